@@ -1,0 +1,61 @@
+# Two commands are enough: `make demo` to see it, `make test` to check it. Each sets up what it needs in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format migrate lease-race lease-race-log bench-protocol lock clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+demo: $(READY)  ## watch a stale write being refused
+	@$(BIN)/faultline demo
+
+test: check  ## check the code and run every test
+	$(BIN)/pytest -n 2 --dist worksteal
+
+check: $(READY)  ## ruff, strict types, import layers, tidiness
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
+	$(BIN)/pytest tests/test_tidy.py
+
+format: $(READY)  ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+migrate: $(READY)  ## migrate the database of FAULTLINE_DSN (without one: the embedded one)
+	@FAULTLINE_DSN="$${FAULTLINE_DSN:-embedded:}" $(BIN)/faultline migrate
+
+lease-race: $(READY)  ## the lease race and its trace
+	@$(BIN)/faultline drill lease-race
+
+lease-race-log: $(READY)  ## the same race with the structured log
+	@$(BIN)/faultline drill lease-race --log
+
+bench-protocol: $(READY)  ## what the protocol costs on this machine (about two minutes)
+	@$(BIN)/faultline bench
+
+# The lock holds hashes for every platform and names no index: whichever one pip is set up for will do.
+lock: $(READY)  ## renew requirements.lock
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --no-header \
+	  --extra embedded --group dev pyproject.toml --output-file requirements.lock --quiet
+
+clean:  ## stop the private PostgreSQL and remove everything that was made here
+	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db stop
+	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+# Debian ships Python without ensurepip: there the environment is made empty and the system's pip fills it.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Faultline needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@echo "setting up $(VENV) (once, about half a minute)"
+	@$(PYTHON) -m venv $(VENV) > /dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV); }
+	@if [ -x $(BIN)/pip ]; then pip="$(BIN)/python -m pip"; else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
+	  export PIP_DISABLE_PIP_VERSION_CHECK=1; \
+	  $$pip install --quiet --require-hashes -r requirements.lock && \
+	  $$pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(READY)
