@@ -1,0 +1,1 @@
+"""Nouns and rules. No third-party imports, no I/O."""

@@ -1,0 +1,112 @@
+"""Every error Faultline raises. Each message says what happened, to what, and what to do next.
+
+FaultlineError
+├── ConfigError                 no database was named, or the name makes no sense
+├── DatabaseUnavailable         the server could not be reached or refused us; nothing was written
+├── OutcomeUnknown              the answer to a write was lost; it may or may not have happened
+├── SchemaError
+│   ├── SchemaMissing           `faultline migrate` was never run here
+│   ├── SchemaBehind            the database is older than this build
+│   ├── SchemaAhead             the database is newer than this build
+│   └── SchemaAltered           the database holds another text than this build under the same number
+├── JobRejected       (FL005)   bad input; nothing was enqueued
+├── KeyConflict       (FL003)   the same key or id came with another task or other arguments
+├── StaleLease        (FL001)   the lease is lost; nothing was written
+├── IllegalTransition (FL002)   the job is not in a state that allows this
+├── JobNotFound       (FL004)   no such job
+├── JobFailed                   `result()` of a job that failed
+├── JobCancelled                `result()` of a job that was cancelled
+├── ResultTimeout               `result()` waited long enough
+└── EmbeddedError
+    └── PostgresNotFound        no PostgreSQL binaries; the message lists every way to provide them
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class FaultlineError(Exception):
+    """The root: `except FaultlineError` catches all of ours and nothing else."""
+
+    #: What the database raises for the same failure, for programs in other languages.
+    sqlstate: ClassVar[str | None] = None
+
+
+class ConfigError(FaultlineError):
+    pass
+
+
+class DatabaseUnavailable(FaultlineError):
+    pass
+
+
+class OutcomeUnknown(FaultlineError):
+    pass
+
+
+class SchemaError(FaultlineError):
+    pass
+
+
+class SchemaMissing(SchemaError):
+    pass
+
+
+class SchemaBehind(SchemaError):
+    pass
+
+
+class SchemaAhead(SchemaError):
+    pass
+
+
+class SchemaAltered(SchemaError):
+    pass
+
+
+class JobRejected(FaultlineError, ValueError):
+    sqlstate = "FL005"
+
+
+class KeyConflict(FaultlineError):
+    sqlstate = "FL003"
+
+
+class StaleLease(FaultlineError):
+    """A lost lease. `reason` is one of the refusal reasons; `current_token` is the newest epoch known, if any."""
+
+    sqlstate = "FL001"
+
+    def __init__(self, message: str, *, reason: str | None = None, current_token: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.current_token = current_token
+
+
+class IllegalTransition(FaultlineError):
+    sqlstate = "FL002"
+
+
+class JobNotFound(FaultlineError, LookupError):
+    sqlstate = "FL004"
+
+
+class JobFailed(FaultlineError):
+    pass
+
+
+class JobCancelled(FaultlineError):
+    pass
+
+
+class ResultTimeout(FaultlineError, TimeoutError):
+    pass
+
+
+class EmbeddedError(FaultlineError):
+    pass
+
+
+class PostgresNotFound(EmbeddedError):
+    pass

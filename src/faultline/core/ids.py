@@ -1,0 +1,31 @@
+"""Time-ordered ids (UUID version 7), in the database's time: a client with a wrong clock must not shuffle the history."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Ids:
+    """A source of job ids. Chance and time come in through the constructor."""
+
+    def __init__(self, seconds: Callable[[], float] = time.time, chance: random.Random | None = None) -> None:
+        self._seconds = seconds
+        self._chance = chance or random.SystemRandom()
+        self._places = itertools.count()
+
+    def new(self) -> UUID:
+        return UUID(self.new_hex())
+
+    def new_hex(self) -> str:
+        """48 bits of milliseconds, 12 bits of their fraction, 18 bits that count within this process, 44 random ones."""
+        ticks = int(self._seconds() * 4_096_000)
+        high = (ticks >> 12) << 16 | 0x7000 | (ticks & 0xFFF)
+        low = 0b10 << 62 | (next(self._places) & 0x3FFFF) << 44 | self._chance.getrandbits(44)
+        return f"{high << 64 | low:032x}"

@@ -1,0 +1,151 @@
+"""The nouns of the protocol as values. A write takes a `Lease`, so that a write without one cannot even be spelt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+Json = Any  # what JSON can say: null, true, 1, 1.5, "text", [..], {..}
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+class Reason(StrEnum):
+    """Why a write was refused. `BUSY` is no refusal: somebody holds the row's lock, ask again."""
+
+    TOKEN_MISMATCH = "token_mismatch"  # noqa: S105 - a word of the protocol, no secret
+    LEASE_LOST = "lease_lost"
+    LEASE_EXPIRED = "lease_expired"
+    NOT_RUNNING = "not_running"
+    BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One job as it is handed in. `args` is JSON text, checked already; what is None is left to the database."""
+
+    task: str
+    args: str = "{}"
+    queue: str | None = None
+    priority: int | None = None
+    delay_seconds: float | None = None
+    run_at: datetime | None = None
+    max_attempts: int | None = None
+    lease_seconds: float | None = None
+    idempotency_key: str | None = None
+    keep_args: bool | None = None
+    id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where a submission ended up: in a new job, or in the one that its key or id already named."""
+
+    job_id: UUID
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write for one job, until the database says otherwise. The proof is (job_id, fencing_token, owner)."""
+
+    job_id: UUID
+    fencing_token: int
+    owner: str
+    task: str
+    args: Json
+    attempt: int
+    max_attempts: int
+    mark_start: bool
+    priority: int
+    next_run_at: datetime
+    created_at: datetime
+    lease_seconds: float
+    idempotency_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A write that the database did not do."""
+
+    lease: Lease
+    reason: Reason
+    current_token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a batch of writes. Every lease in neither list was written."""
+
+    stale: list[Refusal] = field(default_factory=list)
+    busy: list[Lease] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt ended that did not succeed."""
+
+    error: str
+    then: str = "retry"  # or "fail", "cancel"
+    delay_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """A job that was taken back from the dead."""
+
+    job_id: UUID
+    fencing_token: int
+    owner: str
+    state: JobState
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Below `run_at` the caller has seen no live job at this priority. A hint that keeps claims cheap."""
+
+    priority: int
+    run_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job as the database shows it, open or done."""
+
+    id: UUID
+    state: JobState
+    queue: str
+    task: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    fencing_token: int
+    created_at: datetime
+    next_run_at: datetime | None
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    owner: str | None
+    lease_expires_at: datetime | None
+    renewals: int | None
+    reaps: int | None
+    idempotency_key: str | None
+    last_error: str | None
+    progress: Json
+    args: Json
+    result: Json
