@@ -1,0 +1,24 @@
+-- Say that this worker is alive, what it serves, and on which of its queues it sleeps and wants to be woken.
+-- `watched` says that it holds its advisory lock, so that its death can be noticed before its leases run out.
+create or replace function faultline.beat(
+  worker_id text,
+  host text,
+  pid integer,
+  version text,
+  queues text[],
+  sleeping text[] default '{}',
+  watched boolean default false
+) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  insert into faultline.workers as w (id, started_at, beat_at, watched, pid, host, version, queues, sleeping)
+  values (
+    beat.worker_id, faultline.clock(), faultline.clock(), beat.watched, beat.pid, beat.host, beat.version,
+    beat.queues, beat.sleeping
+  )
+  on conflict (id) do update
+  set beat_at = excluded.beat_at, watched = excluded.watched, queues = excluded.queues, sleeping = excluded.sleeping;
+end
+$$;

@@ -1,0 +1,41 @@
+-- Stop a job for good. Answers with its state, `cancelled`.
+-- Before: queued or running. After: cancelled, no owner. From this commit on the worker that runs it can write nothing
+-- more: every verb refuses it with `not_running`. It is told at once by a notification and, failing that, by its next renewal.
+-- Waits while the job's own transaction holds the row; if that completes the job, the answer is FL002.
+create or replace function faultline.cancel(job_id uuid, reason text default null) returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  job record;
+begin
+  perform faultline.durable();
+  select j.state, j.fencing_token, j.lease_owner into job
+  from faultline.open_jobs j
+  where j.id = cancel.job_id
+  for update;
+  if not found then
+    perform faultline.not_open(cancel.job_id, 'cancelled');
+  elsif job.state = 'failed' then
+    raise exception 'job % has failed and cannot be cancelled', cancel.job_id using errcode = 'FL002';
+  elsif job.state in ('queued', 'running') then
+    update faultline.open_jobs j
+    set state = 'cancelled',
+        finished_at = faultline.clock(),
+        last_error = 'cancelled' || coalesce(': ' || left(cancel.reason, 65536), ''),
+        lease_owner = null,
+        lease_expires_at = null
+    where j.id = cancel.job_id;
+    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+    values (
+      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,
+      jsonb_build_object('was', job.state, 'reason', left(cancel.reason, 65536))
+    );
+    if job.state = 'running' then
+      perform pg_notify('faultline', json_build_object('cancelled', cancel.job_id)::text);
+    end if;
+  end if;
+  return 'cancelled';
+end
+$$;

@@ -1,0 +1,106 @@
+-- Take up to `max_jobs` due jobs of one queue: the most urgent priority first, within it the longest due.
+-- Before: queued. After: running, the token one higher, the owner and a lease of the job's own length set.
+--
+-- `owner` must be new for every call (a worker's id and a counter), so that not even one process holds a token twice.
+-- `priorities` and `lower_bounds` are hints: below its bound the caller has seen no live job at that priority. They keep
+-- a claim from wading through rows that are dead but cannot be vacuumed while somebody holds an old snapshot.
+--
+-- The priorities are walked, one range scan each: a single scan behind `priority` would step over every delayed job.
+-- The rows come back in physical order: sort them before running.
+create or replace function faultline.claim(
+  queue text,
+  owner text,
+  max_jobs integer,
+  priorities integer[] default '{}',
+  lower_bounds timestamptz[] default '{}'
+) returns table (
+  job_id uuid,
+  fencing_token bigint,
+  task text,
+  args jsonb,
+  attempt smallint,
+  max_attempts smallint,
+  mark_start boolean,
+  priority smallint,
+  next_run_at timestamptz,
+  created_at timestamptz,
+  lease_seconds real,
+  idempotency_key text
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+-- A plan made while the queue was empty must not be kept for the day it is full.
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  due constant timestamptz := faultline.now();
+  remaining integer := least(claim.max_jobs, 10000);
+  granted integer;
+  next_known integer := 1;
+  previous integer := -32768;
+  level integer;
+  lower_bound timestamptz;
+begin
+  if claim.owner is null or length(claim.owner) not between 1 and 200 then
+    raise exception 'owner must have 1 to 200 characters' using errcode = 'FL005';
+  end if;
+  perform faultline.durable();
+  while remaining > 0 loop
+    -- The next priority that has waiting jobs: one that the caller does not know of, below the next one it knows.
+    select j.priority into level
+    from faultline.open_jobs j
+    where j.queue = claim.queue
+      and j.state = 'queued'
+      and j.priority > previous
+      and j.priority < coalesce(claim.priorities[next_known], 32767)
+    order by j.priority
+    limit 1;
+    if found then
+      lower_bound := '-infinity';
+    elsif next_known <= cardinality(claim.priorities) then
+      level := claim.priorities[next_known];
+      lower_bound := coalesce(claim.lower_bounds[next_known], '-infinity');
+      next_known := next_known + 1;
+    else
+      exit;
+    end if;
+    -- `state` is not named in the outer where: the rows are locked already, and naming it lures the planner to an index.
+    return query
+      update faultline.open_jobs j
+      set state = 'running',
+          lease_owner = claim.owner,
+          claimed_at = due,
+          lease_expires_at = due + make_interval(secs => j.lease_seconds),
+          fencing_token = j.fencing_token + 1,
+          attempt = j.attempt + 1::smallint,
+          started = false,
+          renewals = 0
+      where j.ctid = any (array(
+        select r.ctid
+        from faultline.open_jobs r
+        where r.queue = claim.queue
+          and r.state = 'queued'
+          and r.priority = level
+          and r.next_run_at >= lower_bound
+          and r.next_run_at <= due
+        order by r.next_run_at, r.id
+        limit remaining
+        for update skip locked
+      ))
+      returning
+        j.id, j.fencing_token, j.task, j.args, j.attempt, j.max_attempts,
+        -- An attempt that could end the job for good, or follows a crash, is marked before it runs: see mark_started.
+        j.attempt >= j.max_attempts or j.reaps > 0,
+        j.priority, j.next_run_at, j.created_at, j.lease_seconds, j.idempotency_key;
+    get diagnostics granted = row_count;
+    remaining := remaining - granted;
+    previous := level;
+  end loop;
+end
+$$;

@@ -1,0 +1,57 @@
+-- Move finished jobs to the ledger, each with its result. Answers with the leases for which nothing was written.
+-- Before: the caller holds the leases. After: gone from open_jobs and in the ledger, in one statement.
+--
+-- A lease that has run out is still good while nobody else was granted the job: refusing would only run it twice.
+-- Locked rows are skipped and reported as busy: one of them would otherwise hold up the whole batch.
+-- Sent again after a lost answer, it finds its own rows in the ledger and reports nothing.
+create or replace function faultline.complete(
+  job_ids uuid[],
+  tokens bigint[],
+  owners text[],
+  results jsonb default null
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set faultline.verb = 'complete'
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  done uuid[];
+begin
+  perform faultline.durable();
+  with held as materialized (
+    select j.ctid, l.place
+    from unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, place)
+    join faultline.open_jobs j on j.id = l.job_id
+    where j.fencing_token = l.token and j.lease_owner = l.owner
+    for update of j skip locked
+  ),
+  finished as (
+    delete from faultline.open_jobs j
+    using held
+    where j.ctid = held.ctid
+    returning j.*, held.place
+  ),
+  entered as (
+    insert into faultline.ledger (
+      job_id, fencing_token, created_at, claimed_at, finished_at, priority, attempt, max_attempts,
+      owner, queue, task, idempotency_key, args, result
+    )
+    select
+      f.id, f.fencing_token, f.created_at, f.claimed_at, faultline.now(), f.priority, f.attempt, f.max_attempts,
+      f.lease_owner, f.queue, f.task, f.idempotency_key, case when f.keep_args then f.args end,
+      nullif(complete.results -> (f.place::integer - 1), 'null')
+    from finished f
+    returning job_id
+  )
+  select array_agg(e.job_id) into done from entered e;
+  if coalesce(cardinality(done), 0) < cardinality(complete.job_ids) then
+    return query select * from faultline.refuse('complete', complete.job_ids, complete.tokens, complete.owners, done);
+  end if;
+end
+$$;

@@ -1,0 +1,24 @@
+-- The workers that are surely gone, so that their jobs need not wait for their leases to run out.
+-- Gone means: no beat for 3 seconds, and the lock that lives and dies with the worker's own session is free, and the
+-- server has been up for long enough that everyone had time to come back.
+-- Workers behind a transaction-mode pooler have no session of their own and are never judged here (`watched` is false).
+-- A wrong verdict wastes work and breaks nothing: the token refuses whatever such a worker still writes.
+create or replace function faultline.dead_workers() returns setof text
+language plpgsql volatile
+as $$
+begin
+  if pg_postmaster_start_time() > faultline.clock() - interval '30 seconds' then
+    return;
+  end if;
+  return query
+    with silent as materialized (
+      select w.id
+      from faultline.workers w
+      where w.watched and w.beat_at < faultline.clock() - interval '3 seconds'
+    )
+    select s.id
+    from silent s
+    -- Free only if the worker's session is gone. Kept until this transaction ends, so two reapers do not both bury it.
+    where pg_try_advisory_xact_lock(faultline.worker_lock(s.id));
+end
+$$;

@@ -1,0 +1,116 @@
+-- Put jobs into queues, all or none. Answers with one row per job, in the order given: its id, and whether it is new.
+-- `jobs` is a JSON array of objects with `task` and, where wanted, `args`, `queue`, `priority`, `delay_seconds` or
+-- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`.
+-- After: every new job is queued, durably once the transaction commits.
+--
+-- The same idempotency_key gives the same job, also after it has finished; with another task or other args, FL003.
+-- The same id does too: a submission whose answer was lost can be sent again.
+create or replace function faultline.enqueue_many(jobs jsonb) returns table (
+  place bigint,
+  job_id uuid,
+  created boolean
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set faultline.verb = 'enqueue'
+as $$
+#variable_conflict use_column
+declare
+  at constant timestamptz := faultline.now();
+  args_bytes_max constant integer := (select s.args_bytes_max from faultline.settings s);
+  ids uuid[];
+  news boolean[];
+  named boolean;
+  queues text[];
+  lowest_priority integer;
+  lowest_run_at timestamptz;
+begin
+  if jsonb_typeof(enqueue_many.jobs) is distinct from 'array' then
+    raise exception 'jobs must be a JSON array of objects' using errcode = 'FL005';
+  end if;
+  perform faultline.durable();
+  with parsed as materialized (
+    select
+      j.place,
+      j.id is not null as named,
+      coalesce(j.id, faultline.new_id(j.place)) as id,
+      case
+        when coalesce(length(j.task), 0) not between 1 and 200
+          or length(j.queue) not between 1 and 100
+          or jsonb_typeof(j.args) not in ('object', 'null')
+          or octet_length(j.args::text) > args_bytes_max
+          or length(j.idempotency_key) not between 1 and 500
+          or j.priority not between -1000 and 1000 or j.priority % 1 <> 0
+          or j.max_attempts not between 1 and 1000 or j.max_attempts % 1 <> 0
+          or j.lease_seconds not between 0.1 and 86400
+          or j.delay_seconds not between 0 and 315360000
+          or (j.delay_seconds is not null and j.run_at is not null)
+          or not isfinite(j.run_at)
+        then faultline.reject_job(enqueue_many.jobs, j.place, args_bytes_max)
+        else j.task
+      end as task,
+      coalesce(nullif(j.args, 'null'), '{}') as args,
+      coalesce(j.queue, 'default') as queue,
+      coalesce(j.priority, 0)::smallint as priority,
+      coalesce(j.run_at, at + make_interval(secs => j.delay_seconds), at) as next_run_at,
+      coalesce(j.max_attempts, 5)::smallint as max_attempts,
+      coalesce(j.lease_seconds, 30)::real as lease_seconds,
+      coalesce(j.keep_args, true) as keep_args,
+      j.idempotency_key as key
+    from rows from (jsonb_to_recordset(enqueue_many.jobs) as (
+      id uuid, task text, args jsonb, queue text, priority numeric, delay_seconds float8, run_at timestamptz,
+      max_attempts numeric, lease_seconds float8, keep_args boolean, idempotency_key text
+    )) with ordinality as j (
+      id, task, args, queue, priority, delay_seconds, run_at, max_attempts, lease_seconds, keep_args, idempotency_key, place
+    )
+  ),
+  -- Keys are taken in one order by everyone: two submissions with the same keys in opposite order would deadlock.
+  taken as (
+    insert into faultline.keys (key, job_id, digest, created_at)
+    select p.key, p.id, faultline.digest(p.task, p.args), at
+    from parsed p
+    where p.key is not null
+    order by p.key, p.place
+    on conflict (key) do nothing
+    returning job_id
+  ),
+  placed as (
+    insert into faultline.open_jobs (
+      id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, idempotency_key, args
+    )
+    select
+      p.id, at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args
+    from parsed p
+    where p.key is null or p.id in (select t.job_id from taken t)
+    order by p.id
+    on conflict (id) do nothing
+    returning id
+  )
+  select
+    array_agg(p.id order by p.place),
+    array_agg(n.id is not null order by p.place),
+    bool_or(p.named),
+    array_agg(distinct p.queue) filter (where p.next_run_at <= at),
+    min(p.priority),
+    min(p.next_run_at)
+  into ids, news, named, queues, lowest_priority, lowest_run_at
+  from parsed p
+  left join placed n on n.id = p.id;
+
+  if named or false = any (news) then
+    -- In statements of their own, which see what was committed while this one waited.
+    news := faultline.withdraw_done(ids, news);
+    select r.ids, r.news into ids, news from faultline.resolve_known(enqueue_many.jobs, ids, news) r;
+  end if;
+  -- One and the same hint for all that a larger transaction enqueues, so that PostgreSQL sends it once.
+  perform faultline.wake(q.name, lowest_priority, least(lowest_run_at, transaction_timestamp()))
+  from unnest(queues) as q (name)
+  where exists (
+    select from faultline.workers w
+    where q.name = any (w.sleeping)
+      -- Jobs that will appear below the place where others have claimed already: due in the past, or at commit, later.
+      or (q.name = any (w.queues) and (lowest_run_at < at or transaction_timestamp() <> statement_timestamp()))
+  );
+  return query select u.place, u.id, u.new from unnest(ids, news) with ordinality as u (id, new, place);
+end
+$$;

@@ -1,0 +1,87 @@
+-- End attempts that did not succeed. Answers with the leases for which nothing was written.
+-- Before: the caller holds the leases. After, by `then` of each failure:
+--   retry   queued again after `delay_seconds`, or failed when this was the last attempt
+--   fail    failed
+--   cancel  cancelled
+-- In every case the owner is cleared, the token stays, and the journal tells the error.
+--
+-- `failures` is a JSON array beside the leases: [{"then": "retry", "delay_seconds": 5, "error": "…"}, …].
+-- Without a delay the wait doubles from 2 seconds up to an hour.
+create or replace function faultline.fail(
+  job_ids uuid[],
+  tokens bigint[],
+  owners text[],
+  failures jsonb
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  done uuid[];
+begin
+  if jsonb_typeof(fail.failures) is distinct from 'array'
+    or jsonb_array_length(fail.failures) <> cardinality(fail.job_ids)
+    or exists (
+      select from jsonb_to_recordset(fail.failures) as f ("then" text, delay_seconds float8)
+      where f."then" is null or f."then" not in ('retry', 'fail', 'cancel') or f.delay_seconds not between 0 and 31536000
+    )
+  then
+    raise exception 'failures must be an array with one {"then": "retry"|"fail"|"cancel"} for each lease'
+      using errcode = 'FL005', detail = 'delay_seconds, where given, lies between 0 and 31536000';
+  end if;
+  perform faultline.durable();
+  with held as materialized (
+    select
+      j.ctid,
+      j.lease_owner as owner,
+      left(fail.failures -> (l.place::integer - 1) ->> 'error', 65536) as error,
+      case fail.failures -> (l.place::integer - 1) ->> 'then'
+        when 'cancel' then 'cancelled'
+        when 'retry' then case when j.attempt < j.max_attempts then 'queued' else 'failed' end
+        else 'failed'
+      end as state,
+      coalesce(
+        (fail.failures -> (l.place::integer - 1) ->> 'delay_seconds')::float8,
+        least(3600, 2 ^ least(j.attempt, 12))
+      ) as delay_seconds
+    from unnest(fail.job_ids, fail.tokens, fail.owners) with ordinality as l (job_id, token, owner, place)
+    join faultline.open_jobs j on j.id = l.job_id
+    where j.fencing_token = l.token and j.lease_owner = l.owner
+    for update of j skip locked
+  ),
+  ended as (
+    update faultline.open_jobs j
+    set state = held.state,
+        lease_owner = null,
+        lease_expires_at = null,
+        next_run_at = case
+          when held.state = 'queued' then faultline.clock() + make_interval(secs => held.delay_seconds)
+          else j.next_run_at
+        end,
+        finished_at = case when held.state <> 'queued' then faultline.clock() end,
+        last_error = held.error
+    from held
+    where j.ctid = held.ctid
+    returning j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error
+  ),
+  recorded as (
+    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+    select
+      faultline.clock(), e.id, case e.state when 'cancelled' then 'cancelled' else 'attempt_failed' end,
+      e.fencing_token, e.owner,
+      jsonb_build_object('attempt', e.attempt, 'state', e.state, 'error', e.error)
+        || case e.state when 'queued' then jsonb_build_object('next_run_at', e.next_run_at) else '{}' end
+    from ended e
+    order by e.id
+    returning job_id
+  )
+  select array_agg(r.job_id) into done from recorded r;
+  if coalesce(cardinality(done), 0) < cardinality(fail.job_ids) then
+    return query select * from faultline.refuse('fail', fail.job_ids, fail.tokens, fail.owners, done);
+  end if;
+end
+$$;

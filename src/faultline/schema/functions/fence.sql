@@ -1,0 +1,35 @@
+-- Allow the effects that follow in this transaction, or raise FL001. To be called first, before the effects.
+-- After: the job's row is locked until the transaction ends, so nobody can reap, cancel or take over the job before these
+-- effects are committed. An expired lease is refused here, though `complete` would accept it: a fence guards *new* effects.
+--
+-- Only a lock on the row makes this safe. A unique key on (job, token), a check before the write, or a foreign key's lock
+-- all leave an order of steps in which a stale effect gets in.
+create or replace function faultline.fence(job_id uuid, fencing_token bigint, owner text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  lease_expires_at timestamptz;
+  verdict record;
+begin
+  perform faultline.durable();
+  select j.lease_expires_at into lease_expires_at
+  from faultline.open_jobs j
+  where j.id = fence.job_id and j.fencing_token = fence.fencing_token and j.lease_owner = fence.owner
+  for update;
+  -- The wall clock, asked after the lock: the wait for it may have outlasted the lease.
+  if found and lease_expires_at > faultline.clock() then
+    return;
+  end if;
+  select case v.reason when 'held' then 'lease_expired' else v.reason end as reason, v.current_token into verdict
+  from faultline.judge(fence.job_id, fence.fencing_token, fence.owner) v;
+  raise exception 'stale lease: job % token % (%)', fence.job_id, fence.fencing_token, verdict.reason
+    using errcode = 'FL001',
+          detail = json_build_object(
+            'job_id', fence.job_id, 'stale_token', fence.fencing_token,
+            'current_token', verdict.current_token, 'reason', verdict.reason
+          )::text,
+          hint = 'roll back, and let the worker that holds the lease finish the job';
+end
+$$;

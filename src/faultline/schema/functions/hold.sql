@@ -1,0 +1,14 @@
+-- Lock one job's row for a write by its lease. True if the lease is good; otherwise the verb does nothing and refuses.
+-- Waits for the lock, so that a verb for a single job has a definite answer instead of `busy`.
+create or replace function faultline.hold(job_id uuid, fencing_token bigint, owner text) returns boolean
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  perform
+  from faultline.open_jobs j
+  where j.id = hold.job_id and j.fencing_token = hold.fencing_token and j.lease_owner = hold.owner
+  for update;
+  return found;
+end
+$$;

@@ -1,0 +1,36 @@
+-- Is this lease good, and if not, why not? Also tells the newest token known of the job.
+--   held            it is good
+--   token_mismatch  the job was granted to somebody else since
+--   lease_lost      it was reaped or released, and nobody has taken it yet
+--   not_running     it has ended, or there is no such job
+-- A verdict without a lock on the row: good for saying why, never for deciding whether to write.
+create or replace function faultline.judge(
+  job_id uuid,
+  fencing_token bigint,
+  owner text,
+  out reason text,
+  out current_token bigint
+)
+language plpgsql stable
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  known record;
+begin
+  select k.fencing_token, k.owner, k.state into known
+  from faultline.jobs k
+  where k.id = judge.job_id
+  -- After a restore a job may stand in both places; the ledger is right.
+  order by k.state = 'succeeded' desc
+  limit 1;
+  current_token := known.fencing_token;
+  reason := case
+    when known.state is null then 'not_running'
+    when known.fencing_token <> judge.fencing_token or known.owner <> judge.owner then 'token_mismatch'
+    when known.state in ('succeeded', 'failed', 'cancelled') then 'not_running'
+    when known.owner is null then 'lease_lost'
+    else 'held'
+  end;
+end
+$$;

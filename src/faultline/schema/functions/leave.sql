@@ -1,0 +1,7 @@
+-- Take a worker off the list when it stops by itself. Its leases, if it left any, run out as usual.
+create or replace function faultline.leave(worker_id text) returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  delete from faultline.workers where id = worker_id;
+$$;

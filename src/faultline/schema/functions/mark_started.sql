@@ -1,0 +1,45 @@
+-- Put on record that these attempts are about to run. Answers with the leases that are lost or busy: do not run those.
+-- Before: the caller holds the leases. After: `started` is set; if the worker dies now, the attempt counts.
+--
+-- Attempts are counted when claimed, and a worker claims more than it runs. Without this mark nobody could tell the job
+-- that killed its worker from the ninety-nine that were only waiting beside it. `claim` says which attempts need it
+-- (`mark_start`): those that could be a job's last, and those of a job that was once reaped. The others save a write.
+create or replace function faultline.mark_started(
+  job_ids uuid[],
+  tokens bigint[],
+  owners text[]
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  done uuid[];
+begin
+  perform faultline.durable();
+  with held as materialized (
+    select j.ctid
+    from unnest(mark_started.job_ids, mark_started.tokens, mark_started.owners) as l (job_id, token, owner)
+    join faultline.open_jobs j on j.id = l.job_id
+    where j.fencing_token = l.token and j.lease_owner = l.owner
+    for update of j skip locked
+  ),
+  marked as (
+    update faultline.open_jobs j
+    set started = true
+    from held
+    where j.ctid = held.ctid
+    returning j.id
+  )
+  select array_agg(m.id) into done from marked m;
+  if coalesce(cardinality(done), 0) < cardinality(mark_started.job_ids) then
+    return query
+      select * from faultline.refuse(
+        'mark_started', mark_started.job_ids, mark_started.tokens, mark_started.owners, done
+      );
+  end if;
+end
+$$;

@@ -1,0 +1,27 @@
+-- A time-ordered uuid (version 7). `place` keeps the rows of one statement in order where the clock cannot tell them apart.
+do $migration$
+begin
+  if current_setting('server_version_num')::integer >= 180000 then
+    create or replace function faultline.new_id(place bigint) returns uuid
+    language sql volatile parallel safe
+    return uuidv7();
+  else
+    -- 48 bits of milliseconds, 12 bits of the millisecond's fraction, 18 bits of place, 44 random ones.
+    create or replace function faultline.new_id(place bigint) returns uuid
+    language plpgsql volatile parallel safe
+    as $function$
+    declare
+      micros constant bigint := (extract(epoch from statement_timestamp()) * 1000000)::bigint;
+      random_bits constant text := replace(gen_random_uuid()::text, '-', '');
+    begin
+      return (
+        lpad(to_hex(micros / 1000), 12, '0')
+        || '7' || lpad(to_hex((micros % 1000) * 4), 3, '0')
+        || to_hex(8 + ((place >> 16) & 3)) || lpad(to_hex(place & 65535), 4, '0')
+        || right(random_bits, 11)
+      )::uuid;
+    end
+    $function$;
+  end if;
+end
+$migration$;

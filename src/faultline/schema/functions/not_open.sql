@@ -1,0 +1,14 @@
+-- Raise what is true of a job that has no open row: it has succeeded (FL002), or there is none (FL004).
+create or replace function faultline.not_open(job_id uuid, wish text) returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  if exists (select from faultline.ledger f where f.job_id = not_open.job_id) then
+    raise exception 'job % has succeeded and cannot be %', not_open.job_id, not_open.wish
+      using errcode = 'FL002', hint = 'enqueue a new job to do the work again';
+  end if;
+  raise exception 'there is no job %', not_open.job_id
+    using errcode = 'FL004', hint = 'it was never enqueued here, or it was pruned after its retention time';
+end
+$$;

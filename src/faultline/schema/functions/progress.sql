@@ -1,0 +1,27 @@
+-- Show how far a running job has come. Answers with a refusal when the lease is lost, and with nothing else.
+-- Before: the caller holds the lease. After: `progress` is replaced.
+create or replace function faultline.progress(
+  job_id uuid,
+  fencing_token bigint,
+  owner text,
+  progress jsonb
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if octet_length(progress.progress::text) > 65536 then
+    raise exception 'progress of job % has more than 65536 bytes', progress.job_id
+      using errcode = 'FL005', hint = 'keep large values elsewhere and put a reference here';
+  end if;
+  if faultline.hold(progress.job_id, progress.fencing_token, progress.owner) then
+    update faultline.open_jobs j set progress = progress.progress where j.id = progress.job_id;
+  else
+    return query
+      select * from faultline.refuse(
+        'progress', array[progress.job_id], array[progress.fencing_token], array[progress.owner], '{}'
+      );
+  end if;
+end
+$$;

@@ -1,0 +1,73 @@
+-- Forget what is older than `older_than`, at most `max_rows` at a time. Answers with the number of rows that went.
+--   ledger   succeeded jobs, with their steps
+--   failed   failed and cancelled jobs, with their steps
+--   journal  what went wrong
+--   keys     idempotency keys, but never while their job is open
+-- Rows that somebody has locked are left for the next time, so pruning stalls nobody.
+create or replace function faultline.prune(what text, older_than interval, max_rows integer default 1000) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set faultline.verb = 'prune'
+as $$
+#variable_conflict use_column
+declare
+  horizon constant timestamptz := faultline.now() - prune.older_than;
+  pruned uuid[];
+  rows_gone integer := 0;
+begin
+  if prune.older_than is null or prune.older_than < interval '0' then
+    raise exception 'older_than must not be negative' using errcode = 'FL005';
+  end if;
+  case prune.what
+    when 'ledger' then
+      with old as (
+        delete from faultline.ledger f
+        where f.ctid = any (array(
+          select o.ctid from faultline.ledger o
+          where o.finished_at < horizon
+          limit prune.max_rows
+          for update skip locked
+        ))
+        returning f.job_id
+      )
+      select array_agg(o.job_id) into pruned from old o;
+      rows_gone := coalesce(cardinality(pruned), 0);
+    when 'failed' then
+      with old as (
+        delete from faultline.open_jobs j
+        where j.ctid = any (array(
+          select o.ctid from faultline.open_jobs o
+          where o.state in ('failed', 'cancelled') and o.finished_at < horizon
+          limit prune.max_rows
+          for update skip locked
+        ))
+        returning j.id
+      )
+      select array_agg(o.id) into pruned from old o;
+      rows_gone := coalesce(cardinality(pruned), 0);
+    when 'journal' then
+      delete from faultline.journal n
+      where n.ctid = any (array(
+        select o.ctid from faultline.journal o where o.at < horizon limit prune.max_rows for update skip locked
+      ));
+      get diagnostics rows_gone = row_count;
+    when 'keys' then
+      delete from faultline.keys k
+      where k.ctid = any (array(
+        select o.ctid from faultline.keys o
+        where o.created_at < horizon
+          and not exists (select from faultline.open_jobs j where j.id = o.job_id)
+        limit prune.max_rows
+        for update of o skip locked
+      ));
+      get diagnostics rows_gone = row_count;
+    else
+      raise exception 'there is nothing named "%" to prune', prune.what
+        using errcode = 'FL005', hint = 'prune ledger, failed, journal or keys';
+  end case;
+  if pruned is not null then
+    delete from faultline.steps s where s.job_id = any (pruned);
+  end if;
+  return rows_gone;
+end
+$$;

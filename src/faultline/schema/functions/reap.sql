@@ -1,0 +1,87 @@
+-- Take back the jobs of the dead: leases that have run out, and leases of workers that are surely gone.
+-- Before: running. After: queued again in the same place, or failed; no owner, so that the old holder is refused even
+-- before the next claim raises the token. Any number of reapers may run at once: each skips what another has locked.
+-- A caller that has only just come back after an outage passes `notice_dead => false`: the others may be coming back too.
+--
+-- Does the lost attempt count? Yes, if its start is on record (mark_started); a last attempt then ends the job as failed.
+-- Otherwise it is given back: the job may only have been waiting in a worker that another job killed. Since `reaps` is
+-- counted, the next claim asks for the mark, so a job that kills its workers starts at most max_attempts + 1 times.
+create or replace function faultline.reap(max_jobs integer default 1000, notice_dead boolean default true) returns table (
+  job_id uuid,
+  fencing_token bigint,
+  owner text,
+  state text,
+  reason text
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  dead constant text[] := case when reap.notice_dead then array(select faultline.dead_workers()) else '{}' end;
+  -- Without dead workers only expired leases are looked at; with some, every running job is, which is rare and bounded.
+  horizon constant timestamptz := case when cardinality(dead) > 0 then 'infinity'::timestamptz else faultline.now() end;
+  ids uuid[];
+  tokens bigint[];
+  owners text[];
+  states text[];
+  reasons text[];
+begin
+  perform faultline.durable();
+  with lost as materialized (
+    select
+      r.ctid,
+      r.lease_owner as owner,
+      r.started and r.attempt >= r.max_attempts as spent,
+      case when r.lease_expires_at <= faultline.now() then 'lease_expired' else 'worker_lost' end as reason
+    from faultline.open_jobs r
+    where r.state = 'running'
+      and r.lease_expires_at <= horizon
+      and (r.lease_expires_at <= faultline.now() or split_part(r.lease_owner, '/', 1) = any (dead))
+    order by r.lease_expires_at
+    limit reap.max_jobs
+    for update skip locked
+  ),
+  taken as (
+    update faultline.open_jobs j
+    set state = case when lost.spent then 'failed' else 'queued' end,
+        finished_at = case when lost.spent then faultline.clock() end,
+        last_error = case when lost.spent then 'the worker was lost during the last attempt' else j.last_error end,
+        attempt = case when j.started then j.attempt else j.attempt - 1::smallint end,
+        reaps = least(j.reaps + 1, 32767)::smallint,
+        started = false,
+        lease_owner = null,
+        lease_expires_at = null
+    from lost
+    where j.ctid = lost.ctid
+    returning j.id, j.fencing_token, lost.owner, j.state, j.attempt, lost.reason
+  ),
+  recorded as (
+    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+    select
+      faultline.clock(), t.id, 'lease_reaped', t.fencing_token, t.owner,
+      jsonb_build_object('reason', t.reason, 'state', t.state, 'attempt', t.attempt)
+    from taken t
+    order by t.id
+  )
+  select array_agg(t.id), array_agg(t.fencing_token), array_agg(t.owner), array_agg(t.state), array_agg(t.reason)
+  into ids, tokens, owners, states, reasons
+  from taken t;
+  perform faultline.wake_for(ids);
+  if cardinality(dead) > 0 and coalesce(cardinality(ids), 0) < reap.max_jobs then
+    -- Nothing of theirs is left. Should one of them live after all, its next beat puts it back on the list.
+    with gone as (
+      delete from faultline.workers w
+      where w.id = any (dead)
+      returning w.id, w.host, w.pid, w.beat_at
+    )
+    insert into faultline.journal (at, event, owner, detail)
+    select faultline.clock(), 'worker_lost', g.id, jsonb_build_object('host', g.host, 'pid', g.pid, 'last_beat', g.beat_at)
+    from gone g;
+  end if;
+  return query select * from unnest(ids, tokens, owners, states, reasons);
+end
+$$;

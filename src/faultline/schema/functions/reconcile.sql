@@ -1,0 +1,34 @@
+-- Close open rows whose job stands in the ledger, as after a restore or somebody's own SQL. Answers with those jobs.
+-- The ledger is right: what it says has been done must not be done again.
+create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set faultline.verb = 'reconcile'
+as $$
+#variable_conflict use_column
+begin
+  perform faultline.durable();
+  return query
+    with doubled as materialized (
+      select j.id
+      from faultline.open_jobs j
+      where exists (select from faultline.ledger f where f.job_id = j.id)
+      order by j.id
+      limit reconcile.max_jobs
+      for update skip locked
+    ),
+    closed as (
+      delete from faultline.open_jobs j
+      using doubled
+      where j.id = doubled.id
+      returning j.id, j.state, j.fencing_token, j.lease_owner
+    ),
+    recorded as (
+      insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+      select faultline.clock(), c.id, 'reconciled', c.fencing_token, c.lease_owner, jsonb_build_object('was', c.state)
+      from closed c
+      order by c.id
+    )
+    select c.id from closed c;
+end
+$$;

@@ -1,0 +1,35 @@
+-- Put a refused `fence` on record. The exception undid everything in its transaction, so this is a call of its own after it.
+-- Only a lease that is in fact not good can be recorded: nobody can smear a healthy one.
+create or replace function faultline.record_refusal(job_id uuid, fencing_token bigint, owner text) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  expired boolean;
+begin
+  select j.lease_expires_at <= faultline.clock() into expired
+  from faultline.open_jobs j
+  where j.id = record_refusal.job_id
+    and j.fencing_token = record_refusal.fencing_token
+    and j.lease_owner = record_refusal.owner;
+  if expired then
+    perform faultline.durable();
+    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+    values (
+      faultline.clock(), record_refusal.job_id, 'stale_write_blocked', record_refusal.fencing_token, record_refusal.owner,
+      jsonb_build_object(
+        'verb', 'fence', 'reason', 'lease_expired',
+        'stale_token', record_refusal.fencing_token, 'current_token', record_refusal.fencing_token
+      )
+    );
+    return query
+      select record_refusal.job_id, record_refusal.fencing_token, 'lease_expired', record_refusal.fencing_token;
+  elsif expired is null then
+    return query
+      select * from faultline.refuse(
+        'fence', array[record_refusal.job_id], array[record_refusal.fencing_token], array[record_refusal.owner], '{}'
+      );
+  end if;
+end
+$$;

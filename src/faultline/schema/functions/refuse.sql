@@ -1,0 +1,46 @@
+-- Say why a verb did nothing for some leases, and put it on record.
+-- Before: the verb has done its work for `done`; the other leases were lost, or somebody holds a lock on their rows.
+-- After: one answer per remaining lease. `busy` is not a refusal and leaves no trace; every other one is journalled.
+-- A lease whose completion stands in the ledger is no refusal of `complete`: its first answer was lost, this is the second.
+create or replace function faultline.refuse(
+  verb text,
+  job_ids uuid[],
+  tokens bigint[],
+  owners text[],
+  done uuid[]
+) returns setof faultline.refusal
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  perform faultline.durable();
+  return query
+    with judged as materialized (
+      select
+        l.job_id, l.token, l.owner, v.current_token,
+        case v.reason when 'held' then 'busy' else v.reason end as reason
+      from unnest(refuse.job_ids, refuse.tokens, refuse.owners) as l (job_id, token, owner)
+      cross join lateral faultline.judge(l.job_id, l.token, l.owner) v
+      where l.job_id <> all (coalesce(refuse.done, '{}'))
+        and not (
+          refuse.verb = 'complete'
+          and exists (
+            select from faultline.ledger f
+            where f.job_id = l.job_id and f.fencing_token = l.token and f.owner = l.owner
+          )
+        )
+    ),
+    recorded as (
+      insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+      select
+        faultline.clock(), g.job_id, 'stale_write_blocked', g.token, g.owner,
+        jsonb_build_object(
+          'verb', refuse.verb, 'reason', g.reason, 'stale_token', g.token, 'current_token', g.current_token
+        )
+      from judged g
+      where g.reason <> 'busy'
+      order by g.job_id
+    )
+    select g.job_id, g.token, g.reason, g.current_token from judged g;
+end
+$$;

@@ -1,0 +1,33 @@
+-- Raise FL005 for one job of a submission, saying which one and why. Never returns.
+create or replace function faultline.reject_job(jobs jsonb, place bigint, args_bytes_max integer) returns text
+language plpgsql volatile
+as $$
+declare
+  job constant jsonb := jobs -> (place::integer - 1);
+  task constant text := job ->> 'task';
+  problem constant text := case
+    when jsonb_typeof(job) is distinct from 'object' then 'it is no JSON object'
+    when coalesce(length(task), 0) = 0 then 'it names no task'
+    when length(task) > 200 then 'the name of its task is longer than 200 characters'
+    when length(job ->> 'queue') = 0 then 'the name of its queue is empty'
+    when length(job ->> 'queue') > 100 then 'the name of its queue is longer than 100 characters'
+    when jsonb_typeof(job -> 'args') not in ('object', 'null') then 'its args are no JSON object'
+    when octet_length((job -> 'args')::text) > args_bytes_max
+      then format('its args have %s bytes, more than the limit of %s', octet_length((job -> 'args')::text), args_bytes_max)
+    when length(job ->> 'idempotency_key') = 0 then 'its idempotency_key is empty'
+    when length(job ->> 'idempotency_key') > 500 then 'its idempotency_key is longer than 500 characters'
+    when (job ->> 'priority')::float8 not between -1000 and 1000 then 'its priority lies outside -1000 to 1000'
+    when (job ->> 'priority')::numeric % 1 <> 0 then 'its priority is no whole number'
+    when (job ->> 'max_attempts')::float8 not between 1 and 1000 then 'its max_attempts lies outside 1 to 1000'
+    when (job ->> 'max_attempts')::numeric % 1 <> 0 then 'its max_attempts is no whole number'
+    when (job ->> 'lease_seconds')::float8 not between 0.1 and 86400 then 'its lease lies outside 0.1 to 86400 seconds'
+    when (job ->> 'delay_seconds')::float8 < 0 then 'its delay is negative'
+    when (job ->> 'delay_seconds')::float8 > 315360000 then 'its delay is longer than ten years'
+    when job ->> 'delay_seconds' is not null and job ->> 'run_at' is not null then 'it has both a delay and a run_at'
+    else 'its run_at is not a finite time'
+  end;
+begin
+  raise exception 'job % of % (task %) is refused: %', place, jsonb_array_length(jobs), coalesce(task, 'without name'), problem
+    using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
+end
+$$;

@@ -1,0 +1,54 @@
+-- Give jobs back unfinished. Answers with the leases for which nothing was written.
+-- Before: the caller holds the leases. After: queued, no owner, the token unchanged, the attempt given back.
+-- The place in the queue is kept, unless `delays_seconds` has a delay for the lease: then the job sleeps that long.
+--
+-- The owner is cleared so that this worker's own late writes are refused before anyone claims the job again.
+create or replace function faultline.release(
+  job_ids uuid[],
+  tokens bigint[],
+  owners text[],
+  delays_seconds float8[] default null
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  done uuid[];
+begin
+  if exists (select from unnest(release.delays_seconds) as d (seconds) where d.seconds not between 0 and 31536000) then
+    raise exception 'a delay must lie between 0 and 31536000 seconds' using errcode = 'FL005';
+  end if;
+  perform faultline.durable();
+  with held as materialized (
+    select j.ctid, release.delays_seconds[l.place] as delay_seconds
+    from unnest(release.job_ids, release.tokens, release.owners) with ordinality as l (job_id, token, owner, place)
+    join faultline.open_jobs j on j.id = l.job_id
+    where j.fencing_token = l.token and j.lease_owner = l.owner
+    for update of j skip locked
+  ),
+  released as (
+    update faultline.open_jobs j
+    set state = 'queued',
+        lease_owner = null,
+        lease_expires_at = null,
+        started = false,
+        attempt = j.attempt - 1::smallint,
+        next_run_at = case
+          when held.delay_seconds is null then j.next_run_at
+          else faultline.clock() + make_interval(secs => held.delay_seconds)
+        end
+    from held
+    where j.ctid = held.ctid
+    returning j.id
+  )
+  select array_agg(r.id) into done from released r;
+  perform faultline.wake_for(done);
+  if coalesce(cardinality(done), 0) < cardinality(release.job_ids) then
+    return query select * from faultline.refuse('release', release.job_ids, release.tokens, release.owners, done);
+  end if;
+end
+$$;

@@ -1,0 +1,41 @@
+-- Prolong leases, each by its job's own length from now. Answers with the leases that were not prolonged.
+-- Before: the caller holds the leases. After: the same token and owner, a later expiry.
+--
+-- A late beat is accepted until the job was reaped: nobody else has it.
+-- A locked row is skipped and reported as busy: it is held by the job's own transaction, and nobody can reap it meanwhile.
+create or replace function faultline.renew(
+  job_ids uuid[],
+  tokens bigint[],
+  owners text[]
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  done uuid[];
+begin
+  with held as materialized (
+    select j.ctid
+    from unnest(renew.job_ids, renew.tokens, renew.owners) as l (job_id, token, owner)
+    join faultline.open_jobs j on j.id = l.job_id
+    where j.fencing_token = l.token and j.lease_owner = l.owner
+    for update of j skip locked
+  ),
+  renewed as (
+    update faultline.open_jobs j
+    set lease_expires_at = faultline.clock() + make_interval(secs => j.lease_seconds),
+        renewals = j.renewals + 1
+    from held
+    where j.ctid = held.ctid
+    returning j.id
+  )
+  select array_agg(r.id) into done from renewed r;
+  if coalesce(cardinality(done), 0) < cardinality(renew.job_ids) then
+    return query select * from faultline.refuse('renew', renew.job_ids, renew.tokens, renew.owners, done);
+  end if;
+end
+$$;

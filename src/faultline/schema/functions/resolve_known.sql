@@ -1,0 +1,48 @@
+-- For each job of a submission that is not new: which job is it, and is it really the same?
+-- FL003 when the key or the id belongs to a job with another task or other arguments.
+create or replace function faultline.resolve_known(jobs jsonb, inout ids uuid[], inout news boolean[])
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+  known record;
+begin
+  for known in
+    select
+      u.place, s.task, s.key,
+      coalesce(k.job_id, u.id) as job_id,
+      (s.key is null or k.key is not null) and coalesce(k.key, o.task, f.task) is not null as found,
+      k.digest <> s.digest
+        or faultline.digest(o.task, o.args) <> s.digest
+        or faultline.digest(f.task, f.args) <> s.digest
+        -- A job whose arguments were not kept can only be known by its task.
+        or f.task <> s.task as differs
+    from unnest(resolve_known.ids, resolve_known.news) with ordinality as u (id, new, place)
+    cross join lateral (
+      select
+        j.job ->> 'task' as task,
+        j.job ->> 'idempotency_key' as key,
+        faultline.digest(j.job ->> 'task', coalesce(nullif(j.job -> 'args', 'null'), '{}')) as digest
+      from (select resolve_known.jobs -> (u.place::integer - 1) as job) j
+    ) s
+    left join faultline.keys k on k.key = s.key
+    left join faultline.open_jobs o on o.id = coalesce(k.job_id, u.id)
+    left join faultline.ledger f on f.job_id = coalesce(k.job_id, u.id)
+    where not u.new
+    order by u.place
+  loop
+    if not known.found then
+      raise exception 'job % (task %) met one that was pruned at this moment', known.place, known.task
+        using errcode = 'serialization_failure', hint = 'Nothing was enqueued; send the submission again.';
+    elsif known.differs then
+      raise exception 'job % (task %) is refused: its % belongs to a job with another task or other arguments',
+        known.place, known.task, case when known.key is null then 'id' else 'idempotency_key' end
+        using errcode = 'FL003',
+              detail = json_build_object('job_id', known.job_id)::text,
+              hint = 'Nothing of this submission was enqueued. Use another key for other work.';
+    end if;
+    ids[known.place] := known.job_id;
+  end loop;
+end
+$$;

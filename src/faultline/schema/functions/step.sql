@@ -1,0 +1,27 @@
+-- Remember the result of a named part of a job. Answers with a refusal when the lease is lost, and with nothing else.
+-- Before: the caller holds the lease. After: the step stands, once per job, with the token that wrote it.
+-- A step that is remembered already is left as it is: ask `recall` before doing the work.
+create or replace function faultline.step(
+  job_id uuid,
+  fencing_token bigint,
+  owner text,
+  name text,
+  result jsonb default null
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set faultline.verb = 'step'
+as $$
+#variable_conflict use_column
+begin
+  perform faultline.durable();
+  if faultline.hold(step.job_id, step.fencing_token, step.owner) then
+    insert into faultline.steps (job_id, name, fencing_token, recorded_at, result)
+    values (step.job_id, step.name, step.fencing_token, faultline.clock(), step.result)
+    on conflict (job_id, name) do nothing;
+  else
+    return query
+      select * from faultline.refuse('step', array[step.job_id], array[step.fencing_token], array[step.owner], '{}');
+  end if;
+end
+$$;

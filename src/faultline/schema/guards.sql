@@ -1,0 +1,115 @@
+-- What the tables refuse, whoever asks. The verbs never do these things, so a verb that tries has a bug.
+-- Each rule stands in a `when` clause: a row that keeps the rules pays next to nothing for them.
+
+create or replace function faultline.refuse_change() returns trigger
+language plpgsql
+as $$
+begin
+  raise exception '% on faultline.% is refused: %', lower(tg_op), tg_table_name, tg_argv[0]
+    using errcode = 'FL002', hint = 'change jobs through the functions of the schema faultline';
+end
+$$;
+
+create or replace trigger starts_queued
+before insert on faultline.open_jobs
+for each row
+when (new.state <> 'queued' or new.fencing_token <> 0 or new.attempt <> 0)
+execute function faultline.refuse_change('a job begins queued, with token 0 and no attempt');
+
+create or replace trigger legal_transition
+before update on faultline.open_jobs
+for each row
+when (not (
+  old.state = new.state
+  or (old.state = 'queued' and new.state in ('running', 'cancelled'))
+  or (old.state = 'running' and new.state in ('queued', 'failed', 'cancelled'))
+  or (old.state in ('failed', 'cancelled') and new.state = 'queued')
+))
+execute function faultline.refuse_change('this change of state is none of the protocol''s');
+
+create or replace trigger token_grows
+before update on faultline.open_jobs
+for each row
+when (
+  new.fencing_token < old.fencing_token
+  or (old.state <> 'running' and new.state = 'running' and new.fencing_token = old.fencing_token)
+)
+execute function faultline.refuse_change('a token only grows, and every claim has a new one');
+
+create or replace trigger lease_keeps_its_holder
+before update on faultline.open_jobs
+for each row
+when (
+  old.state = 'running' and new.state = 'running'
+  and (old.lease_owner <> new.lease_owner or old.fencing_token <> new.fencing_token)
+)
+execute function faultline.refuse_change('a lease is not handed from one owner to another');
+
+create or replace trigger identity_stays
+before update on faultline.open_jobs
+for each row
+when (old.id <> new.id or old.task <> new.task or old.created_at <> new.created_at)
+execute function faultline.refuse_change('a job keeps its id, task and time of creation');
+
+create or replace trigger leaves_by_a_verb
+before delete on faultline.open_jobs
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('complete', 'prune', 'enqueue', 'reconcile'))
+execute function faultline.refuse_change('a job leaves by complete or prune');
+
+create or replace trigger entered_by_complete
+before insert on faultline.ledger
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'complete')
+execute function faultline.refuse_change('only complete writes the ledger');
+
+create or replace trigger never_rewritten
+before update on faultline.ledger
+for each row
+execute function faultline.refuse_change('what has been done is not rewritten');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.ledger
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
+execute function faultline.refuse_change('only prune forgets');
+
+create or replace trigger never_rewritten
+before update on faultline.journal
+for each row
+execute function faultline.refuse_change('what has happened is not rewritten');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.journal
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
+execute function faultline.refuse_change('only prune forgets');
+
+create or replace trigger recorded_by_step
+before insert on faultline.steps
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'step')
+execute function faultline.refuse_change('only step records steps');
+
+create or replace trigger never_rewritten
+before update on faultline.steps
+for each row
+execute function faultline.refuse_change('a step is remembered as it was');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.steps
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
+execute function faultline.refuse_change('only prune forgets');
+
+create or replace trigger never_emptied
+before truncate on faultline.open_jobs
+execute function faultline.refuse_change('jobs are not thrown away');
+
+create or replace trigger never_emptied
+before truncate on faultline.ledger
+execute function faultline.refuse_change('what has been done is not thrown away');
+
+create or replace trigger never_emptied
+before truncate on faultline.journal
+execute function faultline.refuse_change('what has happened is not thrown away');

@@ -1,0 +1,25 @@
+-- No guard was dropped or switched off: every trigger is enabled, every constraint is validated.
+select wanted.name as guard
+from (values
+  ('open_jobs.starts_queued'), ('open_jobs.legal_transition'), ('open_jobs.token_grows'),
+  ('open_jobs.lease_keeps_its_holder'), ('open_jobs.identity_stays'), ('open_jobs.leaves_by_a_verb'),
+  ('open_jobs.never_emptied'),
+  ('ledger.entered_by_complete'), ('ledger.never_rewritten'), ('ledger.forgotten_by_prune'), ('ledger.never_emptied'),
+  ('journal.never_rewritten'), ('journal.forgotten_by_prune'), ('journal.never_emptied'),
+  ('steps.recorded_by_step'), ('steps.never_rewritten'), ('steps.forgotten_by_prune'),
+  ('open_jobs.known_state'), ('open_jobs.running_means_leased'), ('open_jobs.finished_means_ended'),
+  ('open_jobs.attempts_in_bounds'), ('open_jobs.token_not_negative'), ('open_jobs.running_means_token'),
+  ('ledger.ledger_pkey'), ('ledger.token_positive'), ('steps.steps_pkey'), ('steps.token_positive'), ('keys.keys_pkey'),
+  ('open_jobs.open_jobs_pkey')
+) as wanted (name)
+where wanted.name not in (
+  select c.relname || '.' || t.tgname
+  from pg_trigger t
+  join pg_class c on c.oid = t.tgrelid
+  where c.relnamespace = 'faultline'::regnamespace and t.tgenabled in ('O', 'A')
+  union all
+  select c.relname || '.' || k.conname
+  from pg_constraint k
+  join pg_class c on c.oid = k.conrelid
+  where c.relnamespace = 'faultline'::regnamespace and k.convalidated
+);

@@ -1,0 +1,62 @@
+-- Who may do what. Roles are granted verbs, not tables; the owner of the tables stands outside.
+-- Roles belong to the whole cluster: another database may be creating them at this very moment, they may exist, and we may
+-- not be allowed to create any. Each of these is fine; without the roles everything works for the owner.
+do $migration$
+declare
+  wanted text;
+begin
+  foreach wanted in array array['faultline_producer', 'faultline_worker', 'faultline_viewer', 'faultline_operator'] loop
+    begin
+      if not exists (select from pg_roles where rolname = wanted) then
+        execute format('create role %I nologin', wanted);
+      end if;
+    exception
+      when duplicate_object or unique_violation then
+        null;  -- somebody was faster, which is as good
+      when insufficient_privilege then
+        raise notice 'role % does not exist and may not be created by %; grants to it are skipped', wanted, current_user;
+    end;
+  end loop;
+end
+$migration$;
+
+revoke all on all functions in schema faultline from public;
+revoke all on all tables in schema faultline from public;
+
+do $migration$
+declare
+  verbs constant jsonb := '{
+    "faultline_producer": ["enqueue", "enqueue_many", "cancel"],
+    "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
+                         "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
+                         "prune", "worker_lock"],
+    "faultline_viewer": [],
+    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "reap", "reconcile", "recover", "prune"]
+  }';
+  role_name text;
+  verb text;
+  signature text;
+begin
+  for role_name in select jsonb_object_keys(verbs) loop
+    continue when not exists (select from pg_roles where rolname = role_name);
+    execute format('grant usage on schema faultline to %I', role_name);
+    execute format('grant select on faultline.jobs, faultline.migrations, faultline.settings to %I', role_name);
+    for verb in select jsonb_array_elements_text(verbs -> role_name) loop
+      for signature in
+        select p.oid::regprocedure::text
+        from pg_proc p
+        where p.pronamespace = 'faultline'::regnamespace and p.proname = verb
+      loop
+        execute format('grant execute on function %s to %I', signature, role_name);
+      end loop;
+    end loop;
+    -- Not secret, and asked for by every connection.
+    execute format('grant execute on function faultline.now(), faultline.clock() to %I', role_name);
+    if role_name in ('faultline_viewer', 'faultline_operator') then
+      execute format(
+        'grant select on faultline.journal, faultline.steps, faultline.keys, faultline.workers to %I', role_name
+      );
+    end if;
+  end loop;
+end
+$migration$;
