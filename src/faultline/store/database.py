@@ -1,0 +1,269 @@
+"""Run statements on PostgreSQL, blocking or async. A lost answer is asked for again only where that is safe.
+
+Both databases differ in `await` alone; what is to be decided is decided by the functions they share. No session state and
+no prepared statements are used, so a transaction-mode pooler in between is fine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+import psycopg_pool
+from psycopg.rows import tuple_row
+
+from faultline.core import errors
+from faultline.core.config import without_password
+from faultline.store import migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from faultline.store.queue import Statement
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 10
+_SENDS_MAX = 3
+_SETTINGS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
+
+_FACTS = (
+    "select (select json_object_agg(number, checksum) from faultline.migrations),"
+    " (select args_bytes_max from faultline.settings), faultline.clock()"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a client must know of its database: the schema was found right, the limits, and what time it is there."""
+
+    args_bytes_max: int
+    clock: datetime
+
+
+class Database:
+    """A blocking client of one database. Connects when first used."""
+
+    def __init__(self, dsn: str, *, connections_max: int = 10) -> None:
+        self.dsn = dsn
+        self._connections_max = connections_max
+        self._lock = threading.Lock()
+        self._pool: psycopg_pool.ConnectionPool[psycopg.Connection] | None = None
+        self._facts: Facts | None = None
+
+    def facts(self) -> Facts:
+        """Check the schema once. Through a connection of its own: a pool would hide why it cannot connect."""
+        if self._facts is None:
+            with self.connect() as connection, translated(self.dsn):
+                self._facts = _read_facts(connection.execute(_FACTS).fetchone())
+        return self._facts
+
+    def run(self, statement: Statement[T]) -> T:
+        """Send one statement and commit it."""
+        self.facts()
+        for sends_left in reversed(range(_SENDS_MAX)):
+            pool = self._open_pool()
+            with translated(self.dsn), _lost_answer(statement, sends_left), pool.connection() as connection:
+                return statement.read(connection.execute(statement.sql.encode(), statement.params).fetchall())
+            pool.check()
+        raise AssertionError("the last send either answers or raises")
+
+    def run_all(self, statements: list[Statement[T]]) -> list[T]:
+        """Send several statements in one transaction: all take effect or none."""
+        if len(statements) == 1:
+            return [self.run(statements[0])]
+        self.facts()
+        with translated(self.dsn), self._open_pool().connection() as connection, connection.transaction():
+            return [run_on(connection, statement) for statement in statements]
+
+    def connect(self) -> psycopg.Connection:
+        """Open a connection of one's own, outside the pool."""
+        with translated(self.dsn):
+            return psycopg.connect(self.dsn, connect_timeout=_CONNECT_SECONDS, **_SETTINGS)
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _open_pool(self) -> psycopg_pool.ConnectionPool[psycopg.Connection]:
+        with self._lock:
+            if self._pool is None:
+                self._pool = psycopg_pool.ConnectionPool(
+                    self.dsn,
+                    kwargs=_SETTINGS,
+                    min_size=1,
+                    max_size=self._connections_max,
+                    timeout=_CONNECT_SECONDS,
+                    open=True,
+                    name="faultline",
+                )
+            return self._pool
+
+
+class AsyncDatabase:
+    """An async client of one database. Each event loop gets a pool of its own, since a pool belongs to its loop."""
+
+    def __init__(self, dsn: str, *, connections_max: int = 10) -> None:
+        self.dsn = dsn
+        self._connections_max = connections_max
+        self._pools: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection]
+        ] = weakref.WeakKeyDictionary()
+        self._facts: Facts | None = None
+
+    async def facts(self) -> Facts:
+        if self._facts is None:
+            async with await self.connect() as connection:
+                with translated(self.dsn):
+                    self._facts = _read_facts(await (await connection.execute(_FACTS)).fetchone())
+        return self._facts
+
+    async def run(self, statement: Statement[T]) -> T:
+        await self.facts()
+        for sends_left in reversed(range(_SENDS_MAX)):
+            pool = await self._open_pool()
+            with translated(self.dsn), _lost_answer(statement, sends_left):
+                async with pool.connection() as connection:
+                    cursor = await connection.execute(statement.sql.encode(), statement.params)
+                    return statement.read(await cursor.fetchall())
+            await pool.check()
+        raise AssertionError("the last send either answers or raises")
+
+    async def run_all(self, statements: list[Statement[T]]) -> list[T]:
+        if len(statements) == 1:
+            return [await self.run(statements[0])]
+        await self.facts()
+        with translated(self.dsn):
+            async with (await self._open_pool()).connection() as connection, connection.transaction():
+                return [await arun_on(connection, statement) for statement in statements]
+
+    async def connect(self) -> psycopg.AsyncConnection:
+        with translated(self.dsn):
+            return await psycopg.AsyncConnection.connect(self.dsn, connect_timeout=_CONNECT_SECONDS, **_SETTINGS)
+
+    async def close(self) -> None:
+        pool = self._pools.pop(asyncio.get_running_loop(), None)
+        if pool is not None:
+            await pool.close()
+
+    async def _open_pool(self) -> psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection]:
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(loop)
+        if pool is None:
+            self._pools[loop] = pool = psycopg_pool.AsyncConnectionPool(
+                self.dsn,
+                kwargs=_SETTINGS,
+                min_size=1,
+                max_size=self._connections_max,
+                timeout=_CONNECT_SECONDS,
+                open=False,
+                name="faultline",
+            )
+            await pool.open()
+        return pool
+
+
+def run_on(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
+    """Run a statement inside the caller's own transaction. Nothing is committed here."""
+    with translated(), connection.cursor(row_factory=tuple_row) as cursor:
+        return statement.read(cursor.execute(statement.sql.encode(), statement.params).fetchall())
+
+
+async def arun_on(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
+    with translated():
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.sql.encode(), statement.params)
+            return statement.read(await cursor.fetchall())
+
+
+class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word: `with translated():`
+    """Turn psycopg's errors into ours. What we have no word for passes unchanged."""
+
+    def __init__(self, dsn: str = "") -> None:
+        self._dsn = dsn
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, psycopg.Error):
+            ours = _translate(error, without_password(self._dsn))
+            if ours is not None:
+                raise ours from error
+
+
+class _lost_answer(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a phrase
+    """Swallow the loss of a connection while the statement may be sent again; otherwise say that its outcome is unknown."""
+
+    def __init__(self, statement: Statement[Any], sends_left: int) -> None:
+        self._statement = statement
+        self._may_repeat = statement.repeatable and sends_left > 0
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
+            return self._may_repeat  # rolled back by the server
+        if not isinstance(error, psycopg.OperationalError) or isinstance(error, psycopg_pool.PoolTimeout):
+            return False
+        if error.sqlstate is not None and not error.sqlstate.startswith(("08", "57P")):
+            return False
+        if self._may_repeat:
+            return True
+        raise errors.OutcomeUnknown(
+            f"the connection was lost while {self._statement.name} ran; it may or may not have happened. "
+            "Look the job up, or send an enqueue again with the same id"
+        ) from error
+
+
+def _read_facts(row: tuple[Any, ...] | None) -> Facts:
+    checksums, args_bytes_max, clock = row or (None, 0, None)
+    migrate.check({int(number): checksum for number, checksum in (checksums or {}).items()})
+    return Facts(args_bytes_max, clock)
+
+
+def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
+    message = error.diag.message_primary or str(error).strip()
+    if error.sqlstate in _OURS:
+        return _OURS[error.sqlstate](error, message)
+    schema_missing = migrate.missing(error)
+    if schema_missing is not None:
+        return schema_missing
+    match error:
+        case psycopg.errors.UndefinedFunction() | psycopg.errors.UndefinedColumn():
+            return errors.SchemaBehind(f"{message}; run: faultline migrate")
+        case psycopg.errors.UntranslatableCharacter():
+            return errors.JobRejected(f"PostgreSQL cannot store this text: {message}")
+        case psycopg_pool.PoolTimeout():
+            return errors.DatabaseUnavailable(
+                f"no connection to {dsn} within {_CONNECT_SECONDS} s; nothing was sent. Is the server up, with room for us?"
+            )
+        case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate.startswith(
+            ("08", "28", "3D", "53", "57P")
+        ):
+            return errors.DatabaseUnavailable(f"cannot use {dsn or 'the database'}: {message}")
+        case psycopg.ProgrammingError() if error.sqlstate is None:
+            return errors.ConfigError(f"this is no DSN: {dsn} ({message})")
+    return None
+
+
+def _stale(error: psycopg.Error, message: str) -> errors.StaleLease:
+    detail = json.loads(error.diag.message_detail or "{}")
+    return errors.StaleLease(message, reason=detail.get("reason"), current_token=detail.get("current_token"))
+
+
+_OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] = {
+    "FL001": _stale,
+    "FL002": lambda error, message: errors.IllegalTransition(_with_hint(error, message)),
+    "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
+    "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
+    "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),
+}
+
+
+def _with_hint(error: psycopg.Error, message: str) -> str:
+    return f"{message}. {error.diag.message_hint}" if error.diag.message_hint else message

@@ -1,0 +1,304 @@
+"""The verbs, one function each: what to send and how to read the answer. No connection is used here.
+
+A `Statement` is a value. Blocking and async databases run the same one, a caller's own connection can run it, and a
+simulated database can too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from faultline.core.model import (
+    Bound,
+    Failure,
+    JobState,
+    Json,
+    Lease,
+    Placed,
+    Reaped,
+    Reason,
+    Refusal,
+    Settled,
+    Submission,
+)
+from faultline.store import jsontext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from faultline.core.ids import Ids
+
+T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement(Generic[T]):
+    """One round trip. `repeatable`: sent twice it has the effect of being sent once, so a lost answer can be asked for."""
+
+    name: str
+    sql: str
+    params: tuple[Any, ...]
+    read: Callable[[Rows], T]
+    repeatable: bool = False
+
+
+def enqueue_many(submissions: Sequence[Submission], ids: Ids | None = None) -> Statement[list[Placed]]:
+    """Put jobs into queues, all or none. With `ids`, jobs without one get theirs here, and the statement is repeatable."""
+    texts = [_job_text(submission, ids) for submission in submissions]
+    return Statement(
+        name="enqueue",
+        sql="select job_id, created from faultline.enqueue_many(%s::jsonb) order by place",
+        params=(f"[{','.join(texts)}]",),
+        read=lambda rows: [Placed(job_id, created) for job_id, created in rows],
+        repeatable=ids is not None or all(submission.id is not None for submission in submissions),
+    )
+
+
+def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()) -> Statement[list[Lease]]:
+    """Take due jobs, the most urgent first. `owner` must be new for every call."""
+    ordered = sorted(bounds, key=lambda bound: bound.priority)
+    return Statement(
+        name="claim",
+        sql="select job_id, fencing_token, task, args::text, attempt, max_attempts, mark_start, priority, next_run_at,"
+        " created_at, lease_seconds, idempotency_key from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[])",
+        params=(queue, owner, max_jobs, [bound.priority for bound in ordered], [bound.run_at for bound in ordered]),
+        read=lambda rows: _leases(rows, owner),
+    )
+
+
+def renew(leases: Sequence[Lease]) -> Statement[Settled]:
+    return _for_leases("renew", leases)
+
+
+def mark_started(leases: Sequence[Lease]) -> Statement[Settled]:
+    """Put on record that these attempts are about to run. Do not run the ones that come back as stale."""
+    return _for_leases("mark_started", leases)
+
+
+def complete(leases: Sequence[Lease], results: Sequence[Json]) -> Statement[Settled]:
+    """Move finished jobs to the ledger. `Settled.stale` lists the leases that were lost; nothing was written for them."""
+    texts = [jsontext.encode(result, f"result of job {lease.job_id}") for lease, result in zip(leases, results, strict=True)]
+    return _for_leases("complete", leases, f"[{','.join(texts)}]", "%s::jsonb")
+
+
+def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Settled]:
+    """End attempts that did not succeed: queue them again, or end the job."""
+    endings = [
+        {"then": failure.then, "error": failure.error, "delay_seconds": failure.delay_seconds}
+        for _, failure in zip(leases, failures, strict=True)
+    ]
+    return _for_leases("fail", leases, jsontext.encode(endings, "failures"), "%s::jsonb", repeatable=False)
+
+
+def release(leases: Sequence[Lease], delays_seconds: Sequence[float | None] | None = None) -> Statement[Settled]:
+    """Give jobs back unfinished, with their attempt. With a delay they sleep that long, otherwise they keep their place."""
+    delays = None if delays_seconds is None else list(delays_seconds)
+    return _for_leases("release", leases, delays, "%s::float8[]", repeatable=False)
+
+
+def fence(lease: Lease) -> Statement[None]:
+    """Guard the effects that follow in the same transaction. Raises `StaleLease` when the lease is not good."""
+    return Statement(
+        name="fence",
+        sql="select faultline.fence(%s, %s, %s)",
+        params=(lease.job_id, lease.fencing_token, lease.owner),
+        read=lambda _: None,
+    )
+
+
+def record_refusal(lease: Lease) -> Statement[Settled]:
+    """Put a refused fence on record, after its transaction was rolled back."""
+    return _for_one_lease("record_refusal", lease, ())
+
+
+def step(lease: Lease, name: str, result: Json) -> Statement[Settled]:
+    """Remember the result of a named part of the job."""
+    return _for_one_lease("step", lease, (name, jsontext.encode(result, f"result of step {name}")), "%s, %s::jsonb")
+
+
+def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
+    """Ask whether a step was done before, and what it gave."""
+    return Statement(
+        name="recall",
+        sql="select result::text from faultline.recall(%s, %s)",
+        params=(lease.job_id, name),
+        read=lambda rows: (bool(rows), jsontext.decode(rows[0][0]) if rows and rows[0][0] is not None else None),
+        repeatable=True,
+    )
+
+
+def progress(lease: Lease, progress: Json) -> Statement[Settled]:
+    """Show how far the job has come."""
+    return _for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
+
+
+def reap(*, max_jobs: int = 1000, notice_dead: bool = True) -> Statement[list[Reaped]]:
+    """Take back the jobs of the dead."""
+    return Statement(
+        name="reap",
+        sql="select job_id, fencing_token, owner, state, reason from faultline.reap(%s, %s)",
+        params=(max_jobs, notice_dead),
+        read=lambda rows: [Reaped(job, token, owner, JobState(state), reason) for job, token, owner, state, reason in rows],
+        repeatable=True,
+    )
+
+
+def cancel(job_id: object, reason: str | None = None) -> Statement[JobState]:
+    """Stop a job for good. Whoever runs it can write nothing more."""
+    return Statement(
+        name="cancel",
+        sql="select faultline.cancel(%s, %s)",
+        params=(job_id, reason),
+        read=lambda rows: JobState(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def retry(job_id: object) -> Statement[JobState]:
+    """Give a job that ended badly another chance."""
+    return Statement(
+        name="retry", sql="select faultline.retry(%s)", params=(job_id,), read=lambda rows: JobState(rows[0][0])
+    )
+
+
+def beat(
+    worker_id: str, *, host: str, pid: int, version: str, queues: Sequence[str], sleeping: Sequence[str], watched: bool
+) -> Statement[None]:
+    """Say that this worker is alive."""
+    return Statement(
+        name="beat",
+        sql="select faultline.beat(%s, %s, %s, %s, %s, %s, %s)",
+        params=(worker_id, host, pid, version, list(queues), list(sleeping), watched),
+        read=lambda _: None,
+        repeatable=True,
+    )
+
+
+def leave(worker_id: str) -> Statement[None]:
+    return Statement("leave", "select faultline.leave(%s)", (worker_id,), lambda _: None, repeatable=True)
+
+
+def recover(floor: int | None = None) -> Statement[tuple[int, int, int]]:
+    """Void every lease and lift every open token above a floor: (floor, tokens lifted, jobs queued again)."""
+    return Statement(
+        name="recover",
+        sql="select lifted_to, lifted, requeued from faultline.recover(%s)",
+        params=(floor,),
+        read=lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
+    )
+
+
+def reconcile(*, max_jobs: int = 1000) -> Statement[list[Any]]:
+    """Close open rows whose job stands in the ledger."""
+    return Statement(
+        name="reconcile",
+        sql="select * from faultline.reconcile(%s)",
+        params=(max_jobs,),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def prune(what: str, *, older_than_seconds: float, max_rows: int = 1000) -> Statement[int]:
+    """Forget ledger, failed, journal or keys rows of that age."""
+    return Statement(
+        name="prune",
+        sql="select faultline.prune(%s, make_interval(secs => %s), %s)",
+        params=(what, older_than_seconds, max_rows),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def _job_text(job: Submission, ids: Ids | None) -> str:
+    """Build the JSON of one job by hand: its arguments are JSON text already and must not be parsed and written again."""
+    own = ""
+    if job.id is not None:
+        own += f',"id":"{job.id}"'
+    elif ids is not None:
+        own += f',"id":"{ids.new_hex()}"'
+    if job.idempotency_key is not None:
+        own += f',"idempotency_key":{jsontext.encode(job.idempotency_key, "idempotency_key")}'
+    if job.run_at is not None:
+        own += f',"run_at":"{job.run_at.isoformat()}"'
+    common = _common_text(
+        job.task, job.queue, job.priority, job.delay_seconds, job.max_attempts, job.lease_seconds, job.keep_args
+    )
+    return f'{{{common}{own},"args":{job.args}}}'
+
+
+@lru_cache(maxsize=1024)
+def _common_text(
+    task: str,
+    queue: str | None,
+    priority: int | None,
+    delay_seconds: float | None,
+    max_attempts: int | None,
+    lease_seconds: float | None,
+    keep_args: bool | None,  # noqa: FBT001
+) -> str:
+    fields = {
+        "task": task,
+        "queue": queue,
+        "priority": priority,
+        "delay_seconds": delay_seconds,
+        "max_attempts": max_attempts,
+        "lease_seconds": lease_seconds,
+        "keep_args": keep_args,
+    }
+    return jsontext.encode({name: value for name, value in fields.items() if value is not None}, f"job of {task}")[1:-1]
+
+
+def _leases(rows: Rows, owner: str) -> list[Lease]:
+    """The rows come in physical order; they are to be run in the order of the queue."""
+    rows.sort(key=lambda row: (row[7], row[8], row[0]))
+    decode = jsontext.decode
+    return [
+        Lease(r[0], r[1], owner, r[2], decode(r[3]), r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11] or str(r[0]))
+        for r in rows
+    ]
+
+
+def _for_leases(
+    verb: str, leases: Sequence[Lease], extra: object = None, place: str = "", *, repeatable: bool = True
+) -> Statement[Settled]:
+    return Statement(
+        name=verb,
+        sql=f"select job_id, fencing_token, reason, current_token"
+        f" from faultline.{verb}(%s, %s, %s{', ' + place if place else ''})",
+        params=(
+            [lease.job_id for lease in leases],
+            [lease.fencing_token for lease in leases],
+            [lease.owner for lease in leases],
+            *((extra,) if place else ()),
+        ),
+        read=lambda rows: _settled(rows, leases),
+        repeatable=repeatable,
+    )
+
+
+def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], places: str = "") -> Statement[Settled]:
+    return Statement(
+        name=verb,
+        sql=f"select job_id, fencing_token, reason, current_token"
+        f" from faultline.{verb}(%s, %s, %s{', ' + places if places else ''})",
+        params=(lease.job_id, lease.fencing_token, lease.owner, *extra),
+        read=lambda rows: _settled(rows, [lease]),
+        repeatable=verb != "record_refusal",
+    )
+
+
+def _settled(rows: Rows, leases: Sequence[Lease]) -> Settled:
+    settled = Settled()
+    if rows:
+        held = {(lease.job_id, lease.fencing_token): lease for lease in leases}
+        for job_id, token, reason, current_token in rows:
+            lease = held[job_id, token]
+            if reason == Reason.BUSY:
+                settled.busy.append(lease)
+            else:
+                settled.stale.append(Refusal(lease, Reason(reason), current_token))
+    return settled

@@ -1,0 +1,33 @@
+"""A database for one purpose, made and dropped again. Whatever stands in the database that was named stays untouched."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from faultline.store import migrate
+from faultline.store.database import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def database(dsn: str, *, migrated: bool = True) -> Iterator[str]:
+    """Make a database beside the named one, on the same server, and give its DSN."""
+    name = f"faultline_scratch_{secrets.token_hex(6)}"
+    scratch_dsn = make_conninfo(dsn, dbname=name)
+    with translated(dsn), psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {} template template0").format(sql.Identifier(name)))
+        try:
+            if migrated:
+                with psycopg.connect(scratch_dsn, autocommit=True) as fresh:
+                    migrate.migrate(fresh)
+            yield scratch_dsn
+        finally:
+            connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

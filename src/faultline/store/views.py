@@ -1,0 +1,94 @@
+"""The read side: jobs as people see them. Each question is one statement, so a job that is just moving is seen once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import JobRecord, JobState, Json
+from faultline.store import jsontext
+from faultline.store.queue import Rows, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    at: datetime
+    event: str
+    fencing_token: int | None
+    owner: str | None
+    detail: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended: with a result, or with an error."""
+
+    job_id: UUID
+    state: JobState
+    result: Json
+    error: str | None
+
+
+def job(job_id: object) -> Statement[JobRecord | None]:
+    return Statement(
+        name="job",
+        sql="select id, state, queue, task, priority, attempt, max_attempts, fencing_token, created_at, next_run_at,"
+        " claimed_at, finished_at, owner, lease_expires_at, renewals, reaps, idempotency_key, last_error,"
+        " progress::text, args::text, result::text from faultline.jobs where id = %s",
+        params=(job_id,),
+        read=_job,
+        repeatable=True,
+    )
+
+
+def endings(job_ids: Sequence[UUID]) -> Statement[tuple[list[Ending], set[UUID]]]:
+    """Which of these jobs have ended, and which exist at all."""
+    return Statement(
+        name="endings",
+        sql="select id, state, result::text, last_error from faultline.jobs where id = any(%s)",
+        params=(list(job_ids),),
+        read=lambda rows: (
+            [Ending(row[0], JobState(row[1]), _json(row[2]), row[3]) for row in rows if JobState(row[1]).ended],
+            {row[0] for row in rows},
+        ),
+        repeatable=True,
+    )
+
+
+def journal(job_id: object) -> Statement[list[JournalEntry]]:
+    return Statement(
+        name="journal",
+        sql="select at, event, fencing_token, owner, detail::text from faultline.journal where job_id = %s order by id",
+        params=(job_id,),
+        read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in rows],
+        repeatable=True,
+    )
+
+
+def ledger_rows(job_id: object) -> Statement[int]:
+    """How often this job has been done. One, or something is very wrong."""
+    return Statement(
+        name="ledger_rows",
+        sql="select count(*) from faultline.ledger where job_id = %s",
+        params=(job_id,),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def _job(rows: Rows) -> JobRecord | None:
+    if not rows:
+        return None
+    facts: list[Any] = list(rows[0])
+    facts[1] = JobState(facts[1])
+    facts[-3:] = map(_json, facts[-3:])
+    return JobRecord(*facts)
+
+
+def _json(text: str | None) -> Json:
+    return None if text is None else jsontext.decode(text)
