@@ -1,0 +1,1 @@
+"""What runs on top of the protocol: tasks and the client."""

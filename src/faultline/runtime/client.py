@@ -1,0 +1,230 @@
+"""The application's end of Faultline: register tasks, enqueue jobs, look at them. All that decides is in the database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+
+from faultline import embedded
+from faultline.core import events
+from faultline.core.config import choose_dsn
+from faultline.core.errors import ConfigError, JobNotFound, JobRejected
+from faultline.core.ids import Ids
+from faultline.runtime.handle import JobHandle, Poller
+from faultline.runtime.options import Options
+from faultline.runtime.tasks import Task
+from faultline.store import queue, views
+from faultline.store.database import AsyncDatabase, Database, arun_on, run_on
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from uuid import UUID
+
+    from psycopg import AsyncConnection, Connection
+
+    from faultline.core.model import JobRecord, JobState, Placed, Submission
+    from faultline.runtime.job import Job
+    from faultline.runtime.tasks import OptionWords
+    from faultline.store.database import Facts
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_BATCH_JOBS_MAX = 2_000
+_BATCH_BYTES_MAX = 8 * 1024 * 1024
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` gives: it turns a function into a task and keeps the types of its parameters and result."""
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class Faultline:
+    """One application on one database. Connects when first used; safe to share between threads and event loops."""
+
+    def __init__(self, dsn: str | None = None, *, connections_max: int = 10, ids: Ids | None = None) -> None:
+        self._named = dsn
+        self._connections_max = connections_max
+        self._ids = ids
+        self._opening = threading.Lock()
+        self._server: embedded.Server | None = None
+        self.tasks: dict[str, Task[..., Any]] = {}
+
+    @overload
+    def task(self, fn: Callable[Concatenate[Job, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, *, name: str | None = None, **words: Unpack[OptionWords]) -> TaskDecorator: ...
+    def task(  # type: ignore[misc]
+        self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **words: Any
+    ) -> Any:  # the overloads say what
+        """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`."""
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            task_name = name or function.__qualname__.rsplit("<locals>.", 1)[-1]
+            if task_name in self.tasks:
+                raise ConfigError(f"there is a task named {task_name} already; give this one another name with name=...")
+            task: Task[..., Any] = Task(self, function, task_name, Options()).options(**words)
+            self.tasks[task_name] = task
+            return task
+
+        return register if fn is None else register(fn)
+
+    def enqueue_many(
+        self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
+    ) -> list[JobHandle[Any]]:
+        """Enqueue many jobs, all or none: `app.enqueue_many(charge.bind(order) for order in orders)`."""
+        if conn is not None:
+            placed = [p for batch in batches(list(submissions)) for p in run_on(conn, queue.enqueue_many(batch))]
+        else:
+            statements = self._statements(list(submissions), self.database.facts())
+            placed = [p for answer in self.database.run_all(statements) for p in answer]
+        return self._handles(placed)
+
+    async def aenqueue_many(
+        self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
+    ) -> list[JobHandle[Any]]:
+        """`enqueue_many` for async programs."""
+        if conn is not None:
+            placed = [p for batch in batches(list(submissions)) for p in await arun_on(conn, queue.enqueue_many(batch))]
+        else:
+            statements = self._statements(list(submissions), await self.async_database.facts())
+            placed = [p for answer in await self.async_database.run_all(statements) for p in answer]
+        return self._handles(placed)
+
+    def cancel(self, job_id: UUID, reason: str | None = None) -> JobState:
+        """Stop a job for good, queued or running. Raises `IllegalTransition` when it has ended already."""
+        return self.database.run(queue.cancel(job_id, reason))
+
+    async def acancel(self, job_id: UUID, reason: str | None = None) -> JobState:
+        return await self.async_database.run(queue.cancel(job_id, reason))
+
+    def retry(self, job_id: UUID) -> JobState:
+        """Queue a failed or cancelled job again, with all its attempts. Raises `IllegalTransition` for any other."""
+        return self.database.run(queue.retry(job_id))
+
+    async def aretry(self, job_id: UUID) -> JobState:
+        return await self.async_database.run(queue.retry(job_id))
+
+    def job(self, job_id: UUID) -> JobRecord:
+        """Look a job up, open or done. Raises `JobNotFound`."""
+        return _found(job_id, self.database.run(views.job(job_id)))
+
+    async def ajob(self, job_id: UUID) -> JobRecord:
+        return _found(job_id, await self.async_database.run(views.job(job_id)))
+
+    def handle(self, job_id: UUID) -> JobHandle[Any]:
+        """A handle on a job that somebody else enqueued."""
+        return JobHandle(self, job_id)
+
+    @cached_property
+    def dsn(self) -> str:
+        """Where the jobs are. An embedded server is started, or joined, when this is first asked for."""
+        with self._opening:
+            dsn = choose_dsn(self._named)
+            if not embedded.is_embedded(dsn):
+                return dsn
+            if self._server is None:
+                self._server = embedded.join(embedded.folder_of(dsn))
+            return self._server.dsn
+
+    @cached_property
+    def database(self) -> Database:
+        return Database(self.dsn, connections_max=self._connections_max)
+
+    @cached_property
+    def async_database(self) -> AsyncDatabase:
+        return AsyncDatabase(self.dsn, connections_max=self._connections_max)
+
+    @cached_property
+    def poller(self) -> Poller:
+        return Poller(self.database)
+
+    def close(self) -> None:
+        """Give back connections and, as its last user, stop an embedded server. The application can be used again."""
+        database = self.__dict__.pop("database", None)
+        if database is not None:
+            database.close()
+        for name in ("dsn", "async_database", "poller"):
+            self.__dict__.pop(name, None)
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    async def aclose(self) -> None:
+        if "async_database" in self.__dict__:
+            await self.async_database.close()
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _statements(self, submissions: list[Submission], facts: Facts) -> list[queue.Statement[list[Placed]]]:
+        """Give every job its id here, so that a submission whose answer is lost can be sent again and makes one job."""
+        for place, submission in enumerate(submissions, start=1):
+            # Four bytes are the most that a character takes; most arguments need not be counted exactly.
+            if len(submission.args) * 4 <= facts.args_bytes_max:
+                continue
+            size = len(submission.args.encode())
+            if size > facts.args_bytes_max:
+                raise JobRejected(
+                    f"job {place} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, more "
+                    f"than the limit of {facts.args_bytes_max}. Keep large values elsewhere and pass a reference"
+                )
+        ids = self._id_source(facts)
+        return [queue.enqueue_many(batch, ids) for batch in batches(submissions)]
+
+    def _id_source(self, facts: Facts) -> Ids:
+        if self._ids is None:
+            # The database's time, carried on by our own steady clock.
+            offset = facts.clock.timestamp() - time.monotonic()
+            self._ids = Ids(lambda: offset + time.monotonic())
+        return self._ids
+
+    def _handles(self, placed: Sequence[Placed]) -> list[JobHandle[Any]]:
+        for place in placed:
+            events.emit("job_enqueued", job_id=place.job_id, created=place.created)
+        return [JobHandle(self, place.job_id, created=place.created) for place in placed]
+
+
+def batches(submissions: list[Submission]) -> list[list[Submission]]:
+    """Split a submission by number and bytes: one statement must not hold the server up, nor outgrow what JSON may hold."""
+    split: list[list[Submission]] = [[]]
+    size = 0
+    for submission in submissions:
+        size += len(submission.args)
+        if split[-1] and (len(split[-1]) >= _BATCH_JOBS_MAX or size > _BATCH_BYTES_MAX):
+            split.append([])
+            size = len(submission.args)
+        split[-1].append(submission)
+    return split if submissions else []
+
+
+def _found(job_id: UUID, record: JobRecord | None) -> JobRecord:
+    if record is None:
+        raise JobNotFound(f"there is no job {job_id}; it was never committed here, or it was pruned")
+    return record

@@ -1,0 +1,89 @@
+"""How a job is to be run. Checked when set, so that a mistake is found where it was made and not in a worker at night."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from faultline.core.errors import JobRejected
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+Duration = float | timedelta
+
+QUEUE_LENGTH_MAX = 100
+TASK_LENGTH_MAX = 200
+KEY_LENGTH_MAX = 500
+PRIORITY_MAX = 1000
+ATTEMPTS_MAX = 1000
+LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = 0.1, 86_400.0
+DELAY_SECONDS_MAX = 315_360_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is None was not said: the task's own choice holds, and failing that the database's default."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: Duration | None = None
+    run_at: datetime | None = None
+    max_attempts: int | None = None
+    lease: Duration | None = None
+    idempotency_key: str | None = None
+    keep_args: bool | None = None
+    id: UUID | None = None
+
+    def __post_init__(self) -> None:
+        check_text("queue", self.queue, QUEUE_LENGTH_MAX)
+        check_text("idempotency_key", self.idempotency_key, KEY_LENGTH_MAX)
+        _check_whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+        _check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
+        _check_seconds("delay", self.delay, 0.0, DELAY_SECONDS_MAX)
+        _check_seconds("lease", self.lease, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
+        if self.run_at is not None:
+            if not isinstance(self.run_at, datetime):
+                raise JobRejected(f"run_at must be a datetime, not {self.run_at!r}")
+            if self.run_at.utcoffset() is None:
+                raise JobRejected(
+                    f"run_at {self.run_at.isoformat()} has no time zone; say which time is meant, "
+                    "for example with datetime.now(timezone.utc) + timedelta(...)"
+                )
+            if self.delay is not None:
+                raise JobRejected("a job has a delay or a run_at, not both")
+
+
+def seconds(duration: Duration | None) -> float | None:
+    """Durations are seconds or timedeltas."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def check_text(name: str, value: str | None, length_max: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str) or not value:  # type: ignore[redundant-expr]  # callers without a type checker
+        raise JobRejected(f"{name} must be a text with 1 to {length_max} characters, not {value!r}")
+    if len(value) > length_max:
+        raise JobRejected(f"{name} has {len(value)} characters; at most {length_max} are allowed")
+    if "\x00" in value:
+        raise JobRejected(f"{name} holds a NUL character, which PostgreSQL cannot store")
+
+
+def _check_whole(name: str, value: int | None, least: int, most: int) -> None:
+    if value is None:
+        return
+    if type(value) is not int or not least <= value <= most:
+        raise JobRejected(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+
+
+def _check_seconds(name: str, value: Duration | None, least: float, most: float) -> None:
+    if value is None:
+        return
+    number = seconds(value)
+    if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
+        raise JobRejected(f"{name} must be a number of seconds or a timedelta, not {value!r}")
+    if not least <= number <= most:
+        raise JobRejected(f"{name} must lie between {least:g} and {most:g} seconds, not {number:g}")

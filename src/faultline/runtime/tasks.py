@@ -1,0 +1,137 @@
+"""Tasks: functions that can be enqueued. Arguments are checked against the function's signature before anything is sent."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+
+from faultline.core.errors import ConfigError, JobRejected
+from faultline.core.model import Submission
+from faultline.runtime.job import Job
+from faultline.runtime.options import TASK_LENGTH_MAX, Options, check_text, seconds
+from faultline.store import jsontext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from typing import TypedDict
+    from uuid import UUID
+
+    from psycopg import AsyncConnection, Connection
+
+    from faultline.runtime.client import Faultline
+    from faultline.runtime.handle import JobHandle
+    from faultline.runtime.options import Duration
+
+    class OptionWords(TypedDict, total=False):
+        queue: str
+        priority: int
+        delay: Duration
+        run_at: datetime
+        max_attempts: int
+        lease: Duration
+        idempotency_key: str
+        keep_args: bool
+        id: UUID
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(Generic[P, R]):
+    """A function with a name, under which jobs are stored. Calling it calls the function; `enqueue` makes a job of it."""
+
+    def __init__(self, app: Faultline, fn: Callable[..., Any], name: str, options: Options) -> None:
+        check_text("the name of a task", name, TASK_LENGTH_MAX)
+        self.name = name
+        self.fn = fn
+        self._app = app
+        self._options = options
+        self.signature, self.takes_job = _enqueued_signature(fn, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def options(self, **words: Unpack[OptionWords]) -> Task[P, R]:
+        """The same task with other options, for the next enqueue: `task.options(delay=60).enqueue(42)`."""
+        known = {field.name for field in fields(Options)}
+        unknown = sorted(set(words) - known)
+        if unknown:
+            raise JobRejected(f"unknown option {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        return Task(self._app, self.fn, self.name, replace(self._options, **words))
+
+    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
+        """One job for `enqueue_many`, with its arguments checked."""
+        return self._submission(args, kwargs)
+
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    @overload
+    def enqueue(self, *args: Any, conn: Connection[Any], **kwargs: Any) -> JobHandle[R]: ...
+    def enqueue(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
+        self, *args: Any, conn: Connection[Any] | None = None, **kwargs: Any
+    ) -> JobHandle[R]:
+        """Make a job. With `conn` it joins the transaction of that psycopg connection and exists once that commits."""
+        return self._app.enqueue_many([self._submission(args, kwargs)], conn=conn)[0]
+
+    @overload
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    @overload
+    async def aenqueue(self, *args: Any, conn: AsyncConnection[Any], **kwargs: Any) -> JobHandle[R]: ...
+    async def aenqueue(  # type: ignore[misc]  # likewise
+        self, *args: Any, conn: AsyncConnection[Any] | None = None, **kwargs: Any
+    ) -> JobHandle[R]:
+        """`enqueue` for async programs."""
+        return (await self._app.aenqueue_many([self._submission(args, kwargs)], conn=conn))[0]
+
+    def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise JobRejected(f"{self.name}{self.signature}: {error}") from error
+        given = dict(bound.arguments)
+        for parameter in self.signature.parameters.values():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                given |= given.pop(parameter.name, {})
+        options = self._options
+        return Submission(
+            task=self.name,
+            args=jsontext.encode(given, f"arguments of {self.name}"),
+            queue=options.queue,
+            priority=options.priority,
+            delay_seconds=seconds(options.delay),
+            run_at=options.run_at,
+            max_attempts=options.max_attempts,
+            lease_seconds=seconds(options.lease),
+            idempotency_key=options.idempotency_key,
+            keep_args=options.keep_args,
+            id=options.id,
+        )
+
+
+def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Signature, bool]:
+    """The parameters that a caller gives, without the `job` that the worker gives; and whether there is one."""
+    parameters = list(inspect.signature(fn).parameters.values())
+    takes_job = bool(parameters) and _is_job(parameters[0])
+    given = parameters[1:] if takes_job else parameters
+    for parameter in given:
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+            raise ConfigError(
+                f"task {name}: parameter {parameter.name} has no name to store its value under; arguments are stored as a "
+                "JSON object, so that SQL can read and write them. Use named parameters"
+            )
+        if parameter.name == "conn":
+            raise ConfigError(f"task {name}: a parameter cannot be named conn, which enqueue takes for itself; rename it")
+    return inspect.Signature(given), takes_job
+
+
+def _is_job(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        return annotation.rsplit(".", 1)[-1] == Job.__name__
+    return annotation is Job or (annotation is inspect.Parameter.empty and parameter.name == "job")
