@@ -1,0 +1,1 @@
+"""Figures of this machine, measured and never guessed."""

@@ -1,0 +1,183 @@
+"""What the protocol costs without any worker: bare calls of the verbs, PostgreSQL's CPU and WAL per job, claims under load.
+
+Everything runs in a scratch database that is dropped at the end. Rates are noisy on a busy machine; CPU, WAL and ratios
+within one run are what to compare.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import Bound, Submission
+from faultline.runtime.client import Faultline
+from faultline.store import queue, scratch
+from faultline.store.database import Database, run_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ARGS = (
+    '{"order_id": 1234567, "email": "ada.lovelace@example.org", "items": [1, 2, 3], "note": "leave at the door, ring twice"}'
+)
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    name: str
+    value: float
+    unit: str
+    goal: str = ""
+    good: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    jobs: int
+    seconds: float
+    cpu_micros: float
+    wal_bytes: float
+
+    @property
+    def rate(self) -> float:
+        return self.jobs / self.seconds
+
+
+def measure(dsn: str, *, jobs: int = 100_000, backlog: int = 1_000_000, tell: Callable[[str], None] = print) -> list[Figure]:
+    """Measure everything and give the figures, each with its goal."""
+    figures: list[Figure] = []
+    for part in (_hot_path, _claims_under_load, _held_snapshot):
+        tell(f"measuring: {(part.__doc__ or '').splitlines()[0]}")
+        with scratch.database(dsn) as scratch_dsn:
+            figures += part(scratch_dsn, jobs, backlog)
+    return figures
+
+
+def _hot_path(dsn: str, jobs: int, _: int) -> list[Figure]:
+    """enqueue, claim and complete, one connection"""
+    with Faultline(dsn) as app, app.database.connect() as connection:
+        submissions = [Submission("bench", ARGS, queue="bench") for _ in range(jobs)]
+        app.enqueue_many(submissions[:BATCH])
+        _drain(connection, BATCH)
+        connection.execute("checkpoint")
+        wal, begun = _wal(connection), time.perf_counter()
+        app.enqueue_many(submissions)
+        enqueue_rate = jobs / (time.perf_counter() - begun)
+        enqueue_wal = (_wal(connection) - wal) / jobs
+        drained = _drain(connection, jobs)
+        singles = [_timed(lambda: app.enqueue_many([submissions[0]])) for _ in range(300)]
+    total_wal = enqueue_wal + drained.wal_bytes
+    single = statistics.median(singles) * 1000
+    return [
+        Figure("bulk enqueue", enqueue_rate, "jobs/s", "at least 40,000", enqueue_rate >= 40_000),
+        Figure("single enqueue, p50", single, "ms", "under 2", single < 2),
+        Figure("claim + complete", drained.rate, "jobs/s"),
+        Figure("PostgreSQL CPU, claim + complete", drained.cpu_micros, "µs/job", "at most 40", drained.cpu_micros <= 40),
+        Figure("WAL, enqueue", enqueue_wal, "B/job"),
+        Figure("WAL, claim + complete", drained.wal_bytes, "B/job"),
+        Figure("WAL, all three", total_wal, "B/job", "at most 1,500", total_wal <= 1500),
+    ]
+
+
+def _claims_under_load(dsn: str, _: int, backlog: int) -> list[Figure]:
+    """claim(100) with a large table"""
+    database = Database(dsn)
+    figures = []
+    with database.connect() as early, database.connect() as late:
+        for _ in range(20):
+            run_on(early, queue.claim("due", owner="early/0", max_jobs=100))
+        for name, state, delay in (("due", "queued", 0), ("tomorrow", "queued", 86_400), ("failed", "failed", 0)):
+            _fill(late, name, state, backlog, delay)
+            run_on(late, queue.enqueue_many([Submission("bench", ARGS, queue=name) for _ in range(2000)]))
+        late.execute("vacuum analyze faultline.open_jobs")
+        for name, connection, words in (
+            ("due", late, f"{backlog:,} waiting"),
+            ("tomorrow", late, f"{backlog:,} due tomorrow"),
+            ("failed", late, f"{backlog:,} failed"),
+            ("due", early, f"{backlog:,} waiting, connection had polled the empty queue"),
+        ):
+            claim = queue.claim(name, owner=f"w/{words}", max_jobs=100)
+            times = [_timed(lambda c=connection, s=claim: run_on(c, s)) for _ in range(15)]  # type: ignore[misc]
+            worst = sorted(times)[-2] * 1000
+            figures.append(Figure(f"claim(100), {words}", worst, "ms", "under 10", worst < 10))
+    return figures
+
+
+def _held_snapshot(dsn: str, jobs: int, _: int) -> list[Figure]:
+    """Claim + complete while somebody holds an old snapshot open"""
+    with Faultline(dsn) as app, app.database.connect() as connection, app.database.connect() as holder:
+        app.enqueue_many(Submission("bench", ARGS, queue="bench") for _ in range(2 * jobs + 40_000))
+        _drain(connection, 10_000)
+        holder.execute("begin isolation level repeatable read")
+        holder.execute("select count(*) from faultline.open_jobs")
+        bounds: dict[int, Any] = {}
+        before = _drain(connection, 20_000, bounds)
+        _drain(connection, jobs, bounds)
+        after = _drain(connection, 20_000, bounds)
+        holder.execute("rollback")
+    kept = after.rate / before.rate * 100
+    return [
+        Figure("claim + complete, old snapshot held", before.rate, "jobs/s"),
+        Figure(f"the same after {jobs:,} further jobs", after.rate, "jobs/s"),
+        Figure("rate kept", kept, "%", "at least 85", kept >= 85),
+    ]
+
+
+def _drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> Drained:
+    """Claim and complete, as fast as one connection goes. Carries lower bounds along as a worker does."""
+    bounds = {} if bounds is None else bounds
+    backend = connection.info.backend_pid
+    wal, cpu, begun, done, call = _wal(connection), _cpu_seconds(backend), time.perf_counter(), 0, 0
+    while done < jobs:
+        call += 1
+        hints = [Bound(priority, run_at) for priority, run_at in bounds.items()]
+        leases = run_on(connection, queue.claim("bench", owner=f"bench/{begun}/{call}", max_jobs=BATCH, bounds=hints))
+        if not leases:
+            break
+        run_on(connection, queue.complete(leases, [None] * len(leases)))
+        bounds.update({lease.priority: lease.next_run_at for lease in leases})
+        done += len(leases)
+    seconds = time.perf_counter() - begun
+    return Drained(
+        jobs=done,
+        seconds=seconds,
+        cpu_micros=(_cpu_seconds(backend) - cpu) / done * 1e6,
+        wal_bytes=(_wal(connection) - wal) / done,
+    )
+
+
+def _fill(connection: Any, name: str, state: str, rows: int, delay_seconds: int) -> None:
+    """Put rows straight into the table. Only the benchmark does this, in its own scratch database, with guards off."""
+    with connection.transaction():
+        connection.execute("set local session_replication_role = replica")
+        connection.execute(
+            "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
+            " queue, task, args, state, finished_at)"
+            " select faultline.new_id(n), now(), now() + make_interval(secs => %s) + n * interval '1 microsecond', 30, 0, 5,"
+            " true, %s, 'bench', %s, %s, case when %s = 'failed' then now() end from generate_series(1, %s) n",
+            (delay_seconds - 10, name, ARGS, state, state, rows),
+        )
+
+
+def _wal(connection: Any) -> float:
+    return float(connection.execute("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()[0])
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU that a server process has used, by the operating system's account; NaN where that cannot be read."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return float("nan")
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _timed(call: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    call()
+    return time.perf_counter() - begun

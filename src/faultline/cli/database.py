@@ -1,0 +1,117 @@
+"""Commands about the database: bring it up to date, look after it, run a private one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.core.config import choose_dsn, without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from faultline.embedded import Status
+
+Dsn = Annotated[str | None, typer.Option("--dsn", help="The database. Default: FAULTLINE_DSN, else DATABASE_URL.")]
+Folder = Annotated[Path | None, typer.Option("--folder", help="Where the private PostgreSQL lies. Default: .faultline")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+db = typer.Typer(help="Run a private PostgreSQL in a folder.", no_args_is_help=True)
+
+
+def migrate(dsn: Dsn = None) -> None:
+    """Bring the database to this build's schema. Safe to run twice and from several places."""
+    from faultline.store import migrate as store_migrate  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store.database import Database, translated  # noqa: PLC0415
+
+    with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
+        applied = store_migrate.migrate(connection)
+    print(f"{without_password(found)}: {'applied ' + ', '.join(applied) if applied else 'up to date'}")
+
+
+def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT001, FBT002 - a command's flag
+    """Check the schema and every invariant. Exit code 1 when something is wrong."""
+    from faultline.store import invariants  # noqa: PLC0415
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+        database.facts()
+        broken = {violation.invariant: violation.rows for violation in invariants.violations(database.run)}
+    if as_json:
+        print(json.dumps({"invariants": {name: broken.get(name, []) for name in invariants.names()}}, default=str))
+    else:
+        for name in invariants.names():
+            print(f"{'BROKEN' if name in broken else 'ok    '}  {name.replace('_', ' ')}")
+            for row in broken.get(name, []):
+                print(f"          {', '.join(str(value) for value in row)}")
+    if broken:
+        raise typer.Exit(1)
+
+
+def recover(
+    dsn: Dsn = None,
+    floor: Annotated[int | None, typer.Option(help="Lift open tokens to this. Default: far above any known.")] = None,
+) -> None:
+    """After a lossy failover or a restored backup: void every lease and lift every open token above a floor."""
+    from faultline.store import queue  # noqa: PLC0415
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+        lifted_to, lifted, requeued = database.run(queue.recover(floor))
+    print(f"tokens lifted to {lifted_to}: {lifted}; running jobs queued again: {requeued}")
+
+
+@db.command()
+def start(folder: Folder = None) -> None:
+    """Start it and keep it running until `faultline db stop`."""
+    from faultline import embedded  # noqa: PLC0415
+
+    print(_described(embedded.start(_folder(folder))))
+
+
+@db.command()
+def stop(folder: Folder = None) -> None:
+    """Stop it now, whoever uses it."""
+    from faultline import embedded  # noqa: PLC0415
+
+    print("stopped" if embedded.stop(_folder(folder)) else "was not running")
+
+
+@db.command()
+def status(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT001, FBT002 - a command's flag
+    """Say whether it runs, where its data lies and how to connect."""
+    from faultline import embedded  # noqa: PLC0415
+
+    found = embedded.status(_folder(folder))
+    print(json.dumps(asdict(found), default=str) if as_json else _described(found))
+    if not found.running:
+        raise typer.Exit(3)
+
+
+@contextlib.contextmanager
+def resolved(dsn: str | None) -> Iterator[str]:
+    """The DSN to connect to. An embedded server is joined for as long as the command runs."""
+    from faultline import embedded  # noqa: PLC0415
+
+    named = choose_dsn(dsn)
+    if embedded.is_embedded(named):
+        with embedded.join(embedded.folder_of(named)) as server:
+            yield server.dsn
+    else:
+        yield named
+
+
+def _folder(folder: Path | None) -> Path:
+    from faultline import embedded  # noqa: PLC0415
+
+    return embedded.DEFAULT_FOLDER if folder is None else folder
+
+
+def _described(status: Status) -> str:
+    facts = {name: value for name, value in asdict(status).items() if value is not None}
+    return "\n".join(f"{name:8} {value}" for name, value in facts.items())

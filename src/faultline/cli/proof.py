@@ -1,0 +1,110 @@
+"""Commands that show what Faultline does and what it costs. They use a private PostgreSQL unless told otherwise."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.cli.database import AsJson, resolved
+from faultline.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from faultline.bench.protocol import Figure
+    from faultline.proof.drill import Verdict
+
+#: Never the environment's DSN: nobody wants a drill in production because a variable was set.
+PrivateDsn = Annotated[str, typer.Option("--dsn", help="Another database server to use; scratch databases are made there.")]
+_EMBEDDED = "embedded:"
+
+
+def demo(dsn: PrivateDsn = _EMBEDDED) -> None:
+    """See a stale write being refused: start PostgreSQL, migrate, run the lease race, sum up."""
+    from faultline.proof import lease_race  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store import migrate  # noqa: PLC0415
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    begun = time.monotonic()
+    with resolved(dsn) as found:
+        with Database(found).connect() as connection:
+            migrate.migrate(connection)
+            version = connection.info.server_version // 10000
+        print(f"PostgreSQL {version} is up and migrated. Worker A claims a job and stalls; its lease is 1 second.\n")
+        verdict = lease_race.run(found)
+    _print_trace(verdict)
+    _print_checks(verdict)
+    print(f"\n{'All as promised' if verdict.passed else 'A PROMISE WAS BROKEN'}, {time.monotonic() - begun:.1f} s in all.")
+    if not verdict.passed:
+        raise typer.Exit(1)
+
+
+def drill(
+    name: Annotated[str, typer.Argument(help="Which one; `all` runs every drill.")],
+    dsn: PrivateDsn = _EMBEDDED,
+    log: Annotated[bool, typer.Option("--log", help="Print the structured log as it is written.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Run a failure story against a real PostgreSQL and say whether the promises held."""
+    from faultline.core.events import log_events  # noqa: PLC0415
+    from faultline.proof import lease_race  # noqa: PLC0415
+
+    drills = {"lease-race": lease_race.run}
+    if name not in (*drills, "all"):
+        raise ConfigError(f"there is no drill named {name}; there are: {', '.join(drills)}, all")
+    if log:
+        log_events(sys.stdout)
+    with resolved(dsn) as found:
+        verdicts = [run(found) for key, run in drills.items() if name in (key, "all")]
+    for verdict in verdicts:
+        if as_json:
+            print(json.dumps({**asdict(verdict), "passed": verdict.passed}, default=str))
+            continue
+        if not log:
+            _print_trace(verdict)
+        _print_checks(verdict)
+    if not all(verdict.passed for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def bench(
+    dsn: PrivateDsn = _EMBEDDED,
+    jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
+    backlog: Annotated[int, typer.Option(min=1000, help="Jobs that wait while claims are timed.")] = 1_000_000,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Measure what the protocol costs on this machine."""
+    from faultline.bench import protocol  # noqa: PLC0415
+
+    with resolved(dsn) as found:
+        figures = protocol.measure(found, jobs=jobs, backlog=backlog, tell=lambda line: print(line, file=sys.stderr))
+    if as_json:
+        print(json.dumps([asdict(figure) for figure in figures]))
+        return
+    for figure in figures:
+        print(_line(figure))
+
+
+def _print_trace(verdict: Verdict) -> None:
+    for event in verdict.trace:
+        print(json.dumps(event, default=str))
+
+
+def _print_checks(verdict: Verdict) -> None:
+    print(f"\n{verdict.drill}: {'passed' if verdict.passed else 'FAILED'}")
+    for check in verdict.checks:
+        print(f"  {'ok    ' if check.holds else 'BROKEN'}  {check.claim}: {_shown(check.found)}")
+
+
+def _shown(found: object) -> str:
+    if isinstance(found, list):
+        return f"{len(found)} ({', '.join(map(str, found))})" if found else "none"
+    return str(found)
+
+
+def _line(figure: Figure) -> str:
+    mark = {True: "ok", False: "MISSED", None: ""}[figure.good]
+    return f"{figure.name:72} {figure.value:12,.1f} {figure.unit:7} {figure.goal:16} {mark}".rstrip()

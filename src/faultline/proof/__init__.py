@@ -1,0 +1,1 @@
+"""Failure stories that anyone can run, against a real PostgreSQL."""
