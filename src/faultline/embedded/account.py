@@ -1,0 +1,95 @@
+"""Who the server runs as. The promise: no account is made, and what that user can reach is asked of the system.
+
+PostgreSQL refuses to run as root. Started by root, it runs as a user who is there already and has no power. Whether
+that user can enter a folder is not guessed from mode bits (there are access lists, mount options and more): a process
+of that user tries.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from faultline.core.errors import EmbeddedError
+from faultline.embedded.keeper import environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNPRIVILEGED = ("postgres", "nobody")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    name: str
+    uid: int
+    gid: int
+
+    @property
+    def switches(self) -> bool:
+        """Whether running as this user means to become another one than we are."""
+        return self.uid != os.geteuid()
+
+    def run(self, command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
+        # cwd: ours may be a folder that user can not enter, and PostgreSQL's programs refuse to run in one.
+        return subprocess.run(
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            cwd="/",
+            env=environment(),
+            user=self.uid if self.switches else None,
+            group=self.gid if self.switches else None,
+            extra_groups=[] if self.switches else None,
+        )
+
+    def can_enter(self, folder: Path) -> bool:
+        # The dot asks for the right to enter the folder itself; without it only the way to it would be tried.
+        return self.run(["/bin/sh", "-c", 'test -d "$1/."', "sh", str(folder)]).returncode == 0
+
+    def can_run(self, program: str) -> bool:
+        """Run, not only read: the libraries beside the program must be in reach too."""
+        try:
+            return self.run([program, "-V"]).returncode == 0
+        except OSError:
+            return False
+
+
+def account_for(data: Path) -> Account:
+    """Whom the server of that data folder runs as: its owner if it exists, else us, or for root one without power."""
+    try:
+        owner = data.stat().st_uid
+    except FileNotFoundError:
+        owner = os.geteuid()
+    except PermissionError as error:
+        raise EmbeddedError(f"{data} belongs to another user: {error}. Run as that user, or name another folder.") from None
+    if os.geteuid() != 0 and owner != os.geteuid():
+        raise EmbeddedError(
+            f"{data} belongs to user {owner}, and this is user {os.geteuid()}. Run as that user, or name another folder."
+        )
+    if owner != 0:
+        return _described(owner)
+    for name in UNPRIVILEGED:
+        try:
+            found = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Account(found.pw_name, found.pw_uid, found.pw_gid)
+    raise EmbeddedError(
+        f"PostgreSQL does not run as root, and there is no user {' or '.join(UNPRIVILEGED)} to run it as. "
+        "Run this program as another user than root, or make a user `postgres`."
+    )
+
+
+def _described(uid: int) -> Account:
+    try:
+        found = pwd.getpwuid(uid)
+    except KeyError:  # a container run with a bare number as its user
+        return Account(str(uid), uid, os.getegid())
+    return Account(found.pw_name, uid, found.pw_gid)

@@ -1,0 +1,106 @@
+"""The data folder of a server. The promise: it is complete with its database, or it is not there.
+
+It is made under another name and renamed at the end, so a kill half way leaves nothing that looks like data. The
+database is made by PostgreSQL's single-user mode, before the rename and without a server or a client.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from typing import TYPE_CHECKING
+
+from faultline.core.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from faultline.embedded.account import Account
+    from faultline.embedded.binaries import Binaries
+    from faultline.embedded.place import Place
+
+NAME = "faultline"  # of the superuser and of the database
+
+SETTINGS: Mapping[str, str] = {
+    "shared_buffers": "256MB",
+    "max_connections": "200",
+    "max_wal_size": "2GB",
+    "log_line_prefix": "%m [%p] ",
+    "port": "5432",
+    # Everybody who reaches the server is its superuser; so nobody does but through a socket in a private folder.
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+}
+OURS = frozenset(
+    ("port", "listen_addresses", "unix_socket_permissions", "unix_socket_directories", "data_directory", "hba_file")
+)
+
+_DRAFT = "initdb-"
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    refused = sorted(name for name in settings if name.strip().lower().replace("-", "_") in OURS)
+    if refused:
+        raise EmbeddedError(
+            f"An embedded server does not take the setting {', '.join(refused)}: it would open it to others, or "
+            "hide it from us. Use a server of your own for that (FAULTLINE_DSN=postgresql://...)."
+        )
+
+
+def check_version(place: Place, binaries: Binaries) -> None:
+    there = place.version
+    if there is not None and there != str(binaries.major):
+        raise EmbeddedError(
+            f"The data in {place.data} is of PostgreSQL {there}, and the programs in {binaries.folder} are of "
+            f"PostgreSQL {binaries.version}. Set FAULTLINE_PG_BIN to a folder with PostgreSQL {there}, or carry the "
+            "data over with pg_upgrade, or name another folder."
+        )
+
+
+def initialise(place: Place, account: Account, binaries: Binaries, settings: Mapping[str, str]) -> None:
+    for left in place.home.glob(_DRAFT + "*"):
+        # Of a program killed half way. Its initdb may still be writing there; then the next start removes the rest.
+        shutil.rmtree(left, ignore_errors=True)
+    draft = place.home / (_DRAFT + secrets.token_hex(8))
+    try:
+        _run_initdb(draft, account, binaries, sync=settings.get("fsync") != "off")
+        _create_database(draft, account, binaries, settings)
+        draft.rename(place.data)
+        _sync(place.home)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _run_initdb(data: Path, account: Account, binaries: Binaries, *, sync: bool) -> None:
+    command = [binaries.program("initdb"), "-D", str(data), "-U", NAME, "--auth=trust", "--encoding=UTF8", "--locale=C"]
+    command += ["--data-checksums", "--no-instructions", *(() if sync else ("--no-sync",))]
+    done = account.run(command)
+    if done.returncode != 0:
+        raise EmbeddedError(
+            f"initdb could not make the data folder {data} as user {account.name}:\n{_last(done.stdout + done.stderr)}"
+        )
+
+
+def _create_database(data: Path, account: Account, binaries: Binaries, settings: Mapping[str, str]) -> None:
+    command = [binaries.program("postgres"), "--single", "-D", str(data)]
+    if settings.get("fsync") == "off":
+        command += ["-c", "fsync=off"]
+    done = account.run([*command, "postgres"], f"CREATE DATABASE {NAME}\n")
+    # Single-user mode goes on after an error and ends with status 0 all the same.
+    if done.returncode != 0 or "ERROR:" in done.stdout + done.stderr:
+        raise EmbeddedError(f"The database {NAME} could not be made in {data}:\n{_last(done.stdout + done.stderr)}")
+
+
+def _sync(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _last(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-12:])

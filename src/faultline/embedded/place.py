@@ -1,0 +1,186 @@
+"""Where the files of an embedded server lie. The promise: no permission of a folder that was there is changed.
+
+The folder that was named holds the locks, the logs and `server/`, the home of the data. When root starts the server
+and the user it runs as can not enter that folder, the home is /var/lib/faultline/NAME-HASH instead, and `where.txt` in
+the folder says so. The hash is that of the folder's path: a copied or moved folder is noticed, not served with data
+that belongs to another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from faultline.core.errors import ConfigError, EmbeddedError
+from faultline.embedded import keeper
+from faultline.embedded.account import Account, account_for
+from faultline.embedded.copies import SYSTEM_FOLDER, system_folder
+
+DEFAULT_FOLDER = Path(".faultline")
+
+_SCHEME = "embedded:"
+_WHERE = "where.txt"
+_SOCKET_PATH_LIMIT = 100  # the kernel's is 108 on Linux and 104 on macOS
+_SOCKET_FILE = "/.s.PGSQL.5432"
+
+
+def is_embedded(dsn: str) -> bool:
+    return dsn.startswith(_SCHEME)
+
+
+def folder_of(dsn: str) -> Path:
+    if not is_embedded(dsn):
+        raise ConfigError(f"{dsn!r} names no embedded server. Write embedded: or embedded:FOLDER.")
+    return _absolute(Path(dsn.removeprefix(_SCHEME) or DEFAULT_FOLDER))
+
+
+def _absolute(folder: Path) -> Path:
+    return Path(os.path.abspath(folder.expanduser()))  # noqa: PTH100 - absolute() would leave .. in it
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    folder: Path
+    home: Path
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def users_lock(self) -> Path:
+        return self.folder / keeper.USERS_LOCK
+
+    @property
+    def keeper_lock(self) -> Path:
+        return self.folder / keeper.KEEPER_LOCK
+
+    @property
+    def start_lock(self) -> Path:
+        return self.folder / keeper.START_LOCK
+
+    @property
+    def failure(self) -> Path:
+        return self.folder / keeper.FAILURE
+
+    @property
+    def kept(self) -> Path:
+        return self.folder / keeper.KEPT
+
+    @property
+    def server_log(self) -> Path:
+        return self.folder / keeper.SERVER_LOG
+
+    @property
+    def keeper_log(self) -> Path:
+        return self.folder / keeper.KEEPER_LOG
+
+    @property
+    def version(self) -> str | None:
+        try:
+            return (self.data / "PG_VERSION").read_text().strip()
+        except FileNotFoundError:
+            return None
+
+
+def place_of(folder: Path | None) -> Place:
+    """Where things lie as far as it is settled; nothing is made."""
+    # One name for one folder: the server is recognised by the path of its data.
+    real = _absolute(folder if folder is not None else DEFAULT_FOLDER).resolve()
+    try:
+        lines = (real / _WHERE).read_text().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return Place(real, real / "server")
+    except PermissionError as error:
+        raise EmbeddedError(f"{real} belongs to another user: {error}. Run as that user, or name another folder.") from None
+    home = _elsewhere(real)
+    if str(home) not in lines:
+        raise EmbeddedError(
+            f"{real} was copied or moved from another path: the data its {_WHERE} speaks of belongs to that path. "
+            f"Move it back to where it was, or remove {real / _WHERE} to begin with an empty server."
+        )
+    return Place(real, home)
+
+
+def make_folder(place: Place) -> None:
+    """The folder of the locks. Made by root it may be passed through (not listed), or the server's user can't enter."""
+    try:
+        place.folder.parent.mkdir(parents=True, exist_ok=True)
+        place.folder.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            place.folder.chmod(0o711)
+    except FileExistsError as error:
+        if not place.folder.is_dir():
+            raise EmbeddedError(f"{place.folder} is a file. Remove it, or name another folder.") from error
+    except OSError as error:
+        raise EmbeddedError(f"The folder {place.folder} can not be made: {error}. Name another one.") from error
+
+
+def settle(folder: Path) -> tuple[Place, Account]:
+    """Decide where the data lies and make its home; called with `start.lock` held, so it is decided once."""
+    place = place_of(folder)
+    account = account_for(place.data)
+    if place.home != place.folder / "server":
+        system_folder()
+    if account.switches and not account.can_enter(place.home.parent):
+        if place.data.exists():
+            raise EmbeddedError(
+                f"The data lies in {place.data}, which user {account.name} can not enter (any more). "
+                f"Let that user enter {place.home.parent} and all folders above it, or name another folder."
+            )
+        place = Place(place.folder, system_folder() / _elsewhere(place.folder).name)
+        (place.folder / _WHERE).write_text(_explained(place.home, account))
+        account = account_for(place.data)  # left by an earlier folder of the same path: its owner goes on
+    place.home.mkdir(mode=0o700, exist_ok=True)
+    if account.switches and not place.data.exists():
+        os.chown(place.home, account.uid, account.gid, follow_symlinks=False)
+    return place, account
+
+
+def _explained(home: Path, account: Account) -> str:
+    return (
+        "The data of this folder's PostgreSQL lies in\n\n"
+        f"{home}\n\n"
+        f"because it runs as user {account.name}, who can not enter this folder.\n"
+        "To remove both: faultline db destroy\n"
+    )
+
+
+def _elsewhere(folder: Path) -> Path:
+    name = re.sub(r"[^A-Za-z0-9]+", "-", folder.parent.name if folder.name == DEFAULT_FOLDER.name else folder.name)
+    return SYSTEM_FOLDER / f"{name.strip('-')[:24] or 'server'}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]}"
+
+
+def socket_folder(place: Place, account: Account) -> tuple[str, str]:
+    """The folder for the socket, and the one to make a private folder in when the first is "" (no path will do)."""
+    folder = place.home / "socket"
+    # libpq takes a comma for the end of a host name, PostgreSQL one for the end of a folder.
+    plain = re.fullmatch(r"[\w/.+=@~ -]+", str(folder)) is not None
+    if plain and len(os.fsencode(folder) + _SOCKET_FILE.encode()) < _SOCKET_PATH_LIMIT:
+        # Made by that user, not given to it: in a home of its own it could lead a chown of root's to any other file.
+        made = account.run(["/bin/sh", "-c", 'test -d "$1" || mkdir -m 700 "$1"', "sh", str(folder)])
+        if made.returncode != 0:
+            raise EmbeddedError(f"The folder {folder} for the socket can not be made: {made.stderr.strip()}")
+        return str(folder), ""
+    for temporary in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - a folder with a random name is made in it
+        if len(temporary) < _SOCKET_PATH_LIMIT // 2 and account.can_enter(Path(temporary)):
+            return "", temporary
+    raise EmbeddedError(
+        f"The path {folder} is too long for a socket, and user {account.name} can enter no temporary folder."
+    )
+
+
+def remove(place: Place) -> None:
+    """Remove everything an embedded server has made for this folder, and the folder if nothing else is in it."""
+    if place.home.exists():
+        shutil.rmtree(place.home)
+    names = (keeper.KEPT, keeper.FAILURE, _WHERE, keeper.KEEPER_LOCK, keeper.USERS_LOCK, keeper.START_LOCK)
+    for path in (*(place.folder / name for name in names), *place.folder.glob("*.log")):
+        path.unlink(missing_ok=True)
+    if not any(place.folder.iterdir()):
+        place.folder.rmdir()
