@@ -68,7 +68,7 @@ class Lease:
     fencing_token: int
     owner: str
     task: str
-    args: Json
+    args: Json = field(hash=False)
     attempt: int
     max_attempts: int
     mark_start: bool

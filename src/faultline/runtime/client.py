@@ -90,7 +90,8 @@ class Faultline:
     ) -> list[JobHandle[Any]]:
         """Enqueue many jobs, all or none: `app.enqueue_many(charge.bind(order) for order in orders)`."""
         if conn is not None:
-            placed = [p for batch in batches(list(submissions)) for p in run_on(conn, queue.enqueue_many(batch))]
+            statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(list(submissions))]
+            placed = [p for statement in statements for p in run_on(conn, statement)]
         else:
             statements = self._statements(list(submissions), self.database.facts())
             placed = [p for answer in self.database.run_all(statements) for p in answer]
@@ -101,7 +102,8 @@ class Faultline:
     ) -> list[JobHandle[Any]]:
         """`enqueue_many` for async programs."""
         if conn is not None:
-            placed = [p for batch in batches(list(submissions)) for p in await arun_on(conn, queue.enqueue_many(batch))]
+            statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(list(submissions))]
+            placed = [p for statement in statements for p in await arun_on(conn, statement)]
         else:
             statements = self._statements(list(submissions), await self.async_database.facts())
             placed = [p for answer in await self.async_database.run_all(statements) for p in answer]

@@ -45,13 +45,18 @@ class Statement(Generic[T]):
     repeatable: bool = False
 
 
-def enqueue_many(submissions: Sequence[Submission], ids: Ids | None = None) -> Statement[list[Placed]]:
-    """Put jobs into queues, all or none. With `ids`, jobs without one get theirs here, and the statement is repeatable."""
+def enqueue_many(
+    submissions: Sequence[Submission], ids: Ids | None = None, *, appears_late: bool = False
+) -> Statement[list[Placed]]:
+    """Put jobs into queues, all or none. With `ids`, jobs without one get theirs here, and the statement is repeatable.
+
+    `appears_late`: the transaction is a larger one and commits some time after this statement.
+    """
     texts = [_job_text(submission, ids) for submission in submissions]
     return Statement(
         name="enqueue",
-        sql="select job_id, created from faultline.enqueue_many(%s::jsonb) order by place",
-        params=(f"[{','.join(texts)}]",),
+        sql="select job_id, created from faultline.enqueue_many(%s::jsonb, %s) order by place",
+        params=(f"[{','.join(texts)}]", appears_late),
         read=lambda rows: [Placed(job_id, created) for job_id, created in rows],
         repeatable=ids is not None or all(submission.id is not None for submission in submissions),
     )

@@ -5,7 +5,10 @@
 --
 -- The same idempotency_key gives the same job, also after it has finished; with another task or other args, FL003.
 -- The same id does too: a submission whose answer was lost can be sent again.
-create or replace function faultline.enqueue_many(jobs jsonb) returns table (
+--
+-- `appears_late` says that the transaction goes on after this: the jobs appear when it commits, below the place where
+-- workers have claimed already, so these are told. A transaction that has written or waited before is known to be such.
+create or replace function faultline.enqueue_many(jobs jsonb, appears_late boolean default false) returns table (
   place bigint,
   job_id uuid,
   created boolean
@@ -17,6 +20,9 @@ as $$
 #variable_conflict use_column
 declare
   at constant timestamptz := faultline.now();
+  late constant boolean := enqueue_many.appears_late
+    or pg_current_xact_id_if_assigned() is not null
+    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds';
   args_bytes_max constant integer := (select s.args_bytes_max from faultline.settings s);
   ids uuid[];
   news boolean[];
@@ -108,8 +114,7 @@ begin
   where exists (
     select from faultline.workers w
     where q.name = any (w.sleeping)
-      -- Jobs that will appear below the place where others have claimed already: due in the past, or at commit, later.
-      or (q.name = any (w.queues) and (lowest_run_at < at or transaction_timestamp() <> statement_timestamp()))
+      or (q.name = any (w.queues) and (lowest_run_at < at or late))
   );
   return query select u.place, u.id, u.new from unnest(ids, news) with ordinality as u (id, new, place);
 end

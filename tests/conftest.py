@@ -1,0 +1,132 @@
+"""A real PostgreSQL for every test, and a database of its own for each.
+
+The server is the embedded one, or FAULTLINE_TEST_DSN. All processes of a test run share it; each test's database is cloned
+from a migrated template, so tests neither see nor wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from faultline import Faultline, embedded
+from faultline.store import migrate
+from tests.driver import Clock, Driver, Sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FOLDER = Path(__file__).parents[1] / ".faultline"
+SYSTEM_15 = Path("/usr/lib/postgresql/15/bin")
+#: Crashes of the machine are not what these tests are about, and waiting for the disk is most of their time.
+SETTINGS = {"fsync": "off", "full_page_writes": "off"}
+
+
+class Servers:
+    """The PostgreSQL servers of this test process, started when first asked for."""
+
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        self._stack = stack
+        self._templates: dict[str, str] = {}
+
+    def template(self, name: str) -> str:
+        """The DSN of a migrated database that is only ever cloned."""
+        if name not in self._templates:
+            self._templates[name] = _template(self._dsn(name))
+        return self._templates[name]
+
+    def _dsn(self, name: str) -> str:
+        if name == "default" and os.environ.get("FAULTLINE_TEST_DSN"):
+            return os.environ["FAULTLINE_TEST_DSN"]
+        with pytest.MonkeyPatch.context() as patch:
+            if name == "system-15":
+                patch.setenv("FAULTLINE_PG_BIN", str(SYSTEM_15))
+            return self._stack.enter_context(embedded.join(FOLDER / f"test-{name}", settings=SETTINGS)).dsn
+
+
+def _template(dsn: str) -> str:
+    """Make the template once per schema text, whoever comes first."""
+    name = f"faultline_template_{migrate.definitions().checksum[:8]}_{migrate.numbered()[-1].checksum[:8]}"
+    template_dsn = make_conninfo(dsn, dbname=name)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("select pg_advisory_lock(4711)")
+        if not connection.execute("select 1 from pg_database where datname = %s", (name,)).fetchone():
+            for (old,) in connection.execute("select datname from pg_database where datname like 'faultline\\_template%'").fetchall():
+                connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(old)))
+            connection.execute(sql.SQL("create database {} template template0").format(sql.Identifier(name)))
+            with psycopg.connect(template_dsn, autocommit=True) as fresh:
+                migrate.migrate(fresh)
+    return template_dsn
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    with contextlib.ExitStack() as stack:
+        yield Servers(stack)
+
+
+@pytest.fixture
+def server() -> str:
+    """Which server a test runs on. The protocol's own tests override this to run on several."""
+    return "default"
+
+
+@contextlib.contextmanager
+def clone(template_dsn: str, *, empty: bool = False) -> Iterator[str]:
+    name = f"faultline_test_{secrets.token_hex(6)}"
+    source = "template0" if empty else str(conninfo_to_dict(template_dsn)["dbname"])
+    admin_dsn = make_conninfo(template_dsn, dbname="postgres")
+    with psycopg.connect(admin_dsn, autocommit=True) as connection:
+        create = sql.SQL("create database {} template {}")
+        connection.execute(create.format(sql.Identifier(name), sql.Identifier(source)))
+        try:
+            yield make_conninfo(template_dsn, dbname=name)
+        finally:
+            connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def dsn(servers: Servers, server: str) -> Iterator[str]:
+    """A migrated database of this test's own."""
+    with clone(servers.template(server)) as found:
+        yield found
+
+
+@pytest.fixture
+def empty_dsn(servers: Servers, server: str) -> Iterator[str]:
+    """A database without the schema."""
+    with clone(servers.template(server), empty=True) as found:
+        yield found
+
+
+@pytest.fixture
+def sessions(dsn: str) -> Iterator[Sessions]:
+    """Opens further sessions, to be stepped one by one."""
+    with Sessions(dsn) as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(sessions: Sessions) -> Driver:
+    """One session and the verbs on it."""
+    return Driver(sessions.open().connection)
+
+
+@pytest.fixture
+def clock(queue: Driver) -> Clock:
+    """Time that stands still until it is moved. Installed in the database, for every session of this test."""
+    return Clock(queue.connection)
+
+
+@pytest.fixture
+def app(dsn: str) -> Iterator[Faultline]:
+    with Faultline(dsn) as application:
+        yield application

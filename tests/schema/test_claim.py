@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.core.errors import JobRejected
+from faultline.core.model import Bound, JobState, Submission
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from tests.driver import Clock, Driver, Sessions
+
+
+def test_a_claim_raises_the_token_counts_the_attempt_and_sets_the_lease(queue: Driver) -> None:
+    job_id = queue.enqueue(args={"n": 1}, lease_seconds=7.5, idempotency_key="k")
+
+    (lease,) = queue.claim(worker="w")
+
+    job = queue.job(job_id)
+    assert (lease.job_id, lease.fencing_token, lease.attempt, lease.args) == (job_id, 1, 1, {"n": 1})
+    assert lease.idempotency_key == "k"
+    assert (job.state, job.owner, job.fencing_token, job.attempt) == (JobState.RUNNING, lease.owner, 1, 1)
+    assert job.lease_expires_at is not None
+    assert job.claimed_at is not None
+    assert (job.lease_expires_at - job.claimed_at).total_seconds() == 7.5
+
+
+def test_without_a_key_the_jobs_id_is_its_idempotency_key(queue: Driver) -> None:
+    job_id = queue.enqueue()
+
+    assert queue.claim_one().idempotency_key == str(job_id)
+
+
+def test_the_most_urgent_comes_first_and_then_the_longest_due(queue: Driver, clock: Clock) -> None:
+    late = queue.enqueue()
+    clock.advance(1)
+    later, urgent, relaxed = queue.enqueue(), queue.enqueue(priority=-5), queue.enqueue(priority=7)
+    clock.advance(1)
+
+    assert [queue.claim_one().job_id for _ in range(4)] == [urgent, late, later, relaxed]
+
+
+def test_one_claim_walks_over_several_priorities_and_keeps_its_limit(queue: Driver) -> None:
+    for priority in (3, 1, 2, 1, 3):
+        queue.enqueue(priority=priority)
+
+    first, rest = queue.claim(3), queue.claim(10)
+
+    assert [lease.priority for lease in first] == [1, 1, 2]
+    assert [lease.priority for lease in rest] == [3, 3]
+
+
+def test_a_delayed_job_is_not_claimed_before_its_time(queue: Driver, clock: Clock) -> None:
+    queue.enqueue(delay_seconds=60)
+
+    clock.advance(59.9)
+    assert queue.claim() == []
+    clock.advance(0.1)
+    assert len(queue.claim()) == 1
+
+
+def test_delayed_jobs_of_an_urgent_priority_do_not_hide_due_ones_behind_them(queue: Driver) -> None:
+    queue.run(verbs.enqueue_many([Submission("t", priority=-1, delay_seconds=3600)] * 50))
+    due = queue.enqueue(priority=5)
+
+    assert [lease.job_id for lease in queue.claim()] == [due]
+
+
+def test_queues_are_apart(queue: Driver) -> None:
+    queue.enqueue(queue="mail")
+
+    assert queue.claim(queue="other") == []
+    assert len(queue.claim(queue="mail")) == 1
+
+
+def test_two_claimers_never_get_the_same_job(queue: Driver, sessions: Sessions) -> None:
+    queue.run(verbs.enqueue_many([Submission("t")] * 100))
+    first, second = sessions.open(), sessions.open()
+
+    first.begin()
+    held = first.do(lambda q: q.claim(60))
+    rest = second.do(lambda q: q.claim(60))
+    first.commit()
+
+    assert (len(held), len(rest)) == (60, 40)
+    assert not {lease.job_id for lease in held} & {lease.job_id for lease in rest}
+
+
+def test_an_owner_is_needed(queue: Driver) -> None:
+    with pytest.raises(JobRejected, match="owner"):
+        queue.run(verbs.claim("default", owner="", max_jobs=1))
+
+
+# Lower bounds
+
+
+def test_a_bound_skips_what_lies_below_it_at_its_priority_only(queue: Driver, clock: Clock) -> None:
+    old = [queue.enqueue(priority=p) for p in (0, 1)]
+    clock.advance(10)
+    new = [queue.enqueue(priority=p) for p in (0, 1)]
+    bound = Bound(0, queue.job(new[0]).created_at)
+
+    claimed = queue.claim(bounds=[bound])
+
+    assert [lease.job_id for lease in claimed] == [new[0], old[1], new[1]]
+
+
+@pytest.mark.parametrize("priority", [-9, -1, 1, 4, 6, 9])
+def test_a_priority_that_the_caller_does_not_know_is_found_between_its_bounds(queue: Driver, priority: int) -> None:
+    known = queue.job(queue.enqueue(priority=0)).created_at
+    job_id = queue.enqueue(priority=priority)
+    bounds = [Bound(p, known + timedelta(hours=1)) for p in (5, 0, -5)]
+
+    assert [lease.job_id for lease in queue.claim(bounds=bounds)] == [job_id]
+
+
+def test_bounds_may_name_priorities_that_nobody_uses(queue: Driver) -> None:
+    job_id = queue.enqueue()
+    now = queue.job(job_id).created_at
+
+    claimed = queue.claim(bounds=[Bound(p, now) for p in range(-20, 20)])
+
+    assert [lease.job_id for lease in claimed] == [job_id]
+
+
+# Plans: a claim must stay an index range scan whatever the table was like when its plan was made
+
+
+def test_a_connection_that_polled_the_empty_queue_claims_from_a_full_one_without_reading_it_all(queue: Driver) -> None:
+    for _ in range(10):
+        assert queue.claim() == []
+    with queue.connection.transaction():
+        queue.connection.execute("set local session_replication_role = replica")
+        queue.connection.execute(
+            "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
+            " queue, task, args) select gen_random_uuid(), now(), now() + n * interval '1 microsecond', 30, 0, 5, true,"
+            " 'default', 't', '{}' from generate_series(1, 50000) n"
+        )
+
+    read_before = _rows_read(queue)
+    assert len(queue.claim(10)) == 10
+
+    assert _rows_read(queue) - read_before < 200
+
+
+def _rows_read(queue: Driver) -> int:
+    queue.connection.execute("select pg_stat_force_next_flush()")
+    queue.value("select 1")
+    return int(
+        queue.value(
+            "select seq_tup_read + idx_tup_fetch + (select sum(idx_tup_read) from pg_stat_user_indexes"
+            " where relid = 'faultline.open_jobs'::regclass) from pg_stat_user_tables"
+            " where relid = 'faultline.open_jobs'::regclass"
+        )
+    )

@@ -1,0 +1,347 @@
+"""Crashed work comes back: to its place, with the right number of attempts, whoever reaps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.core.model import JobState, Settled, Submission
+from faultline.store import queue as verbs
+from tests.driver import reasons
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from tests.driver import Clock, Driver, Sessions
+
+
+def crash_and_reap(queue: Driver, clock: Clock) -> None:
+    clock.advance(31)
+    queue.reap()
+
+
+def test_an_expired_lease_is_taken_back_and_the_job_keeps_its_place(queue: Driver, clock: Clock) -> None:
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+    clock.advance(30)
+    queue.enqueue()
+
+    (reaped,) = queue.reap()
+
+    assert (reaped.job_id, reaped.fencing_token, reaped.owner) == (job_id, 1, lease.owner)
+    assert (reaped.state, reaped.reason) == (JobState.QUEUED, "lease_expired")
+    job = queue.job(job_id)
+    assert (job.owner, job.lease_expires_at, job.fencing_token) == (None, None, 1)
+    (entry,) = queue.journal(job_id)
+    assert (entry.event, entry.fencing_token, entry.owner) == ("lease_reaped", 1, lease.owner)
+    assert queue.claim_one().job_id == job_id
+
+
+def test_a_live_lease_is_left_alone(queue: Driver, clock: Clock) -> None:
+    queue.enqueue()
+    queue.claim_one()
+    clock.advance(29.9)
+
+    assert queue.reap() == []
+
+
+def test_a_zombie_is_refused_even_before_the_next_claim(queue: Driver, clock: Clock) -> None:
+    queue.enqueue()
+    zombie = queue.claim_one()
+    crash_and_reap(queue, clock)
+
+    assert reasons(queue.complete(zombie)) == ["lease_lost"]
+    assert reasons(queue.renew(zombie)) == ["lease_lost"]
+
+
+def test_several_reapers_share_the_work(queue: Driver, sessions: Sessions, clock: Clock) -> None:
+    queue.run(verbs.enqueue_many([Submission("t")] * 10))
+    queue.claim()
+    clock.advance(31)
+    first, second = sessions.open(), sessions.open()
+
+    first.begin()
+    one = first.do(lambda q: q.reap(max_jobs=6))
+    two = second.do(lambda q: q.reap())
+    first.commit()
+
+    assert (len(one), len(two)) == (6, 4)
+    assert not {job.job_id for job in one} & {job.job_id for job in two}
+    assert queue.value("select count(*) from faultline.journal") == 10
+
+
+def test_a_reaper_does_not_overwrite_a_job_that_completes_meanwhile(queue: Driver, sessions: Sessions, clock: Clock) -> None:
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+    clock.advance(31)
+    worker, reaper = sessions.open(), sessions.open()
+
+    worker.begin()
+    assert worker.do(lambda q: q.complete(lease)) == Settled()
+    assert reaper.do(lambda q: q.reap()) == []
+    worker.commit()
+
+    assert reaper.do(lambda q: q.reap()) == []
+    assert queue.state(job_id) is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("verb", ["complete", "renew", "release", "fail"])
+def test_a_write_that_meets_a_reaper_in_mid_flight_is_busy_and_then_refused(
+    queue: Driver, sessions: Sessions, clock: Clock, verb: str
+) -> None:
+    queue.enqueue()
+    lease = queue.claim_one()
+    clock.advance(31)
+    reaper = sessions.open()
+
+    reaper.begin()
+    reaper.do(lambda q: q.reap())
+    assert getattr(queue, verb)(lease) == Settled(busy=[lease])
+    reaper.commit()
+
+    assert reasons(getattr(queue, verb)(lease)) == ["lease_lost"]
+
+
+def test_a_claim_passes_over_jobs_that_a_reaper_is_just_giving_back(queue: Driver, sessions: Sessions, clock: Clock) -> None:
+    job_id = queue.enqueue()
+    queue.claim_one()
+    clock.advance(31)
+    reaper = sessions.open()
+
+    reaper.begin()
+    reaper.do(lambda q: q.reap())
+    assert queue.claim() == []
+    reaper.commit()
+
+    assert queue.claim_one().job_id == job_id
+
+
+def test_reaped_jobs_wake_workers_that_have_claimed_past_them(queue: Driver, clock: Clock) -> None:
+    queue.enqueue(priority=-2)
+    queue.claim_one()
+    queue.connection.execute("listen faultline")
+
+    crash_and_reap(queue, clock)
+
+    (notice,) = queue.connection.notifies(timeout=0)
+    assert '"priority" : -2' in notice.payload
+
+
+# Attempts
+
+
+def test_an_attempt_that_nobody_saw_start_is_given_back(queue: Driver, clock: Clock) -> None:
+    job_id = queue.enqueue()
+    queue.claim_one()
+
+    crash_and_reap(queue, clock)
+
+    assert queue.job(job_id).attempt == 0
+
+
+def test_after_a_crash_the_start_of_every_attempt_is_to_be_marked(queue: Driver, clock: Clock) -> None:
+    queue.enqueue()
+    assert queue.claim_one().mark_start is False
+
+    crash_and_reap(queue, clock)
+
+    assert queue.claim_one().mark_start is True
+
+
+def test_a_last_attempt_is_to_be_marked(queue: Driver) -> None:
+    queue.enqueue(max_attempts=2)
+
+    first = queue.claim_one()
+    queue.fail(first)
+    second = queue.claim_one()
+
+    assert (first.mark_start, second.mark_start) == (False, True)
+
+
+def test_a_started_attempt_counts_when_its_worker_dies(queue: Driver, clock: Clock) -> None:
+    job_id = queue.enqueue()
+    queue.mark_started(queue.claim_one())
+
+    crash_and_reap(queue, clock)
+
+    assert (queue.job(job_id).state, queue.job(job_id).attempt) == (JobState.QUEUED, 1)
+
+
+def test_a_last_attempt_that_was_started_ends_the_job(queue: Driver, clock: Clock) -> None:
+    job_id = queue.enqueue(max_attempts=1)
+    queue.mark_started(queue.claim_one())
+
+    crash_and_reap(queue, clock)
+
+    job = queue.job(job_id)
+    assert (job.state, job.attempt) == (JobState.FAILED, 1)
+    assert "worker was lost" in (job.last_error or "")
+    assert job.finished_at is not None
+
+
+def test_a_last_attempt_that_was_only_prefetched_is_given_back_for_ever(queue: Driver, clock: Clock) -> None:
+    job_id = queue.enqueue(max_attempts=1)
+
+    for _ in range(20):
+        queue.claim_one()
+        crash_and_reap(queue, clock)
+
+    job = queue.job(job_id)
+    assert (job.state, job.attempt, job.fencing_token) == (JobState.QUEUED, 0, 20)
+
+
+def test_a_poison_job_stops_and_the_innocents_beside_it_succeed(queue: Driver, clock: Clock) -> None:
+    """Every worker prefetches everything, runs the poison job first and dies of it."""
+    poison = queue.enqueue("poison", priority=-1, max_attempts=3)
+    innocents = [place.job_id for place in queue.run(verbs.enqueue_many([Submission("t", max_attempts=3)] * 99))]
+
+    deaths = 0
+    while queue.state(poison) is JobState.QUEUED:
+        leases = queue.claim()
+        assert leases[0].job_id == poison
+        if leases[0].mark_start:
+            queue.mark_started(leases[0])
+        deaths += 1
+        crash_and_reap(queue, clock)
+
+    assert (queue.state(poison), deaths) == (JobState.FAILED, 4)
+    assert {queue.job(job_id).attempt for job_id in innocents} == {0}
+    leases = queue.claim()
+    assert queue.complete(*leases) == Settled()
+    assert {queue.state(job_id) for job_id in innocents} == {JobState.SUCCEEDED}
+
+
+# Dead workers
+
+
+def beat(queue: Driver, *, watched: bool = True, worker: str = "w") -> None:
+    queue.run(
+        verbs.beat(worker, host="host", pid=1, version="0", queues=["default"], sleeping=[], watched=watched)
+    )
+
+
+def hold_lock(queue: Driver, worker: str = "w") -> None:
+    queue.connection.execute("select pg_advisory_lock(faultline.worker_lock(%s))", (worker,))
+
+
+@pytest.fixture
+def job_of_w(queue: Driver, sessions: Sessions, clock: Clock) -> UUID:
+    """A long lease of a worker that beats and holds its lock on a session of its own."""
+    clock.advance(60)  # the server has been up for a while
+    return queue.enqueue(lease_seconds=3600)
+
+
+def test_a_dead_workers_jobs_come_back_in_seconds_however_long_their_leases(
+    queue: Driver, sessions: Sessions, clock: Clock, job_of_w: UUID
+) -> None:
+    worker = sessions.open()
+    worker.do(hold_lock)
+    beat(queue)
+    queue.claim_one(worker="w")
+
+    worker.close()
+    clock.advance(3.1)
+    (reaped,) = _reap_when_noticed(queue)
+
+    assert (reaped.job_id, reaped.reason) == (job_of_w, "worker_lost")
+    assert queue.value("select count(*) from faultline.workers") == 0
+    assert queue.value("select detail ->> 'host' from faultline.journal where event = 'worker_lost'") == "host"
+
+
+def _reap_when_noticed(queue: Driver) -> list[object]:
+    """The server frees a dead session's lock a moment after the session is gone."""
+    for _ in range(10_000):
+        reaped = queue.reap()
+        if reaped:
+            return list(reaped)
+    raise AssertionError("the worker's death was never noticed")
+
+
+def test_a_silent_worker_whose_session_lives_is_not_dead(
+    queue: Driver, sessions: Sessions, clock: Clock, job_of_w: UUID
+) -> None:
+    worker = sessions.open()
+    worker.do(hold_lock)
+    beat(queue)
+    queue.claim_one(worker="w")
+
+    clock.advance(600)
+
+    assert queue.reap() == []
+    assert queue.state(job_of_w) is JobState.RUNNING
+
+
+def test_a_worker_that_has_just_beaten_is_not_dead_though_its_lock_is_free(
+    queue: Driver, clock: Clock, job_of_w: UUID
+) -> None:
+    beat(queue)
+    queue.claim_one(worker="w")
+
+    clock.advance(2.9)
+
+    assert queue.reap() == []
+    assert queue.state(job_of_w) is JobState.RUNNING
+
+
+def test_a_worker_behind_a_pooler_is_never_judged_by_its_lock(queue: Driver, clock: Clock, job_of_w: UUID) -> None:
+    beat(queue, watched=False)
+    queue.claim_one(worker="w")
+
+    clock.advance(600)
+
+    assert queue.reap() == []
+    assert queue.state(job_of_w) is JobState.RUNNING
+
+
+def test_nobody_is_judged_while_the_server_has_only_just_come_up(queue: Driver, clock: Clock) -> None:
+    queue.connection.execute("update clock_of_the_test.time set at = pg_postmaster_start_time() + interval '20 seconds'")
+    job_id = queue.enqueue(lease_seconds=3600)
+    beat(queue)
+    queue.claim_one(worker="w")
+
+    clock.advance(9)
+
+    assert queue.reap() == []
+    assert queue.state(job_id) is JobState.RUNNING
+
+
+def test_a_caller_that_has_only_just_come_back_can_leave_the_dead_alone(queue: Driver, clock: Clock, job_of_w: UUID) -> None:
+    beat(queue)
+    queue.claim_one(worker="w")
+    clock.advance(60)
+
+    assert queue.reap(notice_dead=False) == []
+    assert [job.job_id for job in queue.reap()] == [job_of_w]
+
+
+def test_only_the_dead_workers_jobs_are_taken(queue: Driver, clock: Clock, job_of_w: UUID) -> None:
+    beat(queue)
+    queue.claim_one(worker="w")
+    other = queue.enqueue(lease_seconds=3600)
+    queue.claim_one(worker="w2")
+    clock.advance(60)
+
+    assert [job.job_id for job in queue.reap()] == [job_of_w]
+    assert queue.state(other) is JobState.RUNNING
+
+
+def test_a_worker_that_was_taken_for_dead_can_come_back(queue: Driver, clock: Clock, job_of_w: UUID) -> None:
+    beat(queue)
+    lease = queue.claim_one(worker="w")
+    clock.advance(60)
+    queue.reap()
+
+    beat(queue)
+
+    assert queue.value("select array_agg(id) from faultline.workers") == ["w"]
+    assert reasons(queue.complete(lease)) == ["lease_lost"]
+    assert queue.state(job_of_w) is JobState.QUEUED
+
+
+def test_a_worker_that_leaves_is_off_the_list(queue: Driver) -> None:
+    beat(queue)
+
+    queue.run(verbs.leave("w"))
+
+    assert queue.value("select count(*) from faultline.workers") == 0
