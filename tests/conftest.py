@@ -7,8 +7,10 @@ from a migrated template, so tests neither see nor wait for each other.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,19 @@ from tests.driver import Clock, Driver, Sessions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FOLDER = Path(__file__).parents[1] / ".faultline"
+REPOSITORY = Path(__file__).parents[1]
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - Linux's folder in memory
+ROOM_BYTES = 2 * 1024**3
+
+
+def _folder() -> Path:
+    """Cloning a database is a matter of copying files: in memory where there is room, four times as fast as on a disk."""
+    if os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free > ROOM_BYTES:
+        return SHARED_MEMORY / f"faultline-test-{os.getuid()}-{hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:8]}"
+    return REPOSITORY / ".faultline" / "test"
+
+
+FOLDER = _folder()
 SYSTEM_15 = Path("/usr/lib/postgresql/15/bin")
 #: Crashes of the machine are not what these tests are about, and waiting for the disk is most of their time.
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}
@@ -49,7 +63,7 @@ class Servers:
         with pytest.MonkeyPatch.context() as patch:
             if name == "system-15":
                 patch.setenv("FAULTLINE_PG_BIN", str(SYSTEM_15))
-            return self._stack.enter_context(embedded.join(FOLDER / f"test-{name}", settings=SETTINGS)).dsn
+            return self._stack.enter_context(embedded.join(FOLDER / name, settings=SETTINGS)).dsn
 
 
 def _template(dsn: str) -> str:
@@ -65,6 +79,14 @@ def _template(dsn: str) -> str:
             with psycopg.connect(template_dsn, autocommit=True) as fresh:
                 migrate.migrate(fresh)
     return template_dsn
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave nothing behind, once all processes of the run have left."""
+    if not hasattr(session.config, "workerinput") and FOLDER.exists():
+        for place in FOLDER.iterdir():
+            embedded.destroy(place)
+        shutil.rmtree(FOLDER)
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +107,7 @@ def clone(template_dsn: str, *, empty: bool = False) -> Iterator[str]:
     source = "template0" if empty else str(conninfo_to_dict(template_dsn)["dbname"])
     admin_dsn = make_conninfo(template_dsn, dbname="postgres")
     with psycopg.connect(admin_dsn, autocommit=True) as connection:
-        create = sql.SQL("create database {} template {}")
+        create = sql.SQL("create database {} template {} strategy file_copy")  # ten times as fast here
         connection.execute(create.format(sql.Identifier(name), sql.Identifier(source)))
         try:
             yield make_conninfo(template_dsn, dbname=name)

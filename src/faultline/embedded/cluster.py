@@ -27,6 +27,8 @@ SETTINGS: Mapping[str, str] = {
     "shared_buffers": "256MB",
     "max_connections": "200",
     "max_wal_size": "2GB",
+    # In the data folder, where the next start clears it up. In the system's shared memory a killed server would leave it.
+    "dynamic_shared_memory_type": "mmap",
     "log_line_prefix": "%m [%p] ",
     "port": "5432",
     # Everybody who reaches the server is its superuser; so nobody does but through a socket in a private folder.

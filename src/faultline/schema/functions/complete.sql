@@ -13,6 +13,7 @@ create or replace function faultline.complete(
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set faultline.verb = 'complete'
+set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off

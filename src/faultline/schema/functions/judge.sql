@@ -12,6 +12,7 @@ create or replace function faultline.judge(
   out current_token bigint
 )
 language plpgsql stable
+set jit = off
 set enable_seqscan = off
 as $$
 #variable_conflict use_column

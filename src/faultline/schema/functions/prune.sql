@@ -8,6 +8,7 @@ create or replace function faultline.prune(what text, older_than interval, max_r
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set faultline.verb = 'prune'
+set jit = off
 as $$
 #variable_conflict use_column
 declare

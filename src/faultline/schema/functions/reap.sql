@@ -15,6 +15,7 @@ create or replace function faultline.reap(max_jobs integer default 1000, notice_
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off

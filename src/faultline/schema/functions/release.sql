@@ -11,6 +11,7 @@ create or replace function faultline.release(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off

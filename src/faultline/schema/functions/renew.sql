@@ -10,6 +10,7 @@ create or replace function faultline.renew(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off

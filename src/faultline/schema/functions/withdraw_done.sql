@@ -2,6 +2,7 @@
 -- Inserted first and looked up after: the other way round, a job that finishes between look and insert would run again.
 create or replace function faultline.withdraw_done(ids uuid[], news boolean[]) returns boolean[]
 language plpgsql volatile
+set jit = off
 set enable_seqscan = off
 as $$
 #variable_conflict use_column
