@@ -46,7 +46,7 @@ lock: $(READY)  ## renew requirements.lock
 	  --extra embedded --group dev pyproject.toml --output-file requirements.lock --quiet
 
 clean:  ## stop the private PostgreSQL and remove everything that was made here
-	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db stop
+	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db destroy
 	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # Debian ships Python without ensurepip: there the environment is made empty and the system's pip fills it.

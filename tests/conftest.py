@@ -73,7 +73,9 @@ def _template(dsn: str) -> str:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("select pg_advisory_lock(4711)")
         if not connection.execute("select 1 from pg_database where datname = %s", (name,)).fetchone():
-            for (old,) in connection.execute("select datname from pg_database where datname like 'faultline\\_template%'").fetchall():
+            for (old,) in connection.execute(
+                "select datname from pg_database where datname like 'faultline\\_template%'"
+            ).fetchall():
                 connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(old)))
             connection.execute(sql.SQL("create database {} template template0").format(sql.Identifier(name)))
             with psycopg.connect(template_dsn, autocommit=True) as fresh:

@@ -6,14 +6,13 @@ import contextlib
 import itertools
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
 
 from faultline.core.model import Failure, JobRecord, JobState, Lease, Reaped, Reason, Settled, Submission
-from faultline.store import invariants, jsontext
+from faultline.store import invariants, jsontext, views
 from faultline.store import queue as verbs
-from faultline.store import views
 from faultline.store.database import run_on
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class Sessions:
         self._stack = contextlib.ExitStack()
         self._watcher: psycopg.Connection | None = None
 
-    def __enter__(self) -> Sessions:
+    def __enter__(self) -> Self:
         self._watcher = self._stack.enter_context(psycopg.connect(self._dsn, autocommit=True))
         return self
 

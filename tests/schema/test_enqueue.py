@@ -37,7 +37,7 @@ def test_bulk_answers_in_the_order_given(queue: Driver) -> None:
 
     placed = queue.run(verbs.enqueue_many(submissions))
 
-    tasks = dict(queue.connection.execute("select id, task from faultline.open_jobs").fetchall())
+    tasks: dict[UUID, str] = dict(queue.connection.execute("select id, task from faultline.open_jobs").fetchall())
     assert [tasks[place.job_id] for place in placed] == [f"task-{n}" for n in range(1000)]
     assert all(place.created for place in placed)
 
@@ -228,7 +228,9 @@ def test_a_submission_sent_again_after_its_job_has_finished_does_not_run_it_agai
     assert queue.claim() == []
 
 
-def test_a_submission_sent_again_while_its_job_is_completing_does_not_run_it_again(queue: Driver, sessions: Sessions) -> None:
+def test_a_submission_sent_again_while_its_job_is_completing_does_not_run_it_again(
+    queue: Driver, sessions: Sessions
+) -> None:
     """The order that a look into the ledger *before* the insert gets wrong: the job finishes between look and insert."""
     job_id = queue.enqueue(id=uuid4())
     lease = queue.claim_one()

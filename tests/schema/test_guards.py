@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from tests.driver import Clock, Driver, Sessions
+    from tests.driver import Driver, Sessions
 
 COLUMNS = "id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, args"
 VALUES = "gen_random_uuid(), now(), now(), 30, 0, 5, true, 'default', 't', '{}'"
@@ -42,10 +42,14 @@ def job_id(queue: Driver) -> UUID:
         "update faultline.open_jobs set fencing_token = 2 where state = 'running'",
         # a token that shrinks, or a claim that re-uses one
         "update faultline.open_jobs set fencing_token = fencing_token - 1 where fencing_token > 0 and state <> 'running'",
-        "update faultline.open_jobs set fencing_token = 0, state = 'queued', lease_owner = null, lease_expires_at = null"
-        " where state = 'running'",
-        "update faultline.open_jobs set state = 'running', lease_owner = 'w/9', lease_expires_at = now(), attempt = 1"
-        " where state = 'queued'",
+        (
+            "update faultline.open_jobs set fencing_token = 0, state = 'queued', lease_owner = null, lease_expires_at = null"
+            " where state = 'running'"
+        ),
+        (
+            "update faultline.open_jobs set state = 'running', lease_owner = 'w/9', lease_expires_at = now(), attempt = 1"
+            " where state = 'queued'"
+        ),
         # unknown states and impossible combinations
         "update faultline.open_jobs set state = 'sleeping' where state = 'queued'",
         "update faultline.open_jobs set lease_owner = 'w' where state = 'queued'",
@@ -56,15 +60,19 @@ def job_id(queue: Driver) -> UUID:
         # transitions that are none
         "update faultline.open_jobs set state = 'failed', finished_at = now() where state = 'queued'",
         "update faultline.open_jobs set state = 'cancelled' where state = 'failed'",
-        "update faultline.open_jobs set state = 'running', lease_owner = 'w/9', lease_expires_at = now(),"
-        " fencing_token = 9, finished_at = null where state = 'failed'",
+        (
+            "update faultline.open_jobs set state = 'running', lease_owner = 'w/9', lease_expires_at = now(),"
+            " fencing_token = 9, finished_at = null where state = 'failed'"
+        ),
         # identity
         "update faultline.open_jobs set task = 'other'",
         "update faultline.open_jobs set id = gen_random_uuid()",
         "update faultline.open_jobs set created_at = now() - interval '1 day'",
         # births that are none
-        f"insert into faultline.open_jobs ({COLUMNS}, state, lease_owner, lease_expires_at, fencing_token, attempt)"
-        f" values ({VALUES}, 'running', 'w', now(), 1, 1)",
+        (
+            f"insert into faultline.open_jobs ({COLUMNS}, state, lease_owner, lease_expires_at, fencing_token, attempt)"
+            f" values ({VALUES}, 'running', 'w', now(), 1, 1)"
+        ),
         f"insert into faultline.open_jobs ({COLUMNS}, fencing_token) values ({VALUES}, 5)",
         f"insert into faultline.open_jobs ({COLUMNS}, attempt) values ({VALUES}, 1)",
         f"insert into faultline.open_jobs ({COLUMNS}, fencing_token) values ({VALUES}, -1)",
@@ -74,8 +82,10 @@ def job_id(queue: Driver) -> UUID:
         "delete from faultline.open_jobs where state = 'failed'",
         "truncate faultline.open_jobs",
         # the ledger, the journal and the steps from outside
-        "insert into faultline.ledger select id, 1, now(), now(), now(), 0, 1, 5, 'w', queue, task, null, args, null"
-        " from faultline.open_jobs where state = 'queued'",
+        (
+            "insert into faultline.ledger select id, 1, now(), now(), now(), 0, 1, 5, 'w', queue, task, null, args, null"
+            " from faultline.open_jobs where state = 'queued'"
+        ),
         "update faultline.ledger set result = '1'",
         "delete from faultline.ledger",
         "truncate faultline.ledger",
@@ -108,6 +118,20 @@ def test_the_ledger_holds_a_job_once_whatever_the_verb_believes(queue: Driver, j
     with pytest.raises(psycopg.errors.UniqueViolation), queue.connection.transaction():
         queue.connection.execute("set local faultline.verb = 'complete'")
         queue.connection.execute("insert into faultline.ledger select * from faultline.ledger")
+
+
+def test_a_verb_leaves_no_door_open_for_the_rest_of_its_transaction(queue: Driver, job_id: UUID) -> None:
+    queue.enqueue(id=queue.value("select job_id from faultline.ledger"))
+    lease = queue.claim_one()
+
+    with queue.connection.transaction():
+        queue.run(verbs.step(lease, "s", 1))
+        queue.complete(lease)
+        queue.run(verbs.prune("failed", older_than_seconds=3600))
+        queue.run(verbs.reconcile())
+        for attempt in ("delete from faultline.open_jobs", "delete from faultline.ledger", "delete from faultline.steps"):
+            with pytest.raises(psycopg.Error, match="is refused"), queue.connection.transaction():
+                queue.connection.execute(attempt.encode())
 
 
 @pytest.mark.parametrize(
@@ -146,7 +170,8 @@ def test_a_clock_that_was_replaced_is_noticed(queue: Driver) -> None:
     from faultline.store import invariants  # noqa: PLC0415
 
     queue.connection.execute(
-        "create or replace function faultline.clock() returns timestamptz language sql volatile return '2100-01-01'::timestamptz"
+        "create or replace function faultline.clock() returns timestamptz language sql volatile"
+        " return '2100-01-01'::timestamptz"
     )
 
     assert [v.invariant for v in invariants.violations(queue.run)] == ["the_clock_is_the_servers"]
@@ -231,9 +256,10 @@ def test_a_worker_can_do_all_that_a_worker_does_and_not_what_an_operator_does(ro
     role.run(verbs.prune("ledger", older_than_seconds=60))
     role.run(verbs.leave("w"))
 
-    for forbidden in (verbs.retry(kept.job_id), verbs.recover()):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            role.run(forbidden)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        role.run(verbs.retry(kept.job_id))
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        role.run(verbs.recover())
 
 
 @pytest.mark.parametrize("role", ["viewer"], indirect=True)
@@ -292,7 +318,7 @@ def test_one_look_sees_a_moving_job_exactly_once(queue: Driver, sessions: Sessio
     assert (seen_before, seen_after) == (["running"], ["succeeded"])
 
 
-def test_a_job_that_simply_succeeds_writes_nothing_into_the_journal(queue: Driver, clock: Clock) -> None:
+def test_a_job_that_simply_succeeds_writes_nothing_into_the_journal(queue: Driver) -> None:
     queue.run(verbs.enqueue_many([Submission("t")] * 20))
     queue.complete(*queue.claim())
 

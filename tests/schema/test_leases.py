@@ -225,7 +225,9 @@ def test_the_last_failed_attempt_ends_the_job_visibly(queue: Driver) -> None:
     assert queue.claim() == []
 
 
-@pytest.mark.parametrize(("then", "state", "event"), [("fail", "failed", "attempt_failed"), ("cancel", "cancelled", "cancelled")])
+@pytest.mark.parametrize(
+    ("then", "state", "event"), [("fail", "failed", "attempt_failed"), ("cancel", "cancelled", "cancelled")]
+)
 def test_a_job_can_end_itself_before_its_attempts_are_used_up(queue: Driver, then: str, state: str, event: str) -> None:
     job_id = queue.enqueue()
 
@@ -250,7 +252,7 @@ def test_without_a_delay_the_wait_doubles_up_to_an_hour(queue: Driver, clock: Cl
 
 
 @pytest.mark.parametrize(
-    "failures", ["[]", "{}", "null", '[{"then": "explode"}]', '[{}]', '[{"then": "retry", "delay_seconds": -1}]']
+    "failures", ["[]", "{}", "null", '[{"then": "explode"}]', "[{}]", '[{"then": "retry", "delay_seconds": -1}]']
 )
 def test_failures_that_make_no_sense_change_nothing(queue: Driver, failures: str) -> None:
     job_id = queue.enqueue()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline.core.model import JobState, Settled, Submission
+from faultline.core.model import JobState, Reaped, Settled, Submission
 from faultline.store import queue as verbs
 from tests.driver import reasons
 
@@ -216,9 +216,7 @@ def test_a_poison_job_stops_and_the_innocents_beside_it_succeed(queue: Driver, c
 
 
 def beat(queue: Driver, *, watched: bool = True, worker: str = "w") -> None:
-    queue.run(
-        verbs.beat(worker, host="host", pid=1, version="0", queues=["default"], sleeping=[], watched=watched)
-    )
+    queue.run(verbs.beat(worker, host="host", pid=1, version="0", queues=["default"], sleeping=[], watched=watched))
 
 
 def hold_lock(queue: Driver, worker: str = "w") -> None:
@@ -249,12 +247,12 @@ def test_a_dead_workers_jobs_come_back_in_seconds_however_long_their_leases(
     assert queue.value("select detail ->> 'host' from faultline.journal where event = 'worker_lost'") == "host"
 
 
-def _reap_when_noticed(queue: Driver) -> list[object]:
+def _reap_when_noticed(queue: Driver) -> list[Reaped]:
     """The server frees a dead session's lock a moment after the session is gone."""
     for _ in range(10_000):
         reaped = queue.reap()
         if reaped:
-            return list(reaped)
+            return reaped
     raise AssertionError("the worker's death was never noticed")
 
 

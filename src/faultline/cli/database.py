@@ -34,7 +34,7 @@ def migrate(dsn: Dsn = None) -> None:
     print(f"{without_password(found)}: {'applied ' + ', '.join(applied) if applied else 'up to date'}")
 
 
-def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT001, FBT002 - a command's flag
+def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
     """Check the schema and every invariant. Exit code 1 when something is wrong."""
     from faultline.store import invariants  # noqa: PLC0415
     from faultline.store.database import Database  # noqa: PLC0415
@@ -83,7 +83,7 @@ def stop(folder: Folder = None) -> None:
 
 
 @db.command()
-def status(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT001, FBT002 - a command's flag
+def status(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
     """Say whether it runs, where its data lies and how to connect."""
     from faultline import embedded  # noqa: PLC0415
 
@@ -91,6 +91,15 @@ def status(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT
     print(json.dumps(asdict(found), default=str) if as_json else _described(found))
     if not found.running:
         raise typer.Exit(3)
+
+
+@db.command()
+def destroy(folder: Folder = None) -> None:
+    """Stop it and remove its data, wherever that lies."""
+    from faultline import embedded  # noqa: PLC0415
+
+    embedded.destroy(_folder(folder))
+    print("removed")
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """The file the keeper's process is started with. The promise: nothing is imported but the keeper's own three modules.
 
-`python -I -S run_keeper.py TASK` has neither the caller's import path nor its site-packages, and must not run
-`faultline/__init__.py`, which brings the database driver and takes ten times as long as the keeper itself. So the
-two packages are put into place empty, only with the folder their modules lie in.
+`python -I -S run_keeper.py TASK` has neither the caller's import path nor its site-packages: they are slow to read and
+may be broken. So it cannot find `faultline` by its name. The two packages are put into place empty, only with the folder
+their modules lie in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lease race: A stalls and loses its lease, B takes the job over and finishes it, A comes back and is refused.
+"""The lease race: A stalls and loses its lease, B takes the job over, A comes back and is refused, B finishes.
 
 Two sessions on a real database, stepped from one place, so that the order is not a matter of luck. Only the lease itself
 runs out by the database's own clock.
@@ -46,10 +46,10 @@ def _race(database: Database, verdict: Verdict) -> None:
         a.claim_and_start()
         _wait_until_reaped(database, job_id)
         b.claim_and_start()
-        b.complete({"paid by": "B"})
+        # While B is at work: once B is done, even a protocol without a fence would find nothing left to overwrite.
         a.complete({"paid by": "A"})
-
         a.leave()
+        b.complete({"paid by": "B"})
         b.leave()
     _judge(database, job_id, verdict)
 

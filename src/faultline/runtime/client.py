@@ -194,8 +194,8 @@ class Faultline:
             size = len(submission.args.encode())
             if size > facts.args_bytes_max:
                 raise JobRejected(
-                    f"job {place} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, more "
-                    f"than the limit of {facts.args_bytes_max}. Keep large values elsewhere and pass a reference"
+                    f"job {place} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, "
+                    f"more than the limit of {facts.args_bytes_max}. Keep large values elsewhere and pass a reference"
                 )
         ids = self._id_source(facts)
         return [queue.enqueue_many(batch, ids) for batch in batches(submissions)]

@@ -12,7 +12,6 @@ create or replace function faultline.complete(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set faultline.verb = 'complete'
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -25,6 +24,7 @@ declare
   done uuid[];
 begin
   perform faultline.durable();
+  perform faultline.as_verb('complete');
   with held as materialized (
     select j.ctid, l.place
     from unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, place)
@@ -51,6 +51,7 @@ begin
     returning job_id
   )
   select array_agg(e.job_id) into done from entered e;
+  perform faultline.as_verb('');
   if coalesce(cardinality(done), 0) < cardinality(complete.job_ids) then
     return query select * from faultline.refuse('complete', complete.job_ids, complete.tokens, complete.owners, done);
   end if;

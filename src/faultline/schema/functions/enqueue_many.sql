@@ -15,7 +15,6 @@ create or replace function faultline.enqueue_many(jobs jsonb, appears_late boole
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set faultline.verb = 'enqueue'
 as $$
 #variable_conflict use_column
 declare

@@ -7,7 +7,6 @@
 create or replace function faultline.prune(what text, older_than interval, max_rows integer default 1000) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set faultline.verb = 'prune'
 set jit = off
 as $$
 #variable_conflict use_column
@@ -19,6 +18,7 @@ begin
   if prune.older_than is null or prune.older_than < interval '0' then
     raise exception 'older_than must not be negative' using errcode = 'FL005';
   end if;
+  perform faultline.as_verb('prune');
   case prune.what
     when 'ledger' then
       with old as (
@@ -69,6 +69,7 @@ begin
   if pruned is not null then
     delete from faultline.steps s where s.job_id = any (pruned);
   end if;
+  perform faultline.as_verb('');
   return rows_gone;
 end
 $$;

@@ -3,11 +3,11 @@
 create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set faultline.verb = 'reconcile'
 as $$
 #variable_conflict use_column
 begin
   perform faultline.durable();
+  perform faultline.as_verb('reconcile');
   return query
     with doubled as materialized (
       select j.id
@@ -30,5 +30,6 @@ begin
       order by c.id
     )
     select c.id from closed c;
+  perform faultline.as_verb('');
 end
 $$;

@@ -10,15 +10,16 @@ create or replace function faultline.step(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set faultline.verb = 'step'
 as $$
 #variable_conflict use_column
 begin
   perform faultline.durable();
   if faultline.hold(step.job_id, step.fencing_token, step.owner) then
+    perform faultline.as_verb('step');
     insert into faultline.steps (job_id, name, fencing_token, recorded_at, result)
     values (step.job_id, step.name, step.fencing_token, faultline.clock(), step.result)
     on conflict (job_id, name) do nothing;
+    perform faultline.as_verb('');
   else
     return query
       select * from faultline.refuse('step', array[step.job_id], array[step.fencing_token], array[step.owner], '{}');

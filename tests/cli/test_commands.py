@@ -1,0 +1,155 @@
+"""The commands as people run them: as processes, with their output and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAULTLINE = Path(sys.executable).with_name("faultline")
+
+
+def faultline(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("FAULTLINE_DSN", "DATABASE_URL")}
+    return subprocess.run(
+        [FAULTLINE, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**clean, **environ, "COLUMNS": "120"},
+    )
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(dsn, autocommit=True) as opened:
+        yield opened
+
+
+def test_help_names_every_command() -> None:
+    shown = faultline("--help")
+
+    assert shown.returncode == 0
+    for command in ("migrate", "doctor", "recover", "db", "demo", "drill", "bench"):
+        assert command in shown.stdout
+
+
+def test_migrate_says_what_it_did(empty_dsn: str) -> None:
+    first, second = (faultline("migrate", FAULTLINE_DSN=empty_dsn) for _ in range(2))
+
+    assert "applied 0001_tables, definitions" in first.stdout
+    assert "up to date" in second.stdout
+
+
+def test_an_error_is_a_sentence_and_an_exit_code() -> None:
+    asked = faultline("doctor")
+
+    assert asked.returncode == 1
+    assert asked.stdout == ""
+    assert asked.stderr.startswith("faultline: no database was named.")
+    assert "Traceback" not in asked.stderr
+
+
+@pytest.mark.parametrize("command", ["doctor", "recover"])
+def test_every_command_refuses_a_database_of_another_build(connection: psycopg.Connection, dsn: str, command: str) -> None:
+    connection.execute("update faultline.migrations set number = 99 where number = 1")
+
+    asked = faultline(command, "--dsn", dsn)
+
+    assert asked.returncode == 1
+    assert "at schema 99, this build knows only 1" in asked.stderr
+
+
+def test_the_doctor_finds_a_healthy_database_healthy(dsn: str) -> None:
+    asked = faultline("doctor", "--dsn", dsn)
+
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "BROKEN" not in asked.stdout
+
+
+def test_the_doctor_names_what_is_broken(connection: psycopg.Connection, dsn: str) -> None:
+    connection.execute("alter table faultline.open_jobs disable trigger token_grows")
+
+    shown, for_programs = faultline("doctor", "--dsn", dsn), faultline("doctor", "--dsn", dsn, "--json")
+
+    assert (shown.returncode, for_programs.returncode) == (1, 1)
+    assert "BROKEN  the guards are in place" in shown.stdout
+    assert json.loads(for_programs.stdout)["invariants"]["the_guards_are_in_place"] == [["open_jobs.token_grows"]]
+
+
+def test_recover_says_what_it_lifted(connection: psycopg.Connection, dsn: str) -> None:
+    connection.execute("select faultline.enqueue('t')")
+
+    asked = faultline("recover", "--dsn", dsn, "--floor", "500")
+
+    assert asked.stdout == "tokens lifted to 500: 1; running jobs queued again: 0\n"
+
+
+def test_a_drill_prints_its_trace_and_its_verdict(dsn: str) -> None:
+    asked = faultline("drill", "lease-race", "--dsn", dsn)
+
+    assert asked.returncode == 0
+    lines = asked.stdout.splitlines()
+    assert [json.loads(line)["event"] for line in lines[:7]][4] == "stale_write_blocked"
+    assert "lease-race: passed" in lines
+
+
+def test_a_drill_with_its_log_prints_lines_with_times(dsn: str) -> None:
+    asked = faultline("drill", "lease-race", "--log", "--dsn", dsn)
+
+    lines = [json.loads(line) for line in asked.stdout.splitlines() if line.startswith("{")]
+    assert len(lines) == 7
+    assert all({"at", "level", "event"} <= line.keys() for line in lines)
+
+
+def test_an_unknown_drill_lists_the_known_ones() -> None:
+    asked = faultline("drill", "nonsense")
+
+    assert asked.returncode == 1
+    assert "there is no drill named nonsense; there are: lease-race, all" in asked.stderr
+
+
+def test_the_demo_sums_up(dsn: str) -> None:
+    asked = faultline("demo", "--dsn", dsn)
+
+    assert asked.returncode == 0
+    for line in (
+        "rows in the ledger: 1",
+        "token in the ledger: 2",
+        "writes refused and on record: 1",
+        "invariants broken: none",
+    ):
+        assert line in asked.stdout
+
+
+def test_the_bench_prints_figures_as_json(dsn: str) -> None:
+    asked = faultline("bench", "--dsn", dsn, "--jobs", "1000", "--backlog", "1000", "--json")
+
+    names = [figure["name"] for figure in json.loads(asked.stdout)]
+    assert "PostgreSQL CPU, claim + complete" in names
+
+
+def test_a_private_server_is_started_described_and_removed(tmp_path: Path) -> None:
+    folder = f"--folder={tmp_path / 'db'}"
+
+    assert faultline("db", "status", folder).returncode == 3
+    started = faultline("db", "start", folder)
+    try:
+        described = json.loads(faultline("db", "status", folder, "--json").stdout)
+        assert described["running"] is True
+        assert described["dsn"] in started.stdout
+        assert "applied" in faultline("migrate", "--dsn", f"embedded:{tmp_path / 'db'}").stdout
+    finally:
+        assert faultline("db", "stop", folder).stdout == "stopped\n"
+        faultline("db", "destroy", folder)
+    assert not (tmp_path / "db").exists()

@@ -1,0 +1,347 @@
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from faultline import (
+    ConfigError,
+    Faultline,
+    IllegalTransition,
+    Job,
+    JobNotFound,
+    JobRejected,
+    JobState,
+    KeyConflict,
+    SchemaError,
+)
+
+if TYPE_CHECKING:
+    from faultline import Task
+
+
+@pytest.fixture
+def charge(app: Faultline) -> Task[[int, str], dict[str, int]]:
+    @app.task(queue="money", max_attempts=3, lease=20, priority=2)
+    def charge(job: Job, order_id: int, note: str = "") -> dict[str, int]:
+        return {"order": order_id}
+
+    return charge
+
+
+def test_a_job_is_stored_under_the_names_of_its_parameters(app: Faultline, charge: Task[Any, Any]) -> None:
+    handle = charge.enqueue(42, note="quick")
+
+    job = app.job(handle.id)
+    assert handle.created
+    assert (job.task, job.queue, job.priority, job.max_attempts) == ("charge", "money", 2, 3)
+    assert job.args == {"order_id": 42, "note": "quick"}
+    assert job.state is JobState.QUEUED
+
+
+def test_a_task_is_still_a_function(charge: Task[Any, Any]) -> None:
+    assert charge(None, 42) == {"order": 42}
+
+
+def test_options_hold_for_one_enqueue_and_leave_the_task_alone(app: Faultline, charge: Task[Any, Any]) -> None:
+    special = charge.options(queue="slow", priority=-5, delay=timedelta(minutes=1), max_attempts=9).enqueue(1)
+    plain = charge.enqueue(1)
+
+    job = app.job(special.id)
+    assert (job.queue, job.priority, job.max_attempts) == ("slow", -5, 9)
+    assert job.next_run_at is not None
+    assert (job.next_run_at - job.created_at).total_seconds() == 60
+    assert app.job(plain.id).queue == "money"
+
+
+def test_run_at_is_a_moment_whatever_its_time_zone(app: Faultline, charge: Task[Any, Any]) -> None:
+    moment = datetime(2031, 5, 1, 12, 0, tzinfo=timezone(timedelta(hours=2)))
+
+    handle = charge.options(run_at=moment).enqueue(1)
+
+    assert app.job(handle.id).next_run_at == datetime(2031, 5, 1, 10, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"run_at": datetime(2031, 5, 1)}, "has no time zone"),  # noqa: DTZ001
+        ({"run_at": "tomorrow"}, "run_at must be a datetime"),
+        ({"run_at": datetime.now(UTC), "delay": 1}, "a delay or a run_at, not both"),
+        ({"delay": -1}, "delay must lie between 0"),
+        ({"delay": timedelta(days=-1)}, "delay must lie between 0"),
+        ({"delay": float("nan")}, "delay must be a number of seconds"),
+        ({"delay": "soon"}, "delay must be a number of seconds"),
+        ({"queue": ""}, "queue must be a text with 1 to 100"),
+        ({"queue": "q" * 101}, "queue has 101 characters"),
+        ({"queue": "a\x00b"}, "NUL"),
+        ({"queue": 5}, "queue must be a text"),
+        ({"priority": 1001}, "priority must be a whole number from -1000 to 1000"),
+        ({"priority": 1.5}, "priority must be a whole number"),
+        ({"priority": True}, "priority must be a whole number"),
+        ({"max_attempts": 0}, "max_attempts must be a whole number from 1"),
+        ({"lease": 0}, "lease must lie between 0.1"),
+        ({"idempotency_key": ""}, "idempotency_key must be a text"),
+        ({"idempotency_key": "k" * 501}, "501 characters"),
+        ({"colour": "red"}, "unknown option colour; there are delay, "),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_where_they_are_set(
+    charge: Task[Any, Any], words: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(JobRejected, match=why):
+        charge.options(**words)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"),
+    [
+        ((), {}, "missing a required argument: 'order_id'"),
+        ((1, "a", 3), {}, "too many positional arguments"),
+        ((1,), {"colour": "red"}, "unexpected keyword argument 'colour'"),
+        ((1,), {"job": 5}, "unexpected keyword argument 'job'"),
+        ((float("nan"),), {}, "order_id is nan"),
+        ((1, "a\x00b"), {}, "note holds a NUL"),
+        (({1, 2},), {}, "order_id is a set"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_and_nothing_is_enqueued(
+    app: Faultline, charge: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(JobRejected, match=why):
+        charge.enqueue(*args, **kwargs)
+
+    assert count(app) == 0
+
+
+def count(app: Faultline) -> int:
+    with app.database.connect() as connection:
+        row = connection.execute("select count(*) from faultline.jobs").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_arguments_of_more_than_a_mebibyte_are_refused(app: Faultline, charge: Task[Any, Any]) -> None:
+    with pytest.raises(JobRejected, match=r"job 1 of 1 .*more than the limit of 1048576.*pass a reference"):
+        charge.enqueue(1, note="x" * 1_048_576)
+    charge.enqueue(1, note="x" * 1_000_000)
+
+    assert count(app) == 1
+
+
+def test_the_databases_own_limit_holds_in_the_callers_transaction_too(app: Faultline, charge: Task[Any, Any]) -> None:
+    with app.database.connect() as connection, pytest.raises(JobRejected, match="more than the limit of 1048576"):
+        charge.enqueue(1, note="x" * 1_048_576, conn=connection)
+
+
+# Registering
+
+
+def test_two_tasks_cannot_have_one_name(app: Faultline, charge: Task[Any, Any]) -> None:
+    with pytest.raises(ConfigError, match="a task named charge already"):
+
+        @app.task(name="charge")
+        def another() -> None: ...
+
+
+def test_parameters_without_a_name_to_store_them_under_are_refused(app: Faultline) -> None:
+    with pytest.raises(ConfigError, match="parameter numbers has no name"):
+
+        @app.task
+        def total(*numbers: int) -> None: ...
+
+    with pytest.raises(ConfigError, match="parameter x has no name"):
+
+        @app.task
+        def square(x: int, /) -> None: ...
+
+
+def test_a_parameter_named_conn_is_refused(app: Faultline) -> None:
+    with pytest.raises(ConfigError, match="cannot be named conn"):
+
+        @app.task
+        def load(conn: str) -> None: ...
+
+
+def test_further_keyword_arguments_are_stored_beside_the_others(app: Faultline) -> None:
+    @app.task
+    def note(title: str, **tags: str) -> None: ...
+
+    handle = note.enqueue("a", colour="red")
+
+    assert app.job(handle.id).args == {"title": "a", "colour": "red"}
+
+
+def test_a_job_parameter_is_recognised_by_its_type_or_its_name(app: Faultline) -> None:
+    @app.task
+    def by_name(job, x: int) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001
+
+    @app.task
+    def by_type(anything: Job, x: int) -> None: ...
+
+    @app.task
+    def neither(x: int) -> None: ...
+
+    assert [task.takes_job for task in (by_name, by_type, neither)] == [True, True, False]
+    assert [list(task.signature.parameters) for task in (by_name, by_type, neither)] == [["x"]] * 3
+
+
+# Bulk
+
+
+def test_many_jobs_of_several_tasks_are_enqueued_in_the_order_given(app: Faultline, charge: Task[Any, Any]) -> None:
+    @app.task
+    def ship(order_id: int) -> None: ...
+
+    handles = app.enqueue_many(task.bind(n) for n in range(3000) for task in (charge, ship))
+
+    assert len({handle.id for handle in handles}) == 6000
+    assert [handle.id for handle in handles] == sorted(handle.id for handle in handles)
+    assert (app.job(handles[4001].id).task, app.job(handles[4001].id).args) == ("ship", {"order_id": 2000})
+
+
+def test_one_bad_job_in_a_bulk_takes_all_the_others_back(app: Faultline, charge: Task[Any, Any]) -> None:
+    charge.options(idempotency_key="taken").enqueue(1)
+    good = [charge.bind(n) for n in range(5000)]
+
+    with pytest.raises(KeyConflict, match="job 1001 "):
+        app.enqueue_many([*good[:3000], charge.options(idempotency_key="taken").bind(2), *good[3000:]])
+
+    assert count(app) == 1
+
+
+def test_enqueuing_nothing_is_fine(app: Faultline) -> None:
+    assert app.enqueue_many([]) == []
+
+
+# Keys and ids
+
+
+def test_the_same_key_gives_the_same_job_and_says_that_it_is_not_new(charge: Task[Any, Any]) -> None:
+    once = charge.options(idempotency_key="order:42").enqueue(42)
+    again = charge.options(idempotency_key="order:42").enqueue(42)
+
+    assert (once.id, once.created, again.created) == (again.id, True, False)
+
+
+def test_a_callers_id_is_kept(charge: Task[Any, Any]) -> None:
+    job_id = uuid4()
+
+    assert charge.options(id=job_id).enqueue(42).id == job_id
+    assert charge.options(id=job_id).enqueue(42).created is False
+
+
+# The caller's transaction
+
+
+def test_a_job_joins_the_callers_transaction(app: Faultline, charge: Task[Any, Any]) -> None:
+    with app.database.connect() as connection:
+        with pytest.raises(ZeroDivisionError), connection.transaction():
+            charge.enqueue(1, conn=connection)
+            raise ZeroDivisionError
+        assert count(app) == 0
+
+        with connection.transaction():
+            handle = charge.enqueue(1, conn=connection)
+            assert count(app) == 0
+        assert app.job(handle.id).state is JobState.QUEUED
+
+
+def test_a_job_joins_a_transaction_of_any_row_factory(app: Faultline, dsn: str, charge: Task[Any, Any]) -> None:
+    with psycopg.connect(dsn, row_factory=dict_row) as connection:
+        handle = charge.enqueue(1, conn=connection)
+        many = app.enqueue_many([charge.bind(2), charge.bind(3)], conn=connection)
+        connection.commit()
+
+    assert app.job(handle.id).args == {"order_id": 1}
+    assert len(many) == 2
+
+
+def test_a_job_joins_the_callers_async_transaction(app: Faultline, dsn: str, charge: Task[Any, Any]) -> None:
+    async def enqueue() -> None:
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            await charge.aenqueue(1, conn=connection)
+            await connection.rollback()
+            await charge.aenqueue(2, conn=connection)
+            await app.aenqueue_many([charge.bind(3)], conn=connection)
+            await connection.commit()
+
+    asyncio.run(enqueue())
+
+    assert count(app) == 2
+
+
+# Cancel, retry, look up
+
+
+def test_cancel_and_retry(app: Faultline, charge: Task[Any, Any]) -> None:
+    job_id = charge.enqueue(1).id
+
+    assert app.cancel(job_id, "mistake") is JobState.CANCELLED
+    assert app.job(job_id).last_error == "cancelled: mistake"
+    assert app.retry(job_id) is JobState.QUEUED
+    with pytest.raises(IllegalTransition, match="only a failed or cancelled job"):
+        app.retry(job_id)
+
+
+def test_an_unknown_job(app: Faultline) -> None:
+    for call in (app.job, app.cancel, app.retry):
+        with pytest.raises(JobNotFound, match="there is no job"):
+            call(uuid4())
+
+
+def test_the_async_twins_do_the_same(app: Faultline, charge: Task[Any, Any]) -> None:
+    async def story() -> list[object]:
+        handle = await charge.options(idempotency_key="k").aenqueue(1)
+        again = await charge.options(idempotency_key="k").aenqueue(1)
+        many = await app.aenqueue_many([charge.bind(n) for n in range(3)])
+        states = [await app.acancel(handle.id), await app.aretry(handle.id), (await handle.ajob()).state]
+        await app.aclose()
+        return [again.id == handle.id, len(many), *states]
+
+    asyncio.run(story())
+    found = asyncio.run(story())  # a second event loop gets a pool of its own
+
+    assert found == [True, 3, "cancelled", "queued", "queued"]
+
+
+# Life
+
+
+def test_an_application_without_a_database_says_so_when_first_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAULTLINE_DSN", raising=False)
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    app = Faultline()
+
+    @app.task
+    def hello() -> None: ...
+
+    with pytest.raises(ConfigError, match="no database was named"):
+        hello.enqueue()
+
+
+def test_a_database_without_the_schema_is_said_to_be_so_by_every_command(empty_dsn: str) -> None:
+    with Faultline(empty_dsn) as app, pytest.raises(SchemaError, match="run: faultline migrate"):
+        app.job(uuid4())
+
+
+def test_an_application_can_be_used_again_after_it_was_closed(app: Faultline, charge: Task[Any, Any]) -> None:
+    charge.enqueue(1)
+    app.close()
+    charge.enqueue(2)
+
+    assert count(app) == 2
+
+
+def test_ids_carry_the_databases_time_not_the_clients(app: Faultline, charge: Task[Any, Any], monkeypatch: Any) -> None:
+    monkeypatch.setattr("time.time", lambda: 0.0)
+
+    handle = charge.enqueue(1)
+
+    created = app.job(handle.id).created_at.timestamp()
+    assert abs((handle.id.int >> 80) / 1000 - created) < 60

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from faultline.core import errors
+from faultline.core.model import Submission
+from faultline.store import queue, views
+from faultline.store.database import AsyncDatabase, Database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def database(dsn: str) -> Iterator[Database]:
+    with contextlib.closing(Database(dsn)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def killer(dsn: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+def kill_others(killer: psycopg.Connection) -> None:
+    killer.execute(
+        "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+        " where datname = current_database() and pid <> pg_backend_pid()"
+    )
+
+
+# Errors are sentences
+
+
+def test_a_server_that_is_down_is_named_without_the_password() -> None:
+    with pytest.raises(errors.DatabaseUnavailable, match=r"cannot use postgresql://ada:\*\*\*@127\.0\.0\.1:1/db"):
+        Database("postgresql://ada:secret@127.0.0.1:1/db").facts()
+
+
+def test_nonsense_is_said_to_be_no_dsn() -> None:
+    with pytest.raises(errors.ConfigError, match="this is no DSN: nonsense"):
+        Database("nonsense").facts()
+
+
+def test_an_unknown_database_is_named(dsn: str) -> None:
+    with pytest.raises(errors.DatabaseUnavailable, match='"no_such_database" does not exist'):
+        Database(make_conninfo(dsn, dbname="no_such_database")).facts()
+
+
+def test_an_unknown_user_is_named(dsn: str) -> None:
+    with pytest.raises(errors.DatabaseUnavailable, match="no_such_user"):
+        Database(make_conninfo(dsn, user="no_such_user")).facts()
+
+
+def test_async_errors_are_the_same() -> None:
+    async def ask() -> None:
+        await AsyncDatabase("postgresql://ada:secret@127.0.0.1:1/db").facts()
+
+    with pytest.raises(errors.DatabaseUnavailable, match=r"ada:\*\*\*@"):
+        asyncio.run(ask())
+
+
+# Lost answers
+
+
+class Cut:
+    """A statement whose connection is cut at a chosen moment: before it is sent, or after the server has committed it."""
+
+    def __init__(self, statement: queue.Statement[Any], killer: psycopg.Connection, moment: str, times: int = 1) -> None:
+        self._statement = statement
+        self._killer = killer
+        self._moment = moment
+        self.times_left = times
+
+    def build(self) -> queue.Statement[Any]:
+        original = self._statement
+
+        def read(rows: queue.Rows) -> Any:
+            if self._moment == "after" and self.times_left:
+                self.times_left -= 1
+                kill_others(self._killer)
+                raise psycopg.OperationalError("the answer was lost")
+            return original.read(rows)
+
+        return queue.Statement(original.name, original.sql, original.params, read, original.repeatable)
+
+
+def test_an_enqueue_whose_answer_is_lost_is_sent_again_and_makes_one_job(
+    database: Database, killer: psycopg.Connection
+) -> None:
+    job_id = uuid4()
+    statement = queue.enqueue_many([Submission("t", id=job_id)])
+
+    (placed,) = database.run(Cut(statement, killer, "after").build())
+
+    assert (placed.job_id, placed.created) == (job_id, False)
+    assert killer.execute("select count(*) from faultline.jobs").fetchone() == (1,)
+
+
+def test_an_enqueue_on_connections_that_died_in_the_pool_is_sent_again(
+    database: Database, killer: psycopg.Connection
+) -> None:
+    database.run(views.job(uuid4()))
+    kill_others(killer)
+
+    (placed,) = database.run(queue.enqueue_many([Submission("t", id=uuid4())]))
+
+    assert placed.created
+
+
+def test_a_write_that_must_not_be_sent_twice_has_an_unknown_outcome(database: Database, killer: psycopg.Connection) -> None:
+    (placed,) = database.run(queue.enqueue_many([Submission("t", id=uuid4())]))
+    database.run(queue.cancel(placed.job_id))
+
+    with pytest.raises(errors.OutcomeUnknown, match="may or may not have happened"):
+        database.run(Cut(queue.retry(placed.job_id), killer, "after").build())
+
+    assert killer.execute("select state from faultline.jobs").fetchone() == ("queued",)
+
+
+def test_an_answer_that_is_lost_again_and_again_is_given_up_after_three_sends(
+    database: Database, killer: psycopg.Connection
+) -> None:
+    cut = Cut(queue.enqueue_many([Submission("t", id=uuid4())]), killer, "after", times=99)
+
+    with pytest.raises(errors.OutcomeUnknown, match="enqueue"):
+        database.run(cut.build())
+
+    assert cut.times_left == 96
+    assert killer.execute("select count(*) from faultline.jobs").fetchone() == (1,)
+
+
+def test_async_lost_answers_are_asked_for_too(dsn: str, killer: psycopg.Connection) -> None:
+    job_id = uuid4()
+
+    async def enqueue() -> Any:
+        database = AsyncDatabase(dsn)
+        statement = queue.enqueue_many([Submission("t", id=job_id)])
+        placed = await database.run(Cut(statement, killer, "after").build())
+        await database.close()
+        return placed
+
+    (placed,) = asyncio.run(enqueue())
+
+    assert (placed.job_id, placed.created) == (job_id, False)
+    assert killer.execute("select count(*) from faultline.jobs").fetchone() == (1,)
+
+
+def test_statements_of_one_submission_take_effect_together_or_not_at_all(database: Database) -> None:
+    good, bad = queue.enqueue_many([Submission("t")]), queue.enqueue_many([Submission("")])
+
+    with pytest.raises(errors.JobRejected):
+        database.run_all([good, bad])
+
+    with database.connect() as connection:
+        assert connection.execute("select count(*) from faultline.jobs").fetchone() == (0,)

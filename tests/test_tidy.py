@@ -1,0 +1,110 @@
+"""The house rules that no linter knows. A rule that matters is a test."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SQL = sorted((ROOT / "src").rglob("*.sql"))
+VAGUE = re.compile(r"(manager|helper|utils?|handler|data|info)s?$")
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [path for line in listed.stdout.splitlines() if (path := ROOT / line).is_file()]
+
+
+def test_every_module_opens_with_what_it_is_for() -> None:
+    silent = [path for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+
+    assert silent == []
+
+
+def test_every_sql_file_says_what_it_is_for() -> None:
+    silent = [path for path in SQL if not path.read_text().startswith("-- ")]
+
+    assert silent == []
+
+
+def test_modules_fit_one_sitting_and_functions_a_screen() -> None:
+    too_long = []
+    for path in SOURCES:
+        text = path.read_text()
+        if len(text.splitlines()) > 500:
+            too_long.append(path.name)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or 0) - node.lineno + 1
+                if length > 50:
+                    too_long.append(f"{path.name}:{node.name} ({length})")
+
+    assert too_long == []
+
+
+def test_no_name_says_nothing() -> None:
+    names = [path.stem for path in SOURCES]
+    for path in SOURCES:
+        names += [node.name.lower() for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+
+    assert [name for name in names if VAGUE.search(name)] == []
+
+
+def test_sql_stands_in_the_schema_and_the_store_only() -> None:
+    """The benchmark may fill tables by hand, in its own scratch database."""
+    allowed = {"store", "bench", "embedded"}
+    statement = re.compile(r"\b(select|insert into|update|delete from)\b[^\n]*\bfaultline\.", re.IGNORECASE)
+    strays = [
+        path
+        for path in SOURCES
+        if path.relative_to(ROOT / "src/faultline").parts[0] not in allowed and statement.search(path.read_text())
+    ]
+
+    assert strays == []
+
+
+def test_one_function_a_file_named_like_it() -> None:
+    for path in SQL:
+        if path.parent.name == "functions":
+            names = set(re.findall(r"create or replace function faultline\.(\w+)", path.read_text()))
+            assert names == {path.stem}, path
+
+
+def test_every_verb_has_a_test_and_a_place_in_the_documentation() -> None:
+    guarantees = (ROOT / "docs/guarantees.md").read_text()
+    named_tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", guarantees)
+
+    assert named_tests
+    for file, name in named_tests:
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name} is promised in docs/guarantees.md and missing"
+
+
+def test_the_project_speaks_of_itself_alone() -> None:
+    registries = ("pypi" + ".org", "python" + "hosted.org", "debian" + ".org", "npmjs" + ".org")
+    for path in tracked():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        for address in registries:
+            assert address not in text, f"{path} names a package registry"
+        assert "/wo" + "rk/" not in text, f"{path} names a path of one machine"
+
+
+def test_links_in_the_documentation_lead_somewhere() -> None:
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
