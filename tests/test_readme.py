@@ -1,0 +1,50 @@
+"""The README tells the truth: its program runs and its SQL works, as printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.driver import Driver
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_program_runs_as_printed(dsn: str) -> None:
+    program = block("python").replace('Faultline("embedded:")', "Faultline()")
+
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "FAULTLINE_DSN": dsn},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (ran.stdout, ran.stderr) == ("True False\nqueued\n", "")
+
+
+def test_the_sql_works_as_printed(queue: Driver) -> None:
+    queue.connection.execute("create table orders (id integer, paid boolean)")
+    queue.connection.execute("insert into orders values (42, false)")
+    text = re.sub(r"--.*", "", block("sql")).replace("5 minutes", "0 minutes")
+    enqueue, claim, *rest, look = [statement for statement in text.split(";") if statement.strip()]
+
+    queue.connection.execute(enqueue.encode())
+    job_id = queue.value(claim)
+    for statement in rest:
+        queue.connection.execute(statement.replace("…", str(job_id)).encode())
+
+    assert queue.value(look.replace("…", str(job_id))) == "succeeded"
+    assert queue.value("select paid from orders")
