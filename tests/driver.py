@@ -119,7 +119,8 @@ class Session:
     """One database session that can be made to wait: a call is started, and asked for its answer later."""
 
     def __init__(self, dsn: str) -> None:
-        self.connection = psycopg.connect(dsn, autocommit=True)
+        # A test that waits for its own lock must fail, not hang.
+        self.connection = psycopg.connect(dsn, autocommit=True, options="-c lock_timeout=10s -c statement_timeout=60s")
         self._thread = ThreadPoolExecutor(1)
 
     def start(self, call: Callable[[Driver], T]) -> Future[T]:
