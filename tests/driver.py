@@ -48,7 +48,7 @@ class Driver:
         return lease
 
     def complete(self, *leases: Lease, result: Any = None) -> Settled:
-        return self.run(verbs.complete(leases, [result] * len(leases)))
+        return self.run(verbs.complete(leases, [jsontext.encode(result, "result")] * len(leases)))
 
     def fail(self, lease: Lease, *, then: str = "retry", delay: float | None = 0, error: str = "boom") -> Settled:
         return self.run(verbs.fail([lease], [Failure(error, then, delay)]))

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from faultline.core.model import Submission as Submission
     from faultline.runtime.client import Faultline as Faultline
     from faultline.runtime.handle import JobHandle as JobHandle
+    from faultline.runtime.job import BlockingJob as BlockingJob
     from faultline.runtime.job import Job as Job
+    from faultline.runtime.outcome import Cancel as Cancel
+    from faultline.runtime.outcome import Retry as Retry
+    from faultline.runtime.outcome import Snooze as Snooze
     from faultline.runtime.tasks import Task as Task
 
 _HOME = {
@@ -36,7 +40,8 @@ _HOME = {
     "core.model": "JobRecord JobState Submission",
     "runtime.client": "Faultline",
     "runtime.handle": "JobHandle",
-    "runtime.job": "Job",
+    "runtime.job": "BlockingJob Job",
+    "runtime.outcome": "Cancel Retry Snooze",
     "runtime.tasks": "Task",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

@@ -10,6 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from faultline import (
+    BlockingJob,
     ConfigError,
     Faultline,
     IllegalTransition,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def charge(app: Faultline) -> Task[[int, str], dict[str, int]]:
     @app.task(queue="money", max_attempts=3, lease=20, priority=2)
-    def charge(job: Job, order_id: int, note: str = "") -> dict[str, int]:
+    def charge(job: BlockingJob, order_id: int, note: str = "") -> dict[str, int]:
         return {"order": order_id}
 
     return charge
@@ -182,7 +183,7 @@ def test_a_job_parameter_is_recognised_by_its_type_or_its_name(app: Faultline) -
     def by_name(job, x: int) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001
 
     @app.task
-    def by_type(anything: Job, x: int) -> None: ...
+    async def by_type(anything: Job, x: int) -> None: ...
 
     @app.task
     def neither(x: int) -> None: ...

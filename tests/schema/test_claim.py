@@ -129,6 +129,7 @@ def test_bounds_may_name_priorities_that_nobody_uses(queue: Driver) -> None:
 
 
 def test_a_connection_that_polled_the_empty_queue_claims_from_a_full_one_without_reading_it_all(queue: Driver) -> None:
+    queue.connection.execute("vacuum analyze faultline.open_jobs")  # for the planner it is empty for sure
     for _ in range(10):
         assert queue.claim() == []
     with queue.connection.transaction():

@@ -119,7 +119,7 @@ def test_results_stay_with_their_jobs_when_some_of_a_batch_are_stale(queue: Driv
     leases = queue.claim()
     queue.release(leases[1], leases[4])
 
-    settled = queue.run(verbs.complete(leases, [{"n": n} for n in range(6)]))
+    settled = queue.run(verbs.complete(leases, [f'{{"n": {n}}}' for n in range(6)]))
 
     assert {refusal.lease for refusal in settled.stale} == {leases[1], leases[4]}
     done = {lease.job_id: queue.job(lease.job_id).result for lease in leases}

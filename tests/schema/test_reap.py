@@ -86,7 +86,27 @@ def test_a_reaper_does_not_overwrite_a_job_that_completes_meanwhile(queue: Drive
     assert queue.state(job_id) is JobState.SUCCEEDED
 
 
-@pytest.mark.parametrize("verb", ["complete", "renew", "release", "fail"])
+@pytest.mark.parametrize("verb", ["step", "progress"])
+def test_a_step_that_meets_a_reaper_in_mid_flight_waits_and_is_then_refused(
+    queue: Driver, sessions: Sessions, clock: Clock, verb: str
+) -> None:
+    queue.enqueue()
+    lease = queue.claim_one()
+    clock.advance(31)
+    reaper, worker = sessions.open(), sessions.open()
+    statement = verbs.step(lease, "s", 1) if verb == "step" else verbs.progress(lease, 1)
+
+    reaper.begin()
+    reaper.do(lambda q: q.reap())
+    answer = worker.start(lambda q: q.run(statement))
+    sessions.wait_until_blocked(worker, answer)
+    reaper.commit()
+
+    assert reasons(answer.result()) == ["lease_lost"]
+    assert queue.value("select count(*) from faultline.steps") == 0
+
+
+@pytest.mark.parametrize("verb", ["complete", "renew", "release", "fail", "mark_started"])
 def test_a_write_that_meets_a_reaper_in_mid_flight_is_busy_and_then_refused(
     queue: Driver, sessions: Sessions, clock: Clock, verb: str
 ) -> None:
@@ -166,6 +186,18 @@ def test_a_started_attempt_counts_when_its_worker_dies(queue: Driver, clock: Clo
     crash_and_reap(queue, clock)
 
     assert (queue.job(job_id).state, queue.job(job_id).attempt) == (JobState.QUEUED, 1)
+
+
+def test_the_mark_of_one_attempt_says_nothing_of_the_next(queue: Driver, clock: Clock) -> None:
+    job_id = queue.enqueue()
+    started = queue.claim_one()
+    queue.mark_started(started)
+    queue.fail(started)
+    queue.claim_one()
+
+    crash_and_reap(queue, clock)
+
+    assert queue.job(job_id).attempt == 1
 
 
 def test_a_last_attempt_that_was_started_ends_the_job(queue: Driver, clock: Clock) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +57,7 @@ def measure(dsn: str, *, jobs: int = 100_000, backlog: int = 1_000_000, tell: Ca
         tell(f"measuring: {(part.__doc__ or '').splitlines()[0]}")
         with scratch.database(dsn) as scratch_dsn:
             figures += part(scratch_dsn, jobs, backlog)
-    return figures
+    return [*figures, _help()]
 
 
 def _hot_path(dsn: str, jobs: int, _: int) -> list[Figure]:
@@ -128,6 +130,13 @@ def _held_snapshot(dsn: str, jobs: int, _: int) -> list[Figure]:
     ]
 
 
+def _help() -> Figure:
+    command = [sys.executable, "-m", "faultline", "--help"]
+    times = [_timed(lambda: subprocess.run(command, check=True, capture_output=True)) for _ in range(5)]
+    median = statistics.median(times)
+    return Figure("faultline --help", median, "s", "under 0.3", median < 0.3)
+
+
 def _drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> Drained:
     """Claim and complete, as fast as one connection goes. Carries lower bounds along as a worker does."""
     bounds = {} if bounds is None else bounds
@@ -139,7 +148,7 @@ def _drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> 
         leases = run_on(connection, queue.claim("bench", owner=f"bench/{begun}/{call}", max_jobs=BATCH, bounds=hints))
         if not leases:
             break
-        run_on(connection, queue.complete(leases, [None] * len(leases)))
+        run_on(connection, queue.complete(leases, ["null"] * len(leases)))
         bounds.update({lease.priority: lease.next_run_at for lease in leases})
         done += len(leases)
     seconds = time.perf_counter() - begun

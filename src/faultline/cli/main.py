@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from faultline.cli import database, proof
+from faultline.cli import database, proof, work
 from faultline.core.errors import FaultlineError
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.command()(work.worker)
 app.command()(database.migrate)
 app.command()(database.doctor)
 app.command()(database.recover)

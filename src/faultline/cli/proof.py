@@ -107,4 +107,4 @@ def _shown(found: object) -> str:
 
 def _line(figure: Figure) -> str:
     mark = {True: "ok", False: "MISSED", None: ""}[figure.good]
-    return f"{figure.name:72} {figure.value:12,.1f} {figure.unit:7} {figure.goal:16} {mark}".rstrip()
+    return f"{figure.name:72} {figure.value:12,.2f} {figure.unit:7} {figure.goal:16} {mark}".rstrip()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.core.model import JobState, Submission
 from faultline.proof.drill import Verdict, tracing
-from faultline.store import invariants, queue, scratch, views
+from faultline.store import invariants, jsontext, queue, scratch, views
 from faultline.store.database import Database, run_on
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Contender:
 
     def complete(self, result: dict[str, str]) -> None:
         assert self._lease is not None  # noqa: S101 - our own order of steps
-        for refusal in run_on(self._session, queue.complete([self._lease], [result])).stale:
+        for refusal in run_on(self._session, queue.complete([self._lease], [jsontext.encode(result, "result")])).stale:
             self._exit = "stale"
             events.emit(
                 "stale_write_blocked",

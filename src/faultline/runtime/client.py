@@ -19,19 +19,23 @@ from faultline.store import queue, views
 from faultline.store.database import AsyncDatabase, Database, arun_on, run_on
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from psycopg import AsyncConnection, Connection
 
     from faultline.core.model import JobRecord, JobState, Placed, Submission
-    from faultline.runtime.job import Job
+    from faultline.runtime.job import BlockingJob, Job
+    from faultline.runtime.options import Duration
     from faultline.runtime.tasks import OptionWords
+    from faultline.runtime.worker import Worker
     from faultline.store.database import Facts
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: Jobs of one queue that a worker process runs at once, unless it is told otherwise.
+CONCURRENCY = 50
 _BATCH_JOBS_MAX = 2_000
 _BATCH_BYTES_MAX = 8 * 1024 * 1024
 
@@ -42,7 +46,7 @@ class TaskDecorator(Protocol):
     @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], Awaitable[R]], /) -> Task[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[BlockingJob, P], R], /) -> Task[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
     @overload
@@ -63,15 +67,29 @@ class Faultline:
     @overload
     def task(self, fn: Callable[Concatenate[Job, P], Awaitable[R]], /) -> Task[P, R]: ...
     @overload
-    def task(self, fn: Callable[Concatenate[Job, P], R], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[Concatenate[BlockingJob, P], R], /) -> Task[P, R]: ...
     @overload
     def task(self, fn: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
     @overload
     def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
     @overload
-    def task(self, *, name: str | None = None, **words: Unpack[OptionWords]) -> TaskDecorator: ...
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        backoff: Callable[[int], float] | None = None,
+        **words: Unpack[OptionWords],
+    ) -> TaskDecorator: ...
     def task(  # type: ignore[misc]
-        self, fn: Callable[..., Any] | None = None, /, *, name: str | None = None, **words: Any
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        backoff: Callable[[int], float] | None = None,
+        **words: Any,
     ) -> Any:  # the overloads say what
         """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`."""
 
@@ -79,7 +97,8 @@ class Faultline:
             task_name = name or function.__qualname__.rsplit("<locals>.", 1)[-1]
             if task_name in self.tasks:
                 raise ConfigError(f"there is a task named {task_name} already; give this one another name with name=...")
-            task: Task[..., Any] = Task(self, function, task_name, Options()).options(**words)
+            plain: Task[..., Any] = Task(self, function, task_name, Options(), timeout=timeout, backoff=backoff)
+            task = plain.options(**words)
             self.tasks[task_name] = task
             return task
 
@@ -129,6 +148,22 @@ class Faultline:
 
     async def ajob(self, job_id: UUID) -> JobRecord:
         return _found(job_id, await self.async_database.run(views.job(job_id)))
+
+    def worker(self, queues: Mapping[str, int] | None = None, **words: Any) -> Worker:
+        """A worker to run beside the program: `async with app.worker({"mail": 50}): ...`. Without queues: its tasks'."""
+        from faultline.runtime.worker import Worker  # noqa: PLC0415 - a program that only enqueues needs none of it
+
+        return Worker(self, queues or self.queues(), **words)
+
+    def run_worker(self, queues: Mapping[str, int] | None = None, **words: Any) -> None:
+        """Run a worker until SIGTERM or SIGINT."""
+        from faultline.runtime.process import run_until_signalled  # noqa: PLC0415
+
+        run_until_signalled(lambda: self.worker(queues, **words))
+
+    def queues(self) -> dict[str, int]:
+        """The queues of all registered tasks, each with the default concurrency."""
+        return {task.queue: CONCURRENCY for task in self.tasks.values()} or {"default": CONCURRENCY}
 
     def handle(self, job_id: UUID) -> JobHandle[Any]:
         """A handle on a job that somebody else enqueued."""

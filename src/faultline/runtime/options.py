@@ -42,8 +42,8 @@ class Options:
         check_text("idempotency_key", self.idempotency_key, KEY_LENGTH_MAX)
         _check_whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
         _check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
-        _check_seconds("delay", self.delay, 0.0, DELAY_SECONDS_MAX)
-        _check_seconds("lease", self.lease, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
+        check_seconds("delay", self.delay, 0.0, DELAY_SECONDS_MAX)
+        check_seconds("lease", self.lease, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
         if self.run_at is not None:
             if not isinstance(self.run_at, datetime):
                 raise JobRejected(f"run_at must be a datetime, not {self.run_at!r}")
@@ -79,7 +79,7 @@ def _check_whole(name: str, value: int | None, least: int, most: int) -> None:
         raise JobRejected(f"{name} must be a whole number from {least} to {most}, not {value!r}")
 
 
-def _check_seconds(name: str, value: Duration | None, least: float, most: float) -> None:
+def check_seconds(name: str, value: Duration | None, least: float, most: float) -> None:
     if value is None:
         return
     number = seconds(value)

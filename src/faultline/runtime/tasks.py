@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.model import Submission
-from faultline.runtime.job import Job
-from faultline.runtime.options import TASK_LENGTH_MAX, Options, check_text, seconds
+from faultline.runtime.job import BlockingJob, Job
+from faultline.runtime.options import DELAY_SECONDS_MAX, TASK_LENGTH_MAX, Options, check_seconds, check_text, seconds
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
@@ -43,9 +43,23 @@ R = TypeVar("R")
 class Task(Generic[P, R]):
     """A function with a name, under which jobs are stored. Calling it calls the function; `enqueue` makes a job of it."""
 
-    def __init__(self, app: Faultline, fn: Callable[..., Any], name: str, options: Options) -> None:
+    def __init__(
+        self,
+        app: Faultline,
+        fn: Callable[..., Any],
+        name: str,
+        options: Options,
+        *,
+        timeout: Duration | None = None,
+        backoff: Callable[[int], float] | None = None,
+    ) -> None:
         check_text("the name of a task", name, TASK_LENGTH_MAX)
+        check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
         self.name = name
+        #: How long one attempt may take; None for as long as it likes.
+        self.timeout_seconds = seconds(timeout)
+        #: Seconds to wait after the attempt of that number failed; None for the doubling default.
+        self.backoff = backoff
         self.fn = fn
         self._app = app
         self._options = options
@@ -53,6 +67,10 @@ class Task(Generic[P, R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
+
+    @property
+    def queue(self) -> str:
+        return self._options.queue or "default"
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -63,7 +81,8 @@ class Task(Generic[P, R]):
         unknown = sorted(set(words) - known)
         if unknown:
             raise JobRejected(f"unknown option {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-        return Task(self._app, self.fn, self.name, replace(self._options, **words))
+        options = replace(self._options, **words)
+        return Task(self._app, self.fn, self.name, options, timeout=self.timeout_seconds, backoff=self.backoff)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """One job for `enqueue_many`, with its arguments checked."""
@@ -133,5 +152,5 @@ def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Sign
 def _is_job(parameter: inspect.Parameter) -> bool:
     annotation = parameter.annotation
     if isinstance(annotation, str):
-        return annotation.rsplit(".", 1)[-1] == Job.__name__
-    return annotation is Job or (annotation is inspect.Parameter.empty and parameter.name == "job")
+        return annotation.rsplit(".", 1)[-1] in (Job.__name__, BlockingJob.__name__)
+    return annotation in (Job, BlockingJob) or (annotation is inspect.Parameter.empty and parameter.name == "job")

@@ -23,7 +23,7 @@ from faultline.core.config import without_password
 from faultline.store import migrate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from datetime import datetime
 
     from faultline.store.queue import Statement
@@ -32,7 +32,20 @@ T = TypeVar("T")
 
 _CONNECT_SECONDS = 10
 _SENDS_MAX = 3
-_SETTINGS: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
+_SETTINGS: dict[str, Any] = {
+    "autocommit": True,
+    "prepare_threshold": None,
+    # A peer that is gone without a word is noticed in seconds, not in the hours that the system's defaults take.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+#: What a worker's own sessions are set to. A frozen or killed worker must not keep locks: the server ends its transactions.
+_WORKER_SETTINGS = (
+    "set lock_timeout = '10s'; set idle_in_transaction_session_timeout = '60s'; set default_transaction_isolation ="
+    " 'read committed'; set client_connection_check_interval = '2s'"
+)
 
 _FACTS = (
     "select (select json_object_agg(number, checksum) from faultline.migrations),"
@@ -88,6 +101,13 @@ class Database:
         with translated(self.dsn):
             return psycopg.connect(self.dsn, connect_timeout=_CONNECT_SECONDS, **_SETTINGS)
 
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[psycopg.Connection]:
+        """Borrow a connection of the pool, for a transaction of one's own."""
+        self.facts()
+        with translated(self.dsn), self._open_pool().connection() as connection:
+            yield connection
+
     def close(self) -> None:
         with self._lock:
             pool, self._pool = self._pool, None
@@ -112,9 +132,10 @@ class Database:
 class AsyncDatabase:
     """An async client of one database. Each event loop gets a pool of its own, since a pool belongs to its loop."""
 
-    def __init__(self, dsn: str, *, connections_max: int = 10) -> None:
+    def __init__(self, dsn: str, *, connections_max: int = 10, for_worker: bool = False) -> None:
         self.dsn = dsn
         self._connections_max = connections_max
+        self._configure = _set_up_for_worker if for_worker else None
         self._pools: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection]
         ] = weakref.WeakKeyDictionary()
@@ -150,6 +171,13 @@ class AsyncDatabase:
         with translated(self.dsn):
             return await psycopg.AsyncConnection.connect(self.dsn, connect_timeout=_CONNECT_SECONDS, **_SETTINGS)
 
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        await self.facts()
+        with translated(self.dsn):
+            async with (await self._open_pool()).connection() as connection:
+                yield connection
+
     async def close(self) -> None:
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
@@ -165,11 +193,77 @@ class AsyncDatabase:
                 min_size=1,
                 max_size=self._connections_max,
                 timeout=_CONNECT_SECONDS,
+                configure=self._configure,
                 open=False,
                 name="faultline",
             )
             await pool.open()
         return pool
+
+
+class WorkerSession:
+    """One connection that is opened again when it was lost, with an advisory lock that lives and dies with it.
+
+    Behind a transaction-mode pooler there is no session to speak of: then nothing is set and no lock is held.
+    """
+
+    def __init__(self, dsn: str, *, lock: str) -> None:
+        self._dsn = dsn
+        self._lock_name = lock
+        self._connection: psycopg.Connection | None = None
+        self.direct = False
+        self.locked = False
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    def connect(self) -> psycopg.Connection:
+        connection = self._connection
+        if connection is None or connection.closed:
+            with translated(self._dsn):
+                connection = psycopg.connect(self._dsn, connect_timeout=_CONNECT_SECONDS, **_SETTINGS)
+            self._connection, self.locked = connection, False
+            self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
+            if self.direct:
+                # A heartbeat that a crash forgets is beaten again; it need not wait for the disk.
+                self._run(connection, lambda c: c.execute(f"{_WORKER_SETTINGS}; set synchronous_commit = off".encode()))
+        if self.direct and not self.locked:
+            lock = "select pg_try_advisory_lock(faultline.worker_lock(%s))"
+            row = self._run(connection, lambda c: c.execute(lock, (self._lock_name,)).fetchone())
+            self.locked = bool(row and row[0])
+        return connection
+
+    def run(self, statement: Statement[T]) -> T:
+        connection = self.connect()
+        return self._run(
+            connection, lambda c: statement.read(c.execute(statement.sql.encode(), statement.params).fetchall())
+        )
+
+    def close(self) -> None:
+        connection, self._connection, self.locked = self._connection, None, False
+        if connection is not None:
+            connection.close()
+
+    def _run(self, connection: psycopg.Connection, call: Callable[[psycopg.Connection], T]) -> T:
+        try:
+            with translated(self._dsn):
+                return call(connection)
+        except BaseException:
+            # Whatever it was, a fresh connection is the simplest state to go on from.
+            self.close()
+            raise
+
+
+def is_direct(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: tuple[Any, ...] | None) -> bool:
+    """Whether we talk to the server itself. A pooler introduces itself with a process id that is none of the server's."""
+    return answer is not None and answer[0] == connection.info.backend_pid
+
+
+async def _set_up_for_worker(connection: psycopg.AsyncConnection[Any]) -> None:
+    cursor = await connection.execute("select pg_backend_pid()")
+    if is_direct(connection, await cursor.fetchone()):
+        await connection.execute(_WORKER_SETTINGS.encode())
 
 
 def run_on(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:

@@ -83,9 +83,12 @@ def mark_started(leases: Sequence[Lease]) -> Statement[Settled]:
     return _for_leases("mark_started", leases)
 
 
-def complete(leases: Sequence[Lease], results: Sequence[Json]) -> Statement[Settled]:
-    """Move finished jobs to the ledger. `Settled.stale` lists the leases that were lost; nothing was written for them."""
-    texts = [jsontext.encode(result, f"result of job {lease.job_id}") for lease, result in zip(leases, results, strict=True)]
+def complete(leases: Sequence[Lease], results: Sequence[str]) -> Statement[Settled]:
+    """Move finished jobs to the ledger, each with the JSON text of its result.
+
+    `Settled.stale` lists the leases that were lost; nothing was written for them.
+    """
+    texts = [text for _, text in zip(leases, results, strict=True)]
     return _for_leases("complete", leases, f"[{','.join(texts)}]", "%s::jsonb")
 
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from faultline.core.model import Lease
+
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
@@ -56,6 +58,18 @@ def endings(job_ids: Sequence[UUID]) -> Statement[tuple[list[Ending], set[UUID]]
             [Ending(row[0], JobState(row[1]), _json(row[2]), row[3]) for row in rows if JobState(row[1]).ended],
             {row[0] for row in rows},
         ),
+        repeatable=True,
+    )
+
+
+def still_held(leases: Sequence[Lease]) -> Statement[set[Lease]]:
+    """Which of these leases are still good. Asked after an answer was lost, before anything is sent again."""
+    held = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
+    return Statement(
+        name="still_held",
+        sql="select id, fencing_token, owner from faultline.jobs where id = any(%s) and state = 'running'",
+        params=([lease.job_id for lease in leases],),
+        read=lambda rows: {held[row[0], row[1], row[2]] for row in rows if (row[0], row[1], row[2]) in held},
         repeatable=True,
     )
 

@@ -1,0 +1,71 @@
+"""The command that runs jobs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from faultline.runtime.client import Faultline
+
+
+def worker(
+    application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the tasks are, for example shop.jobs:app")],
+    queue: Annotated[list[str] | None, typer.Option(help="NAME or NAME=CONCURRENCY; may be repeated. Default: all.")] = None,
+    processes: Annotated[int, typer.Option(min=1, max=256, help="Worker processes under one parent.")] = 1,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish running jobs after SIGTERM.")] = 30.0,
+    quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
+) -> None:
+    """Run jobs until SIGTERM or Ctrl-C. A second signal ends at once."""
+    from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.runtime.process import Supervisor, run_until_signalled  # noqa: PLC0415
+
+    app = load(application)
+    queues = dict(_queue(text) for text in queue or []) or app.queues()
+    if not quiet:
+        log_events()
+    if processes == 1:
+        run_until_signalled(lambda: app.worker(queues, grace_seconds=grace))
+        app.close()
+        return
+    app.database.facts()  # a mistake in the DSN is told once, not by every child
+    words = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
+    command = [sys.executable, "-m", "faultline", "worker", application, *words, "--grace", str(grace)]
+    code = Supervisor([*command, *(["--quiet"] if quiet else [])], processes).run()
+    app.close()
+    raise typer.Exit(code)
+
+
+def load(application: str) -> Faultline:
+    """Import MODULE:APP, with the current folder on the path."""
+    from faultline.runtime.client import Faultline  # noqa: PLC0415
+
+    module_name, _, name = application.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0] and error.name != module_name:
+            raise
+        raise ConfigError(
+            f"there is no module {module_name} in {Path.cwd()}; name it as in `import {module_name}`"
+        ) from error
+    app = getattr(module, name or "app", None)
+    if not isinstance(app, Faultline):
+        raise ConfigError(f"{module_name} has no Faultline application named {name or 'app'}; write MODULE:NAME")
+    return app
+
+
+def _queue(text: str) -> tuple[str, int]:
+    from faultline.runtime.client import CONCURRENCY  # noqa: PLC0415
+
+    name, _, number = text.partition("=")
+    if not name or (number and (not number.isdigit() or int(number) < 1)):
+        raise ConfigError(f"--queue {text}: write NAME or NAME=CONCURRENCY, for example mail=50")
+    return name, int(number or CONCURRENCY)

@@ -1,0 +1,161 @@
+"""Run one attempt and say how it ended. Whatever the task does, the answer is an ending, and the worker lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from faultline.core import events
+from faultline.core.errors import FaultlineError, StaleLease
+from faultline.core.model import Failure
+from faultline.runtime.completer import Completed, Failed, Released
+from faultline.runtime.job import BlockingJob, Job
+from faultline.runtime.options import seconds
+from faultline.runtime.outcome import Cancel, Retry, Snooze
+from faultline.store import jsontext
+
+if TYPE_CHECKING:
+    import random
+
+    from faultline.runtime.client import Faultline
+    from faultline.runtime.completer import Ending
+    from faultline.runtime.hold import Hold
+    from faultline.runtime.tasks import Task
+    from faultline.runtime.threads import Threads
+    from faultline.store.database import AsyncDatabase
+
+_ERROR_LENGTH_MAX = 16_384
+_BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 2.0, 3600.0
+
+
+class TimedOut(Exception):
+    """An attempt took longer than its task allows."""
+
+
+class Executor:
+    """Turns a hold into an ending; None when there is nothing to write: the lease is lost, or the job completed itself."""
+
+    def __init__(self, app: Faultline, database: AsyncDatabase, threads: Threads, chance: random.Random) -> None:
+        self._app = app
+        self._database = database
+        self._threads = threads
+        self._chance = chance
+        self._result_bytes_max = 1_048_576
+
+    async def run(self, hold: Hold) -> Ending | None:
+        lease = hold.lease
+        task = self._app.tasks.get(lease.task)
+        if task is None:
+            known = ", ".join(sorted(self._app.tasks)) or "none"
+            return Failed(hold, Failure(f"no task named {lease.task} is registered in this worker; there are: {known}"))
+        try:
+            task.signature.bind(**lease.args)
+        except TypeError as error:
+            return self._failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
+        events.emit("execution_started", job_id=lease.job_id, token=lease.fencing_token)
+        ending = await self._attempt(hold, task)
+        return None if hold.settled or hold.lost is not None else ending
+
+    async def _attempt(self, hold: Hold, task: Task[..., Any]) -> Ending | None:
+        hold.when_lost(_canceller())
+        try:
+            result = await self._call(hold, task)
+        except asyncio.CancelledError:
+            if hold.lost is not None:
+                return None
+            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise
+            return self._failed(hold, task, "the task was cancelled from inside")
+        except StaleLease:
+            # Refused somewhere inside: whoever holds the lease now will finish the job.
+            hold.lose("lease_lost")
+            return None
+        except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
+            return self._failed(hold, task, _text_of(error))
+        finally:
+            hold.when_lost(None)
+        return self._ending(hold, task, result)
+
+    async def _call(self, hold: Hold, task: Task[..., Any]) -> Any:
+        limit = task.timeout_seconds
+        if inspect.iscoroutinefunction(task.fn):
+            job: Job | BlockingJob = Job(hold, self._database, limit)
+            call = task.fn(job, **hold.lease.args) if task.takes_job else task.fn(**hold.lease.args)
+            if limit is None:
+                return await call
+            scope = asyncio.timeout(limit)
+            try:
+                async with scope:
+                    return await call
+            except TimeoutError as error:
+                if scope.expired():
+                    raise TimedOut(f"timed out after {limit:g} s") from error
+                raise
+        job = BlockingJob(hold, self._app.database, limit)
+        first = (job,) if task.takes_job else ()
+        outcome = self._threads.run(lambda: task.fn(*first, **hold.lease.args))
+        done, _ = await asyncio.wait([outcome], timeout=limit)
+        if not done:
+            # Nobody can stop a thread. It goes on, but what it writes is refused once the lease is let go.
+            events.emit("thread_abandoned", job_id=hold.lease.job_id, task=task.name)
+            raise TimedOut(f"timed out after {limit:g} s; its thread was abandoned and can write nothing more")
+        return outcome.result()
+
+    def _ending(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
+        match result:
+            case Retry():
+                failure = Failure(result.error, delay_seconds=seconds(result.after) or self._backoff(hold, task))
+                return Failed(hold, failure)
+            case Snooze():
+                return Released(hold, seconds(result.duration))
+            case Cancel():
+                return Failed(hold, Failure(result.reason, then="cancel"))
+        if inspect.iscoroutine(result):
+            result.close()
+            return self._failed(hold, task, "the task returned a coroutine: it awaits nothing; make it `async def`")
+        try:
+            text = jsontext.encode(result, f"result of {task.name}")
+        except FaultlineError as error:
+            return self._failed(hold, task, str(error))
+        if len(text) > self._result_bytes_max:
+            return self._failed(hold, task, f"its result has {len(text)} characters, more than {self._result_bytes_max}")
+        return Completed(hold, text)
+
+    def _failed(self, hold: Hold, task: Task[..., Any], error: str) -> Failed:
+        return Failed(hold, Failure(error, delay_seconds=self._backoff(hold, task)))
+
+    def _backoff(self, hold: Hold, task: Task[..., Any]) -> float:
+        attempt = hold.lease.attempt
+        if task.backoff is not None:
+            try:
+                return min(max(0.0, float(task.backoff(attempt))), 31_536_000.0)
+            except Exception as error:  # noqa: BLE001 - the user's function must not lose the job
+                events.emit("backoff_failed", task=task.name, error=_text_of(error)[:500])
+        # Jittered, so that jobs which failed together do not come back together.
+        doubled = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 20))
+        return float(doubled * self._chance.uniform(0.75, 1.25))
+
+
+def _canceller() -> Any:
+    """Called from another thread when the lease is lost: cancels the task that runs the attempt."""
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+    assert running is not None  # noqa: S101 - we are in it
+
+    def cancel() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(running.cancel)
+
+    return cancel
+
+
+def _text_of(error: BaseException) -> str:
+    """An error as text that any database can store, however large or broken its own text is."""
+    try:
+        text = f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
+        frames = "".join(traceback.format_tb(error.__traceback__)[-5:])[-_ERROR_LENGTH_MAX:]
+    except Exception:  # noqa: BLE001 - an exception whose own text raises
+        text, frames = f"{type(error).__name__} (whose text cannot be shown)", ""
+    whole = f"{text}\n{frames}".strip() if frames else text
+    return whole.encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")

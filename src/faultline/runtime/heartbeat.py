@@ -1,0 +1,189 @@
+"""Keep this worker's leases alive. A lease that cannot be renewed in time is let go, never stretched.
+
+On a thread and a connection of its own, so that a busy event loop does not starve it. The same connection carries the
+worker's sign of life and the advisory lock that dies with it, by which others notice a killed worker within seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.core.errors import FaultlineError
+from faultline.core.model import Reason
+from faultline.store import queue
+from faultline.store.database import WorkerSession
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from faultline.core.model import Lease
+    from faultline.runtime.hold import Hold
+
+BEAT_SECONDS = 1.0
+_BATCH_MAX = 1000
+_PAUSE_MIN, _PAUSE_MAX = 0.1, 2.0
+
+
+class Heartbeat:
+    """All leases of one worker process."""
+
+    def __init__(
+        self,
+        dsn: str,
+        worker_id: str,
+        queues: Iterable[str],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session = WorkerSession(dsn, lock=worker_id)
+        self._worker_id = worker_id
+        self._queues = list(queues)
+        self._monotonic = monotonic
+        self._changed = threading.Condition()
+        self._holds: dict[Lease, Hold] = {}
+        self._sleeping: frozenset[str] = frozenset()
+        self._beat_at = -1e9
+        self._stopping = False
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name="faultline-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating and take the worker off the list. Leases that are left run out by themselves."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+        try:
+            self._session.run(queue.leave(self._worker_id))
+        except FaultlineError as error:
+            events.emit("worker_leave_failed", worker=self._worker_id, error=str(error))
+        self._session.close()
+
+    def keep(self, holds: Iterable[Hold]) -> None:
+        with self._changed:
+            self._holds.update({hold.lease: hold for hold in holds})
+
+    def drop(self, holds: Iterable[Hold]) -> None:
+        with self._changed:
+            for hold in holds:
+                self._holds.pop(hold.lease, None)
+
+    def sleep_on(self, queues: frozenset[str]) -> None:
+        """Tell the database, now, on which queues this worker wants to be woken."""
+        with self._changed:
+            if queues != self._sleeping:
+                self._sleeping = queues
+                self._beat_at = -1e9
+                self._changed.notify()
+
+    def lose(self, job_id: object, reason: str) -> None:
+        """Let go of one job's lease: somebody said that it is cancelled."""
+        with self._changed:
+            lost = [hold for hold in self._holds.values() if hold.lease.job_id == job_id]
+        for hold in lost:
+            self._lost(hold, reason)
+
+    @property
+    def connected(self) -> bool:
+        return self._session.connected
+
+    @property
+    def watched(self) -> bool:
+        """The advisory lock is held, so others may notice this worker's death; so may this one notice theirs."""
+        return self._session.locked
+
+    def tick(self) -> float:
+        """Do what is due. Answers with the seconds until something will be."""
+        now = self._monotonic()
+        self._let_go(now)
+        try:
+            self._beat(now)
+            self._renew(now)
+        except FaultlineError as error:
+            self._failures += 1
+            if self._failures == 1:
+                events.emit("heartbeat_failed", worker=self._worker_id, error=str(error))
+            return float(min(_PAUSE_MAX, _PAUSE_MIN * 2 ** min(self._failures, 10)))
+        self._failures = 0
+        with self._changed:
+            renewals = [hold.renew_at for hold in self._holds.values()]
+            due = min([*renewals, self._beat_at + BEAT_SECONDS])
+        return max(_PAUSE_MIN / 2, due - self._monotonic())
+
+    def _run(self) -> None:
+        while True:
+            seconds = self.tick()
+            with self._changed:
+                if self._stopping:
+                    return
+                if self._beat_at > 0:
+                    self._changed.wait(min(seconds, self._until_distrust()))
+
+    def _until_distrust(self) -> float:
+        now = self._monotonic()
+        return max(0.01, min([hold.trusted_until - now for hold in self._holds.values()], default=BEAT_SECONDS))
+
+    def _let_go(self, now: float) -> None:
+        with self._changed:
+            expired = [hold for hold in self._holds.values() if now >= hold.trusted_until and not hold.in_transaction]
+        for hold in expired:
+            self._lost(hold, Reason.LEASE_EXPIRED)
+
+    def _beat(self, now: float) -> None:
+        with self._changed:
+            sleeping, due = self._sleeping, now >= self._beat_at + BEAT_SECONDS
+        if not due:
+            return
+        # Connect first: whether somebody can watch over us depends on the connection.
+        self._session.connect()
+        self._session.run(
+            queue.beat(
+                self._worker_id,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=_version(),
+                queues=self._queues,
+                sleeping=sorted(sleeping) if self._session.direct else [],
+                watched=self._session.locked,
+            )
+        )
+        with self._changed:
+            if sleeping == self._sleeping:
+                self._beat_at = now
+
+    def _renew(self, now: float) -> None:
+        with self._changed:
+            due = [hold for hold in self._holds.values() if now >= hold.renew_at]
+        for start in range(0, len(due), _BATCH_MAX):
+            batch = {hold.lease: hold for hold in due[start : start + _BATCH_MAX]}
+            asked_at = self._monotonic()
+            settled = self._session.run(queue.renew(list(batch)))
+            for refusal in settled.stale:
+                self._lost(batch.pop(refusal.lease), refusal.reason)
+            for lease in settled.busy:
+                if not batch[lease].in_transaction:
+                    # Somebody is deciding about this job right now. Not renewed: asked again soon.
+                    batch.pop(lease)
+            for hold in batch.values():
+                hold.renewed_at = asked_at
+
+    def _lost(self, hold: Hold, reason: str) -> None:
+        self.drop([hold])
+        if hold.lose(reason):
+            events.emit("lease_lost", job_id=hold.lease.job_id, token=hold.lease.fencing_token, reason=reason)
+
+
+def _version() -> str:
+    try:
+        return version("faultline-queue")
+    except PackageNotFoundError:
+        return "unknown"

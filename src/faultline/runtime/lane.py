@@ -1,0 +1,174 @@
+"""One queue in one worker: how much to claim, what runs, what waits. Never more runs at once than was asked for.
+
+Ahead of what runs it holds about as much as will be run in the next moments, measured by how fast jobs have been finishing:
+next to nothing for slow jobs, hundreds for fast ones. A lease that waits here is one that another worker could have had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.core.errors import FaultlineError
+from faultline.core.model import Bound
+from faultline.runtime.hold import Hold
+from faultline.store import queue
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from faultline.core.model import Lease
+    from faultline.store.database import AsyncDatabase
+
+AHEAD_SECONDS = 0.03
+CLAIM_MAX = 500
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 1.0
+_RATE_WINDOW = 0.1
+_RESET_SECONDS_MIN, _RESET_SHARE = 1.0, 20.0
+_PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
+
+
+class Lane:
+    """`start(hold)` runs a job; `took(holds)` is told of every lease before anything runs; `rests(lane, bool)` of sleep."""
+
+    def __init__(
+        self,
+        name: str,
+        concurrency: int,
+        *,
+        database: AsyncDatabase,
+        owner: Callable[[], str],
+        took: Callable[[list[Hold]], None],
+        start: Callable[[Lane, Hold], None],
+        rests: Callable[[Lane, bool], None],
+        chance: random.Random,
+    ) -> None:
+        self.name = name
+        self.concurrency = concurrency
+        self.running = 0
+        self.waiting: deque[Hold] = deque()
+        self._database = database
+        self._owner = owner
+        self._took = took
+        self._start = start
+        self._rests = rests
+        self._chance = chance
+        self._room = asyncio.Event()
+        self._hint = asyncio.Event()
+        self._bounds: dict[int, datetime] = {}
+        self._reset_at = 0.0
+        self._poll_seconds = POLL_SECONDS_MIN
+        self._rate = Rate()
+
+    async def run(self) -> None:
+        """Claim whenever there is room and rest while there is nothing to do. Ends only by being cancelled."""
+        pause = _PAUSE_MIN
+        while True:
+            wanted = self.wanted()
+            if wanted <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            try:
+                leases = await self._claim(wanted)
+            except FaultlineError as error:
+                events.emit("claim_failed", queue=self.name, error=str(error))
+                await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
+                pause = min(pause * 2, _PAUSE_MAX)
+                continue
+            pause = _PAUSE_MIN
+            if len(leases) < wanted:
+                await self._rest(found=bool(leases))
+            else:
+                self._rests(self, False)
+                self._poll_seconds = POLL_SECONDS_MIN
+
+    def wanted(self) -> int:
+        """How many jobs to claim now. Small amounts only when that is all there is room for."""
+        ahead = min(2 * CLAIM_MAX, int(self._rate.per_second * AHEAD_SECONDS))
+        free = self.concurrency - self.running + ahead - len(self.waiting)
+        enough = min(self.concurrency, ahead) // 4
+        return min(free, CLAIM_MAX) if free > enough else 0
+
+    def finished(self) -> None:
+        """A job has ended: start the next one and see whether to claim."""
+        self.running -= 1
+        self._rate.count(asyncio.get_running_loop().time())
+        self._fill()
+        if self.wanted() > 0:
+            self._room.set()
+
+    def hint(self, lowest: Bound | None) -> None:
+        """There may be work from this place on; from anywhere, without one."""
+        if lowest is None:
+            self._bounds.clear()
+        else:
+            for priority, run_at in self._bounds.items():
+                if priority >= lowest.priority and lowest.run_at < run_at:
+                    self._bounds[priority] = lowest.run_at
+        self._hint.set()
+
+    def give_back(self) -> list[Hold]:
+        """Take out what has not been started."""
+        unstarted, self.waiting = list(self.waiting), deque()
+        return unstarted
+
+    async def _claim(self, wanted: int) -> list[Lease]:
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        reset = asked_at >= self._reset_at
+        bounds = [] if reset else [Bound(priority, run_at) for priority, run_at in self._bounds.items()]
+        leases = await self._database.run(queue.claim(self.name, owner=self._owner(), max_jobs=wanted, bounds=bounds))
+        if reset:
+            # Bounds are a hint that must never hide work for long. A claim without them may be dear, so it is made rarely.
+            self._reset_at = loop.time() + max(_RESET_SECONDS_MIN, _RESET_SHARE * (loop.time() - asked_at))
+        for lease in leases:
+            self._bounds[lease.priority] = lease.next_run_at
+        if leases:
+            holds = [Hold(lease, asked_at) for lease in leases]
+            self._took(holds)
+            self.waiting.extend(holds)
+            self._fill()
+        return leases
+
+    def _fill(self) -> None:
+        while self.waiting and self.running < self.concurrency:
+            hold = self.waiting.popleft()
+            if hold.lost is None:
+                self.running += 1
+                self._start(self, hold)
+
+    async def _rest(self, *, found: bool) -> None:
+        """Wait for a hint, and no longer than a poll. The first polls come quickly, in case a hint was just missed."""
+        self._poll_seconds = POLL_SECONDS_MIN if found else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
+        self._rests(self, True)
+        try:
+            async with asyncio.timeout(self._poll_seconds * self._chance.uniform(0.75, 1.25)):
+                await self._hint.wait()
+        except TimeoutError:
+            pass
+        else:
+            self._poll_seconds = POLL_SECONDS_MIN
+        self._hint.clear()
+
+
+class Rate:
+    """How many jobs a second have been finishing, lately."""
+
+    def __init__(self) -> None:
+        self.per_second = 0.0
+        self._since = 0.0
+        self._finished = 0
+
+    def count(self, now: float) -> None:
+        self._finished += 1
+        passed = now - self._since
+        if passed >= _RATE_WINDOW:
+            # After a long silence the old rate says nothing.
+            weight = min(1.0, passed / (2 * _RATE_WINDOW))
+            self.per_second += weight * (self._finished / passed - self.per_second)
+            self._since, self._finished = now, 0

@@ -1,0 +1,81 @@
+"""Listen for wake-ups. A hint that arrives saves a poll; one that is lost costs at most a poll's wait.
+
+A dead connection is noticed and replaced; after every reconnect all queues are looked at, since hints may have been missed.
+Behind a transaction-mode pooler nobody can listen: then this says so once, and polling alone goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from faultline.core import events
+from faultline.core.errors import FaultlineError
+from faultline.core.model import Bound
+from faultline.store import jsontext
+from faultline.store.database import is_direct, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.store.database import AsyncDatabase
+
+_CHECK_SECONDS = 10.0
+_ANSWER_SECONDS = 5.0
+_PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
+
+
+class Notifier:
+    """Calls `on_work(queue, lowest)` or `on_cancel(job_id)` for every hint; `on_work(None, None)` means: look everywhere."""
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        *,
+        on_work: Callable[[str | None, Bound | None], None],
+        on_cancel: Callable[[UUID], None],
+    ) -> None:
+        self._database = database
+        self._on_work = on_work
+        self._on_cancel = on_cancel
+
+    async def run(self) -> None:
+        pause = _PAUSE_MIN
+        while True:
+            try:
+                with translated(self._database.dsn):
+                    if not await self._listen():
+                        return
+                pause = _PAUSE_MIN
+            except (FaultlineError, TimeoutError) as error:
+                events.emit("listener_lost", error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _PAUSE_MAX)
+
+    async def _listen(self) -> bool:
+        async with await self._database.connect() as connection:
+            cursor = await connection.execute("select pg_backend_pid()")
+            if not is_direct(connection, await cursor.fetchone()):
+                events.emit("polling_only", reason="a pooler stands between us and the server")
+                return False
+            await connection.execute("listen faultline")
+            self._on_work(None, None)
+            while True:
+                async for notice in connection.notifies(timeout=_CHECK_SECONDS):
+                    self._heard(notice.payload)
+                # Silence may be peace or a dead connection: ask.
+                async with asyncio.timeout(_ANSWER_SECONDS):
+                    await connection.execute("select 1")
+
+    def _heard(self, payload: str) -> None:
+        try:
+            hint = jsontext.decode(payload)
+            if "cancelled" in hint:
+                self._on_cancel(UUID(hint["cancelled"]))
+            else:
+                self._on_work(hint["queue"], Bound(hint["priority"], datetime.fromisoformat(hint["run_at"])))
+        except (ValueError, KeyError, TypeError):
+            # Anyone may notify on this channel. What makes no sense is no hint.
+            events.emit("hint_not_understood", payload=payload[:200])

@@ -1,0 +1,78 @@
+"""Threads for blocking tasks. One that never comes back is abandoned: it costs a thread, not a slot, and not the exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Threads:
+    """As many as are wanted at once, kept for the next call. Daemons: a stuck one does not hold the process up.
+
+    (concurrent.futures would: its threads are joined at exit, and a stuck one keeps its place for ever.)
+    """
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._idle = 0
+        self._count = 0
+
+    def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Call it in a thread. A future that is cancelled meanwhile does not stop the call: its outcome is dropped."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def call() -> None:
+            try:
+                result = context.run(function)
+            except BaseException as error:  # noqa: BLE001 - whatever a task raises is its outcome
+                _tell(loop, outcome, None, error)
+            else:
+                _tell(loop, outcome, result, None)
+
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._count += 1
+                threading.Thread(target=self._work, name=f"faultline-task-{self._count}", daemon=True).start()
+        self._calls.put(call)
+        return outcome
+
+    def close(self) -> None:
+        with self._lock:
+            for _ in range(self._idle):
+                self._calls.put(None)
+            self._idle = 0
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            with self._lock:
+                self._idle += 1
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[Any], result: object, error: BaseException | None
+) -> None:
+    def settle() -> None:
+        if outcome.done():
+            return
+        if error is None:
+            outcome.set_result(result)
+        elif isinstance(error, StopIteration):
+            # A future cannot carry it.
+            outcome.set_exception(RuntimeError(f"the task raised {error!r}"))
+        else:
+            outcome.set_exception(error)
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)

@@ -1,0 +1,214 @@
+"""A worker process: claims jobs, runs them, writes how they ended, and lets go in time.
+
+Data flows one way: lane (claims) → executor (runs) → completer (writes). The heartbeat keeps the leases meanwhile, the
+notifier brings hints, upkeep looks after everybody's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import secrets
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from faultline.core import events
+from faultline.core.errors import ConfigError, FaultlineError
+from faultline.runtime.batcher import Batcher
+from faultline.runtime.completer import Completer, Released
+from faultline.runtime.executor import Executor
+from faultline.runtime.heartbeat import Heartbeat
+from faultline.runtime.lane import Lane
+from faultline.runtime.notifier import Notifier
+from faultline.runtime.threads import Threads
+from faultline.runtime.upkeep import Retention, Upkeep
+from faultline.store import queue
+from faultline.store.database import AsyncDatabase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from uuid import UUID
+
+    from faultline.core.model import Bound
+    from faultline.runtime.client import Faultline
+    from faultline.runtime.hold import Hold
+
+_SETTLED_IN_SECONDS = 5.0
+
+
+class Worker:
+    """`async with app.worker(...)` runs one beside your program; `await worker.run()` until it is told to stop."""
+
+    def __init__(
+        self,
+        app: Faultline,
+        queues: Mapping[str, int],
+        *,
+        grace_seconds: float = 30.0,
+        retention: Retention | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        if not queues or any(concurrency < 1 for concurrency in queues.values()):
+            raise ConfigError("a worker needs at least one queue, each with a concurrency of at least 1: {'default': 50}")
+        self.id = secrets.token_urlsafe(9)
+        self._app = app
+        self._grace_seconds = grace_seconds
+        self._chance = chance or random.Random()  # noqa: S311 - jitter, no secret
+        self._calls = itertools.count(1)
+        self._stop = asyncio.Event()
+        self._jobs: dict[Hold, asyncio.Task[None]] = {}
+        self._idle = asyncio.Event()
+        self._connected_since: float | None = None
+        self._services: list[asyncio.Task[None]] = []
+        self._database = AsyncDatabase(app.dsn, connections_max=len(queues) + 8, for_worker=True)
+        self._threads = Threads()
+        self._heartbeat = Heartbeat(app.dsn, self.id, queues)
+        self._completer = Completer(self._database, self._settled)
+        self._executor = Executor(app, self._database, self._threads, self._chance)
+        self._marks: Batcher[tuple[Hold, asyncio.Future[bool]]] = Batcher(self._mark)
+        self._lanes = {name: self._lane(name, concurrency) for name, concurrency in queues.items()}
+        self._resting: frozenset[str] = frozenset()
+        self._upkeep = Upkeep(
+            self._database, settled_in=self._settled_in, retention=retention or Retention(), chance=self._chance
+        )
+        self._notifier = Notifier(self._database, on_work=self._hint, on_cancel=self._cancelled)
+
+    def stop(self) -> None:
+        """Claim nothing more, finish within the grace time, give the rest back."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        async with self:
+            await self._stop.wait()
+
+    async def __aenter__(self) -> Self:
+        await self._database.facts()
+        self._heartbeat.start()
+        loops = [*(lane.run() for lane in self._lanes.values()), self._notifier.run(), self._upkeep.run()]
+        self._services = [asyncio.create_task(loop) for loop in loops]
+        events.emit("worker_started", worker=self.id, queues=",".join(self._lanes))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._drain()
+        finally:
+            await asyncio.to_thread(self._heartbeat.stop)
+            self._threads.close()
+            await self._database.close()
+        events.emit("worker_exit", worker=self.id, reason="success")
+
+    def _lane(self, name: str, concurrency: int) -> Lane:
+        return Lane(
+            name,
+            concurrency,
+            database=self._database,
+            owner=lambda: f"{self.id}/{next(self._calls)}",
+            took=self._took,
+            start=self._begin,
+            rests=self._rests,
+            chance=self._chance,
+        )
+
+    # From claim to ending
+
+    def _took(self, holds: list[Hold]) -> None:
+        self._heartbeat.keep(holds)
+        for hold in holds:
+            events.emit("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
+
+    def _begin(self, lane: Lane, hold: Hold) -> None:
+        self._jobs[hold] = asyncio.create_task(self._work(lane, hold))
+
+    async def _work(self, lane: Lane, hold: Hold) -> None:
+        try:
+            if hold.lease.mark_start and not await self._marked(hold):
+                self._settled([hold])
+                return
+            ending = await self._executor.run(hold)
+            if ending is None:
+                self._settled([hold])
+            else:
+                self._completer.put(ending)
+        except asyncio.CancelledError:
+            # Told to stop, and the grace time is over.
+            self._completer.put(Released(hold))
+        finally:
+            self._jobs.pop(hold, None)
+            lane.finished()
+            if not self._jobs:
+                self._idle.set()
+
+    def _settled(self, holds: Sequence[Hold]) -> None:
+        self._heartbeat.drop(holds)
+
+    async def _marked(self, hold: Hold) -> bool:
+        """Put the start on record before it happens. False: the lease is lost, do not run."""
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._marks.put((hold, answer))
+        return await answer
+
+    async def _mark(self, asked: list[tuple[Hold, asyncio.Future[bool]]]) -> None:
+        try:
+            settled = await self._database.run(queue.mark_started([hold.lease for hold, _ in asked]))
+            refused = {refusal.lease for refusal in settled.stale} | set(settled.busy)
+        except FaultlineError as error:
+            # Not on record, so not to be run: the lease runs out and the attempt is given back.
+            events.emit("mark_failed", error=str(error))
+            refused = {hold.lease for hold, _ in asked}
+        for hold, answer in asked:
+            if not answer.done():
+                answer.set_result(hold.lease not in refused)
+
+    # Hints
+
+    def _hint(self, name: str | None, lowest: Bound | None) -> None:
+        for lane in self._lanes.values():
+            if name is None or lane.name == name:
+                lane.hint(lowest)
+
+    def _cancelled(self, job_id: UUID) -> None:
+        self._heartbeat.lose(job_id, "not_running")
+
+    def _rests(self, lane: Lane, rests: bool) -> None:  # noqa: FBT001
+        resting = self._resting | {lane.name} if rests else self._resting - {lane.name}
+        if resting != self._resting:
+            self._resting = resting
+            self._heartbeat.sleep_on(resting)
+
+    def _settled_in(self) -> bool:
+        """Others that are coming back from the same outage as we are must not be taken for dead."""
+        if not self._heartbeat.connected:
+            self._connected_since = None
+            return False
+        now = time.monotonic()
+        self._connected_since = self._connected_since or now
+        return now >= self._connected_since + _SETTLED_IN_SECONDS
+
+    # The end
+
+    async def _drain(self) -> None:
+        await _cancel(self._services)
+        unstarted = [hold for lane in self._lanes.values() for hold in lane.give_back()]
+        for hold in unstarted:
+            self._completer.put(Released(hold))
+        if self._jobs:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._grace_seconds):
+                    await self._idle.wait()
+        await _cancel(list(self._jobs.values()))
+        try:
+            async with asyncio.timeout(10):
+                await self._completer.flushed()
+        except TimeoutError:
+            events.emit("worker_gave_up", worker=self.id, reason="the database did not answer")
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    running = list(tasks)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
