@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from faultline.core.events import log_events as log_events
     from faultline.core.model import JobRecord as JobRecord
     from faultline.core.model import JobState as JobState
-    from faultline.core.model import Submission as Submission
     from faultline.runtime.client import Faultline as Faultline
     from faultline.runtime.handle import JobHandle as JobHandle
     from faultline.runtime.job import BlockingJob as BlockingJob
@@ -37,7 +36,7 @@ _HOME = {
         "KeyConflict OutcomeUnknown ResultTimeout SchemaError StaleLease"
     ),
     "core.events": "JsonLines log_events",
-    "core.model": "JobRecord JobState Submission",
+    "core.model": "JobRecord JobState",
     "runtime.client": "Faultline",
     "runtime.handle": "JobHandle",
     "runtime.job": "BlockingJob Job",

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -89,6 +92,10 @@ def test_run_at_is_a_moment_whatever_its_time_zone(app: Faultline, charge: Task[
         ({"lease": 0}, "lease must lie between 0.1"),
         ({"idempotency_key": ""}, "idempotency_key must be a text"),
         ({"idempotency_key": "k" * 501}, "501 characters"),
+        ({"lease": 10**400}, "lease must be a number"),
+        ({"keep_args": "no"}, "keep_args must be True or False"),
+        ({"id": '","task":"injected'}, "id must be a UUID"),
+        ({"run_at": datetime.min.replace(tzinfo=UTC)}, "outside the years 1971 to 9998"),
         ({"colour": "red"}, "unknown option colour; there are delay, "),
     ],
 )
@@ -192,7 +199,33 @@ def test_a_job_parameter_is_recognised_by_its_type_or_its_name(app: Faultline) -
     assert [list(task.signature.parameters) for task in (by_name, by_type, neither)] == [["x"]] * 3
 
 
+def test_a_parameter_may_be_named_self(app: Faultline) -> None:
+    @app.task
+    def about(self: str, name: str) -> None: ...
+
+    assert app.job(about.enqueue(self="me", name="you").id).args == {"self": "me", "name": "you"}
+
+
+def test_a_function_without_a_name_needs_one(app: Faultline) -> None:
+    nameless = functools.partial(print, "hello")
+
+    with pytest.raises(ConfigError, match="give the task one with name="):
+        app.task(nameless)
+
+
 # Bulk
+
+
+def test_large_keyed_bulks_in_opposite_order_do_not_deadlock(app: Faultline, charge: Task[Any, Any]) -> None:
+    """Several statements of one transaction: the keys must be taken in one order over all of them."""
+    bulk = [charge.options(idempotency_key=f"k{n:05}").bind(n) for n in range(5000)]
+
+    with ThreadPoolExecutor(2) as threads:
+        forward, backward = threads.map(app.enqueue_many, [bulk, bulk[::-1]])
+
+    assert [handle.id for handle in forward] == [handle.id for handle in backward][::-1]
+    assert app.job(forward[4321].id).args == {"order_id": 4321}
+    assert count(app) == 5000
 
 
 def test_many_jobs_of_several_tasks_are_enqueued_in_the_order_given(app: Faultline, charge: Task[Any, Any]) -> None:
@@ -312,6 +345,26 @@ def test_the_async_twins_do_the_same(app: Faultline, charge: Task[Any, Any]) -> 
 
 
 # Life
+
+
+def test_a_forked_child_does_not_talk_through_its_parents_connections(app: Faultline, charge: Task[Any, Any]) -> None:
+    charge.enqueue(0)
+    reading, writing = os.pipe()
+
+    child = os.fork()
+    if child == 0:
+        try:
+            seen = [app.job(charge.enqueue(n).id).args["order_id"] for n in range(100, 150)]
+            os.write(writing, b"ok" if seen == list(range(100, 150)) else b"crossed")
+        finally:
+            os._exit(0)
+    own = [app.job(charge.enqueue(n).id).args["order_id"] for n in range(50)]
+    os.waitpid(child, 0)
+
+    assert own == list(range(50))
+    assert os.read(reading, 10) == b"ok"
+    os.close(reading)
+    os.close(writing)
 
 
 def test_an_application_without_a_database_says_so_when_first_used(monkeypatch: pytest.MonkeyPatch) -> None:

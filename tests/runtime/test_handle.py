@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from faultline import DatabaseUnavailable, Faultline, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from faultline.store import queue as verbs
 from faultline.store.database import Database
 
 if TYPE_CHECKING:
@@ -83,6 +84,29 @@ def test_a_database_that_is_gone_is_not_waited_for(app: Faultline, work: Task[An
 
     with pytest.raises(DatabaseUnavailable):
         handle.result(20)
+
+
+def test_an_odd_result_does_not_keep_the_others_waiting(app: Faultline, queue: Driver, work: Task[Any, Any]) -> None:
+    odd, plain = work.enqueue(1), work.enqueue(2)
+    first, second = queue.claim()
+    queue.run(verbs.complete([first, second], ["1e400", "2"]))
+
+    assert odd.result(20) == str(10**400)
+    assert plain.result(20) == 2
+
+
+def test_an_error_of_any_kind_reaches_those_who_wait(app: Faultline, work: Task[Any, Any]) -> None:
+    handle = work.enqueue(1)
+
+    class Broken:
+        def run(self, _: object) -> None:
+            raise RuntimeError("unforeseen")
+
+    app.poller._database = Broken()  # type: ignore[assignment]  # noqa: SLF001
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="unforeseen"):
+            handle.result(20)
 
 
 def test_a_hundred_waiters_cost_one_query_a_round(app: Faultline, queue: Driver, work: Task[Any, Any]) -> None:

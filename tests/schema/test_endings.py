@@ -138,12 +138,39 @@ def test_recover_chooses_a_floor_far_above_anything_known(queue: Driver) -> None
 
 
 def test_recover_never_lowers_a_token(queue: Driver) -> None:
-    job_id = queue.enqueue()
+    waiting, running = queue.enqueue(), queue.enqueue(priority=-1)
     queue.run(verbs.recover(1000))
+    queue.claim_one()
 
     queue.run(verbs.recover(5))
 
-    assert queue.job(job_id).fencing_token == 1000
+    assert (queue.job(waiting).fencing_token, queue.job(running).fencing_token) == (1000, 1001)
+
+
+@pytest.mark.parametrize("floor", [-1, 2**63 - 1])
+def test_a_floor_that_leaves_tokens_no_room_to_grow_is_refused(queue: Driver, floor: int) -> None:
+    job_id = queue.enqueue()
+
+    with pytest.raises(JobRejected, match="floor"):
+        queue.run(verbs.recover(floor))
+
+    assert queue.job(job_id).fencing_token == 0
+
+
+def test_recover_waits_for_a_fenced_transaction_and_does_not_deadlock_with_it(queue: Driver, sessions: Sessions) -> None:
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+    worker, operator = sessions.open(), sessions.open()
+
+    worker.begin()
+    worker.do(lambda q: q.run(verbs.fence(lease)))
+    answer = operator.start(lambda q: q.run(verbs.recover()))
+    sessions.wait_until_blocked(operator, answer)
+    assert worker.do(lambda q: q.complete(lease)) == Settled()
+    worker.commit()
+
+    assert answer.result()[1:] == (0, 0)
+    assert queue.state(job_id) is JobState.SUCCEEDED
 
 
 # reconcile
@@ -221,6 +248,24 @@ def test_a_key_outlives_the_ledger_row_of_its_job(queue: Driver, clock: Clock) -
     (placed,) = queue.run(verbs.enqueue_many([Submission("t", idempotency_key="k")]))
 
     assert (placed.job_id, placed.created) == (job_id, False)
+
+
+@pytest.mark.parametrize("ending", ["failed", "succeeded"])
+def test_an_id_that_is_enqueued_again_after_it_was_pruned_never_sees_an_old_token(
+    queue: Driver, clock: Clock, ending: str
+) -> None:
+    job_id = queue.enqueue(id=uuid4())
+    queue.release(queue.claim_one())
+    last = queue.claim_one()
+    queue.complete(last) if ending == "succeeded" else queue.fail(last, then="fail")
+    clock.advance(1000)
+    queue.run(verbs.prune("ledger", older_than_seconds=60))
+    queue.run(verbs.prune("failed", older_than_seconds=60))
+
+    assert queue.enqueue(id=job_id) == job_id
+
+    assert queue.claim_one().fencing_token == 3
+    assert queue.broken_invariants() == []
 
 
 def test_pruning_the_journal(queue: Driver, clock: Clock) -> None:

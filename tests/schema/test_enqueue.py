@@ -69,7 +69,10 @@ def test_ids_made_by_the_database_are_in_the_order_of_time(queue: Driver) -> Non
         ({"task": "t", "delay_seconds": -1}, "delay is negative"),
         ({"task": "t", "delay_seconds": 1e12}, "longer than ten years"),
         ({"task": "t", "delay_seconds": 1, "run_at": "2030-01-01T00:00:00Z"}, "both a delay and a run_at"),
-        ({"task": "t", "run_at": "infinity"}, "not a finite time"),
+        ({"task": "t", "run_at": "infinity"}, "no time with a time zone"),
+        ({"task": "t", "run_at": "2030-01-01T00:00:00"}, "no time with a time zone"),
+        ({"task": "t", "run_at": "0044-03-15 00:00:00+00"}, "outside the years 1970 to 9998"),
+        ({"task": "t", "run_at": "20000-01-01 00:00:00Z"}, "outside the years 1970 to 9998"),
         ({"task": "t", "idempotency_key": ""}, "idempotency_key is empty"),
         ({"task": "t", "idempotency_key": "k" * 501}, "longer than 500"),
     ],
@@ -247,6 +250,42 @@ def test_a_submission_sent_again_while_its_job_is_completing_does_not_run_it_aga
     assert queue.broken_invariants() == []
 
 
+@pytest.mark.parametrize("second", [Submission("a", id=UUID(int=7)), Submission("b", id=UUID(int=7))])
+def test_an_id_stands_once_in_a_submission(queue: Driver, second: Submission) -> None:
+    with pytest.raises(JobRejected, match="the same id to two jobs"):
+        queue.run(verbs.enqueue_many([Submission("a", id=UUID(int=7)), second]))
+
+    assert queue.value("select count(*) from faultline.jobs") == 0
+
+
+def test_an_id_that_a_known_key_leads_away_from_is_not_lent_to_another_job(queue: Driver) -> None:
+    queue.enqueue("a", idempotency_key="k")
+
+    with pytest.raises(JobRejected, match="the same id to two jobs"):
+        queue.run(
+            verbs.enqueue_many([Submission("a", id=UUID(int=7), idempotency_key="k"), Submission("b", id=UUID(int=7))])
+        )
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_an_id_is_refused_where_a_finished_job_could_not_be_seen(queue: Driver, sessions: Sessions, level: str) -> None:
+    """The look into the ledger needs a fresh snapshot; such a transaction has only its old one."""
+    job_id = queue.enqueue(id=uuid4())
+    client = sessions.open()
+    client.begin(level)
+    client.connection.execute("select 1 from faultline.settings")
+    queue.complete(queue.claim_one())
+
+    with pytest.raises(JobRejected, match="only in READ COMMITTED"):
+        client.do(lambda q: q.enqueue(id=job_id))
+
+    client.rollback()
+    client.begin(level)
+    client.do(lambda q: q.enqueue())
+    client.commit()
+    assert queue.broken_invariants() == []
+
+
 def test_the_same_id_with_other_args_is_refused(queue: Driver) -> None:
     job_id = queue.enqueue(args={"n": 1}, id=uuid4())
 
@@ -312,20 +351,25 @@ def test_everyone_is_woken_by_an_enqueue_only_when_somebody_sleeps(queue: Driver
     assert '"queue" : "default", "priority" : -3' in notice.payload
 
 
-@pytest.mark.parametrize("how", ["said by the client", "the transaction has written before"])
-def test_a_job_that_will_appear_late_wakes_even_who_is_awake(queue: Driver, how: str) -> None:
+def test_a_job_that_will_appear_late_wakes_even_who_is_awake(queue: Driver) -> None:
     """It becomes visible at commit, below the bound of workers that have claimed past its time meanwhile."""
+    queue.connection.execute("listen faultline")
+    queue.connection.execute("select faultline.beat('w', 'host', 1, '0', '{default}', '{}')")
+
+    queue.run(verbs.enqueue_many([Submission("t")], appears_late=True))
+
+    assert len(list(queue.connection.notifies(timeout=0))) == 1
+
+
+def test_a_transaction_that_has_written_before_is_known_to_go_on(queue: Driver) -> None:
+    """All in one message to the server, so that no time passes by which it could be told from a single statement."""
     queue.connection.execute("listen faultline")
     queue.connection.execute("create table orders (n integer)")
     queue.connection.execute("select faultline.beat('w', 'host', 1, '0', '{default}', '{}')")
 
-    with queue.connection.transaction():
-        if how == "said by the client":
-            queue.run(verbs.enqueue_many([Submission("t")], appears_late=True))
-        else:
-            queue.connection.execute("insert into orders values (1)")
-        queue.enqueue()
-        queue.enqueue()
+    queue.connection.execute(
+        "begin; insert into orders values (1); select faultline.enqueue('t'); select faultline.enqueue('t'); commit"
+    )
 
     assert len(list(queue.connection.notifies(timeout=0))) == 1
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline.core.errors import JobRejected
+from faultline.core.errors import JobRejected, StaleLease
 from faultline.core.model import Failure, JobState, Reason, Settled, Submission
 from faultline.store import queue as verbs
+from faultline.store.database import translated
 from tests.driver import reasons
 from tests.schema.losses import LOSSES, taken_by_another
 
@@ -75,7 +76,63 @@ def test_a_refusal_tells_the_stale_and_the_current_token(queue: Driver, clock: C
     assert entry.detail == {"verb": verb, "reason": "token_mismatch", "stale_token": 1, "current_token": 2}
 
 
+def test_a_stale_and_a_good_lease_of_one_job_in_one_batch_are_told_apart(queue: Driver, clock: Clock) -> None:
+    job_id = queue.enqueue()
+    stale = queue.claim_one(worker="frozen")
+    clock.advance(31)
+    queue.reap()
+    good = queue.claim_one(worker="second")
+
+    for verb in (queue.renew, queue.mark_started, queue.complete):
+        assert [refusal.lease for refusal in verb(stale, good).stale] == [stale]
+
+    assert queue.state(job_id) is JobState.SUCCEEDED
+    assert len(queue.refusals(job_id)) == 3
+
+
+def test_a_lease_that_stands_twice_in_a_batch_is_written_once(queue: Driver) -> None:
+    queue.enqueue()
+    lease = queue.claim_one()
+
+    assert queue.renew(lease, lease) == Settled()
+    assert queue.complete(lease, lease) == Settled()
+    assert queue.value("select count(*) from faultline.journal") == 0
+
+
+@pytest.mark.parametrize(
+    "arrays", ["array[]::bigint[], array['w/1']", "array[null]::bigint[], array['w/1']", "array[1], array[null]"]
+)
+@pytest.mark.parametrize("verb", ["renew", "complete", "release", "mark_started"])
+def test_half_a_lease_is_bad_input(queue: Driver, verb: str, arrays: str) -> None:
+    job_id = queue.enqueue()
+    queue.claim_one()
+
+    with pytest.raises(JobRejected, match="arrays of one length without nulls"), translated():
+        queue.connection.execute(f"select faultline.{verb}(array['{job_id}']::uuid[], {arrays})".encode())
+
+
+def test_a_fence_without_a_token_is_refused(queue: Driver) -> None:
+    job_id = queue.enqueue()
+    queue.claim_one()
+
+    with pytest.raises(StaleLease, match="token_mismatch"), translated():
+        queue.connection.execute("select faultline.fence(%s, null, 'w/1')", (job_id,))
+
+
 # complete
+
+
+@pytest.mark.parametrize("results", ['{"total": 5}', "[]", "[1, 2]", "5"])
+def test_results_that_do_not_fit_the_leases_change_nothing(queue: Driver, results: str) -> None:
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+
+    with pytest.raises(JobRejected, match="one result for each lease"), translated():
+        queue.connection.execute(
+            "select faultline.complete(array[%s]::uuid[], array[1], array[%s], %s::jsonb)", (job_id, lease.owner, results)
+        )
+
+    assert queue.state(job_id) is JobState.RUNNING
 
 
 def test_completing_moves_the_job_into_the_ledger_once(queue: Driver) -> None:

@@ -26,6 +26,7 @@ def test_an_expired_lease_is_taken_back_and_the_job_keeps_its_place(queue: Drive
     lease = queue.claim_one()
     clock.advance(30)
     queue.enqueue()
+    clock.advance(1)
 
     (reaped,) = queue.reap()
 
@@ -286,6 +287,33 @@ def _reap_when_noticed(queue: Driver) -> list[Reaped]:
         if reaped:
             return reaped
     raise AssertionError("the worker's death was never noticed")
+
+
+def test_a_dead_workers_job_whose_row_is_locked_comes_back_later(
+    queue: Driver, sessions: Sessions, clock: Clock, job_of_w: UUID
+) -> None:
+    """Killed inside a statement: its heartbeat's session is gone, the one with the lock on the row is not yet."""
+    beat(queue)
+    lease = queue.claim_one(worker="w")
+    lingering = sessions.open()
+    lingering.begin()
+    lingering.do(lambda q: q.run(verbs.fence(lease)))
+    clock.advance(60)
+
+    assert queue.reap() == []
+    lingering.rollback()
+
+    assert [job.job_id for job in queue.reap()] == [job_of_w]
+    assert queue.value("select count(*) from faultline.workers") == 0
+
+
+def test_a_worker_that_reaps_on_its_own_session_does_not_bury_itself(queue: Driver, clock: Clock, job_of_w: UUID) -> None:
+    hold_lock(queue)
+    beat(queue)
+    queue.claim_one(worker="w")
+    clock.advance(60)
+
+    assert queue.reap() == []
 
 
 def test_a_silent_worker_whose_session_lives_is_not_dead(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -12,7 +13,8 @@ from psycopg.conninfo import make_conninfo
 from faultline.core import errors
 from faultline.core.model import Submission
 from faultline.store import queue, views
-from faultline.store.database import AsyncDatabase, Database
+from faultline.store.database import AsyncDatabase, Database, run_on
+from faultline.store.pool import NoConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,6 +138,81 @@ def test_an_answer_that_is_lost_again_and_again_is_given_up_after_three_sends(
 
     assert cut.times_left == 96
     assert killer.execute("select count(*) from faultline.jobs").fetchone() == (1,)
+
+
+def test_a_large_submission_whose_commit_got_no_answer_is_sent_again_as_a_whole(
+    database: Database, killer: psycopg.Connection
+) -> None:
+    parts = [queue.enqueue_many([Submission("t", id=uuid4()) for _ in range(50)]) for _ in range(3)]
+
+    answers = database.run_all([*parts[:2], Cut(parts[2], killer, "after").build()])
+
+    assert [len(answer) for answer in answers] == [50, 50, 50]
+    assert killer.execute("select count(*) from faultline.jobs").fetchone() == (150,)
+
+
+def test_failing_to_connect_again_after_a_lost_answer_is_an_unknown_outcome(
+    database: Database, killer: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the second send says that it could not connect. The first may have happened."""
+    database.run(views.job(uuid4()))
+    cut = Cut(queue.enqueue_many([Submission("t", id=uuid4())]), killer, "after")
+    pool = database._open_pool()  # noqa: SLF001
+    connections = iter([pool.connection()])
+
+    def connection() -> Any:
+        try:
+            return next(connections)
+        except StopIteration:
+            raise NoConnection from None
+
+    monkeypatch.setattr(pool, "connection", connection)
+
+    with pytest.raises(errors.OutcomeUnknown):
+        database.run(cut.build())
+
+
+def test_a_pool_that_gives_no_connection_wrote_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.run(views.job(uuid4()))
+
+    def connection() -> Any:
+        raise NoConnection
+
+    monkeypatch.setattr(database._open_pool(), "connection", connection)  # noqa: SLF001
+
+    with pytest.raises(errors.DatabaseUnavailable, match="nothing was sent"):
+        database.run(queue.enqueue_many([Submission("t", id=uuid4())]))
+
+
+@pytest.mark.parametrize(("autocommit", "error"), [(True, errors.OutcomeUnknown), (False, errors.DatabaseUnavailable)])
+def test_a_callers_connection_that_is_lost(dsn: str, killer: psycopg.Connection, autocommit: bool, error: Any) -> None:  # noqa: FBT001
+    with contextlib.closing(psycopg.connect(dsn, autocommit=autocommit)) as connection:
+        connection.execute("select 1")
+        statement = Cut(queue.enqueue_many([Submission("t")]), killer, "after").build()
+
+        with pytest.raises(error):
+            run_on(connection, statement)
+
+
+def test_a_servers_default_isolation_does_not_change_what_the_client_does(dsn: str, killer: psycopg.Connection) -> None:
+    killer.execute(f"alter database \"{killer.info.dbname}\" set default_transaction_isolation = 'serializable'".encode())
+
+    with contextlib.closing(Database(dsn)) as database:
+        database.run(queue.enqueue_many([Submission("t", id=uuid4())]))
+        with database.connection() as connection:
+            assert connection.execute("show transaction_isolation").fetchone() == ("read committed",)
+
+
+def test_many_event_loops_do_not_leave_their_connections_behind(dsn: str, killer: psycopg.Connection) -> None:
+    database = AsyncDatabase(dsn)
+    for _ in range(12):
+        asyncio.run(database.run(views.job(uuid4())))
+
+    count = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    give_up = time.monotonic() + 20
+    while (row := killer.execute(count).fetchone()) and row[0] > 3:
+        assert time.monotonic() < give_up  # a closed connection's backend goes a moment later
+    asyncio.run(database.close())
 
 
 def test_async_lost_answers_are_asked_for_too(dsn: str, killer: psycopg.Connection) -> None:

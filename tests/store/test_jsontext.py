@@ -9,6 +9,9 @@ import pytest
 from faultline.core.errors import JobRejected
 from faultline.store import jsontext
 
+CYCLE: dict[str, Any] = {}
+CYCLE["self"] = CYCLE
+
 
 @pytest.mark.parametrize(
     ("value", "fault"),
@@ -25,6 +28,7 @@ from faultline.store import jsontext
         ({"x": datetime.now(UTC)}, "x is a datetime"),
         ({"x": {1: 2}}, "x has the key 1, which is no text"),
         ({"x": object()}, "x is a object"),
+        (CYCLE, "nested too deeply, or contains itself"),
     ],
 )
 def test_what_is_no_json_is_refused_with_its_place(value: Any, fault: str) -> None:

@@ -69,15 +69,38 @@ def test_roles_that_another_database_is_just_creating_are_waited_for() -> None:
         assert answer.result() == ["0001_tables", "definitions"]
 
 
-def test_a_failed_migration_leaves_nothing_behind(connection: psycopg.Connection) -> None:
+@pytest.mark.parametrize("thing", ["table faultline.orders (n integer)", "function faultline.f() returns int return 1"])
+def test_a_schema_that_is_not_ours_is_left_alone(connection: psycopg.Connection, thing: str) -> None:
     connection.execute("create schema faultline")
-    connection.execute("create table faultline.ledger (mine integer)")
+    connection.execute(f"create {thing}".encode())
 
-    with pytest.raises(psycopg.errors.DuplicateTable):
+    with pytest.raises(errors.SchemaError, match="a schema faultline that Faultline did not make"):
         migrate.migrate(connection)
 
-    tables = connection.execute("select tablename from pg_tables where schemaname = 'faultline'").fetchall()
-    assert tables == [("ledger",)]
+    count = "select (select count(*) from pg_tables where schemaname = 'faultline') + count(*) from pg_proc"
+    assert connection.execute(f"{count} where pronamespace = 'faultline'::regnamespace".encode()).fetchone() == (1,)
+
+
+def test_a_schema_that_somebody_else_made_does_not_get_our_rights(connection: psycopg.Connection, empty_dsn: str) -> None:
+    """A trigger on its migrations table would run as whoever migrates."""
+    connection.execute("create role mallory_of_the_test login")
+    try:
+        connection.execute(f'grant create on database "{connection.info.dbname}" to mallory_of_the_test'.encode())
+        with psycopg.connect(empty_dsn, user="mallory_of_the_test", autocommit=True) as mallory:
+            mallory.execute("create schema faultline")
+
+        with pytest.raises(errors.SchemaError, match="belongs to mallory_of_the_test"):
+            migrate.migrate(connection)
+    finally:
+        connection.execute("drop owned by mallory_of_the_test cascade")
+        connection.execute("drop role mallory_of_the_test")
+
+
+@pytest.mark.parametrize("setting", ["isolation = 'serializable'", "read_only = on"])
+def test_a_databases_defaults_do_not_get_in_the_way(connection: psycopg.Connection, empty_dsn: str, setting: str) -> None:
+    connection.execute(f'alter database "{connection.info.dbname}" set default_transaction_{setting}'.encode())
+
+    test_migrating_from_four_places_at_once_does_it_once(empty_dsn)
 
 
 def test_changed_functions_are_replaced(connection: psycopg.Connection) -> None:

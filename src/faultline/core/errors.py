@@ -14,6 +14,7 @@ FaultlineError
 ├── StaleLease        (FL001)   the lease is lost; nothing was written
 ├── IllegalTransition (FL002)   the job is not in a state that allows this
 ├── JobNotFound       (FL004)   no such job
+├── UnreadableJson              the database holds JSON that Python cannot read
 ├── JobFailed                   `result()` of a job that failed
 ├── JobCancelled                `result()` of a job that was cancelled
 ├── ResultTimeout               `result()` waited long enough
@@ -90,6 +91,10 @@ class IllegalTransition(FaultlineError):
 
 class JobNotFound(FaultlineError, LookupError):
     sqlstate = "FL004"
+
+
+class UnreadableJson(FaultlineError):
+    pass
 
 
 class JobFailed(FaultlineError):

@@ -77,6 +77,8 @@ class Lease:
     created_at: datetime
     lease_seconds: float
     idempotency_key: str
+    #: Why its arguments cannot be read; None if they can. A job that SQL enqueued may hold what Python cannot.
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
@@ -63,6 +65,7 @@ class Faultline:
         self._opening = threading.Lock()
         self._server: embedded.Server | None = None
         self.tasks: dict[str, Task[..., Any]] = {}
+        os.register_at_fork(after_in_child=_weakly(self._after_fork))
 
     @overload
     def task(self, fn: Callable[Concatenate[Job, P], Awaitable[R]], /) -> Task[P, R]: ...
@@ -94,7 +97,10 @@ class Faultline:
         """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`."""
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            task_name = name or function.__qualname__.rsplit("<locals>.", 1)[-1]
+            own_name = getattr(function, "__qualname__", None)
+            if name is None and own_name is None:
+                raise ConfigError(f"{function!r} has no name of its own; give the task one with name=...")
+            task_name = name or str(own_name).rsplit("<locals>.", 1)[-1]
             if task_name in self.tasks:
                 raise ConfigError(f"there is a task named {task_name} already; give this one another name with name=...")
             plain: Task[..., Any] = Task(self, function, task_name, Options(), timeout=timeout, backoff=backoff)
@@ -108,25 +114,30 @@ class Faultline:
         self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
     ) -> list[JobHandle[Any]]:
         """Enqueue many jobs, all or none: `app.enqueue_many(charge.bind(order) for order in orders)`."""
+        jobs, places = _in_key_order(list(submissions))
         if conn is not None:
-            statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(list(submissions))]
+            statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
             placed = [p for statement in statements for p in run_on(conn, statement)]
+        elif jobs:
+            placed = [p for answer in self.database.run_all(self._statements(jobs, self.database.facts())) for p in answer]
         else:
-            statements = self._statements(list(submissions), self.database.facts())
-            placed = [p for answer in self.database.run_all(statements) for p in answer]
-        return self._handles(placed)
+            placed = []
+        return self._handles(placed, places)
 
     async def aenqueue_many(
         self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
     ) -> list[JobHandle[Any]]:
         """`enqueue_many` for async programs."""
+        jobs, places = _in_key_order(list(submissions))
         if conn is not None:
-            statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(list(submissions))]
+            statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
             placed = [p for statement in statements for p in await arun_on(conn, statement)]
-        else:
-            statements = self._statements(list(submissions), await self.async_database.facts())
+        elif jobs:
+            statements = self._statements(jobs, await self.async_database.facts())
             placed = [p for answer in await self.async_database.run_all(statements) for p in answer]
-        return self._handles(placed)
+        else:
+            placed = []
+        return self._handles(placed, places)
 
     def cancel(self, job_id: UUID, reason: str | None = None) -> JobState:
         """Stop a job for good, queued or running. Raises `IllegalTransition` when it has ended already."""
@@ -208,6 +219,15 @@ class Faultline:
             await self.async_database.close()
         self.close()
 
+    def _after_fork(self) -> None:
+        """A forked child must not talk through its parent's sockets: answers would be crossed. It connects anew."""
+        for name in ("database", "async_database", "poller"):
+            inherited = self.__dict__.pop(name, None)
+            if inherited is not None:
+                # Kept, so that nothing of it is closed here: the sockets are the parent's.
+                _inherited.append(inherited)
+        self._opening = threading.Lock()
+
     def __enter__(self) -> Self:
         return self
 
@@ -242,10 +262,24 @@ class Faultline:
             self._ids = Ids(lambda: offset + time.monotonic())
         return self._ids
 
-    def _handles(self, placed: Sequence[Placed]) -> list[JobHandle[Any]]:
-        for place in placed:
-            events.emit("job_enqueued", job_id=place.job_id, created=place.created)
-        return [JobHandle(self, place.job_id, created=place.created) for place in placed]
+    def _handles(self, placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:
+        """Handles in the order in which the jobs were given."""
+        for one in placed:
+            events.emit("job_enqueued", job_id=one.job_id, created=one.created)
+        answers = dict(zip(places, placed, strict=True))
+        return [JobHandle(self, answers[n].job_id, created=answers[n].created) for n in range(len(placed))]
+
+
+def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], list[int]]:
+    """The jobs as they are to be sent, and the place of each in the order given.
+
+    A statement takes its keys in order; a submission of several statements must do so as a whole, or two such submissions
+    with the same keys in opposite order deadlock.
+    """
+    places = list(range(len(submissions)))
+    if len(submissions) > _BATCH_JOBS_MAX and any(job.idempotency_key is not None for job in submissions):
+        places.sort(key=lambda n: submissions[n].idempotency_key or "")
+    return [submissions[n] for n in places], places
 
 
 def batches(submissions: list[Submission]) -> list[list[Submission]]:
@@ -259,6 +293,21 @@ def batches(submissions: list[Submission]) -> list[list[Submission]]:
             size = len(submission.args)
         split[-1].append(submission)
     return split if submissions else []
+
+
+_inherited: list[object] = []
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """An application that nobody uses any more must not be kept alive by the hook."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        alive = reference()
+        if alive is not None:
+            alive()
+
+    return call
 
 
 def _found(job_id: UUID, record: JobRecord | None) -> JobRecord:

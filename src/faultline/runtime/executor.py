@@ -50,6 +50,8 @@ class Executor:
         if task is None:
             known = ", ".join(sorted(self._app.tasks)) or "none"
             return Failed(hold, Failure(f"no task named {lease.task} is registered in this worker; there are: {known}"))
+        if lease.fault is not None:
+            return self._failed(hold, task, lease.fault)
         try:
             task.signature.bind(**lease.args)
         except TypeError as error:

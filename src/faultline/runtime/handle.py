@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from faultline.core.errors import FaultlineError, JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from faultline.core.model import JobRecord, JobState
 from faultline.runtime.options import seconds
 from faultline.store import views
@@ -112,7 +112,7 @@ class Poller:
             return False
         try:
             ended, known = self._database.run(views.endings(asked))
-        except FaultlineError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             self._tell(asked, error)
             return True
         for ending in ended:
@@ -133,12 +133,12 @@ class Poller:
                 if self._awaited and self._changed.wait(pause):
                     pause = self._seconds_min
 
-    def _tell(self, job_ids: list[UUID], outcome: Ending | FaultlineError) -> None:
+    def _tell(self, job_ids: list[UUID], outcome: Ending | Exception) -> None:
         with self._changed:
             told = [future for job_id in job_ids for future in self._awaited.pop(job_id, [])]
         for future in told:
             if future.set_running_or_notify_cancel():
-                if isinstance(outcome, FaultlineError):
+                if isinstance(outcome, Exception):
                     future.set_exception(outcome)
                 else:
                     future.set_result(outcome)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from uuid import UUID
 
 from faultline.core.errors import JobRejected
-
-if TYPE_CHECKING:
-    from uuid import UUID
 
 Duration = float | timedelta
 
@@ -21,6 +18,7 @@ PRIORITY_MAX = 1000
 ATTEMPTS_MAX = 1000
 LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = 0.1, 86_400.0
 DELAY_SECONDS_MAX = 315_360_000.0
+FIRST_YEAR, LAST_YEAR = 1971, 9999
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,10 @@ class Options:
         _check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
         check_seconds("delay", self.delay, 0.0, DELAY_SECONDS_MAX)
         check_seconds("lease", self.lease, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
+        if self.id is not None and not isinstance(self.id, UUID):
+            raise JobRejected(f"id must be a UUID, not {self.id!r}")
+        if self.keep_args is not None and not isinstance(self.keep_args, bool):
+            raise JobRejected(f"keep_args must be True or False, not {self.keep_args!r}")
         if self.run_at is not None:
             if not isinstance(self.run_at, datetime):
                 raise JobRejected(f"run_at must be a datetime, not {self.run_at!r}")
@@ -52,6 +54,8 @@ class Options:
                     f"run_at {self.run_at.isoformat()} has no time zone; say which time is meant, "
                     "for example with datetime.now(timezone.utc) + timedelta(...)"
                 )
+            if not FIRST_YEAR <= self.run_at.year < LAST_YEAR:
+                raise JobRejected(f"run_at {self.run_at.isoformat()} lies outside the years {FIRST_YEAR} to {LAST_YEAR - 1}")
             if self.delay is not None:
                 raise JobRejected("a job has a delay or a run_at, not both")
 
@@ -83,7 +87,14 @@ def check_seconds(name: str, value: Duration | None, least: float, most: float) 
     if value is None:
         return
     number = seconds(value)
-    if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
+    if not isinstance(number, int | float) or isinstance(number, bool) or not _is_finite(number):
         raise JobRejected(f"{name} must be a number of seconds or a timedelta, not {value!r}")
     if not least <= number <= most:
         raise JobRejected(f"{name} must lie between {least:g} and {most:g} seconds, not {number:g}")
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an integer beyond what a float can say
+        return False

@@ -65,7 +65,7 @@ class Task(Generic[P, R]):
         self._options = options
         self.signature, self.takes_job = _enqueued_signature(fn, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
 
     @property
@@ -84,26 +84,26 @@ class Task(Generic[P, R]):
         options = replace(self._options, **words)
         return Task(self._app, self.fn, self.name, options, timeout=self.timeout_seconds, backoff=self.backoff)
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """One job for `enqueue_many`, with its arguments checked."""
         return self._submission(args, kwargs)
 
     @overload
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
     @overload
-    def enqueue(self, *args: Any, conn: Connection[Any], **kwargs: Any) -> JobHandle[R]: ...
+    def enqueue(self, /, *args: Any, conn: Connection[Any], **kwargs: Any) -> JobHandle[R]: ...
     def enqueue(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
-        self, *args: Any, conn: Connection[Any] | None = None, **kwargs: Any
+        self, /, *args: Any, conn: Connection[Any] | None = None, **kwargs: Any
     ) -> JobHandle[R]:
         """Make a job. With `conn` it joins the transaction of that psycopg connection and exists once that commits."""
         return self._app.enqueue_many([self._submission(args, kwargs)], conn=conn)[0]
 
     @overload
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
     @overload
-    async def aenqueue(self, *args: Any, conn: AsyncConnection[Any], **kwargs: Any) -> JobHandle[R]: ...
+    async def aenqueue(self, /, *args: Any, conn: AsyncConnection[Any], **kwargs: Any) -> JobHandle[R]: ...
     async def aenqueue(  # type: ignore[misc]  # likewise
-        self, *args: Any, conn: AsyncConnection[Any] | None = None, **kwargs: Any
+        self, /, *args: Any, conn: AsyncConnection[Any] | None = None, **kwargs: Any
     ) -> JobHandle[R]:
         """`enqueue` for async programs."""
         return (await self._app.aenqueue_many([self._submission(args, kwargs)], conn=conn))[0]

@@ -28,6 +28,8 @@ class Threads:
         """Call it in a thread. A future that is cancelled meanwhile does not stop the call: its outcome is dropped."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
+        # Looked at here once, so that an outcome which nobody waits for any more is not complained about.
+        outcome.add_done_callback(lambda future: future.cancelled() or future.exception())
         context = contextvars.copy_context()
 
         def call() -> None:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from faultline.store.database import AsyncDatabase
 
 REAP_SECONDS = 1.0
-TIDY_SECONDS = 60.0
+PRUNE_SECONDS = 60.0
+#: Only a restore or somebody's own SQL makes it necessary, and it looks at every open job.
+RECONCILE_SECONDS = 3600.0
 _BITE_ROWS = 1000
 _BITES_MAX = 20
 _DAY = 86_400.0
@@ -46,7 +48,7 @@ class Upkeep:
         self._settled_in = settled_in
         self._retention = retention
         self._chance = chance
-        self._tidied_at = 0.0
+        self._pruned_at = self._reconciled_at = -RECONCILE_SECONDS
 
     async def run(self) -> None:
         while True:
@@ -58,9 +60,12 @@ class Upkeep:
         now = asyncio.get_running_loop().time()
         try:
             await self.reap()
-            if now >= self._tidied_at + TIDY_SECONDS:
-                self._tidied_at = now
-                await self.tidy()
+            if now >= self._pruned_at + PRUNE_SECONDS:
+                self._pruned_at = now
+                await self.prune()
+            if now >= self._reconciled_at + RECONCILE_SECONDS:
+                self._reconciled_at = now
+                await self.reconcile()
         except FaultlineError as error:
             events.emit("upkeep_failed", error=str(error))
 
@@ -74,9 +79,11 @@ class Upkeep:
                 reason=reaped.reason,
             )
 
-    async def tidy(self) -> None:
+    async def reconcile(self) -> None:
         for job_id in await self._database.run(queue.reconcile()):
             events.emit("job_reconciled", job_id=job_id)
+
+    async def prune(self) -> None:
         for what in ("ledger", "failed", "journal", "keys"):
             age = getattr(self._retention, what)
             for _ in range(_BITES_MAX):

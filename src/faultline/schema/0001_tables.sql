@@ -80,7 +80,7 @@ create table faultline.ledger (
   constraint token_positive check (fencing_token >= 1)
 );
 -- Nearly free to keep, and enough to find old rows: the table fills in the order of time.
-create index ledger_finished on faultline.ledger using brin (finished_at) with (pages_per_range = 32);
+create index ledger_finished on faultline.ledger using brin (finished_at) with (pages_per_range = 32, autosummarize = on);
 
 -- What went wrong on the way. A job that simply succeeds writes nothing here.
 create table faultline.journal (
@@ -96,7 +96,7 @@ create table faultline.journal (
   ))
 );
 create index journal_job on faultline.journal (job_id, id);
-create index journal_at on faultline.journal using brin (at) with (pages_per_range = 32);
+create index journal_at on faultline.journal using brin (at) with (pages_per_range = 32, autosummarize = on);
 
 -- Named effects inside a job, once per job, whichever attempt did them.
 create table faultline.steps (
@@ -118,7 +118,7 @@ create table faultline.keys (
   created_at timestamptz not null,
   constraint sane_key check (length(key) between 1 and 500)
 );
-create index keys_created on faultline.keys using brin (created_at) with (pages_per_range = 32);
+create index keys_created on faultline.keys using brin (created_at) with (pages_per_range = 32, autosummarize = on);
 
 -- One row per worker process. It is beaten every second, so it must stay on its page.
 create table faultline.workers (
@@ -134,10 +134,12 @@ create table faultline.workers (
   constraint sane_id check (length(id) between 1 and 100 and position('/' in id) = 0)
 ) with (fillfactor = 50);
 
--- Limits that hold for every client, whatever it was told. One row.
+-- What holds for every client, whatever it was told. One row.
 create table faultline.settings (
   only_row boolean primary key default true check (only_row),
-  args_bytes_max integer not null default 1048576 check (args_bytes_max between 1024 and 67108864)
+  args_bytes_max integer not null default 1048576 check (args_bytes_max between 1024 and 67108864),
+  -- The highest token of any job that was pruned.
+  token_floor bigint not null default 0 check (token_floor >= 0)
 );
 insert into faultline.settings default values;
 

@@ -13,8 +13,12 @@ $$;
 create or replace trigger starts_queued
 before insert on faultline.open_jobs
 for each row
-when (new.state <> 'queued' or new.fencing_token <> 0 or new.attempt <> 0)
-execute function faultline.refuse_change('a job begins queued, with token 0 and no attempt');
+when (
+  new.state <> 'queued'
+  or new.attempt <> 0
+  or (new.fencing_token <> 0 and coalesce(current_setting('faultline.verb', true), '') <> 'enqueue')
+)
+execute function faultline.refuse_change('a job begins queued, with no attempt and no token of its own');
 
 create or replace trigger legal_transition
 before update on faultline.open_jobs

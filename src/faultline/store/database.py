@@ -10,27 +10,26 @@ import asyncio
 import contextlib
 import json
 import threading
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
-import psycopg_pool
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from faultline.core import errors
 from faultline.core.config import without_password
 from faultline.store import migrate
+from faultline.store.pool import CONNECT_SECONDS, AsyncPool, NoConnection, Pool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from datetime import datetime
 
     from faultline.store.queue import Statement
 
 T = TypeVar("T")
 
-_CONNECT_SECONDS = 10
 _SENDS_MAX = 3
 _SETTINGS: dict[str, Any] = {
     "autocommit": True,
@@ -68,7 +67,7 @@ class Database:
         self.dsn = dsn
         self._connections_max = connections_max
         self._lock = threading.Lock()
-        self._pool: psycopg_pool.ConnectionPool[psycopg.Connection] | None = None
+        self._pool: Pool | None = None
         self._facts: Facts | None = None
 
     def facts(self) -> Facts:
@@ -80,26 +79,25 @@ class Database:
 
     def run(self, statement: Statement[T]) -> T:
         """Send one statement and commit it."""
-        self.facts()
-        for sends_left in reversed(range(_SENDS_MAX)):
-            pool = self._open_pool()
-            with translated(self.dsn), _lost_answer(statement, sends_left), pool.connection() as connection:
-                return statement.read(connection.execute(statement.sql.encode(), statement.params).fetchall())
-            pool.check()
-        raise AssertionError("the last send either answers or raises")
+        return self.run_all([statement])[0]
 
-    def run_all(self, statements: list[Statement[T]]) -> list[T]:
+    def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
         """Send several statements in one transaction: all take effect or none."""
-        if len(statements) == 1:
-            return [self.run(statements[0])]
         self.facts()
-        with translated(self.dsn), self._open_pool().connection() as connection, connection.transaction():
-            return [run_on(connection, statement) for statement in statements]
+        answer = _Answer(statements)
+        while answer.to_be_sent():
+            pool = self._open_pool()
+            with translated(self.dsn), answer, pool.connection() as connection:
+                with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
+                    rows = [connection.execute(s.sql.encode(), s.params).fetchall() for s in statements]
+                return [s.read(found) for s, found in zip(statements, rows, strict=True)]
+            pool.drop_idle()
+        raise AssertionError("the last send either answers or raises")
 
     def connect(self) -> psycopg.Connection:
         """Open a connection of one's own, outside the pool."""
         with translated(self.dsn):
-            return psycopg.connect(self.dsn, connect_timeout=_CONNECT_SECONDS, **_SETTINGS)
+            return psycopg.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[psycopg.Connection]:
@@ -114,18 +112,17 @@ class Database:
         if pool is not None:
             pool.close()
 
-    def _open_pool(self) -> psycopg_pool.ConnectionPool[psycopg.Connection]:
+    def _open(self) -> psycopg.Connection:
+        connection = psycopg.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+        settings = _settings_wanted(connection, connection.execute(_ABOUT_SESSION).fetchone(), for_worker=False)
+        if settings:
+            connection.execute(settings)
+        return connection
+
+    def _open_pool(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = psycopg_pool.ConnectionPool(
-                    self.dsn,
-                    kwargs=_SETTINGS,
-                    min_size=1,
-                    max_size=self._connections_max,
-                    timeout=_CONNECT_SECONDS,
-                    open=True,
-                    name="faultline",
-                )
+                self._pool = Pool(self._open, self._connections_max)
             return self._pool
 
 
@@ -135,10 +132,8 @@ class AsyncDatabase:
     def __init__(self, dsn: str, *, connections_max: int = 10, for_worker: bool = False) -> None:
         self.dsn = dsn
         self._connections_max = connections_max
-        self._configure = _set_up_for_worker if for_worker else None
-        self._pools: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection]
-        ] = weakref.WeakKeyDictionary()
+        self._for_worker = for_worker
+        self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
         self._facts: Facts | None = None
 
     async def facts(self) -> Facts:
@@ -149,55 +144,57 @@ class AsyncDatabase:
         return self._facts
 
     async def run(self, statement: Statement[T]) -> T:
-        await self.facts()
-        for sends_left in reversed(range(_SENDS_MAX)):
-            pool = await self._open_pool()
-            with translated(self.dsn), _lost_answer(statement, sends_left):
-                async with pool.connection() as connection:
-                    cursor = await connection.execute(statement.sql.encode(), statement.params)
-                    return statement.read(await cursor.fetchall())
-            await pool.check()
-        raise AssertionError("the last send either answers or raises")
+        return (await self.run_all([statement]))[0]
 
-    async def run_all(self, statements: list[Statement[T]]) -> list[T]:
-        if len(statements) == 1:
-            return [await self.run(statements[0])]
+    async def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
         await self.facts()
-        with translated(self.dsn):
-            async with (await self._open_pool()).connection() as connection, connection.transaction():
-                return [await arun_on(connection, statement) for statement in statements]
+        answer = _Answer(statements)
+        while answer.to_be_sent():
+            pool = self._open_pool()
+            with translated(self.dsn), answer:
+                async with pool.connection() as connection:
+                    async with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
+                        rows = [await (await connection.execute(s.sql.encode(), s.params)).fetchall() for s in statements]
+                    return [s.read(found) for s, found in zip(statements, rows, strict=True)]
+            await pool.drop_idle()
+        raise AssertionError("the last send either answers or raises")
 
     async def connect(self) -> psycopg.AsyncConnection:
         with translated(self.dsn):
-            return await psycopg.AsyncConnection.connect(self.dsn, connect_timeout=_CONNECT_SECONDS, **_SETTINGS)
+            return await psycopg.AsyncConnection.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
         await self.facts()
         with translated(self.dsn):
-            async with (await self._open_pool()).connection() as connection:
+            async with self._open_pool().connection() as connection:
                 yield connection
 
     async def close(self) -> None:
+        self._forget_closed_loops()
         pool = self._pools.pop(asyncio.get_running_loop(), None)
         if pool is not None:
             await pool.close()
 
-    async def _open_pool(self) -> psycopg_pool.AsyncConnectionPool[psycopg.AsyncConnection]:
+    async def _open(self) -> psycopg.AsyncConnection:
+        connection = await psycopg.AsyncConnection.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+        row = await (await connection.execute(_ABOUT_SESSION)).fetchone()
+        settings = _settings_wanted(connection, row, for_worker=self._for_worker)
+        if settings:
+            await connection.execute(settings)
+        return connection
+
+    def _forget_closed_loops(self) -> None:
+        """`asyncio.run` once per call is common, and each run would leave its connections behind."""
+        for closed in [loop for loop in self._pools if loop.is_closed()]:
+            self._pools.pop(closed).abandon()
+
+    def _open_pool(self) -> AsyncPool:
         loop = asyncio.get_running_loop()
         pool = self._pools.get(loop)
         if pool is None:
-            self._pools[loop] = pool = psycopg_pool.AsyncConnectionPool(
-                self.dsn,
-                kwargs=_SETTINGS,
-                min_size=1,
-                max_size=self._connections_max,
-                timeout=_CONNECT_SECONDS,
-                configure=self._configure,
-                open=False,
-                name="faultline",
-            )
-            await pool.open()
+            self._forget_closed_loops()
+            self._pools[loop] = pool = AsyncPool(self._open, self._connections_max)
         return pool
 
 
@@ -222,7 +219,7 @@ class WorkerSession:
         connection = self._connection
         if connection is None or connection.closed:
             with translated(self._dsn):
-                connection = psycopg.connect(self._dsn, connect_timeout=_CONNECT_SECONDS, **_SETTINGS)
+                connection = psycopg.connect(self._dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
             self._connection, self.locked = connection, False
             self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
             if self.direct:
@@ -260,23 +257,46 @@ def is_direct(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
     return answer is not None and answer[0] == connection.info.backend_pid
 
 
-async def _set_up_for_worker(connection: psycopg.AsyncConnection[Any]) -> None:
-    cursor = await connection.execute("select pg_backend_pid()")
-    if is_direct(connection, await cursor.fetchone()):
-        await connection.execute(_WORKER_SETTINGS.encode())
+_ABOUT_SESSION = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
+
+
+def _settings_wanted(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: tuple[Any, ...] | None, *, for_worker: bool
+) -> bytes | None:
+    """What to set on a session that is ours alone. A pooler's is not."""
+    if not is_direct(connection, row):
+        return None
+    if for_worker:
+        return _WORKER_SETTINGS.encode()
+    # The verbs are made for it: at a higher level they would not see what was committed while they waited.
+    return None if row and row[1] == "read committed" else b"set default_transaction_isolation = 'read committed'"
 
 
 def run_on(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
     """Run a statement inside the caller's own transaction. Nothing is committed here."""
-    with translated(), connection.cursor(row_factory=tuple_row) as cursor:
+    with translated(), _own_commit(connection, statement), connection.cursor(row_factory=tuple_row) as cursor:
         return statement.read(cursor.execute(statement.sql.encode(), statement.params).fetchall())
 
 
 async def arun_on(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
-    with translated():
+    with translated(), _own_commit(connection, statement):
         async with connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(statement.sql.encode(), statement.params)
             return statement.read(await cursor.fetchall())
+
+
+@contextlib.contextmanager
+def _own_commit(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]
+) -> Iterator[None]:
+    """A statement that is a transaction of its own may have been committed when its answer is lost."""
+    alone = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if alone and connection_was_lost(error):
+            raise _unknown(statement.name) from error
+        raise
 
 
 class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word: `with translated():`
@@ -292,26 +312,48 @@ class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads
                 raise ours from error
 
 
-class _lost_answer(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a phrase
-    """Swallow the loss of a connection while the statement may be sent again; otherwise say that its outcome is unknown."""
+class _Answer(contextlib.AbstractContextManager[None]):
+    """Around each send: swallows the loss of a connection while the statements may be sent again.
 
-    def __init__(self, statement: Statement[Any], sends_left: int) -> None:
-        self._statement = statement
-        self._may_repeat = statement.repeatable and sends_left > 0
+    Once something was sent and no answer came, every further failure means that the outcome is unknown: also the failure
+    to connect again, which by itself would say that nothing was written.
+    """
+
+    def __init__(self, statements: Sequence[Statement[Any]]) -> None:
+        self._names = ", ".join(sorted({statement.name for statement in statements}))
+        self._repeatable = all(statement.repeatable for statement in statements)
+        self._sends_left = _SENDS_MAX
+        self._unanswered = False
+
+    def to_be_sent(self) -> bool:
+        self._sends_left -= 1
+        return self._sends_left >= 0
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
-            return self._may_repeat  # rolled back by the server
-        if not isinstance(error, psycopg.OperationalError) or isinstance(error, psycopg_pool.PoolTimeout):
+            return self._repeatable and self._sends_left > 0  # rolled back by the server
+        never_sent = isinstance(error, NoConnection)
+        if not never_sent and not connection_was_lost(error):
             return False
-        if error.sqlstate is not None and not error.sqlstate.startswith(("08", "57P")):
+        if never_sent and not self._unanswered:
             return False
-        if self._may_repeat:
+        self._unanswered = True
+        if not never_sent and self._repeatable and self._sends_left > 0:
             return True
-        raise errors.OutcomeUnknown(
-            f"the connection was lost while {self._statement.name} ran; it may or may not have happened. "
-            "Look the job up, or send an enqueue again with the same id"
-        ) from error
+        raise _unknown(self._names) from error
+
+
+def connection_was_lost(error: BaseException | None) -> bool:
+    return isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
+    )
+
+
+def _unknown(names: str) -> errors.OutcomeUnknown:
+    return errors.OutcomeUnknown(
+        f"the connection was lost while {names} ran; it may or may not have happened. "
+        "Look the job up, or send an enqueue again with the same id"
+    )
 
 
 def _read_facts(row: tuple[Any, ...] | None) -> Facts:
@@ -332,9 +374,9 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
             return errors.SchemaBehind(f"{message}; run: faultline migrate")
         case psycopg.errors.UntranslatableCharacter():
             return errors.JobRejected(f"PostgreSQL cannot store this text: {message}")
-        case psycopg_pool.PoolTimeout():
+        case NoConnection():
             return errors.DatabaseUnavailable(
-                f"no connection to {dsn} within {_CONNECT_SECONDS} s; nothing was sent. Is the server up, with room for us?"
+                f"no connection to {dsn} within {CONNECT_SECONDS:g} s; nothing was sent: {message}"
             )
         case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate.startswith(
             ("08", "28", "3D", "53", "57P")

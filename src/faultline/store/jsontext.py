@@ -7,12 +7,19 @@ from typing import Any
 
 import orjson
 
-from faultline.core.errors import JobRejected
+from faultline.core.errors import JobRejected, UnreadableJson
 
-# Refuse what would come back as something else: a datetime or a dataclass would return as text or as a dict.
+# Refuse what would come back as something else: a datetime or a dataclass would return as text or as a dict. (A UUID and
+# an Enum do come back as text and as their value: orjson has no way to refuse them.)
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
-decode = orjson.loads
+
+def decode(text: str) -> Any:
+    """Read JSON text, or raise `UnreadableJson`."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise UnreadableJson(f"this JSON cannot be read: {error}") from error
 
 
 def encode(value: object, what: str) -> str:
@@ -20,14 +27,23 @@ def encode(value: object, what: str) -> str:
     try:
         text = orjson.dumps(value, option=_STRICT)
     except TypeError as error:  # JSONEncodeError is one
-        raise JobRejected(f"{what}: no JSON: {_fault(value) or error}. Pass text, numbers, lists and dicts") from error
+        raise JobRejected(
+            f"{what}: no JSON: {_place_of_fault(value) or error}. Pass text, numbers, lists and dicts"
+        ) from error
     # orjson writes NaN as null and PostgreSQL cannot hold U+0000. Both are rare, and both leave a trace in the text:
     # only then is the value walked through.
     if b"null" in text or b"\\u0000" in text:
-        fault = _fault(value)
+        fault = _place_of_fault(value)
         if fault:
             raise JobRejected(f"{what}: {fault}")
     return text.decode()
+
+
+def _place_of_fault(value: object) -> str | None:
+    try:
+        return _fault(value)
+    except RecursionError:
+        return "it is nested too deeply, or contains itself"
 
 
 def _fault(value: object, path: str = "") -> str | None:

@@ -73,11 +73,14 @@ def migrate(connection: psycopg.Connection) -> list[str]:
             "upgrade the server or use another one"
         )
     applied: list[str] = []
+    # Whatever the database's defaults: a snapshot from before the lock would not show what the last holder applied.
+    connection.isolation_level, connection.read_only = psycopg.IsolationLevel.READ_COMMITTED, False
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
         # A client's own settings must not change what the files mean.
         connection.execute("set local search_path = pg_catalog")
         connection.execute("set local client_min_messages = warning")
+        _refuse_strangers(connection)
         connection.execute(_BOOK)
         known = _known(connection)
         _refuse_foreign(known)
@@ -134,6 +137,24 @@ def definitions() -> Migration:
 
 def _schema() -> Traversable:
     return resources.files("faultline.schema")
+
+
+def _refuse_strangers(connection: psycopg.Connection) -> None:
+    """A schema that somebody else made could hold triggers that would run with our rights, or things that are not ours."""
+    row = connection.execute(
+        "select pg_get_userbyid(n.nspowner), current_user,"
+        " (select pg_get_userbyid(c.relowner) from pg_class c where c.relnamespace = n.oid and c.relname = 'migrations'),"
+        " exists (select from pg_class c where c.relnamespace = n.oid)"
+        " or exists (select from pg_proc p where p.pronamespace = n.oid)"
+        " from pg_namespace n where n.nspname = 'faultline'"
+    ).fetchone()
+    if row is None:
+        return
+    owner, we, book_owner, in_use = row
+    if owner != we or book_owner not in (None, we):
+        raise SchemaError(f"the schema faultline belongs to {owner}, and this is {we}; run: faultline migrate, as {owner}")
+    if in_use and book_owner is None:
+        raise SchemaError("there is a schema faultline that Faultline did not make; rename it, or use another database")
 
 
 def _known(connection: psycopg.Connection) -> dict[int, str]:

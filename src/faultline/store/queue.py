@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from faultline.core.errors import UnreadableJson
 from faultline.core.model import (
     Bound,
     Failure,
@@ -263,11 +264,33 @@ def _common_text(
 def _leases(rows: Rows, owner: str) -> list[Lease]:
     """The rows come in physical order; they are to be run in the order of the queue."""
     rows.sort(key=lambda row: (row[7], row[8], row[0]))
-    decode = jsontext.decode
-    return [
-        Lease(r[0], r[1], owner, r[2], decode(r[3]), r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11] or str(r[0]))
-        for r in rows
-    ]
+    leases = []
+    for job_id, token, task, text, attempt, max_attempts, mark, priority, run_at, created_at, seconds, key in rows:
+        try:
+            args, fault = jsontext.decode(text), None
+        except UnreadableJson as error:
+            # The claim is committed: raising here would strand the whole batch for the sake of one job.
+            args, fault = {}, str(error)
+        name = key or str(job_id)
+        leases.append(
+            Lease(
+                job_id,
+                token,
+                owner,
+                task,
+                args,
+                attempt,
+                max_attempts,
+                mark,
+                priority,
+                run_at,
+                created_at,
+                seconds,
+                name,
+                fault,
+            )
+        )
+    return leases
 
 
 def _for_leases(

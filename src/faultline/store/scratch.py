@@ -22,8 +22,11 @@ def database(dsn: str, *, migrated: bool = True) -> Iterator[str]:
     """Make a database beside the named one, on the same server, and give its DSN."""
     name = f"faultline_scratch_{secrets.token_hex(6)}"
     scratch_dsn = make_conninfo(dsn, dbname=name)
-    with translated(dsn), psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(sql.SQL("create database {} template template0").format(sql.Identifier(name)))
+    with translated(dsn):
+        admin = psycopg.connect(dsn, autocommit=True)
+    with admin as connection:
+        with translated(dsn):
+            connection.execute(sql.SQL("create database {} template template0").format(sql.Identifier(name)))
         try:
             if migrated:
                 with psycopg.connect(scratch_dsn, autocommit=True) as fresh:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from faultline.core.errors import UnreadableJson
 from faultline.core.model import JobRecord, JobState, Json
 from faultline.store import jsontext
 from faultline.store.queue import Rows, Statement
@@ -105,4 +106,10 @@ def _job(rows: Rows) -> JobRecord | None:
 
 
 def _json(text: str | None) -> Json:
-    return None if text is None else jsontext.decode(text)
+    """A value that Python cannot read is shown as its text: one odd job must not hide the others."""
+    if text is None:
+        return None
+    try:
+        return jsontext.decode(text)
+    except UnreadableJson:
+        return text

@@ -11,6 +11,7 @@ create or replace function faultline.beat(
 ) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
 begin
   insert into faultline.workers as w (id, started_at, beat_at, watched, pid, host, version, queues, sleeping)

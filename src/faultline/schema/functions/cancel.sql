@@ -5,6 +5,7 @@
 create or replace function faultline.cancel(job_id uuid, reason text default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare

@@ -29,20 +29,21 @@ create or replace function faultline.claim(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
--- A plan made while the queue was empty must not be kept for the day it is full. Before PostgreSQL 18 a switched-off way
--- that is taken all the same counts as very expensive, which would set off the just-in-time compiler: 100 ms for nothing.
+-- Every verb plans anew at every call: a plan that was right for an empty table must not be kept for the day it is full.
+set plan_cache_mode = force_custom_plan
+-- Before PostgreSQL 18 a switched-off way that is taken all the same counts as very expensive, which would set off the
+-- just-in-time compiler: 100 ms for nothing.
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
   due constant timestamptz := faultline.now();
-  remaining integer := least(claim.max_jobs, 10000);
+  remaining integer := least(coalesce(claim.max_jobs, 0), 10000);
   granted integer;
   next_known integer := 1;
   previous integer := -32768;

@@ -12,17 +12,23 @@ create or replace function faultline.complete(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
-set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  done uuid[];
+  done bigint[];
 begin
+  perform faultline.check_leases(complete.job_ids, complete.tokens, complete.owners);
+  if complete.results is not null and (
+    jsonb_typeof(complete.results) <> 'array' or jsonb_array_length(complete.results) <> cardinality(complete.job_ids)
+  ) then
+    raise exception 'results must be a JSON array with one result for each lease' using errcode = 'FL005';
+  end if;
   perform faultline.durable();
   perform faultline.as_verb('complete');
   with held as materialized (
@@ -48,9 +54,8 @@ begin
       f.lease_owner, f.queue, f.task, f.idempotency_key, case when f.keep_args then f.args end,
       nullif(complete.results -> (f.place::integer - 1), 'null')
     from finished f
-    returning job_id
   )
-  select array_agg(e.job_id) into done from entered e;
+  select array_agg(f.place) into done from finished f;
   perform faultline.as_verb('');
   if coalesce(cardinality(done), 0) < cardinality(complete.job_ids) then
     return query select * from faultline.refuse('complete', complete.job_ids, complete.tokens, complete.owners, done);

@@ -14,7 +14,15 @@ begin
     with silent as materialized (
       select w.id
       from faultline.workers w
-      where w.watched and w.beat_at < faultline.clock() - interval '3 seconds'
+      where w.watched
+        and w.beat_at < faultline.clock() - interval '3 seconds'
+        -- A session may take its own lock once more: a worker that reaps there must not bury itself.
+        and not exists (
+          select from pg_locks l
+          where l.locktype = 'advisory'
+            and l.pid = pg_backend_pid()
+            and (l.classid::bigint << 32 | l.objid::bigint) = faultline.worker_lock(w.id)
+        )
     )
     select s.id
     from silent s

@@ -15,6 +15,7 @@ create or replace function faultline.enqueue(
 ) returns uuid
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
   select job_id
   from faultline.enqueue_many(jsonb_build_array(jsonb_build_object(

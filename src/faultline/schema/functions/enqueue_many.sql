@@ -15,6 +15,7 @@ create or replace function faultline.enqueue_many(jobs jsonb, appears_late boole
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare
@@ -22,18 +23,26 @@ declare
   late constant boolean := enqueue_many.appears_late
     or pg_current_xact_id_if_assigned() is not null
     or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds';
-  args_bytes_max constant integer := (select s.args_bytes_max from faultline.settings s);
+  limits constant faultline.settings := (select s from faultline.settings s);
   ids uuid[];
   news boolean[];
   named boolean;
   queues text[];
   lowest_priority integer;
   lowest_run_at timestamptz;
+  placed_count bigint;
 begin
   if jsonb_typeof(enqueue_many.jobs) is distinct from 'array' then
     raise exception 'jobs must be a JSON array of objects' using errcode = 'FL005';
   end if;
+  if current_setting('transaction_isolation') <> 'read committed' and jsonb_path_exists(enqueue_many.jobs, '$[*].id ? (@ != null)')
+  then
+    -- The look into the ledger would not see what finished since the transaction began, and run it again.
+    raise exception 'jobs with an id of their own can be enqueued only in READ COMMITTED transactions'
+      using errcode = 'FL005', hint = 'leave the id to the database, or use an idempotency_key';
+  end if;
   perform faultline.durable();
+  perform faultline.as_verb('enqueue');
   with parsed as materialized (
     select
       j.place,
@@ -43,28 +52,29 @@ begin
         when coalesce(length(j.task), 0) not between 1 and 200
           or length(j.queue) not between 1 and 100
           or jsonb_typeof(j.args) not in ('object', 'null')
-          or octet_length(j.args::text) > args_bytes_max
+          or octet_length(j.args::text) > limits.args_bytes_max
           or length(j.idempotency_key) not between 1 and 500
           or j.priority not between -1000 and 1000 or j.priority % 1 <> 0
           or j.max_attempts not between 1 and 1000 or j.max_attempts % 1 <> 0
           or j.lease_seconds not between 0.1 and 86400
           or j.delay_seconds not between 0 and 315360000
           or (j.delay_seconds is not null and j.run_at is not null)
-          or not isfinite(j.run_at)
-        then faultline.reject_job(enqueue_many.jobs, j.place, args_bytes_max)
+          or j.run_at !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'
+          or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
+        then faultline.reject_job(enqueue_many.jobs, j.place, limits.args_bytes_max)
         else j.task
       end as task,
       coalesce(nullif(j.args, 'null'), '{}') as args,
       coalesce(j.queue, 'default') as queue,
       coalesce(j.priority, 0)::smallint as priority,
-      coalesce(j.run_at, at + make_interval(secs => j.delay_seconds), at) as next_run_at,
+      coalesce(j.run_at::timestamptz, at + make_interval(secs => j.delay_seconds::float8), at) as next_run_at,
       coalesce(j.max_attempts, 5)::smallint as max_attempts,
       coalesce(j.lease_seconds, 30)::real as lease_seconds,
       coalesce(j.keep_args, true) as keep_args,
       j.idempotency_key as key
     from rows from (jsonb_to_recordset(enqueue_many.jobs) as (
-      id uuid, task text, args jsonb, queue text, priority numeric, delay_seconds float8, run_at timestamptz,
-      max_attempts numeric, lease_seconds float8, keep_args boolean, idempotency_key text
+      id uuid, task text, args jsonb, queue text, priority numeric, delay_seconds numeric, run_at text,
+      max_attempts numeric, lease_seconds numeric, keep_args boolean, idempotency_key text
     )) with ordinality as j (
       id, task, args, queue, priority, delay_seconds, run_at, max_attempts, lease_seconds, keep_args, idempotency_key, place
     )
@@ -81,10 +91,12 @@ begin
   ),
   placed as (
     insert into faultline.open_jobs (
-      id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, idempotency_key, args
+      id, fencing_token, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task,
+      idempotency_key, args
     )
     select
-      p.id, at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args
+      -- A caller's id may be that of a job that was pruned: its tokens must not be granted a second time.
+      p.id, case when p.named then limits.token_floor else 0 end, at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args
     from parsed p
     where p.key is null or p.id in (select t.job_id from taken t)
     order by p.id
@@ -97,11 +109,17 @@ begin
     bool_or(p.named),
     array_agg(distinct p.queue) filter (where p.next_run_at <= at),
     min(p.priority),
-    min(p.next_run_at)
-  into ids, news, named, queues, lowest_priority, lowest_run_at
+    min(p.next_run_at),
+    (select count(*) from placed)
+  into ids, news, named, queues, lowest_priority, lowest_run_at, placed_count
   from parsed p
   left join placed n on n.id = p.id;
+  perform faultline.as_verb('');
 
+  if placed_count < cardinality(array_positions(news, true)) then
+    raise exception 'this submission is refused: it gives the same id to two jobs'
+      using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
+  end if;
   if named or false = any (news) then
     -- In statements of their own, which see what was committed while this one waited.
     news := faultline.withdraw_done(ids, news);

@@ -15,6 +15,7 @@ create or replace function faultline.fail(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -22,8 +23,9 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  done uuid[];
+  done bigint[];
 begin
+  perform faultline.check_leases(fail.job_ids, fail.tokens, fail.owners);
   if jsonb_typeof(fail.failures) is distinct from 'array'
     or jsonb_array_length(fail.failures) <> cardinality(fail.job_ids)
     or exists (
@@ -38,6 +40,7 @@ begin
   with held as materialized (
     select
       j.ctid,
+      l.place,
       j.lease_owner as owner,
       left(fail.failures -> (l.place::integer - 1) ->> 'error', 65536) as error,
       case fail.failures -> (l.place::integer - 1) ->> 'then'
@@ -67,7 +70,7 @@ begin
         last_error = held.error
     from held
     where j.ctid = held.ctid
-    returning j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error
+    returning j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error, held.place
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -78,9 +81,8 @@ begin
         || case e.state when 'queued' then jsonb_build_object('next_run_at', e.next_run_at) else '{}' end
     from ended e
     order by e.id
-    returning job_id
   )
-  select array_agg(r.job_id) into done from recorded r;
+  select array_agg(e.place) into done from ended e;
   if coalesce(cardinality(done), 0) < cardinality(fail.job_ids) then
     return query select * from faultline.refuse('fail', fail.job_ids, fail.tokens, fail.owners, done);
   end if;

@@ -7,6 +7,7 @@
 create or replace function faultline.fence(job_id uuid, fencing_token bigint, owner text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare

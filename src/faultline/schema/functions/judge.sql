@@ -28,7 +28,8 @@ begin
   current_token := known.fencing_token;
   reason := case
     when known.state is null then 'not_running'
-    when known.fencing_token <> judge.fencing_token or known.owner <> judge.owner then 'token_mismatch'
+    when known.fencing_token is distinct from judge.fencing_token then 'token_mismatch'
+    when known.owner is not null and known.owner is distinct from judge.owner then 'token_mismatch'
     when known.state in ('succeeded', 'failed', 'cancelled') then 'not_running'
     when known.owner is null then 'lease_lost'
     else 'held'

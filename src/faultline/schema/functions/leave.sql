@@ -2,6 +2,7 @@
 create or replace function faultline.leave(worker_id text) returns void
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
   delete from faultline.workers where id = worker_id;
 $$;

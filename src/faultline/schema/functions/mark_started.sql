@@ -11,6 +11,7 @@ create or replace function faultline.mark_started(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -18,12 +19,13 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  done uuid[];
+  done bigint[];
 begin
+  perform faultline.check_leases(mark_started.job_ids, mark_started.tokens, mark_started.owners);
   perform faultline.durable();
   with held as materialized (
-    select j.ctid
-    from unnest(mark_started.job_ids, mark_started.tokens, mark_started.owners) as l (job_id, token, owner)
+    select j.ctid, l.place
+    from unnest(mark_started.job_ids, mark_started.tokens, mark_started.owners) with ordinality as l (job_id, token, owner, place)
     join faultline.open_jobs j on j.id = l.job_id
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked
@@ -33,9 +35,9 @@ begin
     set started = true
     from held
     where j.ctid = held.ctid
-    returning j.id
+    returning held.place
   )
-  select array_agg(m.id) into done from marked m;
+  select array_agg(m.place) into done from marked m;
   if coalesce(cardinality(done), 0) < cardinality(mark_started.job_ids) then
     return query
       select * from faultline.refuse(

@@ -7,12 +7,15 @@
 create or replace function faultline.prune(what text, older_than interval, max_rows integer default 1000) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 set jit = off
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
   horizon constant timestamptz := faultline.now() - prune.older_than;
   pruned uuid[];
+  highest bigint;
   rows_gone integer := 0;
 begin
   if prune.older_than is null or prune.older_than < interval '0' then
@@ -29,9 +32,9 @@ begin
           limit prune.max_rows
           for update skip locked
         ))
-        returning f.job_id
+        returning f.job_id, f.fencing_token
       )
-      select array_agg(o.job_id) into pruned from old o;
+      select array_agg(o.job_id), max(o.fencing_token) into pruned, highest from old o;
       rows_gone := coalesce(cardinality(pruned), 0);
     when 'failed' then
       with old as (
@@ -42,9 +45,9 @@ begin
           limit prune.max_rows
           for update skip locked
         ))
-        returning j.id
+        returning j.id, j.fencing_token
       )
-      select array_agg(o.id) into pruned from old o;
+      select array_agg(o.id), max(o.fencing_token) into pruned, highest from old o;
       rows_gone := coalesce(cardinality(pruned), 0);
     when 'journal' then
       delete from faultline.journal n
@@ -68,6 +71,8 @@ begin
   end case;
   if pruned is not null then
     delete from faultline.steps s where s.job_id = any (pruned);
+    -- Should one of these ids be enqueued again, its tokens go on above everything that was forgotten.
+    update faultline.settings s set token_floor = highest where s.token_floor < highest;
   end if;
   perform faultline.as_verb('');
   return rows_gone;

@@ -15,6 +15,7 @@ create or replace function faultline.reap(max_jobs integer default 1000, notice_
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -72,11 +73,16 @@ begin
   into ids, tokens, owners, states, reasons
   from taken t;
   perform faultline.wake_for(ids);
-  if cardinality(dead) > 0 and coalesce(cardinality(ids), 0) < reap.max_jobs then
-    -- Nothing of theirs is left. Should one of them live after all, its next beat puts it back on the list.
+  if cardinality(dead) > 0 then
+    -- Off the list once nothing of theirs is left; a job whose row was locked just now is looked for again. Should one of
+    -- them live after all, its next beat puts it back.
     with gone as (
       delete from faultline.workers w
       where w.id = any (dead)
+        and not exists (
+          select from faultline.open_jobs j
+          where j.state = 'running' and split_part(j.lease_owner, '/', 1) = w.id
+        )
       returning w.id, w.host, w.pid, w.beat_at
     )
     insert into faultline.journal (at, event, owner, detail)

@@ -3,6 +3,7 @@
 create or replace function faultline.recall(job_id uuid, name text) returns table (fencing_token bigint, result jsonb)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
   select s.fencing_token, s.result
   from faultline.steps s

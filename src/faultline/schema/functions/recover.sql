@@ -9,14 +9,19 @@ create or replace function faultline.recover(floor bigint default null) returns 
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare
   chosen bigint;
 begin
   perform faultline.durable();
+  if recover.floor not between 0 and 4000000000000000000 then
+    raise exception 'the floor must lie between 0 and 4e18, so that tokens can still grow' using errcode = 'FL005';
+  end if;
   -- Nobody claims meanwhile: a token granted between the look at the highest one and the lift could lie below the floor.
-  lock table faultline.open_jobs in share row exclusive mode;
+  -- The mode keeps row locks out too: who holds one would otherwise wait for us while we wait for him.
+  lock table faultline.open_jobs in exclusive mode;
   chosen := coalesce(
     recover.floor,
     (select coalesce(max(j.fencing_token), 0) + 1000000 from faultline.open_jobs j)

@@ -1,5 +1,5 @@
 -- Say why a verb did nothing for some leases, and put it on record.
--- Before: the verb has done its work for `done`; the other leases were lost, or somebody holds a lock on their rows.
+-- Before: the verb has done its work for the leases at the places `done`; the other leases were lost, or somebody holds a lock on their rows.
 -- After: one answer per remaining lease. `busy` is not a refusal and leaves no trace; every other one is journalled.
 -- A lease whose completion stands in the ledger is no refusal of `complete`: its first answer was lost, this is the second.
 create or replace function faultline.refuse(
@@ -7,7 +7,7 @@ create or replace function faultline.refuse(
   job_ids uuid[],
   tokens bigint[],
   owners text[],
-  done uuid[]
+  done bigint[]
 ) returns setof faultline.refusal
 language plpgsql volatile
 as $$
@@ -15,20 +15,27 @@ as $$
 begin
   perform faultline.durable();
   return query
-    with judged as materialized (
+    with leases as (
+      select * from unnest(refuse.job_ids, refuse.tokens, refuse.owners) with ordinality as l (job_id, token, owner, place)
+    ),
+    judged as materialized (
       select
         l.job_id, l.token, l.owner, v.current_token,
         case v.reason when 'held' then 'busy' else v.reason end as reason
-      from unnest(refuse.job_ids, refuse.tokens, refuse.owners) as l (job_id, token, owner)
+      from (
+        select l.job_id, l.token, l.owner from leases l
+        -- By the whole lease: a stale and a good lease of one job may stand in one batch, and one lease twice.
+        except
+        select l.job_id, l.token, l.owner from leases l where l.place = any (refuse.done)
+      ) l
       cross join lateral faultline.judge(l.job_id, l.token, l.owner) v
-      where l.job_id <> all (coalesce(refuse.done, '{}'))
-        and not (
-          refuse.verb = 'complete'
-          and exists (
-            select from faultline.ledger f
-            where f.job_id = l.job_id and f.fencing_token = l.token and f.owner = l.owner
-          )
+      where not (
+        refuse.verb = 'complete'
+        and exists (
+          select from faultline.ledger f
+          where f.job_id = l.job_id and f.fencing_token = l.token and f.owner = l.owner
         )
+      )
     ),
     recorded as (
       insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)

@@ -16,15 +16,16 @@ declare
       then format('its args have %s bytes, more than the limit of %s', octet_length((job -> 'args')::text), args_bytes_max)
     when length(job ->> 'idempotency_key') = 0 then 'its idempotency_key is empty'
     when length(job ->> 'idempotency_key') > 500 then 'its idempotency_key is longer than 500 characters'
-    when (job ->> 'priority')::float8 not between -1000 and 1000 then 'its priority lies outside -1000 to 1000'
+    when (job ->> 'priority')::numeric not between -1000 and 1000 then 'its priority lies outside -1000 to 1000'
     when (job ->> 'priority')::numeric % 1 <> 0 then 'its priority is no whole number'
-    when (job ->> 'max_attempts')::float8 not between 1 and 1000 then 'its max_attempts lies outside 1 to 1000'
+    when (job ->> 'max_attempts')::numeric not between 1 and 1000 then 'its max_attempts lies outside 1 to 1000'
     when (job ->> 'max_attempts')::numeric % 1 <> 0 then 'its max_attempts is no whole number'
-    when (job ->> 'lease_seconds')::float8 not between 0.1 and 86400 then 'its lease lies outside 0.1 to 86400 seconds'
-    when (job ->> 'delay_seconds')::float8 < 0 then 'its delay is negative'
-    when (job ->> 'delay_seconds')::float8 > 315360000 then 'its delay is longer than ten years'
+    when (job ->> 'lease_seconds')::numeric not between 0.1 and 86400 then 'its lease lies outside 0.1 to 86400 seconds'
+    when (job ->> 'delay_seconds')::numeric < 0 then 'its delay is negative'
+    when (job ->> 'delay_seconds')::numeric > 315360000 then 'its delay is longer than ten years'
     when job ->> 'delay_seconds' is not null and job ->> 'run_at' is not null then 'it has both a delay and a run_at'
-    else 'its run_at is not a finite time'
+    when job ->> 'run_at' !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' then 'its run_at is no time with a time zone'
+    else 'its run_at lies outside the years 1970 to 9998'
   end;
 begin
   raise exception 'job % of % (task %) is refused: %', place, jsonb_array_length(jobs), coalesce(task, 'without name'), problem

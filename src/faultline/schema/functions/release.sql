@@ -11,6 +11,7 @@ create or replace function faultline.release(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -18,14 +19,16 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  done uuid[];
+  done bigint[];
+  ids uuid[];
 begin
+  perform faultline.check_leases(release.job_ids, release.tokens, release.owners);
   if exists (select from unnest(release.delays_seconds) as d (seconds) where d.seconds not between 0 and 31536000) then
     raise exception 'a delay must lie between 0 and 31536000 seconds' using errcode = 'FL005';
   end if;
   perform faultline.durable();
   with held as materialized (
-    select j.ctid, release.delays_seconds[l.place] as delay_seconds
+    select j.ctid, l.place, release.delays_seconds[l.place] as delay_seconds
     from unnest(release.job_ids, release.tokens, release.owners) with ordinality as l (job_id, token, owner, place)
     join faultline.open_jobs j on j.id = l.job_id
     where j.fencing_token = l.token and j.lease_owner = l.owner
@@ -44,10 +47,10 @@ begin
         end
     from held
     where j.ctid = held.ctid
-    returning j.id
+    returning j.id, held.place
   )
-  select array_agg(r.id) into done from released r;
-  perform faultline.wake_for(done);
+  select array_agg(r.place), array_agg(r.id) into done, ids from released r;
+  perform faultline.wake_for(ids);
   if coalesce(cardinality(done), 0) < cardinality(release.job_ids) then
     return query select * from faultline.refuse('release', release.job_ids, release.tokens, release.owners, done);
   end if;

@@ -10,6 +10,7 @@ create or replace function faultline.renew(
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 set jit = off
 set enable_seqscan = off
 set enable_hashjoin = off
@@ -17,11 +18,12 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  done uuid[];
+  done bigint[];
 begin
+  perform faultline.check_leases(renew.job_ids, renew.tokens, renew.owners);
   with held as materialized (
-    select j.ctid
-    from unnest(renew.job_ids, renew.tokens, renew.owners) as l (job_id, token, owner)
+    select j.ctid, l.place
+    from unnest(renew.job_ids, renew.tokens, renew.owners) with ordinality as l (job_id, token, owner, place)
     join faultline.open_jobs j on j.id = l.job_id
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked
@@ -32,9 +34,9 @@ begin
         renewals = j.renewals + 1
     from held
     where j.ctid = held.ctid
-    returning j.id
+    returning held.place
   )
-  select array_agg(r.id) into done from renewed r;
+  select array_agg(r.place) into done from renewed r;
   if coalesce(cardinality(done), 0) < cardinality(renew.job_ids) then
     return query select * from faultline.refuse('renew', renew.job_ids, renew.tokens, renew.owners, done);
   end if;

@@ -4,6 +4,7 @@
 create or replace function faultline.retry(job_id uuid) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare

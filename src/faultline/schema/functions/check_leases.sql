@@ -1,0 +1,15 @@
+-- Refuse a batch whose arrays do not fit together: a lease without its token or owner is no lease.
+create or replace function faultline.check_leases(job_ids uuid[], tokens bigint[], owners text[]) returns void
+language plpgsql immutable
+as $$
+begin
+  if cardinality(job_ids) is distinct from cardinality(tokens)
+    or cardinality(job_ids) is distinct from cardinality(owners)
+    or array_position(job_ids, null) is not null
+    or array_position(tokens, null) is not null
+    or array_position(owners, null) is not null
+  then
+    raise exception 'job_ids, tokens and owners must be arrays of one length without nulls' using errcode = 'FL005';
+  end if;
+end
+$$;

@@ -1,0 +1,120 @@
+"""A verb costs the same in a session that began when the table was empty. Counted in rows read, not in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from faultline.core.model import Submission
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Lease
+    from tests.driver import Driver
+
+BACKLOG = 20_000
+FEW = 400
+#: The newest pages of a table are not summarised yet, so they are read.
+LAST_RANGE = 4000
+
+
+def known_id(queue: Driver, lease: Lease) -> None:
+    queue.run(verbs.enqueue_many([Submission("t", id=lease.job_id)]))
+
+
+def cancel_and_retry(queue: Driver, lease: Lease) -> None:
+    queue.run(verbs.cancel(lease.job_id))
+    queue.run(verbs.retry(lease.job_id))
+
+
+def stale_renew(queue: Driver, lease: Lease) -> None:
+    queue.release(lease)
+    queue.renew(lease)
+
+
+CALLS: dict[str, Callable[[Driver, Lease], Any]] = {
+    "complete": lambda q, lease: q.complete(lease),
+    "complete twice": lambda q, lease: (q.complete(lease), q.complete(lease)),
+    "renew": lambda q, lease: q.renew(lease),
+    "stale renew": stale_renew,
+    "fail": lambda q, lease: q.fail(lease, delay=3600),
+    "release": lambda q, lease: q.release(lease, delays=[3600]),
+    "mark_started": lambda q, lease: q.mark_started(lease),
+    "fence": lambda q, lease: q.run(verbs.fence(lease)),
+    "step": lambda q, lease: q.run(verbs.step(lease, "s", 1)),
+    "progress": lambda q, lease: q.run(verbs.progress(lease, 1)),
+    "cancel and retry": cancel_and_retry,
+    "known id": known_id,
+    "reap": lambda q, _: q.reap(),
+    "claim": lambda q, _: q.claim(3),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_session_from_before_the_backlog_reads_only_what_it_needs(queue: Driver, call: str) -> None:
+    queue.enqueue()
+    queue.connection.execute("vacuum analyze faultline.open_jobs")
+    for _ in range(6):
+        queue.enqueue(priority=-1)
+        CALLS[call](queue, queue.claim_one())
+    fill(queue, "default", BACKLOG)
+    queue.enqueue(priority=-2)
+    lease = queue.claim_one()
+
+    before = rows_read(queue)
+    CALLS[call](queue, lease)
+
+    assert rows_read(queue) - before < FEW
+
+
+@pytest.mark.parametrize("what", ["ledger", "failed", "journal", "keys"])
+def test_pruning_where_nothing_is_old_reads_little(queue: Driver, what: str) -> None:
+    with queue.connection.transaction():
+        queue.connection.execute("set local session_replication_role = replica")
+        queue.connection.execute(FILL[what].encode())
+    for table in ("ledger", "open_jobs", "journal", "keys"):
+        queue.connection.execute(f"vacuum analyze faultline.{table}".encode())
+
+    before = rows_read(queue)
+    assert queue.run(verbs.prune(what, older_than_seconds=3600)) == 0
+
+    assert rows_read(queue) - before < LAST_RANGE
+
+
+FILL = {
+    "ledger": "insert into faultline.ledger select gen_random_uuid(), 1, now(), now(), now(), 0, 1, 5, 'w/1', 'default',"
+    " 't', null, '{}', null from generate_series(1, 20000)",
+    "failed": "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts,"
+    " keep_args, queue, task, args, state, finished_at) select gen_random_uuid(), now(), now(), 30, 0, 5, true, 'default',"
+    " 't', '{}', 'failed', now() from generate_series(1, 20000)",
+    "journal": "insert into faultline.journal (at, event) select now(), 'retried' from generate_series(1, 20000)",
+    "keys": "insert into faultline.keys select n::text, gen_random_uuid(), '', now() from generate_series(1, 20000) n",
+}
+
+
+def fill(queue: Driver, name: str, rows: int) -> None:
+    """Put waiting jobs straight into the table, past guards and statistics."""
+    with queue.connection.transaction():
+        queue.connection.execute("set local session_replication_role = replica")
+        queue.connection.execute(
+            "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
+            " queue, task, args) select gen_random_uuid(), now(), now() + n * interval '1 microsecond', 30, 0, 5, true,"
+            " %s, 't', '{}' from generate_series(1, %s) n",
+            (name, rows),
+        )
+
+
+def rows_read(queue: Driver) -> int:
+    """Rows and index entries that this session has read of the protocol's tables."""
+    queue.connection.execute("select pg_stat_force_next_flush()")
+    queue.value("select 1")
+    return int(
+        queue.value(
+            "select (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_tables"
+            " where schemaname = 'faultline')"
+            " + (select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = 'faultline')"
+        )
+    )
