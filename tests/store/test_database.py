@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline.core import errors
+from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import queue, views
 from faultline.store.database import AsyncDatabase, Database, run_on
@@ -92,7 +94,7 @@ class Cut:
                 raise psycopg.OperationalError("the answer was lost")
             return original.read(rows)
 
-        return queue.Statement(original.name, original.sql, original.params, read, original.repeatable)
+        return replace(original, read=read)
 
 
 def test_an_enqueue_whose_answer_is_lost_is_sent_again_and_makes_one_job(
@@ -138,6 +140,29 @@ def test_an_answer_that_is_lost_again_and_again_is_given_up_after_three_sends(
 
     assert cut.times_left == 96
     assert killer.execute("select count(*) from faultline.jobs").fetchone() == (1,)
+
+
+def test_a_fresh_submission_is_not_taken_for_fresh_when_it_is_sent_again(
+    database: Database, killer: psycopg.Connection
+) -> None:
+    """Also when the first one's job has finished meanwhile: it must not run again."""
+    statement = queue.enqueue_many([Submission("t")], Ids())
+    assert statement.params[2] is True
+
+    def finish(rows: queue.Rows) -> Any:
+        if not done:
+            done.append(True)
+            lease = run_on(killer, queue.claim("default", owner="w/1", max_jobs=1))
+            run_on(killer, queue.complete(lease, ["1"]))
+            kill_others(killer)
+            raise psycopg.OperationalError("the answer was lost")
+        return statement.read(rows)
+
+    done: list[bool] = []
+    (placed,) = database.run(replace(statement, read=finish))
+
+    assert placed.created is False
+    assert killer.execute("select array_agg(state) from faultline.jobs").fetchone() == (["succeeded"],)
 
 
 def test_a_large_submission_whose_commit_got_no_answer_is_sent_again_as_a_whole(

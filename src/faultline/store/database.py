@@ -89,7 +89,7 @@ class Database:
             pool = self._open_pool()
             with translated(self.dsn), answer, pool.connection() as connection:
                 with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
-                    rows = [connection.execute(s.sql.encode(), s.params).fetchall() for s in statements]
+                    rows = [connection.execute(s.sql.encode(), answer.params(s)).fetchall() for s in statements]
                 return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
@@ -154,7 +154,9 @@ class AsyncDatabase:
             with translated(self.dsn), answer:
                 async with pool.connection() as connection:
                     async with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
-                        rows = [await (await connection.execute(s.sql.encode(), s.params)).fetchall() for s in statements]
+                        rows = [
+                            await (await connection.execute(s.sql.encode(), answer.params(s))).fetchall() for s in statements
+                        ]
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             await pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
@@ -328,6 +330,9 @@ class _Answer(contextlib.AbstractContextManager[None]):
     def to_be_sent(self) -> bool:
         self._sends_left -= 1
         return self._sends_left >= 0
+
+    def params(self, statement: Statement[Any]) -> tuple[Any, ...]:
+        return statement.params_again if self._unanswered and statement.params_again else statement.params
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):

@@ -44,6 +44,8 @@ class Statement(Generic[T]):
     params: tuple[Any, ...]
     read: Callable[[Rows], T]
     repeatable: bool = False
+    #: What to send when it is sent again, if that differs.
+    params_again: tuple[Any, ...] | None = None
 
 
 def enqueue_many(
@@ -53,11 +55,14 @@ def enqueue_many(
 
     `appears_late`: the transaction is a larger one and commits some time after this statement.
     """
-    texts = [_job_text(submission, ids) for submission in submissions]
+    document = f"[{','.join([_job_text(submission, ids) for submission in submissions])}]"
+    # Ids that were made just now cannot be known yet; the database need not look for them. Sent again, they can.
+    fresh = ids is not None and all(job.id is None and job.idempotency_key is None for job in submissions)
     return Statement(
         name="enqueue",
-        sql="select job_id, created from faultline.enqueue_many(%s::jsonb, %s) order by place",
-        params=(f"[{','.join(texts)}]", appears_late),
+        sql="select job_id, created from faultline.enqueue_many(%s::jsonb, %s, %s) order by place",
+        params=(document, appears_late, fresh),
+        params_again=(document, appears_late, False),
         read=lambda rows: [Placed(job_id, created) for job_id, created in rows],
         repeatable=ids is not None or all(submission.id is not None for submission in submissions),
     )

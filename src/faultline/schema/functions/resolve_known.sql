@@ -2,6 +2,7 @@
 -- FL003 when the key or the id belongs to a job with another task or other arguments.
 create or replace function faultline.resolve_known(jobs jsonb, inout ids uuid[], inout news boolean[])
 language plpgsql volatile
+set plan_cache_mode = force_custom_plan
 set jit = off
 set enable_seqscan = off
 as $$

@@ -1,0 +1,70 @@
+-- Insert the jobs of a submission that may have been sent before, in whole or in part: by their ids, or by their keys.
+-- Answers with the id of every job in the order given, whether it is new, and the lowest place in the queues.
+create or replace function faultline.place_known(
+  jobs jsonb,
+  at timestamptz,
+  limits faultline.settings,
+  out ids uuid[],
+  out news boolean[],
+  out first_queue text,
+  out last_queue text,
+  out lowest_priority integer,
+  out lowest_run_at timestamptz
+)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  placed uuid[];
+  named boolean;
+begin
+  with parsed as materialized (
+    select * from faultline.parse_jobs(place_known.jobs, place_known.at, limits.args_bytes_max)
+  ),
+  -- Keys are taken in one order by everyone: two submissions with the same keys in opposite order would deadlock.
+  taken as (
+    insert into faultline.keys (key, job_id, digest, created_at)
+    select p.key, p.id, faultline.digest(p.task, p.args), place_known.at
+    from parsed p
+    where p.key is not null
+    order by p.key, p.place
+    on conflict (key) do nothing
+    returning job_id
+  ),
+  placed as (
+    insert into faultline.open_jobs (
+      id, fencing_token, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task,
+      idempotency_key, args
+    )
+    select
+      -- A caller's id may be that of a job that was pruned: its tokens must not be granted a second time.
+      p.id, case when p.named then limits.token_floor else 0 end, place_known.at, p.next_run_at, p.lease_seconds, p.priority,
+      p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args
+    from parsed p
+    where p.key is null or p.id in (select t.job_id from taken t)
+    -- In one order by everyone, as the keys.
+    order by p.id
+    on conflict (id) do nothing
+    returning id
+  )
+  -- In the order of the jobs: a scan of `parsed` gives them as they were read.
+  select
+    array_agg(p.id), coalesce((select array_agg(n.id) from placed n), '{}'), bool_or(p.named),
+    min(p.queue), max(p.queue), min(p.priority), min(p.next_run_at)
+  into ids, placed, named, first_queue, last_queue, lowest_priority, lowest_run_at
+  from parsed p;
+  if named and current_setting('transaction_isolation') <> 'read committed' then
+    -- The look into the ledger would not see what finished since the transaction began, and run it again.
+    raise exception 'jobs with an id of their own can be enqueued only in READ COMMITTED transactions'
+      using errcode = 'FL005', hint = 'leave the id to the database, or use an idempotency_key';
+  end if;
+  news := array(select u.id = any (placed) from unnest(ids) with ordinality as u (id, place) order by u.place);
+  if cardinality(array_positions(news, true)) > cardinality(placed) then
+    raise exception 'this submission is refused: it gives the same id to two jobs'
+      using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
+  end if;
+  -- In statements of their own, which see what was committed while this one waited.
+  news := faultline.withdraw_done(ids, news);
+  select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;
+end
+$$;
