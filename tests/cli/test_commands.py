@@ -116,7 +116,7 @@ def test_an_unknown_drill_lists_the_known_ones() -> None:
     asked = faultline("drill", "nonsense")
 
     assert asked.returncode == 1
-    assert "there is no drill named nonsense; there are: lease-race, all" in asked.stderr
+    assert "there is no drill named nonsense; there are: lease-race, crash, all" in asked.stderr
 
 
 def test_the_demo_sums_up(dsn: str) -> None:

@@ -323,6 +323,15 @@ def test_bulks_with_the_same_ids_in_opposite_order_do_not_deadlock(queue: Driver
     assert queue.value("select count(*) from faultline.jobs") == 200
 
 
+def test_a_fresh_submission_has_no_keys(queue: Driver) -> None:
+    jobs = Jsonb([{"task": "t", "idempotency_key": "k"}])
+
+    with pytest.raises(JobRejected, match="no idempotency keys"), translated():
+        queue.connection.execute("select from faultline.enqueue_many(%s, fresh => true)", (jobs,))
+
+    assert queue.value("select count(*) from faultline.jobs") == 0
+
+
 # Durability and wake-ups
 
 

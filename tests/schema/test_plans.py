@@ -12,8 +12,10 @@ from faultline.store import queue as verbs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import psycopg
+
     from faultline.core.model import Lease
-    from tests.driver import Driver
+    from tests.driver import Driver, Sessions
 
 BACKLOG = 20_000
 FEW = 400
@@ -54,13 +56,13 @@ CALLS: dict[str, Callable[[Driver, Lease], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_session_from_before_the_backlog_reads_only_what_it_needs(queue: Driver, call: str) -> None:
+def test_a_session_from_before_the_backlog_reads_only_what_it_needs(queue: Driver, sessions: Sessions, call: str) -> None:
     queue.enqueue()
     queue.connection.execute("vacuum analyze faultline.open_jobs")
     for _ in range(6):
         queue.enqueue(priority=-1)
         CALLS[call](queue, queue.claim_one())
-    fill(queue, "default", BACKLOG)
+    fill(sessions.open().connection, "default", BACKLOG)
     queue.enqueue(priority=-2)
     lease = queue.claim_one()
 
@@ -95,11 +97,14 @@ FILL = {
 }
 
 
-def fill(queue: Driver, name: str, rows: int) -> None:
-    """Put waiting jobs straight into the table, past guards and statistics."""
-    with queue.connection.transaction():
-        queue.connection.execute("set local session_replication_role = replica")
-        queue.connection.execute(
+def fill(connection: psycopg.Connection, name: str, rows: int) -> None:
+    """Put waiting jobs straight into the table, past guards and statistics.
+
+    From another session: in the one that is looked at, the setting would throw away the plans that are looked at.
+    """
+    with connection.transaction():
+        connection.execute("set local session_replication_role = replica")
+        connection.execute(
             "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
             " queue, task, args) select gen_random_uuid(), now(), now() + n * interval '1 microsecond', 30, 0, 5, true,"
             " %s, 't', '{}' from generate_series(1, %s) n",

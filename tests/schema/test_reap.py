@@ -201,6 +201,16 @@ def test_the_mark_of_one_attempt_says_nothing_of_the_next(queue: Driver, clock: 
     assert queue.job(job_id).attempt == 1
 
 
+def test_of_several_started_attempts_nobody_knows_which_one_killed_the_worker(queue: Driver, clock: Clock) -> None:
+    ids = [queue.enqueue(max_attempts=3) for _ in range(3)]
+    queue.mark_started(*queue.claim(2, worker="died"))
+    queue.mark_started(*queue.claim(1, worker="died alone"))
+
+    crash_and_reap(queue, clock)
+
+    assert [queue.job(job_id).attempt for job_id in ids] == [0, 0, 1]
+
+
 def test_a_last_attempt_that_was_started_ends_the_job(queue: Driver, clock: Clock) -> None:
     job_id = queue.enqueue(max_attempts=1)
     queue.mark_started(queue.claim_one())
@@ -352,16 +362,24 @@ def test_a_worker_behind_a_pooler_is_never_judged_by_its_lock(queue: Driver, clo
     assert queue.state(job_of_w) is JobState.RUNNING
 
 
-def test_nobody_is_judged_while_the_server_has_only_just_come_up(queue: Driver, clock: Clock) -> None:
-    queue.connection.execute("update clock_of_the_test.time set at = pg_postmaster_start_time() + interval '20 seconds'")
-    job_id = queue.enqueue(lease_seconds=3600)
+@pytest.mark.parametrize(("beaten_at", "is_judged"), [(-5, False), (5, True)])
+def test_who_has_not_come_back_since_the_server_restarted_is_given_time(
+    queue: Driver,
+    clock: Clock,
+    beaten_at: int,
+    is_judged: bool,  # noqa: FBT001
+) -> None:
+    since_start = "update clock_of_the_test.time set at = pg_postmaster_start_time() + make_interval(secs => %s)"
+    queue.connection.execute(since_start, (beaten_at,))
+    queue.enqueue(lease_seconds=3600)
     beat(queue)
     queue.claim_one(worker="w")
 
-    clock.advance(9)
+    queue.connection.execute(since_start, (29,))
+    assert bool(queue.reap()) is is_judged
 
-    assert queue.reap() == []
-    assert queue.state(job_id) is JobState.RUNNING
+    queue.connection.execute(since_start, (31,))
+    assert bool(queue.reap()) is not is_judged
 
 
 def test_a_caller_that_has_only_just_come_back_can_leave_the_dead_alone(queue: Driver, clock: Clock, job_of_w: UUID) -> None:

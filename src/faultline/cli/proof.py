@@ -23,8 +23,8 @@ _EMBEDDED = "embedded:"
 
 
 def demo(dsn: PrivateDsn = _EMBEDDED) -> None:
-    """See a stale write being refused: start PostgreSQL, migrate, run the lease race, sum up."""
-    from faultline.proof import lease_race  # noqa: PLC0415 - late, so that --help is quick
+    """See a stale write being refused, and a killed worker's jobs come back. Starts PostgreSQL, migrates, sums up."""
+    from faultline.proof import crash, lease_race  # noqa: PLC0415 - late, so that --help is quick
     from faultline.store import migrate  # noqa: PLC0415
     from faultline.store.database import Database  # noqa: PLC0415
 
@@ -34,11 +34,16 @@ def demo(dsn: PrivateDsn = _EMBEDDED) -> None:
             migrate.migrate(connection)
             version = connection.info.server_version // 10000
         print(f"PostgreSQL {version} is up and migrated. Worker A claims a job and stalls; its lease is 1 second.\n")
-        verdict = lease_race.run(found)
-    _print_trace(verdict)
-    _print_checks(verdict)
-    print(f"\n{'All as promised' if verdict.passed else 'A PROMISE WAS BROKEN'}, {time.monotonic() - begun:.1f} s in all.")
-    if not verdict.passed:
+        race = lease_race.run(found)
+        _print_trace(race)
+        _print_checks(race)
+        print(f"\n{crash.JOBS:,} jobs go through two worker processes; one of them is killed with SIGKILL in the middle.\n")
+        batch = crash.run(found)
+        _print_trace(batch)
+        _print_checks(batch)
+    passed = race.passed and batch.passed
+    print(f"\n{'All as promised' if passed else 'A PROMISE WAS BROKEN'}, {time.monotonic() - begun:.1f} s in all.")
+    if not passed:
         raise typer.Exit(1)
 
 
@@ -50,9 +55,9 @@ def drill(
 ) -> None:
     """Run a failure story against a real PostgreSQL and say whether the promises held."""
     from faultline.core.events import log_events  # noqa: PLC0415
-    from faultline.proof import lease_race  # noqa: PLC0415
+    from faultline.proof import crash, lease_race  # noqa: PLC0415
 
-    drills = {"lease-race": lease_race.run}
+    drills = {"lease-race": lease_race.run, "crash": crash.run}
     if name not in (*drills, "all"):
         raise ConfigError(f"there is no drill named {name}; there are: {', '.join(drills)}, all")
     if log:

@@ -24,6 +24,11 @@ def emit(event: str, *, level: int = logging.INFO, **fields: EventField) -> None
         _logger.log(level, "%s", event, extra={"faultline_event": event, "faultline_fields": fields})
 
 
+def emit_detail(event: str, **fields: EventField) -> None:
+    """Log what every single job does. At DEBUG: ten thousand lines a second are nobody's wish by default."""
+    emit(event, level=logging.DEBUG, **fields)
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line: the time, the event and its fields; a plain log record becomes the event `log`."""
 

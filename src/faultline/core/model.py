@@ -72,6 +72,7 @@ class Lease:
     attempt: int
     max_attempts: int
     mark_start: bool
+    reaps: int
     priority: int
     next_run_at: datetime
     created_at: datetime

@@ -265,7 +265,7 @@ class Faultline:
     def _handles(self, placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:
         """Handles in the order in which the jobs were given."""
         for one in placed:
-            events.emit("job_enqueued", job_id=one.job_id, created=one.created)
+            events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
         answers = dict(zip(places, placed, strict=True))
         return [JobHandle(self, answers[n].job_id, created=answers[n].created) for n in range(len(placed))]
 

@@ -56,7 +56,7 @@ class Executor:
             task.signature.bind(**lease.args)
         except TypeError as error:
             return self._failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
-        events.emit("execution_started", job_id=lease.job_id, token=lease.fencing_token)
+        events.emit_detail("execution_started", job_id=lease.job_id, token=lease.fencing_token)
         ending = await self._attempt(hold, task)
         return None if hold.settled or hold.lost is not None else ending
 

@@ -45,6 +45,7 @@ class Lane:
         took: Callable[[list[Hold]], None],
         start: Callable[[Lane, Hold], None],
         rests: Callable[[Lane, bool], None],
+        company: Company,
         chance: random.Random,
     ) -> None:
         self.name = name
@@ -56,6 +57,7 @@ class Lane:
         self._took = took
         self._start = start
         self._rests = rests
+        self._company = company
         self._chance = chance
         self._room = asyncio.Event()
         self._hint = asyncio.Event()
@@ -94,11 +96,12 @@ class Lane:
         enough = min(self.concurrency, ahead) // 4
         return min(free, CLAIM_MAX) if free > enough else 0
 
-    def finished(self) -> None:
+    def finished(self, lease: Lease) -> None:
         """A job has ended: start the next one and see whether to claim."""
         self.running -= 1
+        self._company.leave(lease)
         self._rate.count(asyncio.get_running_loop().time())
-        self._fill()
+        self.fill()
         if self.wanted() > 0:
             self._room.set()
 
@@ -132,15 +135,23 @@ class Lane:
             holds = [Hold(lease, asked_at) for lease in leases]
             self._took(holds)
             self.waiting.extend(holds)
-            self._fill()
+            self.fill()
         return leases
 
-    def _fill(self) -> None:
+    def fill(self) -> None:
+        """Start what may be started."""
+        passed_over: list[Hold] = []
         while self.waiting and self.running < self.concurrency:
             hold = self.waiting.popleft()
-            if hold.lost is None:
-                self.running += 1
-                self._start(self, hold)
+            if hold.lost is not None:
+                continue
+            if not self._company.admits(hold.lease, self.concurrency):
+                passed_over.append(hold)
+                continue
+            self.running += 1
+            self._company.enter(hold.lease)
+            self._start(self, hold)
+        self.waiting.extendleft(reversed(passed_over))
 
     async def _rest(self, *, found: bool) -> None:
         """Wait for a hint, and no longer than a poll. The first polls come quickly, in case a hint was just missed."""
@@ -154,6 +165,45 @@ class Lane:
         else:
             self._poll_seconds = POLL_SECONDS_MIN
         self._hint.clear()
+
+
+class Company:
+    """Who may run beside whom in this process, so that a job which kills its workers is found out and others are spared.
+
+    A job that was reaped once runs beside a quarter of the usual number of such jobs, twice a sixteenth; after that it runs
+    while no other marked job does. If the worker dies then, it is known of which job, and only that one's attempt counts.
+    """
+
+    ALONE_AFTER = 3
+
+    def __init__(self) -> None:
+        self._marked = 0
+        self._suspects = 0
+        self._alone = False
+        self._alone_wanted = False
+
+    def admits(self, lease: Lease, concurrency: int) -> bool:
+        if not lease.mark_start:
+            return True
+        if lease.reaps >= self.ALONE_AFTER:
+            # Announced, so that the marked ones which run now are the last before it.
+            self._alone_wanted = self._marked > 0
+            return not self._alone_wanted
+        if self._alone or self._alone_wanted:
+            return False
+        return lease.reaps == 0 or self._suspects < max(1, concurrency >> 2 * lease.reaps)
+
+    def enter(self, lease: Lease) -> None:
+        self._marked += lease.mark_start
+        self._suspects += lease.reaps > 0
+        if lease.reaps >= self.ALONE_AFTER:
+            self._alone, self._alone_wanted = True, False
+
+    def leave(self, lease: Lease) -> None:
+        self._marked -= lease.mark_start
+        self._suspects -= lease.reaps > 0
+        if lease.reaps >= self.ALONE_AFTER:
+            self._alone = False
 
 
 class Rate:

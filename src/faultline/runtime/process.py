@@ -74,7 +74,9 @@ class Supervisor:
         while any(child.process.poll() is None or not self._signals for child in self._children):
             self.tick()
             time.sleep(0.1)
-        return max((abs(child.process.returncode) for child in self._children), default=0)
+        # One that was still starting when the signal came had no handler for it yet. It held nothing.
+        codes = [child.process.returncode for child in self._children]
+        return max((abs(code) for code in codes if -code not in _SIGNALS), default=0)
 
     def tick(self) -> None:
         """Start again what died, with growing pauses while it keeps dying young."""

@@ -20,7 +20,7 @@ from faultline.runtime.batcher import Batcher
 from faultline.runtime.completer import Completer, Released
 from faultline.runtime.executor import Executor
 from faultline.runtime.heartbeat import Heartbeat
-from faultline.runtime.lane import Lane
+from faultline.runtime.lane import Company, Lane
 from faultline.runtime.notifier import Notifier
 from faultline.runtime.threads import Threads
 from faultline.runtime.upkeep import Retention, Upkeep
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from faultline.runtime.client import Faultline
     from faultline.runtime.hold import Hold
 
-_SETTLED_IN_SECONDS = 5.0
+_SETTLED_IN_SECONDS = 3.0
 
 
 class Worker:
@@ -68,6 +68,7 @@ class Worker:
         self._completer = Completer(self._database, self._settled)
         self._executor = Executor(app, self._database, self._threads, self._chance)
         self._marks: Batcher[tuple[Hold, asyncio.Future[bool]]] = Batcher(self._mark)
+        self._company = Company()
         self._lanes = {name: self._lane(name, concurrency) for name, concurrency in queues.items()}
         self._resting: frozenset[str] = frozenset()
         self._upkeep = Upkeep(
@@ -109,6 +110,7 @@ class Worker:
             took=self._took,
             start=self._begin,
             rests=self._rests,
+            company=self._company,
             chance=self._chance,
         )
 
@@ -117,7 +119,7 @@ class Worker:
     def _took(self, holds: list[Hold]) -> None:
         self._heartbeat.keep(holds)
         for hold in holds:
-            events.emit("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
+            events.emit_detail("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
     def _begin(self, lane: Lane, hold: Hold) -> None:
         self._jobs[hold] = asyncio.create_task(self._work(lane, hold))
@@ -137,9 +139,16 @@ class Worker:
             self._completer.put(Released(hold))
         finally:
             self._jobs.pop(hold, None)
-            lane.finished()
+            lane.finished(hold.lease)
+            self._refill(lane)
             if not self._jobs:
                 self._idle.set()
+
+    def _refill(self, ended: Lane) -> None:
+        """A job of another queue may have been waiting for less company."""
+        for lane in self._lanes.values():
+            if lane is not ended:
+                lane.fill()
 
     def _settled(self, holds: Sequence[Hold]) -> None:
         self._heartbeat.drop(holds)

@@ -180,10 +180,14 @@ class AsyncDatabase:
 
     async def _open(self) -> psycopg.AsyncConnection:
         connection = await psycopg.AsyncConnection.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
-        row = await (await connection.execute(_ABOUT_SESSION)).fetchone()
-        settings = _settings_wanted(connection, row, for_worker=self._for_worker)
-        if settings:
-            await connection.execute(settings)
+        try:
+            row = await (await connection.execute(_ABOUT_SESSION)).fetchone()
+            settings = _settings_wanted(connection, row, for_worker=self._for_worker)
+            if settings:
+                await connection.execute(settings)
+        except BaseException:  # being cancelled counts
+            await connection.close()
+            raise
         return connection
 
     def _forget_closed_loops(self) -> None:

@@ -73,8 +73,9 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
     ordered = sorted(bounds, key=lambda bound: bound.priority)
     return Statement(
         name="claim",
-        sql="select job_id, fencing_token, task, args::text, attempt, max_attempts, mark_start, priority, next_run_at,"
-        " created_at, lease_seconds, idempotency_key from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[])",
+        sql="select job_id, fencing_token, task, args::text, attempt, max_attempts, mark_start, reaps, priority,"
+        " next_run_at, created_at, lease_seconds, idempotency_key"
+        " from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[])",
         params=(queue, owner, max_jobs, [bound.priority for bound in ordered], [bound.run_at for bound in ordered]),
         read=lambda rows: _leases(rows, owner),
     )
@@ -268,31 +269,31 @@ def _common_text(
 
 def _leases(rows: Rows, owner: str) -> list[Lease]:
     """The rows come in physical order; they are to be run in the order of the queue."""
-    rows.sort(key=lambda row: (row[7], row[8], row[0]))
+    rows.sort(key=lambda row: (row[8], row[9], row[0]))
     leases = []
-    for job_id, token, task, text, attempt, max_attempts, mark, priority, run_at, created_at, seconds, key in rows:
+    for job_id, token, task, text, attempt, max_attempts, mark, reaps, priority, run_at, created_at, seconds, key in rows:
         try:
             args, fault = jsontext.decode(text), None
         except UnreadableJson as error:
             # The claim is committed: raising here would strand the whole batch for the sake of one job.
             args, fault = {}, str(error)
-        name = key or str(job_id)
         leases.append(
             Lease(
-                job_id,
-                token,
-                owner,
-                task,
-                args,
-                attempt,
-                max_attempts,
-                mark,
-                priority,
-                run_at,
-                created_at,
-                seconds,
-                name,
-                fault,
+                job_id=job_id,
+                fencing_token=token,
+                owner=owner,
+                task=task,
+                args=args,
+                attempt=attempt,
+                max_attempts=max_attempts,
+                mark_start=mark,
+                reaps=reaps,
+                priority=priority,
+                next_run_at=run_at,
+                created_at=created_at,
+                lease_seconds=seconds,
+                idempotency_key=key or str(job_id),
+                fault=fault,
             )
         )
     return leases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,49 @@ def still_held(leases: Sequence[Lease]) -> Statement[set[Lease]]:
         read=lambda rows: {held[row[0], row[1], row[2]] for row in rows if (row[0], row[1], row[2]) in held},
         repeatable=True,
     )
+
+
+def counts() -> Statement[Counter[str]]:
+    """How many jobs are in each state."""
+    return Statement(
+        name="counts",
+        sql="select state, count(*) from faultline.jobs group by state",
+        params=(),
+        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        repeatable=True,
+    )
+
+
+def workers() -> Statement[list[str]]:
+    """The ids of the workers on the list."""
+    return Statement(
+        name="workers",
+        sql="select id from faultline.workers order by id",
+        params=(),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def held_by(pid: int) -> Statement[list[UUID]]:
+    """The jobs that a worker process of this machine holds."""
+    return Statement(
+        name="held_by",
+        sql="select j.id from faultline.open_jobs j join faultline.workers w on w.id = split_part(j.lease_owner, '/', 1)"
+        " where j.state = 'running' and w.pid = %s",
+        params=(pid,),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def clock() -> Statement[datetime]:
+    """What time it is in the database."""
+    return Statement("clock", "select faultline.clock()", (), lambda rows: _time(rows[0][0]), repeatable=True)
+
+
+def _time(value: datetime) -> datetime:
+    return value
 
 
 def journal(job_id: object) -> Statement[list[JournalEntry]]:

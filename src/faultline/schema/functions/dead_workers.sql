@@ -1,21 +1,23 @@
 -- The workers that are surely gone, so that their jobs need not wait for their leases to run out.
--- Gone means: no beat for 3 seconds, and the lock that lives and dies with the worker's own session is free, and the
--- server has been up for long enough that everyone had time to come back.
+-- Gone means: no beat for 3 seconds, and the lock that lives and dies with the worker's own session is free, and after
+-- a restart of the server it had come back, or time enough to.
 -- Workers behind a transaction-mode pooler have no session of their own and are never judged here (`watched` is false).
 -- A wrong verdict wastes work and breaks nothing: the token refuses whatever such a worker still writes.
 create or replace function faultline.dead_workers() returns setof text
 language plpgsql volatile
 as $$
 begin
-  if pg_postmaster_start_time() > faultline.clock() - interval '30 seconds' then
-    return;
-  end if;
   return query
     with silent as materialized (
       select w.id
       from faultline.workers w
       where w.watched
         and w.beat_at < faultline.clock() - interval '3 seconds'
+        -- One that has not beaten since the server came up may still be on its way back.
+        and (
+          w.beat_at > pg_postmaster_start_time()
+          or pg_postmaster_start_time() < faultline.clock() - interval '30 seconds'
+        )
         -- A session may take its own lock once more: a worker that reaps there must not bury itself.
         and not exists (
           select from pg_locks l

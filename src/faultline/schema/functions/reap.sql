@@ -3,9 +3,10 @@
 -- before the next claim raises the token. Any number of reapers may run at once: each skips what another has locked.
 -- A caller that has only just come back after an outage passes `notice_dead => false`: the others may be coming back too.
 --
--- Does the lost attempt count? Yes, if its start is on record (mark_started); a last attempt then ends the job as failed.
--- Otherwise it is given back: the job may only have been waiting in a worker that another job killed. Since `reaps` is
--- counted, the next claim asks for the mark, so a job that kills its workers starts at most max_attempts + 1 times.
+-- Does the lost attempt count? Yes, if its start is on record (mark_started) and no other start of the same worker is:
+-- then it is this job that the worker died of. A last attempt whose start is on record ends the job as failed in any case.
+-- Otherwise the attempt is given back: the job may only have been waiting, or running, beside the one that killed the worker.
+-- `reaps` is counted, so that the next claim asks for the mark, and workers run such jobs with less and less company.
 create or replace function faultline.reap(max_jobs integer default 1000, notice_dead boolean default true) returns table (
   job_id uuid,
   fencing_token bigint,
@@ -33,10 +34,18 @@ declare
   reasons text[];
 begin
   perform faultline.durable();
-  with lost as materialized (
+  with crowds as materialized (
+    select split_part(c.lease_owner, '/', 1) as worker, count(*) as started
+    from faultline.open_jobs c
+    where c.state = 'running' and c.started and c.lease_expires_at <= 'infinity'
+    group by 1
+  ),
+  lost as materialized (
     select
       r.ctid,
       r.lease_owner as owner,
+      r.started and coalesce((select c.started from crowds c where c.worker = split_part(r.lease_owner, '/', 1)), 1) <= 1
+        as guilty,
       r.started and r.attempt >= r.max_attempts as spent,
       case when r.lease_expires_at <= faultline.now() then 'lease_expired' else 'worker_lost' end as reason
     from faultline.open_jobs r
@@ -52,7 +61,7 @@ begin
     set state = case when lost.spent then 'failed' else 'queued' end,
         finished_at = case when lost.spent then faultline.clock() end,
         last_error = case when lost.spent then 'the worker was lost during the last attempt' else j.last_error end,
-        attempt = case when j.started then j.attempt else j.attempt - 1::smallint end,
+        attempt = case when lost.guilty or lost.spent then j.attempt else j.attempt - 1::smallint end,
         reaps = least(j.reaps + 1, 32767)::smallint,
         started = false,
         lease_owner = null,
