@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format migrate lease-race lease-race-log bench-protocol lock clean
+.PHONY: help demo test check format migrate lease-race lease-race-log bench-quick lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,7 +36,7 @@ lease-race: $(READY)  ## the lease race and its trace
 lease-race-log: $(READY)  ## the same race with the structured log
 	@$(BIN)/faultline drill lease-race --log
 
-bench-protocol: $(READY)  ## what the protocol costs on this machine (about two minutes)
+bench-quick: $(READY)  ## what protocol and worker cost on this machine (about three minutes)
 	@$(BIN)/faultline bench
 
 # The lock holds hashes for every platform and names no index: whichever one pip is set up for will do.

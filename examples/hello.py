@@ -6,7 +6,6 @@ Watch: `enqueue` only writes a row. It is the worker that runs the function, and
     faultline migrate
     python examples/hello.py
 """
-# ruff: noqa: INP001, T201
 
 import asyncio
 

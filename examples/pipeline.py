@@ -10,7 +10,6 @@ Watch: two things keep the bill small, and both are needed.
     faultline migrate
     python examples/pipeline.py
 """
-# ruff: noqa: INP001, T201
 
 import asyncio
 

@@ -8,7 +8,6 @@ The job is claimed three times below, and each time it tries to move the money; 
     faultline migrate
     python examples/transfer.py
 """
-# ruff: noqa: INP001, T201
 
 import asyncio
 from uuid import uuid4

@@ -11,8 +11,6 @@ no order that nobody ships because the program died in between, no job that ship
     curl localhost:8000/jobs/...
 """
 
-# ruff: noqa: INP001
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

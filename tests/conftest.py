@@ -87,8 +87,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Leave nothing behind, once all processes of the run have left."""
     if not hasattr(session.config, "workerinput") and FOLDER.exists():
         for place in FOLDER.iterdir():
-            embedded.destroy(place)
-        shutil.rmtree(FOLDER)
+            if not embedded.status(place).users:  # of another run, in the same checkout
+                embedded.destroy(place)
+        with contextlib.suppress(OSError):
+            FOLDER.rmdir()
 
 
 @pytest.fixture(scope="session")

@@ -133,7 +133,7 @@ def test_the_demo_sums_up(dsn: str) -> None:
 
 
 def test_the_bench_prints_figures_as_json(dsn: str) -> None:
-    asked = faultline("bench", "--dsn", dsn, "--jobs", "1000", "--backlog", "1000", "--json")
+    asked = faultline("bench", "protocol", "--dsn", dsn, "--jobs", "1000", "--backlog", "1000", "--json")
 
     names = [figure["name"] for figure in json.loads(asked.stdout)]
     assert "PostgreSQL CPU, claim + complete" in names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -178,6 +179,8 @@ def test_outcomes_are_values(app: Faultline, queue: Driver) -> None:
     found = results(app, [retried, snoozed, cancelled])
 
     assert found[:2] == ["second time", 1]
+    first_try = queue.journal(retried.id)[0]
+    assert first_try.detail["next_run_at"][:19] == first_try.at.isoformat()[:19]
     assert isinstance(found[2], JobCancelled)
     assert queue.journal(retried.id)[0].detail["error"] == "not yet"
     assert queue.journal(snoozed.id) == []
@@ -458,6 +461,50 @@ def test_effects_and_completion_commit_together(app: Faultline, queue: Driver, k
     assert results(app, [handle]) == [{"order": 42}]
     assert queue.connection.execute("select * from paid").fetchall() == [(42, 2)]
     assert queue.job(handle.id).attempt == 2
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_a_transaction_whose_error_was_swallowed_does_not_pass_for_a_success(
+    app: Faultline, queue: Driver, kind: str
+) -> None:
+    """PostgreSQL would roll back in silence, and the job would succeed without its effects."""
+    queue.connection.execute("create table paid (n integer primary key)")
+
+    @app.task(name="async", max_attempts=1)
+    async def pay(job: Job) -> None:
+        async with job.transaction() as tx:
+            await tx.execute("insert into paid values (1)")
+            with contextlib.suppress(psycopg.Error):
+                await tx.execute("insert into paid values (1)")
+
+    @app.task(name="blocking", max_attempts=1)
+    def pay_blocking(job: BlockingJob) -> None:
+        with job.transaction() as tx:
+            tx.execute("insert into paid values (1)")
+            with contextlib.suppress(psycopg.Error):
+                tx.execute("insert into paid values (1)")
+
+    (error,) = results(app, [app.tasks[kind].enqueue()])
+
+    assert "nothing of it can be committed" in str(error)
+    assert queue.value("select count(*) from paid") == 0
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_a_transaction_inside_a_transaction_is_refused_at_once(app: Faultline, kind: str) -> None:
+    @app.task(name="async", max_attempts=1)
+    async def nest(job: Job) -> None:
+        async with job.transaction(), job.transaction():
+            pass
+
+    @app.task(name="blocking", max_attempts=1)
+    def nest_blocking(job: BlockingJob) -> None:
+        with job.transaction(), job.transaction():
+            pass
+
+    (error,) = results(app, [app.tasks[kind].enqueue()])
+
+    assert "inside its transaction already" in str(error)
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])

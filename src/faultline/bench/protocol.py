@@ -65,13 +65,13 @@ def _hot_path(dsn: str, jobs: int, _: int) -> list[Figure]:
     with Faultline(dsn) as app, app.database.connect() as connection:
         submissions = [Submission("bench", ARGS, queue="bench") for _ in range(jobs)]
         app.enqueue_many(submissions[:BATCH])
-        _drain(connection, BATCH)
+        drain(connection, BATCH)
         connection.execute("checkpoint")
         wal, begun = _wal(connection), time.perf_counter()
         app.enqueue_many(submissions)
         enqueue_rate = jobs / (time.perf_counter() - begun)
         enqueue_wal = (_wal(connection) - wal) / jobs
-        drained = _drain(connection, jobs)
+        drained = drain(connection, jobs)
         singles = [_timed(lambda: app.enqueue_many([submissions[0]])) for _ in range(300)]
     total_wal = enqueue_wal + drained.wal_bytes
     single = statistics.median(singles) * 1000
@@ -114,13 +114,13 @@ def _held_snapshot(dsn: str, jobs: int, _: int) -> list[Figure]:
     """Claim + complete while somebody holds an old snapshot open"""
     with Faultline(dsn) as app, app.database.connect() as connection, app.database.connect() as holder:
         app.enqueue_many(Submission("bench", ARGS, queue="bench") for _ in range(2 * jobs + 40_000))
-        _drain(connection, 10_000)
+        drain(connection, 10_000)
         holder.execute("begin isolation level repeatable read")
         holder.execute("select count(*) from faultline.open_jobs")
         bounds: dict[int, Any] = {}
-        before = _drain(connection, 20_000, bounds)
-        _drain(connection, jobs, bounds)
-        after = _drain(connection, 20_000, bounds)
+        before = drain(connection, 20_000, bounds)
+        drain(connection, jobs, bounds)
+        after = drain(connection, 20_000, bounds)
         holder.execute("rollback")
     kept = after.rate / before.rate * 100
     return [
@@ -137,11 +137,11 @@ def _help() -> Figure:
     return Figure("faultline --help", median, "s", "under 0.3", median < 0.3)
 
 
-def _drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> Drained:
+def drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> Drained:
     """Claim and complete, as fast as one connection goes. Carries lower bounds along as a worker does."""
     bounds = {} if bounds is None else bounds
     backend = connection.info.backend_pid
-    wal, cpu, begun, done, call = _wal(connection), _cpu_seconds(backend), time.perf_counter(), 0, 0
+    wal, cpu, begun, done, call = _wal(connection), cpu_seconds(backend), time.perf_counter(), 0, 0
     while done < jobs:
         call += 1
         hints = [Bound(priority, run_at) for priority, run_at in bounds.items()]
@@ -155,7 +155,7 @@ def _drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> 
     return Drained(
         jobs=done,
         seconds=seconds,
-        cpu_micros=(_cpu_seconds(backend) - cpu) / done * 1e6,
+        cpu_micros=(cpu_seconds(backend) - cpu) / done * 1e6,
         wal_bytes=(_wal(connection) - wal) / done,
     )
 
@@ -177,7 +177,7 @@ def _wal(connection: Any) -> float:
     return float(connection.execute("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()[0])
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """CPU that a server process has used, by the operating system's account; NaN where that cannot be read."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():

@@ -76,16 +76,27 @@ def drill(
 
 
 def bench(
+    part: Annotated[str, typer.Argument(help="protocol, worker or all.")] = "all",
     dsn: PrivateDsn = _EMBEDDED,
     jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
     backlog: Annotated[int, typer.Option(min=1000, help="Jobs that wait while claims are timed.")] = 1_000_000,
+    trials: Annotated[int, typer.Option(min=1, help="Workers to kill.")] = 5,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Measure what the protocol costs on this machine."""
-    from faultline.bench import protocol  # noqa: PLC0415
+    """Measure on this machine what the protocol costs and what the worker makes of it."""
+    from faultline.bench import protocol, worker  # noqa: PLC0415
 
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    if part not in ("protocol", "worker", "all"):
+        raise ConfigError(f"there is nothing named {part} to measure; there are: protocol, worker, all")
+    figures: list[Figure] = []
     with resolved(dsn) as found:
-        figures = protocol.measure(found, jobs=jobs, backlog=backlog, tell=lambda line: print(line, file=sys.stderr))
+        if part in ("protocol", "all"):
+            figures += protocol.measure(found, jobs=jobs, backlog=backlog, tell=tell)
+        if part in ("worker", "all"):
+            figures += worker.measure(found, jobs=jobs, trials=trials, tell=tell)
     if as_json:
         print(json.dumps([asdict(figure) for figure in figures]))
         return

@@ -108,8 +108,8 @@ class Executor:
     def _ending(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
         match result:
             case Retry():
-                failure = Failure(result.error, delay_seconds=seconds(result.after) or self._backoff(hold, task))
-                return Failed(hold, failure)
+                after = self._backoff(hold, task) if result.after is None else seconds(result.after)
+                return Failed(hold, Failure(result.error, delay_seconds=after))
             case Snooze():
                 return Released(hold, seconds(result.duration))
             case Cancel():

@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError, OutcomeUnknown, StaleLease
+from faultline.core.errors import ConfigError, FaultlineError, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState, Json
 from faultline.store import jsontext, queue, views
 from faultline.store.database import arun_on, run_on
@@ -82,6 +83,12 @@ class _Facts:
             and (found.fencing_token, found.owner) == (lease.fencing_token, lease.owner)
         )
 
+    def _refuse_nesting(self, open_one: Transaction | None) -> None:
+        if open_one is not None:
+            raise ConfigError(
+                f"job {self.id} is inside its transaction already; a second one would wait for the first for ever"
+            )
+
     def _unknown_commit(self) -> OutcomeUnknown:
         return OutcomeUnknown(f"the connection was lost while the transaction of job {self.id} was committing")
 
@@ -96,6 +103,13 @@ class Transaction:
         self.execute = connection.execute
         self.cursor = connection.cursor
         self.result: str | None = None
+
+    def refuse_if_broken(self) -> None:
+        """PostgreSQL answers a commit after a failed statement with a silent rollback. What was written would be gone."""
+        if self.connection.info.transaction_status == TransactionStatus.INERROR:
+            raise psycopg.errors.InFailedSqlTransaction(
+                "a statement in the job's transaction failed, so nothing of it can be committed; let its error out"
+            )
 
     def complete(self, result: Json = None) -> None:
         """Complete the job with this result when the transaction commits."""
@@ -136,6 +150,7 @@ class Job(_Facts):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Write to the same database under the lease's protection. Raises `StaleLease` and rolls back when it is lost."""
+        self._refuse_nesting(self._transaction)
         async with self._database.connection() as connection:
             await connection.execute("begin")
             transaction = Transaction(connection)
@@ -144,6 +159,7 @@ class Job(_Facts):
                 self._hold.in_transaction = True
                 self._transaction = transaction
                 yield transaction
+                transaction.refuse_if_broken()
                 if transaction.result is not None:
                     self._refuse_if_stale(
                         await arun_on(connection, queue.complete([self._hold.lease], [transaction.result]))
@@ -210,6 +226,7 @@ class BlockingJob(_Facts):
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
+        self._refuse_nesting(self._transaction)
         with self._database.connection() as connection:
             connection.execute("begin")
             transaction = Transaction(connection)
@@ -218,6 +235,7 @@ class BlockingJob(_Facts):
                 self._hold.in_transaction = True
                 self._transaction = transaction
                 yield transaction
+                transaction.refuse_if_broken()
                 if transaction.result is not None:
                     self._refuse_if_stale(run_on(connection, queue.complete([self._hold.lease], [transaction.result])))
             except BaseException as error:

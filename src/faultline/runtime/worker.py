@@ -92,9 +92,10 @@ class Worker:
         events.emit("worker_started", worker=self.id, queues=",".join(self._lanes))
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            await self._drain()
+            # A program that is going down with an error, or by Ctrl-C, does not wait for its jobs.
+            await self._drain(self._grace_seconds if kind is None else 0.0)
         finally:
             await asyncio.to_thread(self._heartbeat.stop)
             self._threads.close()
@@ -198,7 +199,7 @@ class Worker:
 
     # The end
 
-    async def _drain(self) -> None:
+    async def _drain(self, grace_seconds: float) -> None:
         await _cancel(self._services)
         unstarted = [hold for lane in self._lanes.values() for hold in lane.give_back()]
         for hold in unstarted:
@@ -206,7 +207,7 @@ class Worker:
         if self._jobs:
             self._idle.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._grace_seconds):
+                async with asyncio.timeout(grace_seconds):
                     await self._idle.wait()
         await _cancel(list(self._jobs.values()))
         try:

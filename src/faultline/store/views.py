@@ -110,6 +110,17 @@ def held_by(pid: int) -> Statement[list[UUID]]:
     )
 
 
+def span(queue: str) -> Statement[tuple[datetime, datetime]]:
+    """When the first job of a queue was claimed, and when the last one was done."""
+    return Statement(
+        name="span",
+        sql="select min(claimed_at), max(finished_at) from faultline.ledger where queue = %s",
+        params=(queue,),
+        read=lambda rows: (_time(rows[0][0]), _time(rows[0][1])),
+        repeatable=True,
+    )
+
+
 def clock() -> Statement[datetime]:
     """What time it is in the database."""
     return Statement("clock", "select faultline.clock()", (), lambda rows: _time(rows[0][0]), repeatable=True)
