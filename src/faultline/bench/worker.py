@@ -73,10 +73,9 @@ def _worker_rate(dsn: str, jobs: int, processes: int) -> float:
     queue = f"workers-{processes}"
     with Faultline(dsn) as app:
         app.enqueue_many(Submission(_NOTHING, queue=queue) for _ in range(jobs))
-        done = app.database.run(views.counts())["succeeded"] + jobs
         words = ("--queue", f"{queue}=100", "--processes", str(processes))
         with worker_process(dsn, *words):
-            wait_for(lambda: app.database.run(views.counts())["succeeded"] >= done, 300)
+            wait_for(lambda: app.database.run(views.is_drained(queue)), 300, pause=0.25)
         begun, ended = app.database.run(views.span(queue))
         return jobs / (ended - begun).total_seconds()
 
@@ -115,7 +114,7 @@ def _waiting(dsn: str, jobs: int, _: int) -> list[Figure]:
     with Faultline(dsn) as app:
         app.enqueue_many(Submission(_WAIT, '{"seconds": 0.01}', queue="io") for _ in range(jobs))
         with worker_process(dsn, "--queue", "io=500"):
-            wait_for(lambda: app.database.run(views.counts())["succeeded"] == jobs, 300)
+            wait_for(lambda: app.database.run(views.is_drained("io")), 300, pause=0.25)
         begun, ended = app.database.run(views.span("io"))
     rate = jobs / (ended - begun).total_seconds()
     return [Figure("10 ms I/O jobs at concurrency 500, one process", rate, "jobs/s")]

@@ -75,9 +75,9 @@ def worker_process(dsn: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = _PATIENCE_SECONDS) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = _PATIENCE_SECONDS, *, pause: float = 0.02) -> None:
     give_up = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > give_up:
             raise AssertionError(f"it did not happen within {seconds:g} s")
-        time.sleep(0.02)
+        time.sleep(pause)

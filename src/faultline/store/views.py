@@ -87,6 +87,18 @@ def counts() -> Statement[Counter[str]]:
     )
 
 
+def is_drained(queue: str) -> Statement[bool]:
+    """Whether nothing of a queue waits or runs. Cheap enough to be asked while others are at work."""
+    return Statement(
+        name="is_drained",
+        sql="select not exists (select from faultline.open_jobs where queue = %s and state = 'queued')"
+        " and not exists (select from faultline.open_jobs where queue = %s and state = 'running')",
+        params=(queue, queue),
+        read=lambda rows: bool(rows[0][0]),
+        repeatable=True,
+    )
+
+
 def workers() -> Statement[list[str]]:
     """The ids of the workers on the list."""
     return Statement(
