@@ -60,15 +60,18 @@ class Placed:
     created: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lease:
-    """The right to write for one job, until the database says otherwise. The proof is (job_id, fencing_token, owner)."""
+    """The right to write for one job, until the database says otherwise. The proof is (job_id, fencing_token, owner).
+
+    Compared by identity: it is granted once, and looked up many times.
+    """
 
     job_id: UUID
     fencing_token: int
     owner: str
     task: str
-    args: Json = field(hash=False)
+    args: Json
     attempt: int
     max_attempts: int
     mark_start: bool

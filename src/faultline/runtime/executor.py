@@ -53,7 +53,7 @@ class Executor:
         if lease.fault is not None:
             return self._failed(hold, task, lease.fault)
         try:
-            task.signature.bind(**lease.args)
+            task.check(lease.args)
         except TypeError as error:
             return self._failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
         events.emit_detail("execution_started", job_id=lease.job_id, token=lease.fencing_token)
@@ -82,7 +82,7 @@ class Executor:
 
     async def _call(self, hold: Hold, task: Task[..., Any]) -> Any:
         limit = task.timeout_seconds
-        if inspect.iscoroutinefunction(task.fn):
+        if task.is_async:
             job: Job | BlockingJob = Job(hold, self._database, limit)
             call = task.fn(job, **hold.lease.args) if task.takes_job else task.fn(**hold.lease.args)
             if limit is None:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_FITS_MAX = 1000
+
 
 class Task(Generic[P, R]):
     """A function with a name, under which jobs are stored. Calling it calls the function; `enqueue` makes a job of it."""
@@ -64,6 +66,8 @@ class Task(Generic[P, R]):
         self._app = app
         self._options = options
         self.signature, self.takes_job = _enqueued_signature(fn, name)
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self._known_fits: set[tuple[str, ...]] = set()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -74,6 +78,14 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
+
+    def check(self, args: dict[str, Any]) -> None:
+        """Raise TypeError unless these stored arguments fit the function. Looked at once for each set of names."""
+        names = tuple(args)
+        if names not in self._known_fits:
+            self.signature.bind(**args)
+            if len(self._known_fits) < _FITS_MAX:
+                self._known_fits.add(names)
 
     def options(self, **words: Unpack[OptionWords]) -> Task[P, R]:
         """The same task with other options, for the next enqueue: `task.options(delay=60).enqueue(42)`."""

@@ -305,16 +305,24 @@ def _for_leases(
     return Statement(
         name=verb,
         sql=f"select job_id, fencing_token, reason, current_token"
-        f" from faultline.{verb}(%s, %s, %s{', ' + place if place else ''})",
+        f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + place if place else ''})",
         params=(
-            [lease.job_id for lease in leases],
-            [lease.fencing_token for lease in leases],
-            [lease.owner for lease in leases],
+            # As text: psycopg looks at every element of a list in Python, which costs more than all the rest.
+            f"{{{','.join([str(lease.job_id) for lease in leases])}}}",
+            f"{{{','.join([str(lease.fencing_token) for lease in leases])}}}",
+            f"{{{','.join([_quoted(lease.owner) for lease in leases])}}}",
             *((extra,) if place else ()),
         ),
         read=lambda rows: _settled(rows, leases),
         repeatable=repeatable,
     )
+
+
+@lru_cache(maxsize=1024)
+def _quoted(text: str) -> str:
+    """An element of a PostgreSQL array in its text form."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], places: str = "") -> Statement[Settled]:
