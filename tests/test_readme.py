@@ -22,17 +22,15 @@ def block(language: str) -> str:
 
 
 def test_the_program_runs_as_printed(dsn: str) -> None:
-    program = block("python").replace('Faultline("embedded:")', "Faultline()")
-
     ran = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", block("python")],
         env={**os.environ, "FAULTLINE_DSN": dsn},
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert (ran.stdout, ran.stderr) == ("True False\nqueued\n", "")
+    assert (ran.stdout, ran.stderr) == ("True\n{'paid': 142}\n", "")
 
 
 def test_the_sql_works_as_printed(queue: Driver) -> None:
