@@ -24,6 +24,11 @@ def emit(event: str, *, level: int = logging.INFO, **fields: EventField) -> None
         _logger.log(level, "%s", event, extra={"faultline_event": event, "faultline_fields": fields})
 
 
+def are_detailed() -> bool:
+    """Whether anyone wants to know what every single job does. Asked once before a loop over many."""
+    return _logger.isEnabledFor(logging.DEBUG)
+
+
 def emit_detail(event: str, **fields: EventField) -> None:
     """Log what every single job does. At DEBUG: ten thousand lines a second are nobody's wish by default."""
     emit(event, level=logging.DEBUG, **fields)

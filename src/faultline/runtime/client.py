@@ -264,10 +264,11 @@ class Faultline:
 
     def _handles(self, placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:
         """Handles in the order in which the jobs were given."""
-        for one in placed:
-            events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
-        answers = dict(zip(places, placed, strict=True))
-        return [JobHandle(self, answers[n].job_id, created=answers[n].created) for n in range(len(placed))]
+        if events.are_detailed():
+            for one in placed:
+                events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
+        handles: list[JobHandle[Any]] = [JobHandle(self, job_id, created=created) for job_id, created in placed]
+        return [handle for _, handle in sorted(zip(places, handles, strict=True), key=lambda pair: pair[0])]
 
 
 def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], list[int]]:

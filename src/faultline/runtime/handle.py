@@ -27,6 +27,8 @@ R = TypeVar("R")
 class JobHandle(Generic[R]):
     """A job by its id. `created` is False when an earlier submission with the same key or id had made it."""
 
+    __slots__ = ("_app", "created", "id")
+
     def __init__(self, app: Faultline, job_id: UUID, *, created: bool = False) -> None:
         self._app = app
         self.id = job_id

@@ -119,7 +119,7 @@ class Worker:
 
     def _took(self, holds: list[Hold]) -> None:
         self._heartbeat.keep(holds)
-        for hold in holds:
+        for hold in holds if events.are_detailed() else ():
             events.emit_detail("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
     def _begin(self, lane: Lane, hold: Hold) -> None:

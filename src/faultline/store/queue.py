@@ -63,7 +63,7 @@ def enqueue_many(
         sql="select job_id, created from faultline.enqueue_many(%s::jsonb, %s, %s) order by place",
         params=(document, appears_late, fresh),
         params_again=(document, appears_late, False),
-        read=lambda rows: [Placed(job_id, created) for job_id, created in rows],
+        read=lambda rows: list(map(Placed._make, rows)),
         repeatable=ids is not None or all(submission.id is not None for submission in submissions),
     )
 
