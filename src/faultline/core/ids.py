@@ -21,11 +21,11 @@ class Ids:
         self._places = itertools.count()
 
     def new(self) -> UUID:
-        return UUID(self.new_hex())
+        return UUID(int=self.new_number())
 
-    def new_hex(self) -> str:
+    def new_number(self) -> int:
         """48 bits of milliseconds, 12 bits of their fraction, 18 bits that count within this process, 44 random ones."""
         ticks = int(self._seconds() * 4_096_000)
         high = (ticks >> 12) << 16 | 0x7000 | (ticks & 0xFFF)
         low = 0b10 << 62 | (next(self._places) & 0x3FFFF) << 44 | self._chance.getrandbits(44)
-        return f"{high << 64 | low:032x}"
+        return high << 64 | low

@@ -6,9 +6,10 @@ simulated database can too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
 
 from faultline.core.errors import UnreadableJson
 from faultline.core.model import (
@@ -55,16 +56,38 @@ def enqueue_many(
 
     `appears_late`: the transaction is a larger one and commits some time after this statement.
     """
-    document = f"[{','.join([_job_text(submission, ids) for submission in submissions])}]"
-    # Ids that were made just now cannot be known yet; the database need not look for them. Sent again, they can.
-    fresh = ids is not None and all(job.id is None and job.idempotency_key is None for job in submissions)
+    if ids is not None and all(job.id is None and job.idempotency_key is None for job in submissions):
+        return _enqueue_fresh(submissions, ids, appears_late=appears_late)
+    named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
     return Statement(
         name="enqueue",
-        sql="select job_id, created from faultline.enqueue_many(%s::jsonb, %s, %s) order by place",
-        params=(document, appears_late, fresh),
-        params_again=(document, appears_late, False),
+        sql="select job_id, created from faultline.enqueue_many(%s::jsonb, %s) order by place",
+        params=(f"[{','.join([_job_text(job) for job in named])}]", appears_late),
         read=lambda rows: list(map(Placed._make, rows)),
-        repeatable=ids is not None or all(submission.id is not None for submission in submissions),
+        repeatable=all(job.id is not None for job in named),
+    )
+
+
+def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late: bool) -> Statement[list[Placed]]:
+    """Ids that were made just now cannot be known yet: the database need not look for them, nor tell them back to us.
+
+    Sent again, they can be; then it is said which ones were there already.
+    """
+    numbers = [ids.new_number() for _ in submissions]
+    texts = [_job_text(job, f"{number:032x}") for job, number in zip(submissions, numbers, strict=True)]
+    document = f"[{','.join(texts)}]"
+
+    def read(rows: Rows) -> list[Placed]:
+        known = {place for (place,) in rows}
+        return [Placed(UUID(int=number), place not in known) for place, number in enumerate(numbers, start=1)]
+
+    return Statement(
+        name="enqueue",
+        sql="select place from faultline.enqueue_many(%s::jsonb, %s, %s) where not created",
+        params=(document, appears_late, True),
+        params_again=(document, appears_late, False),
+        read=read,
+        repeatable=True,
     )
 
 
@@ -228,13 +251,13 @@ def prune(what: str, *, older_than_seconds: float, max_rows: int = 1000) -> Stat
     )
 
 
-def _job_text(job: Submission, ids: Ids | None) -> str:
+def _job_text(job: Submission, fresh_id: str | None = None) -> str:
     """Build the JSON of one job by hand: its arguments are JSON text already and must not be parsed and written again."""
     own = ""
-    if job.id is not None:
-        own += f',"id":"{job.id}"'
-    elif ids is not None:
-        own += f',"id":"{ids.new_hex()}"'
+    if fresh_id is not None:
+        own = f',"id":"{fresh_id}"'
+    elif job.id is not None:
+        own = f',"id":"{job.id}"'
     if job.idempotency_key is not None:
         own += f',"idempotency_key":{jsontext.encode(job.idempotency_key, "idempotency_key")}'
     if job.run_at is not None:
