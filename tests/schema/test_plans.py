@@ -113,7 +113,7 @@ def fill(connection: psycopg.Connection, name: str, rows: int) -> None:
 
 
 def rows_read(queue: Driver) -> int:
-    """Rows and index entries that this session has read of the protocol's tables."""
+    """Rows and index entries of the protocol's tables that were read so far."""
     queue.connection.execute("select pg_stat_force_next_flush()")
     queue.value("select 1")
     return int(
