@@ -32,7 +32,7 @@ ROOM_BYTES = 2 * 1024**3
 
 
 def _folder() -> Path:
-    """Cloning a database is a matter of copying files: in memory where there is room, four times as fast as on a disk."""
+    """Cloning a database is a matter of copying files: in memory where there is room, which is much faster."""
     if os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free > ROOM_BYTES:
         return SHARED_MEMORY / f"faultline-test-{os.getuid()}-{hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:8]}"
     return REPOSITORY / ".faultline" / "test"
