@@ -28,7 +28,8 @@ _PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
 _BUSY_PAUSE = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: one is made for every job that runs.
+@dataclass(slots=True)
 class Completed:
     hold: Hold
     result: str  # JSON text

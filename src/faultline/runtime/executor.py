@@ -18,6 +18,7 @@ from faultline.store import jsontext
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Awaitable
 
     from faultline.runtime.client import Faultline
     from faultline.runtime.completer import Ending
@@ -56,47 +57,29 @@ class Executor:
             task.check(lease.args)
         except TypeError as error:
             return self._failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
-        events.emit_detail("execution_started", job_id=lease.job_id, token=lease.fencing_token)
-        ending = await self._attempt(hold, task)
+        if events.are_detailed():
+            events.emit_detail("execution_started", job_id=lease.job_id, token=lease.fencing_token)
+        hold.run_by(asyncio.current_task())
+        try:
+            ending: Ending | None = self._ended(hold, task, await self._call(hold, task))
+        except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
+            ending = self._raised(hold, task, error)
+        finally:
+            hold.run_by(None)
         return None if hold.settled or hold.lost is not None else ending
 
-    async def _attempt(self, hold: Hold, task: Task[..., Any]) -> Ending | None:
-        hold.when_lost(_canceller())
-        try:
-            result = await self._call(hold, task)
-        except asyncio.CancelledError:
-            if hold.lost is not None:
-                return None
-            if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise
-            return self._failed(hold, task, "the task was cancelled from inside")
-        except StaleLease:
-            # Refused somewhere inside: whoever holds the lease now will finish the job.
-            hold.lose("lease_lost")
-            return None
-        except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
-            return self._failed(hold, task, _text_of(error))
-        finally:
-            hold.when_lost(None)
-        return self._ending(hold, task, result)
-
-    async def _call(self, hold: Hold, task: Task[..., Any]) -> Any:
+    def _call(self, hold: Hold, task: Task[..., Any]) -> Awaitable[Any]:
         limit = task.timeout_seconds
-        if task.is_async:
-            job: Job | BlockingJob = Job(hold, self._database, limit)
-            call = task.fn(job, **hold.lease.args) if task.takes_job else task.fn(**hold.lease.args)
-            if limit is None:
-                return await call
-            scope = asyncio.timeout(limit)
-            try:
-                async with scope:
-                    return await call
-            except TimeoutError as error:
-                if scope.expired():
-                    raise TimedOut(f"timed out after {limit:g} s") from error
-                raise
-        job = BlockingJob(hold, self._app.database, limit)
-        first = (job,) if task.takes_job else ()
+        if not task.is_async:
+            return self._in_thread(hold, task, limit)
+        args = hold.lease.args
+        call: Awaitable[Any] = (
+            task.fn(Job(hold, self._database, limit), **args) if task.takes_job else task.fn(**args)
+        )
+        return call if limit is None else _within(limit, call)
+
+    async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
+        first = (BlockingJob(hold, self._app.database, limit),) if task.takes_job else ()
         outcome = self._threads.run(lambda: task.fn(*first, **hold.lease.args))
         done, _ = await asyncio.wait([outcome], timeout=limit)
         if not done:
@@ -105,7 +88,24 @@ class Executor:
             raise TimedOut(f"timed out after {limit:g} s; its thread was abandoned and can write nothing more")
         return outcome.result()
 
-    def _ending(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
+    def _raised(self, hold: Hold, task: Task[..., Any], error: BaseException) -> Ending | None:
+        match error:
+            case asyncio.CancelledError() if hold.lost is not None:
+                return None
+            case asyncio.CancelledError() if asyncio.current_task().cancelling():  # type: ignore[union-attr]
+                raise error
+            case asyncio.CancelledError():
+                return self._failed(hold, task, "the task was cancelled from inside")
+            case StaleLease():
+                # Refused somewhere inside: whoever holds the lease now will finish the job.
+                hold.lose("lease_lost")
+                return None
+            case _:
+                return self._failed(hold, task, _text_of(error))
+
+    def _ended(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
+        if result is None:
+            return Completed(hold, "null")
         match result:
             case Retry():
                 after = self._backoff(hold, task) if result.after is None else seconds(result.after)
@@ -140,16 +140,15 @@ class Executor:
         return float(doubled * self._chance.uniform(0.75, 1.25))
 
 
-def _canceller() -> Any:
-    """Called from another thread when the lease is lost: cancels the task that runs the attempt."""
-    loop, running = asyncio.get_running_loop(), asyncio.current_task()
-    assert running is not None  # noqa: S101 - we are in it
-
-    def cancel() -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(running.cancel)
-
-    return cancel
+async def _within(limit: float, call: Awaitable[Any]) -> Any:
+    scope = asyncio.timeout(limit)
+    try:
+        async with scope:
+            return await call
+    except TimeoutError as error:
+        if scope.expired():
+            raise TimedOut(f"timed out after {limit:g} s") from error
+        raise
 
 
 def _text_of(error: BaseException) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import asyncio
 
     from faultline.core.model import Lease
+
+#: One for all: held for a moment, hundreds of thousands of times.
+_lock = threading.Lock()
 
 
 class Hold:
     """Trust in a lease is counted from *before* the round trip that granted it: a slow answer must not lengthen it."""
 
-    __slots__ = ("_lock", "_on_lost", "in_transaction", "lease", "lost", "renewed_at", "settled")
+    __slots__ = ("_attempt", "in_transaction", "lease", "lost", "renewed_at", "settled")
 
     def __init__(self, lease: Lease, granted_at: float) -> None:
         self.lease = lease
@@ -25,8 +28,7 @@ class Hold:
         self.in_transaction = False
         #: The job was completed inside its own transaction, or its ending is on its way: nothing more is to be written.
         self.settled = False
-        self._lock = threading.Lock()
-        self._on_lost: Callable[[], None] | None = None
+        self._attempt: asyncio.Task[Any] | None = None
 
     @property
     def trusted_until(self) -> float:
@@ -37,20 +39,26 @@ class Hold:
         return self.renewed_at + self.lease.lease_seconds / 3
 
     def lose(self, reason: str) -> bool:
-        """Say that it is gone. True the first time; whoever runs the job is told then."""
-        with self._lock:
+        """Say that it is gone, from any thread. True the first time; the attempt is cancelled then."""
+        with _lock:
             if self.lost is not None or self.settled:
                 return False
             self.lost = reason
-            tell = self._on_lost
-        if tell is not None:
-            tell()
+            attempt = self._attempt
+        if attempt is not None:
+            _cancel(attempt)
         return True
 
-    def when_lost(self, tell: Callable[[], None] | None) -> None:
-        """Call this once it is lost; at once, if it is lost already."""
-        with self._lock:
-            self._on_lost = tell
+    def run_by(self, attempt: asyncio.Task[Any] | None) -> None:
+        """Cancel this task once the lease is lost; at once, if it is lost already. None: nothing runs any more."""
+        with _lock:
+            self._attempt = attempt
             lost = self.lost is not None
-        if lost and tell is not None:
-            tell()
+        if lost and attempt is not None:
+            _cancel(attempt)
+
+
+def _cancel(attempt: asyncio.Task[Any]) -> None:
+    loop = attempt.get_loop()
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(attempt.cancel)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError
+from faultline.core.errors import FaultlineError, OutcomeUnknown
 from faultline.core.model import Bound
 from faultline.runtime.hold import Hold
 from faultline.store import queue
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease
     from faultline.store.database import AsyncDatabase
+
+Asker = TypeVar("Asker")
 
 AHEAD_SECONDS = 0.03
 CLAIM_MAX = 500
@@ -45,7 +47,7 @@ class Lane:
         took: Callable[[list[Hold]], None],
         start: Callable[[Lane, Hold], None],
         rests: Callable[[Lane, bool], None],
-        company: Company,
+        company: Company[Lane],
         chance: random.Random,
     ) -> None:
         self.name = name
@@ -65,6 +67,8 @@ class Lane:
         self._reset_at = 0.0
         self._poll_seconds = POLL_SECONDS_MIN
         self._rate = Rate()
+        self._ended = 0
+        self._turning = False
 
     async def run(self) -> None:
         """Claim whenever there is room and rest while there is nothing to do. Ends only by being cancelled."""
@@ -97,10 +101,25 @@ class Lane:
         return min(free, CLAIM_MAX) if free > enough else 0
 
     def finished(self, lease: Lease) -> None:
-        """A job has ended: start the next one and see whether to claim."""
+        """A job has ended."""
         self.running -= 1
-        self._company.leave(lease)
-        self._rate.count(asyncio.get_running_loop().time())
+        self._ended += 1
+        self.turn_soon()
+        if lease.mark_start:
+            for lane in self._company.leave(lease):
+                lane.turn_soon()
+
+    def turn_soon(self) -> None:
+        """Start the next jobs and see whether to claim: once for all that end in the same turn of the loop."""
+        if not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        if self._ended:
+            self._rate.count(self._ended, asyncio.get_running_loop().time())
+            self._ended = 0
         self.fill()
         if self.wanted() > 0:
             self._room.set()
@@ -125,7 +144,11 @@ class Lane:
         asked_at = loop.time()
         reset = asked_at >= self._reset_at
         bounds = [] if reset else [Bound(priority, run_at) for priority, run_at in self._bounds.items()]
-        leases = await self._database.run(queue.claim(self.name, owner=self._owner(), max_jobs=wanted, bounds=bounds))
+        owner = self._owner()
+        try:
+            leases = await self._database.run(queue.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds))
+        except OutcomeUnknown:
+            leases = await self._granted_to(owner)
         if reset:
             # Bounds are a hint that must never hide work for long. A claim without them may be dear, so it is made rarely.
             self._reset_at = loop.time() + max(_RESET_SECONDS_MIN, _RESET_SHARE * (loop.time() - asked_at))
@@ -138,6 +161,20 @@ class Lane:
             self.fill()
         return leases
 
+    async def _granted_to(self, owner: str) -> list[Lease]:
+        """The answer to a claim was lost. What it took would wait for its leases to run out: ask for it instead."""
+        pause = _PAUSE_MIN
+        while True:
+            try:
+                leases = await self._database.run(queue.granted_to(owner))
+            except FaultlineError as error:
+                events.emit("claim_unanswered", queue=self.name, error=str(error))
+                await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
+                pause = min(pause * 2, _PAUSE_MAX)
+            else:
+                events.emit("claim_answered_late", queue=self.name, jobs=len(leases))
+                return leases
+
     def fill(self) -> None:
         """Start what may be started."""
         passed_over: list[Hold] = []
@@ -145,11 +182,12 @@ class Lane:
             hold = self.waiting.popleft()
             if hold.lost is not None:
                 continue
-            if not self._company.admits(hold.lease, self.concurrency):
-                passed_over.append(hold)
-                continue
+            if hold.lease.mark_start:
+                if not self._company.admits(hold.lease, self.concurrency, self):
+                    passed_over.append(hold)
+                    continue
+                self._company.enter(hold.lease)
             self.running += 1
-            self._company.enter(hold.lease)
             self._start(self, hold)
         self.waiting.extendleft(reversed(passed_over))
 
@@ -167,11 +205,12 @@ class Lane:
         self._hint.clear()
 
 
-class Company:
+class Company(Generic[Asker]):
     """Who may run beside whom in this process, so that a job which kills its workers is found out and others are spared.
 
-    A job that was reaped once runs beside a quarter of the usual number of such jobs, twice a sixteenth; after that it runs
-    while no other marked job does. If the worker dies then, it is known of which job, and only that one's attempt counts.
+    Only jobs whose start is marked are asked about. One that was reaped once runs beside a quarter of the usual number of
+    such jobs, twice a sixteenth; after that it runs while no other marked job does. If the worker dies then, it is known of
+    which job, and only that one's attempt counts.
     """
 
     ALONE_AFTER = 3
@@ -181,10 +220,15 @@ class Company:
         self._suspects = 0
         self._alone = False
         self._alone_wanted = False
+        self._turned_away: set[Asker] = set()
 
-    def admits(self, lease: Lease, concurrency: int) -> bool:
-        if not lease.mark_start:
-            return True
+    def admits(self, lease: Lease, concurrency: int, asker: Asker) -> bool:
+        admitted = self._admits(lease, concurrency)
+        if not admitted:
+            self._turned_away.add(asker)
+        return admitted
+
+    def _admits(self, lease: Lease, concurrency: int) -> bool:
         if lease.reaps >= self.ALONE_AFTER:
             # Announced, so that the marked ones which run now are the last before it.
             self._alone_wanted = self._marked > 0
@@ -194,16 +238,19 @@ class Company:
         return lease.reaps == 0 or self._suspects < max(1, concurrency >> 2 * lease.reaps)
 
     def enter(self, lease: Lease) -> None:
-        self._marked += lease.mark_start
+        self._marked += 1
         self._suspects += lease.reaps > 0
         if lease.reaps >= self.ALONE_AFTER:
             self._alone, self._alone_wanted = True, False
 
-    def leave(self, lease: Lease) -> None:
-        self._marked -= lease.mark_start
+    def leave(self, lease: Lease) -> set[Asker]:
+        """Answers with those who were turned away before and may ask again."""
+        self._marked -= 1
         self._suspects -= lease.reaps > 0
         if lease.reaps >= self.ALONE_AFTER:
             self._alone = False
+        turned_away, self._turned_away = self._turned_away, set()
+        return turned_away
 
 
 class Rate:
@@ -214,8 +261,8 @@ class Rate:
         self._since = 0.0
         self._finished = 0
 
-    def count(self, now: float) -> None:
-        self._finished += 1
+    def count(self, finished: int, now: float) -> None:
+        self._finished += finished
         passed = now - self._since
         if passed >= _RATE_WINDOW:
             # After a long silence the old rate says nothing.

@@ -68,7 +68,7 @@ class Worker:
         self._completer = Completer(self._database, self._settled)
         self._executor = Executor(app, self._database, self._threads, self._chance)
         self._marks: Batcher[tuple[Hold, asyncio.Future[bool]]] = Batcher(self._mark)
-        self._company = Company()
+        self._company: Company[Lane] = Company()
         self._lanes = {name: self._lane(name, concurrency) for name, concurrency in queues.items()}
         self._resting: frozenset[str] = frozenset()
         self._upkeep = Upkeep(
@@ -141,15 +141,8 @@ class Worker:
         finally:
             self._jobs.pop(hold, None)
             lane.finished(hold.lease)
-            self._refill(lane)
             if not self._jobs:
                 self._idle.set()
-
-    def _refill(self, ended: Lane) -> None:
-        """A job of another queue may have been waiting for less company."""
-        for lane in self._lanes.values():
-            if lane is not ended:
-                lane.fill()
 
     def _settled(self, holds: Sequence[Hold]) -> None:
         self._heartbeat.drop(holds)
@@ -210,6 +203,9 @@ class Worker:
                 async with asyncio.timeout(grace_seconds):
                     await self._idle.wait()
         await _cancel(list(self._jobs.values()))
+        for hold in self._jobs:
+            # Cancelled before its first step, so nobody has given it back.
+            self._completer.put(Released(hold))
         try:
             async with asyncio.timeout(10):
                 await self._completer.flushed()

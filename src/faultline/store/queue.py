@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
@@ -101,6 +102,19 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
         " from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[])",
         params=(queue, owner, max_jobs, [bound.priority for bound in ordered], [bound.run_at for bound in ordered]),
         read=lambda rows: _leases(rows, owner),
+    )
+
+
+def granted_to(owner: str) -> Statement[list[Lease]]:
+    """What a claim whose answer was lost has taken, if it has."""
+    return Statement(
+        name="granted_to",
+        sql="select id, fencing_token, task, args::text, attempt, max_attempts, attempt >= max_attempts or reaps > 0, reaps,"
+        " priority, next_run_at, created_at, extract(epoch from lease_expires_at - claimed_at)::real, idempotency_key"
+        " from faultline.jobs where state = 'running' and owner = %s",
+        params=(owner,),
+        read=lambda rows: _leases(rows, owner),
+        repeatable=True,
     )
 
 
@@ -292,34 +306,22 @@ def _common_text(
 
 def _leases(rows: Rows, owner: str) -> list[Lease]:
     """The rows come in physical order; they are to be run in the order of the queue."""
-    rows.sort(key=lambda row: (row[8], row[9], row[0]))
+    rows.sort(key=_place_in_queue)
     leases = []
-    for job_id, token, task, text, attempt, max_attempts, mark, reaps, priority, run_at, created_at, seconds, key in rows:
+    for job_id, token, task, text, attempt, most, mark, reaps, priority, run_at, created, seconds, key in rows:
         try:
             args, fault = jsontext.decode(text), None
         except UnreadableJson as error:
             # The claim is committed: raising here would strand the whole batch for the sake of one job.
             args, fault = {}, str(error)
         leases.append(
-            Lease(
-                job_id=job_id,
-                fencing_token=token,
-                owner=owner,
-                task=task,
-                args=args,
-                attempt=attempt,
-                max_attempts=max_attempts,
-                mark_start=mark,
-                reaps=reaps,
-                priority=priority,
-                next_run_at=run_at,
-                created_at=created_at,
-                lease_seconds=seconds,
-                idempotency_key=key or str(job_id),
-                fault=fault,
-            )
+            Lease(job_id, token, owner, task, args, attempt, most, mark, reaps, priority, run_at, created, seconds, key, fault)
         )
     return leases
+
+
+#: priority, next_run_at, job_id
+_place_in_queue = itemgetter(8, 9, 0)
 
 
 def _for_leases(
@@ -331,7 +333,7 @@ def _for_leases(
         f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + place if place else ''})",
         params=(
             # As text: psycopg looks at every element of a list in Python, which costs more than all the rest.
-            f"{{{','.join([str(lease.job_id) for lease in leases])}}}",
+            f"{{{','.join([lease.job_id.hex for lease in leases])}}}",
             f"{{{','.join([str(lease.fencing_token) for lease in leases])}}}",
             f"{{{','.join([_quoted(lease.owner) for lease in leases])}}}",
             *((extra,) if place else ()),
