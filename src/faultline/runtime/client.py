@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
@@ -13,6 +12,7 @@ from faultline import embedded
 from faultline.core import events
 from faultline.core.config import choose_dsn
 from faultline.core.errors import ConfigError, JobNotFound, JobRejected
+from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.runtime.handle import JobHandle, Poller
 from faultline.runtime.options import Options
@@ -58,10 +58,11 @@ class TaskDecorator(Protocol):
 class Faultline:
     """One application on one database. Connects when first used; safe to share between threads and event loops."""
 
-    def __init__(self, dsn: str | None = None, *, connections_max: int = 10, ids: Ids | None = None) -> None:
+    def __init__(self, dsn: str | None = None, *, connections_max: int = 10, host: Host | None = None) -> None:
         self._named = dsn
+        self.host = host or Host()
         self._connections_max = connections_max
-        self._ids = ids
+        self._ids: Ids | None = None
         self._opening = threading.Lock()
         self._server: embedded.Server | None = None
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -193,11 +194,11 @@ class Faultline:
 
     @cached_property
     def database(self) -> Database:
-        return Database(self.dsn, connections_max=self._connections_max)
+        return Database(self.dsn, connections_max=self._connections_max, host=self.host)
 
     @cached_property
     def async_database(self) -> AsyncDatabase:
-        return AsyncDatabase(self.dsn, connections_max=self._connections_max)
+        return AsyncDatabase(self.dsn, connections_max=self._connections_max, host=self.host)
 
     @cached_property
     def poller(self) -> Poller:
@@ -258,8 +259,9 @@ class Faultline:
     def _id_source(self, facts: Facts) -> Ids:
         if self._ids is None:
             # The database's time, carried on by our own steady clock.
-            offset = facts.clock.timestamp() - time.monotonic()
-            self._ids = Ids(lambda: offset + time.monotonic())
+            monotonic = self.host.monotonic
+            offset = facts.clock.timestamp() - monotonic()
+            self._ids = Ids(lambda: offset + monotonic(), self.host.chance)
         return self._ids
 
     def _handles(self, placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:

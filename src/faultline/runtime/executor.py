@@ -17,9 +17,9 @@ from faultline.runtime.outcome import Cancel, Retry, Snooze
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Awaitable
 
+    from faultline.core.host import Host
     from faultline.runtime.client import Faultline
     from faultline.runtime.completer import Ending
     from faultline.runtime.hold import Hold
@@ -38,11 +38,12 @@ class TimedOut(Exception):
 class Executor:
     """Turns a hold into an ending; None when there is nothing to write: the lease is lost, or the job completed itself."""
 
-    def __init__(self, app: Faultline, database: AsyncDatabase, threads: Threads, chance: random.Random) -> None:
+    def __init__(self, app: Faultline, database: AsyncDatabase, threads: Threads, host: Host) -> None:
         self._app = app
         self._database = database
         self._threads = threads
-        self._chance = chance
+        self._chance = host.chance
+        self._faults = host.faults
         self._result_bytes_max = 1_048_576
 
     async def run(self, hold: Hold) -> Ending | None:
@@ -60,12 +61,14 @@ class Executor:
         if events.are_detailed():
             events.emit_detail("execution_started", job_id=lease.job_id, token=lease.fencing_token)
         hold.run_by(asyncio.current_task())
+        self._faults.reach("before_execution")
         try:
             ending: Ending | None = self._ended(hold, task, await self._call(hold, task))
         except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
             ending = self._raised(hold, task, error)
         finally:
             hold.run_by(None)
+        self._faults.reach("after_execution")
         return None if hold.settled or hold.lost is not None else ending
 
     def _call(self, hold: Hold, task: Task[..., Any]) -> Awaitable[Any]:
@@ -73,9 +76,7 @@ class Executor:
         if not task.is_async:
             return self._in_thread(hold, task, limit)
         args = hold.lease.args
-        call: Awaitable[Any] = (
-            task.fn(Job(hold, self._database, limit), **args) if task.takes_job else task.fn(**args)
-        )
+        call: Awaitable[Any] = task.fn(Job(hold, self._database, limit), **args) if task.takes_job else task.fn(**args)
         return call if limit is None else _within(limit, call)
 
     async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:

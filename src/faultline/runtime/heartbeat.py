@@ -6,10 +6,10 @@ worker's sign of life and the advisory lock that dies with it, by which others n
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
-import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from faultline.store.database import WorkerSession
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from faultline.core.host import Host
     from faultline.core.model import Lease
     from faultline.runtime.hold import Hold
 
@@ -38,30 +39,27 @@ class Heartbeat:
         dsn: str,
         worker_id: str,
         queues: Iterable[str],
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
+        host: Host,
     ) -> None:
-        self._session = WorkerSession(dsn, lock=worker_id)
+        self._session = WorkerSession(dsn, lock=worker_id, host=host)
         self._worker_id = worker_id
         self._queues = list(queues)
-        self._monotonic = monotonic
-        self._changed = threading.Condition()
+        self._monotonic = host.monotonic
+        self._changed = threading.Lock()
         self._holds: dict[Lease, Hold] = {}
         self._sleeping: frozenset[str] = frozenset()
         self._beat_at = -1e9
-        self._stopping = False
         self._failures = 0
-        self._thread = threading.Thread(target=self._run, name="faultline-heartbeat", daemon=True)
+        self._pulse = (host.pulse or Thread)(self.tick)
 
     def start(self) -> None:
-        self._thread.start()
+        self._pulse.start()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Stop beating and take the worker off the list. Leases that are left run out by themselves."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-        self._thread.join()
+        await self._pulse.stop(self._leave)
+
+    def _leave(self) -> None:
         try:
             self._session.run(queue.leave(self._worker_id))
         except FaultlineError as error:
@@ -83,7 +81,7 @@ class Heartbeat:
             if queues != self._sleeping:
                 self._sleeping = queues
                 self._beat_at = -1e9
-                self._changed.notify()
+                self._pulse.wake()
 
     def lose(self, job_id: object, reason: str) -> None:
         """Let go of one job's lease: somebody said that it is cancelled."""
@@ -112,25 +110,17 @@ class Heartbeat:
             self._failures += 1
             if self._failures == 1:
                 events.emit("heartbeat_failed", worker=self._worker_id, error=str(error))
-            return float(min(_PAUSE_MAX, _PAUSE_MIN * 2 ** min(self._failures, 10)))
+            return min(_PAUSE_MAX, _PAUSE_MIN * 2.0 ** min(self._failures, 10), self._until_distrust())
         self._failures = 0
         with self._changed:
             renewals = [hold.renew_at for hold in self._holds.values()]
             due = min([*renewals, self._beat_at + BEAT_SECONDS])
         return max(_PAUSE_MIN / 2, due - self._monotonic())
 
-    def _run(self) -> None:
-        while True:
-            seconds = self.tick()
-            with self._changed:
-                if self._stopping:
-                    return
-                if self._beat_at > 0:
-                    self._changed.wait(min(seconds, self._until_distrust()))
-
     def _until_distrust(self) -> float:
         now = self._monotonic()
-        return max(0.01, min([hold.trusted_until - now for hold in self._holds.values()], default=BEAT_SECONDS))
+        with self._changed:
+            return max(0.01, min([hold.trusted_until - now for hold in self._holds.values()], default=BEAT_SECONDS))
 
     def _let_go(self, now: float) -> None:
         with self._changed:
@@ -180,6 +170,38 @@ class Heartbeat:
         self.drop([hold])
         if hold.lose(reason):
             events.emit("lease_lost", job_id=hold.lease.job_id, token=hold.lease.fencing_token, reason=reason)
+
+
+class Thread:
+    """A pulse in a thread of its own, which a busy event loop does not starve."""
+
+    def __init__(self, tick: Callable[[], float]) -> None:
+        self._tick = tick
+        self._changed = threading.Condition()
+        self._stopping = self._woken = False
+        self._thread = threading.Thread(target=self._run, name="faultline-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            self._changed.notify()
+
+    async def stop(self, last: Callable[[], None]) -> None:
+        self._stopping = True
+        self.wake()
+        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(last)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            seconds = self._tick()
+            with self._changed:
+                if not self._woken:
+                    self._changed.wait(seconds)
+                self._woken = False
 
 
 def _version() -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -17,12 +17,13 @@ from faultline.core import events
 from faultline.core.errors import ConfigError, FaultlineError, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState, Json
 from faultline.store import jsontext, queue, views
-from faultline.store.database import arun_on, run_on
+from faultline.store.database import arun_on, run_on, wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from uuid import UUID
 
+    from faultline.core.host import Host
     from faultline.core.model import JobRecord, Settled
     from faultline.runtime.hold import Hold
     from faultline.store.database import AsyncDatabase, Database
@@ -34,7 +35,7 @@ T = TypeVar("T")
 class _Facts:
     """What is known of the running attempt, among it what an outside system needs to recognise a repeated or stale call."""
 
-    def __init__(self, hold: Hold, timeout_seconds: float | None = None) -> None:
+    def __init__(self, hold: Hold, host: Host, timeout_seconds: float | None) -> None:
         self._hold = hold
         lease = hold.lease
         self.id: UUID = lease.job_id
@@ -47,7 +48,7 @@ class _Facts:
         self.idempotency_key: str = lease.idempotency_key
         #: When this attempt is to be over, by this machine's clock; None if it may take as long as it likes.
         self.deadline: datetime | None = (
-            None if timeout_seconds is None else datetime.now(UTC) + timedelta(seconds=timeout_seconds)
+            None if timeout_seconds is None else datetime.fromtimestamp(host.seconds() + timeout_seconds, UTC)
         )
 
     @property
@@ -120,7 +121,7 @@ class Job(_Facts):
     """The job of an `async def` task."""
 
     def __init__(self, hold: Hold, database: AsyncDatabase, timeout_seconds: float | None = None) -> None:
-        super().__init__(hold, timeout_seconds)
+        super().__init__(hold, database.host, timeout_seconds)
         self._database = database
         self._transaction: Transaction | None = None
 
@@ -174,7 +175,8 @@ class Job(_Facts):
                 self._transaction = None
                 self._hold.in_transaction = False
             try:
-                await connection.execute("commit")
+                with wire(self._database.host.faults, "commit", connection):
+                    await connection.execute("commit")
             except psycopg.OperationalError as error:
                 await self._settle_unknown_commit(transaction, error)
             self._hold.settled = transaction.result is not None
@@ -203,7 +205,7 @@ class BlockingJob(_Facts):
     """The job of a blocking task, which runs in a thread. The twin of `Job`."""
 
     def __init__(self, hold: Hold, database: Database, timeout_seconds: float | None = None) -> None:
-        super().__init__(hold, timeout_seconds)
+        super().__init__(hold, database.host, timeout_seconds)
         self._database = database
         self._transaction: Transaction | None = None
 
@@ -248,7 +250,8 @@ class BlockingJob(_Facts):
                 self._transaction = None
                 self._hold.in_transaction = False
             try:
-                connection.execute("commit")
+                with wire(self._database.host.faults, "commit", connection):
+                    connection.execute("commit")
             except psycopg.OperationalError as error:
                 if transaction.result is None or not self._was_completed_by_us(self._database.run(views.job(self.id))):
                     raise self._unknown_commit() from error

@@ -9,9 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import random
-import secrets
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
@@ -48,31 +45,31 @@ class Worker:
         *,
         grace_seconds: float = 30.0,
         retention: Retention | None = None,
-        chance: random.Random | None = None,
     ) -> None:
         if not queues or any(concurrency < 1 for concurrency in queues.values()):
             raise ConfigError("a worker needs at least one queue, each with a concurrency of at least 1: {'default': 50}")
-        self.id = secrets.token_urlsafe(9)
+        host = app.host
+        self.id = f"{host.chance.getrandbits(72):018x}"
         self._app = app
+        self._monotonic = host.monotonic
         self._grace_seconds = grace_seconds
-        self._chance = chance or random.Random()  # noqa: S311 - jitter, no secret
         self._calls = itertools.count(1)
         self._stop = asyncio.Event()
         self._jobs: dict[Hold, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
         self._connected_since: float | None = None
         self._services: list[asyncio.Task[None]] = []
-        self._database = AsyncDatabase(app.dsn, connections_max=len(queues) + 8, for_worker=True)
+        self._database = AsyncDatabase(app.dsn, connections_max=len(queues) + 8, for_worker=True, host=host)
         self._threads = Threads()
-        self._heartbeat = Heartbeat(app.dsn, self.id, queues)
+        self._heartbeat = Heartbeat(app.dsn, self.id, queues, host)
         self._completer = Completer(self._database, self._settled)
-        self._executor = Executor(app, self._database, self._threads, self._chance)
+        self._executor = Executor(app, self._database, self._threads, host)
         self._marks: Batcher[tuple[Hold, asyncio.Future[bool]]] = Batcher(self._mark)
         self._company: Company[Lane] = Company()
         self._lanes = {name: self._lane(name, concurrency) for name, concurrency in queues.items()}
         self._resting: frozenset[str] = frozenset()
         self._upkeep = Upkeep(
-            self._database, settled_in=self._settled_in, retention=retention or Retention(), chance=self._chance
+            self._database, settled_in=self._settled_in, retention=retention or Retention(), chance=host.chance
         )
         self._notifier = Notifier(self._database, on_work=self._hint, on_cancel=self._cancelled)
 
@@ -97,7 +94,7 @@ class Worker:
             # A program that is going down with an error, or by Ctrl-C, does not wait for its jobs.
             await self._drain(self._grace_seconds if kind is None else 0.0)
         finally:
-            await asyncio.to_thread(self._heartbeat.stop)
+            await self._heartbeat.stop()
             self._threads.close()
             await self._database.close()
         events.emit("worker_exit", worker=self.id, reason="success")
@@ -112,7 +109,7 @@ class Worker:
             start=self._begin,
             rests=self._rests,
             company=self._company,
-            chance=self._chance,
+            chance=self._app.host.chance,
         )
 
     # From claim to ending
@@ -186,7 +183,7 @@ class Worker:
         if not self._heartbeat.connected:
             self._connected_since = None
             return False
-        now = time.monotonic()
+        now = self._monotonic()
         self._connected_since = self._connected_since or now
         return now >= self._connected_since + _SETTLED_IN_SECONDS
 

@@ -19,6 +19,8 @@ from psycopg.rows import tuple_row
 
 from faultline.core import errors
 from faultline.core.config import without_password
+from faultline.core.faults import WireCut
+from faultline.core.host import Host
 from faultline.store import migrate
 from faultline.store.pool import CONNECT_SECONDS, AsyncPool, NoConnection, Pool
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from datetime import datetime
 
-    from faultline.store.queue import Statement
+    from faultline.core.faults import Faults
+    from faultline.store.queue import Rows, Statement
 
 T = TypeVar("T")
 
@@ -63,8 +66,9 @@ class Facts:
 class Database:
     """A blocking client of one database. Connects when first used."""
 
-    def __init__(self, dsn: str, *, connections_max: int = 10) -> None:
+    def __init__(self, dsn: str, *, connections_max: int = 10, host: Host | None = None) -> None:
         self.dsn = dsn
+        self.host = host or Host()
         self._connections_max = connections_max
         self._lock = threading.Lock()
         self._pool: Pool | None = None
@@ -89,15 +93,19 @@ class Database:
             pool = self._open_pool()
             with translated(self.dsn), answer, pool.connection() as connection:
                 with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
-                    rows = [connection.execute(s.sql.encode(), answer.params(s)).fetchall() for s in statements]
+                    rows = [self._send(connection, s, answer.params(s)) for s in statements]
                 return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
+    def _send(self, connection: psycopg.Connection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
+        with wire(self.host.faults, statement.name, connection):
+            return connection.execute(statement.sql.encode(), params).fetchall()
+
     def connect(self) -> psycopg.Connection:
         """Open a connection of one's own, outside the pool."""
         with translated(self.dsn):
-            return psycopg.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+            return _connect(self.dsn, self.host)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[psycopg.Connection]:
@@ -113,7 +121,7 @@ class Database:
             pool.close()
 
     def _open(self) -> psycopg.Connection:
-        connection = psycopg.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+        connection = _connect(self.dsn, self.host)
         settings = _settings_wanted(connection, connection.execute(_ABOUT_SESSION).fetchone(), for_worker=False)
         if settings:
             connection.execute(settings)
@@ -122,15 +130,16 @@ class Database:
     def _open_pool(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = Pool(self._open, self._connections_max)
+                self._pool = Pool(self._open, self._connections_max, self.host.monotonic)
             return self._pool
 
 
 class AsyncDatabase:
     """An async client of one database. Each event loop gets a pool of its own, since a pool belongs to its loop."""
 
-    def __init__(self, dsn: str, *, connections_max: int = 10, for_worker: bool = False) -> None:
+    def __init__(self, dsn: str, *, connections_max: int = 10, for_worker: bool = False, host: Host | None = None) -> None:
         self.dsn = dsn
+        self.host = host or Host()
         self._connections_max = connections_max
         self._for_worker = for_worker
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
@@ -154,16 +163,18 @@ class AsyncDatabase:
             with translated(self.dsn), answer:
                 async with pool.connection() as connection:
                     async with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
-                        rows = [
-                            await (await connection.execute(s.sql.encode(), answer.params(s))).fetchall() for s in statements
-                        ]
+                        rows = [await self._send(connection, s, answer.params(s)) for s in statements]
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             await pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
+    async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
+        with wire(self.host.faults, statement.name, connection):
+            return await (await connection.execute(statement.sql.encode(), params)).fetchall()
+
     async def connect(self) -> psycopg.AsyncConnection:
         with translated(self.dsn):
-            return await psycopg.AsyncConnection.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+            return await _aconnect(self.dsn, self.host)
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
@@ -179,7 +190,7 @@ class AsyncDatabase:
             await pool.close()
 
     async def _open(self) -> psycopg.AsyncConnection:
-        connection = await psycopg.AsyncConnection.connect(self.dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+        connection = await _aconnect(self.dsn, self.host)
         try:
             row = await (await connection.execute(_ABOUT_SESSION)).fetchone()
             settings = _settings_wanted(connection, row, for_worker=self._for_worker)
@@ -200,7 +211,7 @@ class AsyncDatabase:
         pool = self._pools.get(loop)
         if pool is None:
             self._forget_closed_loops()
-            self._pools[loop] = pool = AsyncPool(self._open, self._connections_max)
+            self._pools[loop] = pool = AsyncPool(self._open, self._connections_max, self.host.monotonic)
         return pool
 
 
@@ -210,8 +221,9 @@ class WorkerSession:
     Behind a transaction-mode pooler there is no session to speak of: then nothing is set and no lock is held.
     """
 
-    def __init__(self, dsn: str, *, lock: str) -> None:
+    def __init__(self, dsn: str, *, lock: str, host: Host | None = None) -> None:
         self._dsn = dsn
+        self._host = host or Host()
         self._lock_name = lock
         self._connection: psycopg.Connection | None = None
         self.direct = False
@@ -225,7 +237,7 @@ class WorkerSession:
         connection = self._connection
         if connection is None or connection.closed:
             with translated(self._dsn):
-                connection = psycopg.connect(self._dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+                connection = _connect(self._dsn, self._host)
             self._connection, self.locked = connection, False
             self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
             if self.direct:
@@ -239,9 +251,13 @@ class WorkerSession:
 
     def run(self, statement: Statement[T]) -> T:
         connection = self.connect()
-        return self._run(
-            connection, lambda c: statement.read(c.execute(statement.sql.encode(), statement.params).fetchall())
-        )
+
+        def send(connection: psycopg.Connection) -> T:
+            with wire(self._host.faults, statement.name, connection):
+                rows = connection.execute(statement.sql.encode(), statement.params).fetchall()
+            return statement.read(rows)
+
+        return self._run(connection, send)
 
     def close(self) -> None:
         connection, self._connection, self.locked = self._connection, None, False
@@ -256,6 +272,32 @@ class WorkerSession:
             # Whatever it was, a fresh connection is the simplest state to go on from.
             self.close()
             raise
+
+
+def _connect(dsn: str, host: Host) -> psycopg.Connection:
+    opened: psycopg.Connection = (host.connect or psycopg.connect)(dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+    return opened
+
+
+async def _aconnect(dsn: str, host: Host) -> psycopg.AsyncConnection:
+    connect = host.aconnect or psycopg.AsyncConnection.connect
+    opened: psycopg.AsyncConnection = await connect(dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
+    return opened
+
+
+@contextlib.contextmanager
+def wire(faults: Faults, name: str, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Iterator[None]:
+    """The two fault points of a statement. A wire that is cut there is closed under the connection's feet."""
+    if not faults.wanted:
+        yield
+        return
+    try:
+        faults.reach(f"before_{name}_sent")
+        yield
+        faults.reach(f"after_{name}_committed")
+    except WireCut as cut:
+        connection.pgconn.finish()
+        raise psycopg.OperationalError(f"the wire was cut: {cut}") from cut
 
 
 def is_direct(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: tuple[Any, ...] | None) -> bool:

@@ -29,9 +29,12 @@ class NoConnection(psycopg.OperationalError):
 class Pool:
     """For threads. `connect` opens a connection, ready for use."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection], size: int) -> None:
+    def __init__(
+        self, connect: Callable[[], psycopg.Connection], size: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._connect = connect
         self._size = size
+        self._monotonic = monotonic
         self._room = threading.BoundedSemaphore(size)
         self._idle: list[psycopg.Connection] = []
         self._closed = False
@@ -65,7 +68,7 @@ class Pool:
     def _take(self) -> psycopg.Connection:
         with contextlib.suppress(IndexError):
             return self._idle.pop()
-        patience = _Patience()
+        patience = _Patience(self._monotonic)
         while True:
             try:
                 return self._connect()
@@ -76,9 +79,15 @@ class Pool:
 class AsyncPool:
     """For the tasks of one event loop. The twin of `Pool`."""
 
-    def __init__(self, connect: Callable[[], Awaitable[psycopg.AsyncConnection]], size: int) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
+        size: int,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._connect = connect
         self._size = size
+        self._monotonic = monotonic
         self._room = asyncio.BoundedSemaphore(size)
         self._idle: list[psycopg.AsyncConnection] = []
         self._closed = False
@@ -122,7 +131,7 @@ class AsyncPool:
     async def _take(self) -> psycopg.AsyncConnection:
         if self._idle:
             return self._idle.pop()
-        patience = _Patience()
+        patience = _Patience(self._monotonic)
         while True:
             try:
                 return await self._connect()
@@ -133,13 +142,14 @@ class AsyncPool:
 class _Patience:
     """A server that restarts is waited for; one that does not come back within the time is given up."""
 
-    def __init__(self) -> None:
-        self._give_up_at = time.monotonic() + CONNECT_SECONDS
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._give_up_at = monotonic() + CONNECT_SECONDS
         self._pause = _PAUSE_MIN
 
     def after(self, error: psycopg.OperationalError) -> float:
         """How long to wait before the next try. Raises when there is none."""
-        if time.monotonic() + self._pause > self._give_up_at:
+        if self._monotonic() + self._pause > self._give_up_at:
             raise NoConnection(str(error)) from error
         self._pause = min(self._pause * 2, _PAUSE_MAX)
         return self._pause / 2

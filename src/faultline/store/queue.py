@@ -308,14 +308,14 @@ def _leases(rows: Rows, owner: str) -> list[Lease]:
     """The rows come in physical order; they are to be run in the order of the queue."""
     rows.sort(key=_place_in_queue)
     leases = []
-    for job_id, token, task, text, attempt, most, mark, reaps, priority, run_at, created, seconds, key in rows:
+    for job_id, token, task, text, attempt, most, mark, reaps, priority, due, created, seconds, key in rows:
         try:
             args, fault = jsontext.decode(text), None
         except UnreadableJson as error:
             # The claim is committed: raising here would strand the whole batch for the sake of one job.
             args, fault = {}, str(error)
         leases.append(
-            Lease(job_id, token, owner, task, args, attempt, most, mark, reaps, priority, run_at, created, seconds, key, fault)
+            Lease(job_id, token, owner, task, args, attempt, most, mark, reaps, priority, due, created, seconds, key, fault)
         )
     return leases
 

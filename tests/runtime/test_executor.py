@@ -1,0 +1,226 @@
+"""What tasks may do: fail, hang, return or raise anything. Their jobs get an ending and the worker lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from faultline import (
+    BlockingJob,
+    Cancel,
+    Faultline,
+    Job,
+    JobCancelled,
+    JobFailed,
+    Retry,
+    Snooze,
+    StaleLease,
+)
+from tests.runtime.working import PATIENCE, results, work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.driver import Driver
+
+
+def test_a_failing_job_is_tried_again_and_ends_visibly(app: Faultline, queue: Driver) -> None:
+    attempts: list[int] = []
+
+    @app.task(max_attempts=3, backoff=lambda _: 0)
+    async def flaky(job: Job) -> None:
+        attempts.append(job.attempt)
+        raise ValueError("no route to host")
+
+    handle = flaky.enqueue()
+    (error,) = results(app, [handle])
+
+    assert attempts == [1, 2, 3]
+    assert isinstance(error, JobFailed)
+    assert "ValueError: no route to host" in str(error)
+    assert [entry.event for entry in queue.journal(handle.id)] == ["attempt_failed"] * 3
+
+
+def test_a_backoff_that_raises_does_not_lose_the_job(app: Faultline) -> None:
+    def broken(attempt: int) -> float:
+        raise RuntimeError(attempt)
+
+    @app.task(max_attempts=1, backoff=broken)
+    async def flaky() -> None:
+        raise ValueError("x")
+
+    assert isinstance(results(app, [flaky.enqueue()])[0], JobFailed)
+
+
+def test_the_default_wait_doubles_and_is_jittered(app: Faultline, queue: Driver) -> None:
+    @app.task
+    async def flaky() -> None:
+        raise ValueError("x")
+
+    handles = app.enqueue_many(flaky.bind() for _ in range(20))
+
+    async def until_all_have_failed_once() -> None:
+        while queue.value("select count(*) from faultline.journal") < 20:
+            await asyncio.sleep(0)
+
+    work(app, until_all_have_failed_once)
+
+    waits = queue.value(
+        "select array_agg(extract(epoch from j.next_run_at - n.at)::float8) from faultline.open_jobs j"
+        " join faultline.journal n on n.job_id = j.id where n.event = 'attempt_failed'"
+    )
+    assert len(waits) == len(handles)
+    assert all(1.4 < wait < 2.6 for wait in waits)
+    assert len({round(wait, 3) for wait in waits}) > 10
+
+
+def test_outcomes_are_values(app: Faultline, queue: Driver) -> None:
+    @app.task(max_attempts=2)
+    async def moody(job: Job, mood: str) -> Any:
+        match mood:
+            case "retry":
+                return Retry(after=0, error="not yet") if job.attempt == 1 else "second time"
+            case "snooze":
+                return Snooze(0) if job.fencing_token < 5 else job.attempt
+            case _:
+                return Cancel("not needed any more")
+
+    retried, snoozed, cancelled = (moody.enqueue(mood) for mood in ("retry", "snooze", "cancel"))
+    found = results(app, [retried, snoozed, cancelled])
+
+    assert found[:2] == ["second time", 1]
+    first_try = queue.journal(retried.id)[0]
+    assert first_try.detail["next_run_at"][:19] == first_try.at.isoformat()[:19]
+    assert isinstance(found[2], JobCancelled)
+    assert queue.journal(retried.id)[0].detail["error"] == "not yet"
+    assert queue.journal(snoozed.id) == []
+
+
+def test_a_task_that_nobody_registered_fails_and_says_so(app: Faultline, queue: Driver) -> None:
+    job_id = queue.enqueue("unheard_of", max_attempts=1)
+
+    (error,) = results(app, [app.handle(job_id)])
+
+    assert "no task named unheard_of is registered in this worker" in str(error)
+
+
+def test_arguments_that_no_longer_fit_fail_and_say_so(app: Faultline, queue: Driver) -> None:
+    @app.task
+    async def charge(order_id: int) -> None: ...
+
+    job_id = queue.enqueue("charge", {"order": 1}, max_attempts=1)
+
+    assert "the arguments do not fit charge(order_id: 'int')" in str(results(app, [app.handle(job_id)])[0])
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("even my text raises")
+
+
+BAD_ENDINGS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a set": (lambda: {1, 2}, "is a set"),
+    "not a number": (lambda: float("nan"), "nan"),
+    "a NUL": (lambda: "a\x00b", "NUL"),
+    "a generator": (lambda: (n for n in range(3)), "generator"),
+    "too large": (lambda: "x" * 1_100_000, "more than 1048576"),
+    "exit": (lambda: sys.exit(3), "SystemExit: 3"),
+    "interrupt": (lambda: _raise(KeyboardInterrupt()), "KeyboardInterrupt"),
+    "base exception": (lambda: _raise(BaseException("base")), "base"),
+    "cancelled from inside": (lambda: _raise(asyncio.CancelledError()), "cancelled|CancelledError"),
+    "stop iteration": (lambda: _raise(StopIteration(3)), "StopIteration"),
+    "ten megabytes": (lambda: _raise(ValueError("x" * 10_000_000)), "xxxx"),
+    "half a character": (lambda: _raise(ValueError("\ud800\x00")), "ValueError"),
+    "unspeakable": (lambda: _raise(Unspeakable()), "Unspeakable"),
+}
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_whatever_a_task_does_the_worker_lives_on_and_the_others_complete(app: Faultline, kind: str) -> None:
+    def misbehave(how: str) -> Any:
+        return BAD_ENDINGS[how][0]()
+
+    async def amisbehave(how: str) -> Any:
+        return misbehave(how)
+
+    bad = app.task(name="bad", max_attempts=1)(amisbehave if kind == "async" else misbehave)
+
+    @app.task
+    async def good(n: int) -> int:
+        return n
+
+    handles = app.enqueue_many([*(bad.bind(how) for how in BAD_ENDINGS), *(good.bind(n) for n in range(87))])
+    found = results(app, handles)
+
+    for error, (_, text) in zip(found, BAD_ENDINGS.values(), strict=False):
+        assert isinstance(error, JobFailed), (error, text)
+        assert any(part in str(error) for part in text.split("|")), (error, text)
+    assert found[len(BAD_ENDINGS) :] == list(range(87))
+
+
+def test_a_task_that_returns_a_coroutine_is_told_to_be_async(app: Faultline) -> None:
+    async def later() -> int:
+        return 1
+
+    @app.task(max_attempts=1)
+    def forgot_to_await() -> Any:
+        return later()
+
+    assert "make it `async def`" in str(results(app, [forgot_to_await.enqueue()])[0])
+
+
+def test_an_async_task_that_takes_too_long_is_cancelled(app: Faultline) -> None:
+    cleaned_up: list[bool] = []
+
+    @app.task(max_attempts=1, timeout=0.05)
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned_up.append(True)
+
+    assert "timed out after 0.05 s" in str(results(app, [slow.enqueue()])[0])
+    assert cleaned_up == [True]
+
+
+def test_a_timeout_of_the_tasks_own_is_its_own_error(app: Faultline) -> None:
+    @app.task(max_attempts=1, timeout=20)
+    async def impatient() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    assert "TimeoutError" in str(results(app, [impatient.enqueue()])[0])
+
+
+def test_a_blocking_task_that_ignores_its_timeout_is_abandoned_and_can_write_nothing_more(app: Faultline) -> None:
+    release, tried = threading.Event(), []
+
+    @app.task(max_attempts=1, timeout=0.05)
+    def stuck(job: BlockingJob) -> None:
+        release.wait(PATIENCE)
+        try:
+            job.progress("still here")
+        except StaleLease as error:
+            tried.append(error.reason)
+
+    @app.task
+    def next_one() -> str:
+        return "ran"
+
+    found = results(app, [stuck.enqueue(), next_one.enqueue()], queues={"default": 1})
+    release.set()
+    while not tried:
+        time.sleep(0)
+
+    assert "its thread was abandoned" in str(found[0])
+    assert found[1] == "ran"
+    assert tried == ["not_running"]

@@ -1,0 +1,38 @@
+"""Run a worker inside this process for as long as a story takes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from faultline import (
+        Faultline,
+        JobHandle,
+    )
+
+PATIENCE = 30.0
+
+
+def work(app: Faultline, story: Callable[[], Awaitable[Any]], queues: dict[str, int] | None = None, **words: Any) -> Any:
+    """Run a worker for as long as the story takes."""
+
+    async def main() -> Any:
+        async with asyncio.timeout(PATIENCE), app.worker(queues or {"default": 20}, **words):
+            try:
+                return await story()
+            finally:
+                await app.async_database.close()
+
+    return asyncio.run(main())
+
+
+def results(app: Faultline, handles: list[JobHandle[Any]], **words: Any) -> list[Any]:
+    """The result or the error of every job."""
+
+    async def story() -> list[Any]:
+        return await asyncio.gather(*(handle.aresult(PATIENCE) for handle in handles), return_exceptions=True)
+
+    return list(work(app, story, **words))
