@@ -70,3 +70,21 @@ def test_flushed_waits_for_what_is_put_meanwhile_and_returns_at_once_when_idle()
         return wire.sent
 
     assert asyncio.run(story()) == [[1], [2]]
+
+
+def test_a_busy_sender_rests_between_large_batches_and_an_idle_one_never() -> None:
+    async def story(items: int) -> list[int]:
+        wire = Wire()
+        wire.may_end.set()
+        batcher = Batcher(wire.send, rest_seconds=0.05)
+        for n in range(items):
+            batcher.put(n)
+        await _turns()
+        batcher.put(-1)
+        await _turns()
+        batcher.put(-2)
+        await batcher.flushed()
+        return [len(batch) for batch in wire.sent]
+
+    assert asyncio.run(story(3)) == [3, 1, 1]
+    assert asyncio.run(story(300)) == [300, 2]

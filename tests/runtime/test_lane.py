@@ -24,7 +24,6 @@ def lease(*, reaps: int = 0) -> Lease:
         reaps=reaps,
         priority=0,
         next_run_at=NOW,
-        created_at=NOW,
         lease_seconds=30.0,
         key="k",
     )

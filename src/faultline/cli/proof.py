@@ -80,7 +80,8 @@ def bench(
     dsn: PrivateDsn = _EMBEDDED,
     jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
     backlog: Annotated[int, typer.Option(min=1000, help="Jobs that wait while claims are timed.")] = 1_000_000,
-    trials: Annotated[int, typer.Option(min=1, help="Workers to kill.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of which the median is taken.")] = 5,
+    kills: Annotated[int, typer.Option(min=1, help="Workers to kill.")] = 20,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Measure on this machine what the protocol costs and what the worker makes of it."""
@@ -96,7 +97,7 @@ def bench(
         if part in ("protocol", "all"):
             figures += protocol.measure(found, jobs=jobs, backlog=backlog, tell=tell)
         if part in ("worker", "all"):
-            figures += worker.measure(found, jobs=jobs, trials=trials, tell=tell)
+            figures += worker.measure(found, effort=worker.Effort(jobs, rounds, kills), tell=tell)
     if as_json:
         print(json.dumps([asdict(figure) for figure in figures]))
         return

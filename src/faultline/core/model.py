@@ -78,7 +78,6 @@ class Lease:
     reaps: int
     priority: int
     next_run_at: datetime
-    created_at: datetime
     lease_seconds: float
     #: The key of the submission, if it had one.
     key: str | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from faultline.runtime.client import Faultline
 
@@ -18,3 +19,9 @@ async def nothing() -> None:
 async def wait(seconds: float) -> None:
     """A job that waits for somebody else, as most do."""
     await asyncio.sleep(seconds)
+
+
+@app.task
+async def stamp() -> float:
+    """Say when it was started."""
+    return time.time()

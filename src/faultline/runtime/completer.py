@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
 _BUSY_PAUSE = 0.05
+_REST_SECONDS = 0.02
 
 
 # Not frozen: one is made for every job that runs.
@@ -57,7 +58,11 @@ class Completer:
         self._database = database
         self._settled = settled
         self._kinds: dict[type[Ending], Batcher[Ending]] = {
-            Completed: Batcher(self._send, size=lambda ending: len(ending.result)),  # type: ignore[union-attr]
+            Completed: Batcher(
+                self._send,
+                size=lambda ending: len(ending.result),  # type: ignore[union-attr]
+                rest_seconds=_REST_SECONDS,
+            ),
             Failed: Batcher(self._send, size=lambda ending: len(ending.failure.error)),  # type: ignore[union-attr]
             Released: Batcher(self._send),
         }

@@ -61,14 +61,16 @@ class Executor:
         if events.are_detailed():
             events.emit_detail("execution_started", job_id=lease.job_id, token=lease.fencing_token)
         hold.run_by(asyncio.current_task())
-        self._faults.reach("before_execution")
+        if self._faults.wanted:
+            self._faults.reach("before_execution")
         try:
             ending: Ending | None = self._ended(hold, task, await self._call(hold, task))
         except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
             ending = self._raised(hold, task, error)
         finally:
-            hold.run_by(None)
-        self._faults.reach("after_execution")
+            hold.attempt = None  # a late loss finds nothing to cancel
+        if self._faults.wanted:
+            self._faults.reach("after_execution")
         return None if hold.settled or hold.lost is not None else ending
 
     def _call(self, hold: Hold, task: Task[..., Any]) -> Awaitable[Any]:

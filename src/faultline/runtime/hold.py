@@ -17,7 +17,7 @@ _lock = threading.Lock()
 class Hold:
     """Trust in a lease is counted from *before* the round trip that granted it: a slow answer must not lengthen it."""
 
-    __slots__ = ("_attempt", "in_transaction", "lease", "lost", "renewed_at", "settled")
+    __slots__ = ("attempt", "in_transaction", "lease", "lost", "renewed_at", "settled")
 
     def __init__(self, lease: Lease, granted_at: float) -> None:
         self.lease = lease
@@ -28,7 +28,8 @@ class Hold:
         self.in_transaction = False
         #: The job was completed inside its own transaction, or its ending is on its way: nothing more is to be written.
         self.settled = False
-        self._attempt: asyncio.Task[Any] | None = None
+        #: What runs the job, and is cancelled when the lease is lost.
+        self.attempt: asyncio.Task[Any] | None = None
 
     @property
     def trusted_until(self) -> float:
@@ -44,15 +45,15 @@ class Hold:
             if self.lost is not None or self.settled:
                 return False
             self.lost = reason
-            attempt = self._attempt
+            attempt = self.attempt
         if attempt is not None:
             _cancel(attempt)
         return True
 
     def run_by(self, attempt: asyncio.Task[Any] | None) -> None:
-        """Cancel this task once the lease is lost; at once, if it is lost already. None: nothing runs any more."""
+        """Cancel this task once the lease is lost; at once, if it is lost already."""
         with _lock:
-            self._attempt = attempt
+            self.attempt = attempt
             lost = self.lost is not None
         if lost and attempt is not None:
             _cancel(attempt)

@@ -54,6 +54,7 @@ class Worker:
         self._monotonic = host.monotonic
         self._grace_seconds = grace_seconds
         self._calls = itertools.count(1)
+        self._loop: asyncio.AbstractEventLoop
         self._stop = asyncio.Event()
         self._jobs: dict[Hold, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
@@ -82,6 +83,7 @@ class Worker:
             await self._stop.wait()
 
     async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
         await self._database.facts()
         self._heartbeat.start()
         loops = [*(lane.run() for lane in self._lanes.values()), self._notifier.run(), self._upkeep.run()]
@@ -120,7 +122,7 @@ class Worker:
             events.emit_detail("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
     def _begin(self, lane: Lane, hold: Hold) -> None:
-        self._jobs[hold] = asyncio.create_task(self._work(lane, hold))
+        self._jobs[hold] = self._loop.create_task(self._work(lane, hold))
 
     async def _work(self, lane: Lane, hold: Hold) -> None:
         try:

@@ -100,7 +100,7 @@ class Database:
 
     def _send(self, connection: psycopg.Connection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
         with wire(self.host.faults, statement.name, connection):
-            return connection.execute(statement.sql.encode(), params).fetchall()
+            return connection.execute(statement.sql.encode(), params, binary=statement.binary).fetchall()
 
     def connect(self) -> psycopg.Connection:
         """Open a connection of one's own, outside the pool."""
@@ -170,7 +170,7 @@ class AsyncDatabase:
 
     async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
         with wire(self.host.faults, statement.name, connection):
-            return await (await connection.execute(statement.sql.encode(), params)).fetchall()
+            return await (await connection.execute(statement.sql.encode(), params, binary=statement.binary)).fetchall()
 
     async def connect(self) -> psycopg.AsyncConnection:
         with translated(self.dsn):
@@ -323,13 +323,13 @@ def _settings_wanted(
 def run_on(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
     """Run a statement inside the caller's own transaction. Nothing is committed here."""
     with translated(), _own_commit(connection, statement), connection.cursor(row_factory=tuple_row) as cursor:
-        return statement.read(cursor.execute(statement.sql.encode(), statement.params).fetchall())
+        return statement.read(cursor.execute(statement.sql.encode(), statement.params, binary=statement.binary).fetchall())
 
 
 async def arun_on(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     with translated(), _own_commit(connection, statement):
         async with connection.cursor(row_factory=tuple_row) as cursor:
-            await cursor.execute(statement.sql.encode(), statement.params)
+            await cursor.execute(statement.sql.encode(), statement.params, binary=statement.binary)
             return statement.read(await cursor.fetchall())
 
 

@@ -46,6 +46,8 @@ class Statement(Generic[T]):
     params: tuple[Any, ...]
     read: Callable[[Rows], T]
     repeatable: bool = False
+    #: Ask for the answer in the server's own form: cheaper to write there and to read here, where there is much of it.
+    binary: bool = False
     #: What to send when it is sent again, if that differs.
     params_again: tuple[Any, ...] | None = None
 
@@ -98,10 +100,11 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
     return Statement(
         name="claim",
         sql="select job_id, fencing_token, task, args::text, attempt, max_attempts, mark_start, reaps, priority,"
-        " next_run_at, created_at, lease_seconds, idempotency_key"
+        " next_run_at, lease_seconds, idempotency_key"
         " from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[])",
         params=(queue, owner, max_jobs, [bound.priority for bound in ordered], [bound.run_at for bound in ordered]),
         read=lambda rows: _leases(rows, owner),
+        binary=True,
     )
 
 
@@ -110,7 +113,7 @@ def granted_to(owner: str) -> Statement[list[Lease]]:
     return Statement(
         name="granted_to",
         sql="select id, fencing_token, task, args::text, attempt, max_attempts, attempt >= max_attempts or reaps > 0, reaps,"
-        " priority, next_run_at, created_at, extract(epoch from lease_expires_at - claimed_at)::real, idempotency_key"
+        " priority, next_run_at, extract(epoch from lease_expires_at - claimed_at)::real, idempotency_key"
         " from faultline.jobs where state = 'running' and owner = %s",
         params=(owner,),
         read=lambda rows: _leases(rows, owner),
@@ -308,14 +311,14 @@ def _leases(rows: Rows, owner: str) -> list[Lease]:
     """The rows come in physical order; they are to be run in the order of the queue."""
     rows.sort(key=_place_in_queue)
     leases = []
-    for job_id, token, task, text, attempt, most, mark, reaps, priority, due, created, seconds, key in rows:
+    for job_id, token, task, text, attempt, most, mark, reaps, priority, due, seconds, key in rows:
         try:
             args, fault = jsontext.decode(text), None
         except UnreadableJson as error:
             # The claim is committed: raising here would strand the whole batch for the sake of one job.
             args, fault = {}, str(error)
         leases.append(
-            Lease(job_id, token, owner, task, args, attempt, most, mark, reaps, priority, due, created, seconds, key, fault)
+            Lease(job_id, token, owner, task, args, attempt, most, mark, reaps, priority, due, seconds, key, fault)
         )
     return leases
 

@@ -24,7 +24,6 @@ create or replace function faultline.claim(
   reaps smallint,
   priority smallint,
   next_run_at timestamptz,
-  created_at timestamptz,
   lease_seconds real,
   idempotency_key text
 )
@@ -101,7 +100,7 @@ begin
         j.id, j.fencing_token, j.task, j.args, j.attempt, j.max_attempts,
         -- An attempt that could end the job for good, or follows a crash, is marked before it runs: see mark_started.
         j.attempt >= j.max_attempts or j.reaps > 0, j.reaps,
-        j.priority, j.next_run_at, j.created_at, j.lease_seconds, j.idempotency_key;
+        j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key;
     get diagnostics granted = row_count;
     remaining := remaining - granted;
     previous := level;
