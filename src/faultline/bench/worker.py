@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faultline.bench.processes import wait_for, worker_process
 from faultline.bench.protocol import Figure, cpu_seconds, drain
 from faultline.core.model import Submission
-from faultline.proof.crash import wait_for, worker_process
 from faultline.runtime.client import Faultline
 from faultline.store import scratch, views
 from faultline.store.database import Database

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,8 @@ _EMBEDDED = "embedded:"
 
 def demo(dsn: PrivateDsn = _EMBEDDED) -> None:
     """See a stale write being refused, and a killed worker's jobs come back. Starts PostgreSQL, migrates, sums up."""
-    from faultline.proof import crash, lease_race  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.proof import drill as drills  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.proof.drills import DRILLS, crashes  # noqa: PLC0415
     from faultline.store import migrate  # noqa: PLC0415
     from faultline.store.database import Database  # noqa: PLC0415
 
@@ -34,11 +36,13 @@ def demo(dsn: PrivateDsn = _EMBEDDED) -> None:
             migrate.migrate(connection)
             version = connection.info.server_version // 10000
         print(f"PostgreSQL {version} is up and migrated. Worker A claims a job and stalls; its lease is 1 second.\n")
-        race = lease_race.run(found)
+        race = drills.run(DRILLS["lease-race"], found)
         _print_trace(race)
         _print_checks(race)
-        print(f"\n{crash.JOBS:,} jobs go through two worker processes; one of them is killed with SIGKILL in the middle.\n")
-        batch = crash.run(found)
+        print(
+            f"\n{crashes.JOBS:,} jobs go through two worker processes; one of them is killed with SIGKILL in the middle.\n"
+        )
+        batch = drills.run(DRILLS["crash-mid-execution"], found)
         _print_trace(batch)
         _print_checks(batch)
     passed = race.passed and batch.passed
@@ -50,28 +54,24 @@ def demo(dsn: PrivateDsn = _EMBEDDED) -> None:
 def drill(
     name: Annotated[str, typer.Argument(help="Which one; `all` runs every drill.")],
     dsn: PrivateDsn = _EMBEDDED,
-    log: Annotated[bool, typer.Option("--log", help="Print the structured log as it is written.")] = False,  # noqa: FBT002
+    log: Annotated[bool, typer.Option("--log", help="Print every event of every process.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Run a failure story against a real PostgreSQL and say whether the promises held."""
-    from faultline.core.events import log_events  # noqa: PLC0415
-    from faultline.proof import crash, lease_race  # noqa: PLC0415
+    from faultline.proof import drill as drills  # noqa: PLC0415
+    from faultline.proof.drills import chosen  # noqa: PLC0415
 
-    drills = {"lease-race": lease_race.run, "crash": crash.run}
-    if name not in (*drills, "all"):
-        raise ConfigError(f"there is no drill named {name}; there are: {', '.join(drills)}, all")
-    if log:
-        log_events(sys.stdout)
+    passed = True
     with resolved(dsn) as found:
-        verdicts = [run(found) for key, run in drills.items() if name in (key, "all")]
-    for verdict in verdicts:
-        if as_json:
-            print(json.dumps({**asdict(verdict), "passed": verdict.passed}, default=str))
-            continue
-        if not log:
-            _print_trace(verdict)
-        _print_checks(verdict)
-    if not all(verdict.passed for verdict in verdicts):
+        for one in chosen(name):
+            verdict = drills.run(one, found)
+            passed &= verdict.passed or verdict.skipped is not None
+            if as_json:
+                print(json.dumps({**asdict(verdict), "passed": verdict.passed}, default=str), flush=True)
+                continue
+            _print_trace(verdict, everything=log)
+            _print_checks(verdict)
+    if not passed:
         raise typer.Exit(1)
 
 
@@ -105,13 +105,29 @@ def bench(
         print(_line(figure))
 
 
-def _print_trace(verdict: Verdict) -> None:
+#: What a story is told with. The rest of the log is for those who ask for it.
+_TOLD = (
+    "lease_acquired", "execution_started", "stale_write_blocked", "lease_lost", "lease_reaped", "fault_took_effect",
+    "worker_exit",
+)  # fmt: skip
+_LINES_MAX = 40
+
+
+def _print_trace(verdict: Verdict, *, everything: bool = False) -> None:
+    counts = Counter(event["event"] for event in verdict.trace)
     for event in verdict.trace:
-        print(json.dumps(event, default=str))
+        few = counts[event["event"]] <= _LINES_MAX and event["event"] in _TOLD
+        if everything or few or "level" not in event:
+            print(json.dumps({key: value for key, value in event.items() if key not in ("at", "level")}, default=str))
 
 
 def _print_checks(verdict: Verdict) -> None:
+    if verdict.skipped is not None:
+        print(f"\n{verdict.drill}: not played: {verdict.skipped}")
+        return
     print(f"\n{verdict.drill}: {'passed' if verdict.passed else 'FAILED'}")
+    faults = ", ".join(f"{fault} ({times} x)" for fault, times in verdict.faults.items())
+    print(f"  {'ok    ' if faults else 'BROKEN'}  faults that took effect: {faults or 'none, so nothing was shown'}")
     for check in verdict.checks:
         print(f"  {'ok    ' if check.holds else 'BROKEN'}  {check.claim}: {_shown(check.found)}")
 

@@ -37,8 +37,12 @@ def emit_detail(event: str, **fields: EventField) -> None:
 class JsonLines(logging.Formatter):
     """One JSON object a line: the time, the event and its fields; a plain log record becomes the event `log`."""
 
+    def __init__(self, timespec: str = "milliseconds") -> None:
+        super().__init__()
+        self._timespec = timespec
+
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec=self._timespec)
         line = {"at": at, "level": record.levelname.lower()}
         event = getattr(record, "faultline_event", None)
         if event is None:
@@ -50,10 +54,12 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def log_events(stream: TextIO | None = None, *, level: int = logging.INFO) -> logging.Handler:
+def log_events(
+    stream: TextIO | None = None, *, level: int = logging.INFO, timespec: str = "milliseconds"
+) -> logging.Handler:
     """Write events as JSON lines to a stream (standard error by default). Returns the handler, to be removed again."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLines(timespec))
     events = logging.getLogger("faultline")
     events.addHandler(handler)
     events.setLevel(level)

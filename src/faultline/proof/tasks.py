@@ -3,25 +3,66 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 
 from faultline.runtime.client import Faultline
+from faultline.runtime.job import Job  # noqa: TC001 - looked at when the task is registered
 
-app = Faultline()
 
-
-@app.task
 async def nothing() -> None:
     """What a queue costs by itself."""
 
 
-@app.task
 async def wait(seconds: float) -> None:
     """A job that waits for somebody else, as most do."""
     await asyncio.sleep(seconds)
 
 
-@app.task
 async def stamp() -> float:
     """Say when it was started."""
     return time.time()
+
+
+async def dawdle(job: Job, seconds: float) -> dict[str, int]:
+    """Take its time in the first epoch and none in later ones; say which one it was."""
+    if job.fencing_token == 1:
+        await asyncio.sleep(seconds)
+    return {"token": job.fencing_token}
+
+
+async def apply(job: Job, account: int) -> None:
+    """An effect and the completion in one transaction. The drill has made the table."""
+    async with job.transaction() as tx:
+        await tx.execute("insert into effects (account, token) values (%s, %s)", (account, job.fencing_token))
+        tx.complete({"account": account})
+
+
+async def always_fail() -> None:
+    raise RuntimeError("as always")
+
+
+async def poison() -> None:
+    """Kill whoever runs it."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hog(seconds: float) -> None:
+    """Hold the interpreter, as a C extension that does not let go of it would."""
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up:
+        sum(range(200_000))
+
+
+def register(app: Faultline) -> None:
+    """Make them tasks of this application."""
+    for task in (nothing, wait, stamp, apply, hog):
+        app.task(task)
+    app.task(lease=1)(dawdle)
+    app.task(max_attempts=3, backoff=lambda attempt: 0.1 * attempt)(always_fail)
+    app.task(lease=1, max_attempts=2)(poison)
+
+
+app = Faultline()
+register(app)

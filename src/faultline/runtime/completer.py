@@ -49,6 +49,7 @@ class Released:
 
 
 Ending = Completed | Failed | Released
+_EVENTS: dict[type[Ending], str] = {Completed: "job_completed", Failed: "job_failed", Released: "job_released"}
 
 
 class Completer:
@@ -57,6 +58,8 @@ class Completer:
     def __init__(self, database: AsyncDatabase, settled: Callable[[Sequence[Hold]], None]) -> None:
         self._database = database
         self._settled = settled
+        #: The last ending that was to be written was refused: somebody else has the job.
+        self.refused_last = False
         self._kinds: dict[type[Ending], Batcher[Ending]] = {
             Completed: Batcher(
                 self._send,
@@ -105,9 +108,17 @@ class Completer:
                 current_token=refusal.current_token,
                 reason=refusal.reason.value,
             )
+        if events.are_detailed():
+            self._tell(endings, settled)
+        self.refused_last = bool(settled.stale)
         busy: set[Lease] = set(settled.busy)
         self._settled([ending.hold for ending in endings if ending.hold.lease not in busy])
         return [ending for ending in endings if ending.hold.lease in busy]
+
+    def _tell(self, endings: list[Ending], settled: Settled) -> None:
+        unwritten = {*settled.busy, *(refusal.lease for refusal in settled.stale)}
+        for lease in [ending.hold.lease for ending in endings if ending.hold.lease not in unwritten]:
+            events.emit_detail(_EVENTS[type(endings[0])], job_id=lease.job_id, token=lease.fencing_token)
 
     async def _still_to_write(self, endings: list[Ending], error: FaultlineError) -> list[Ending]:
         """After a lost answer: `complete` finds its own work in the ledger, the others must look before they write again."""

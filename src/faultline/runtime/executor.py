@@ -17,9 +17,8 @@ from faultline.runtime.outcome import Cancel, Retry, Snooze
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
-    from faultline.core.host import Host
     from faultline.runtime.client import Faultline
     from faultline.runtime.completer import Ending
     from faultline.runtime.hold import Hold
@@ -36,19 +35,58 @@ class TimedOut(Exception):
 
 
 class Executor:
-    """Turns a hold into an ending; None when there is nothing to write: the lease is lost, or the job completed itself."""
+    """Turns a hold into an ending and hands that over; None when there is nothing to write: the lease is lost, or the job
+    completed itself. `mark` puts a start on record; it answers False when the lease is lost.
+    """
 
-    def __init__(self, app: Faultline, database: AsyncDatabase, threads: Threads, host: Host) -> None:
+    def __init__(
+        self,
+        app: Faultline,
+        database: AsyncDatabase,
+        threads: Threads,
+        *,
+        mark: Callable[[Hold], Awaitable[bool]],
+        hand_over: Callable[[Hold, Ending | None], None],
+    ) -> None:
+        self._mark = mark
+        self._hand_over = hand_over
         self._app = app
         self._database = database
         self._threads = threads
-        self._chance = host.chance
-        self._faults = host.faults
+        self._chance = app.host.chance
+        self._faults = app.host.faults
         self._result_bytes_max = 1_048_576
 
-    async def run(self, hold: Hold) -> Ending | None:
+    async def run(self, hold: Hold) -> None:
+        """One attempt, from the lease to its ending. One coroutine: every further one is a cost for every job."""
+        ending: Ending | None = None
+        try:
+            if hold.lease.mark_start and not await self._mark(hold):
+                return
+            task = self._app.tasks.get(hold.lease.task)
+            misfit = self._misfit(hold, task)
+            if task is None or misfit is not None:
+                ending = misfit
+                return
+            hold.run_by(asyncio.current_task())
+            try:
+                ending = self._ended(hold, task, await self._call(hold, task))
+            except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
+                ending = self._raised(hold, task, error)
+            if self._faults.wanted:
+                self._faults.reach("after_execution")
+            if hold.settled or hold.lost is not None:
+                ending = None
+        except asyncio.CancelledError:
+            # Told to stop, and the grace time is over.
+            ending = None if hold.lost is not None else Released(hold)
+        finally:
+            hold.attempt = None  # a late loss finds nothing to cancel
+            self._hand_over(hold, ending)
+
+    def _misfit(self, hold: Hold, task: Task[..., Any] | None) -> Failed | None:
+        """Why this job cannot even be started here."""
         lease = hold.lease
-        task = self._app.tasks.get(lease.task)
         if task is None:
             known = ", ".join(sorted(self._app.tasks)) or "none"
             return Failed(hold, Failure(f"no task named {lease.task} is registered in this worker; there are: {known}"))
@@ -58,22 +96,13 @@ class Executor:
             task.check(lease.args)
         except TypeError as error:
             return self._failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
-        if events.are_detailed():
-            events.emit_detail("execution_started", job_id=lease.job_id, token=lease.fencing_token)
-        hold.run_by(asyncio.current_task())
-        if self._faults.wanted:
-            self._faults.reach("before_execution")
-        try:
-            ending: Ending | None = self._ended(hold, task, await self._call(hold, task))
-        except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
-            ending = self._raised(hold, task, error)
-        finally:
-            hold.attempt = None  # a late loss finds nothing to cancel
-        if self._faults.wanted:
-            self._faults.reach("after_execution")
-        return None if hold.settled or hold.lost is not None else ending
+        return None
 
     def _call(self, hold: Hold, task: Task[..., Any]) -> Awaitable[Any]:
+        if events.are_detailed():
+            events.emit_detail("execution_started", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
+        if self._faults.wanted:
+            self._faults.reach("before_execution")
         limit = task.timeout_seconds
         if not task.is_async:
             return self._in_thread(hold, task, limit)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Bound
     from faultline.runtime.client import Faultline
+    from faultline.runtime.completer import Ending
     from faultline.runtime.hold import Hold
 
 _SETTLED_IN_SECONDS = 3.0
@@ -56,7 +57,7 @@ class Worker:
         self._calls = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop
         self._stop = asyncio.Event()
-        self._jobs: dict[Hold, asyncio.Task[None]] = {}
+        self._jobs: dict[Hold, tuple[Lane, asyncio.Task[None]]] = {}
         self._idle = asyncio.Event()
         self._connected_since: float | None = None
         self._services: list[asyncio.Task[None]] = []
@@ -64,7 +65,7 @@ class Worker:
         self._threads = Threads()
         self._heartbeat = Heartbeat(app.dsn, self.id, queues, host)
         self._completer = Completer(self._database, self._settled)
-        self._executor = Executor(app, self._database, self._threads, host)
+        self._executor = Executor(app, self._database, self._threads, mark=self._marked, hand_over=self._handed_over)
         self._marks: Batcher[tuple[Hold, asyncio.Future[bool]]] = Batcher(self._mark)
         self._company: Company[Lane] = Company()
         self._lanes = {name: self._lane(name, concurrency) for name, concurrency in queues.items()}
@@ -99,7 +100,7 @@ class Worker:
             await self._heartbeat.stop()
             self._threads.close()
             await self._database.close()
-        events.emit("worker_exit", worker=self.id, reason="success")
+        events.emit("worker_exit", worker=self.id, reason="stale" if self._completer.refused_last else "success")
 
     def _lane(self, name: str, concurrency: int) -> Lane:
         return Lane(
@@ -122,26 +123,17 @@ class Worker:
             events.emit_detail("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
     def _begin(self, lane: Lane, hold: Hold) -> None:
-        self._jobs[hold] = self._loop.create_task(self._work(lane, hold))
+        self._jobs[hold] = lane, self._loop.create_task(self._executor.run(hold))
 
-    async def _work(self, lane: Lane, hold: Hold) -> None:
-        try:
-            if hold.lease.mark_start and not await self._marked(hold):
-                self._settled([hold])
-                return
-            ending = await self._executor.run(hold)
-            if ending is None:
-                self._settled([hold])
-            else:
-                self._completer.put(ending)
-        except asyncio.CancelledError:
-            # Told to stop, and the grace time is over.
-            self._completer.put(Released(hold))
-        finally:
-            self._jobs.pop(hold, None)
-            lane.finished(hold.lease)
-            if not self._jobs:
-                self._idle.set()
+    def _handed_over(self, hold: Hold, ending: Ending | None) -> None:
+        if ending is None:
+            self._settled([hold])
+        else:
+            self._completer.put(ending)
+        lane, _ = self._jobs.pop(hold)
+        lane.finished(hold.lease)
+        if not self._jobs:
+            self._idle.set()
 
     def _settled(self, holds: Sequence[Hold]) -> None:
         self._heartbeat.drop(holds)
@@ -201,7 +193,7 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_seconds):
                     await self._idle.wait()
-        await _cancel(list(self._jobs.values()))
+        await _cancel([task for _, task in self._jobs.values()])
         for hold in self._jobs:
             # Cancelled before its first step, so nobody has given it back.
             self._completer.put(Released(hold))

@@ -1,0 +1,215 @@
+"""Where a drill plays: a scratch database, real worker processes with faults, barriers, and the trace of it all.
+
+Nothing is left to luck: a drill waits for what it sees in the database, and holds its actors back with barriers there.
+Whatever it started is stopped when the stage is left, also by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+
+from faultline.proof.drill import Verdict
+from faultline.runtime.client import Faultline
+from faultline.store import invariants, scratch, views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from uuid import UUID
+
+    from faultline.store.views import JournalEntry
+
+PATIENCE_SECONDS = 60.0
+
+
+class Actor:
+    """One worker process. Its events are read from what it has written so far."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name = name
+        self.process = process
+        self._log = log
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def events(self) -> list[dict[str, Any]]:
+        # A line that was cut off by a kill is no event.
+        lines = self._log.read_text(errors="replace").split("\n")[:-1]
+        return [{"worker_name": self.name, **_parsed(line)} for line in lines if line]
+
+    def saw(self, event: str) -> bool:
+        return any(found["event"] == event for found in self.events())
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
+        return self.process.wait(seconds)
+
+
+class Stage:
+    """What a drill is given. `verdict` collects what was found."""
+
+    def __init__(self, drill: str, server_dsn: str, *, mutant: str = "") -> None:
+        self.verdict = Verdict(drill)
+        #: The server that was named: a scratch database of it is where the drill plays.
+        self.server_dsn = server_dsn
+        #: SQL that takes a guard out of the protocol, to see whether the drill notices.
+        self._mutant = mutant
+        self._actors: list[Actor] = []
+        self._stack = contextlib.ExitStack()
+        self.dsn = ""
+        self.app: Faultline
+        self._session: psycopg.Connection
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            self.dsn = stack.enter_context(scratch.database(self.server_dsn))
+            self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faultline-drill-")))
+            self._session = stack.enter_context(psycopg.connect(self.dsn, autocommit=True))
+            if self._mutant:
+                self._session.execute(self._mutant.encode())
+            self.app = stack.enter_context(Faultline(self.dsn))
+            stack.callback(self._end_actors)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._collect_trace()
+        self._stack.close()
+
+    # Actors
+
+    def worker(
+        self,
+        name: str,
+        *,
+        queues: Sequence[str] = ("default=10",),
+        faults: Sequence[str] = (),
+        mute: bool = False,
+        once: bool = False,
+        skew: float = 0.0,
+        dsn: str | None = None,
+    ) -> Actor:
+        """Start a worker process. `dsn`: another way to the same database, through a proxy for example."""
+        words = [dsn or self.dsn, "--skew", str(skew)]
+        words += [word for queue in queues for word in ("--queue", queue)]
+        words += [word for fault in faults for word in ("--fault", fault)]
+        words += ["--mute"] * mute + ["--once"] * once
+        log = self.folder / f"{name}.{len(self._actors)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "faultline.proof.actor", *words], stdout=output, start_new_session=True
+            )
+        actor = Actor(name, process, log)
+        self._actors.append(actor)
+        return actor
+
+    def workers(self) -> int:
+        """How many workers are on the database's list."""
+        return len(self.app.database.run(views.workers()))
+
+    @contextlib.contextmanager
+    def barrier(self, name: str) -> Iterator[None]:
+        """Closed inside the block: whoever comes to `barrier:NAME` waits until it is left."""
+        with psycopg.connect(self.dsn, autocommit=True) as session:
+            session.execute("select pg_advisory_lock(hashtext(%s))", (name,))
+            yield
+
+    def wait_for_arrival(self, barrier: str) -> None:
+        """Return once somebody waits at a closed barrier."""
+        arrived = "select exists (select from pg_locks where locktype = 'advisory' and not granted and objid::bigint = %s)"
+        key = self.value("select hashtext(%s)::bigint & 4294967295", barrier)
+        self.wait_for(lambda: bool(self.value(arrived, key)), f"somebody waits at the barrier {barrier}")
+
+    # What is seen
+
+    def wait_for(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        give_up = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > give_up:
+                raise AssertionError(f"{self.verdict.drill}: not within {seconds:g} s: {what}")
+            time.sleep(0.01)
+
+    def value(self, query: str, *params: Any) -> Any:
+        """The first value of a query of the drill's own."""
+        row = self._session.execute(query.encode(), params or None).fetchone()
+        return None if row is None else row[0]
+
+    def wait_for_end(self, *job_ids: UUID) -> None:
+        def ended() -> bool:
+            endings, _ = self.app.database.run(views.endings(job_ids))
+            return len(endings) == len(set(job_ids))
+
+        self.wait_for(ended, f"{len(job_ids)} jobs have ended")
+
+    def journal(self, job_id: UUID) -> list[JournalEntry]:
+        return self.app.database.run(views.journal(job_id))
+
+    def refusals(self, job_id: UUID) -> list[tuple[str, str]]:
+        """(verb, reason) of every refused write on record."""
+        entries = [entry for entry in self.journal(job_id) if entry.event == "stale_write_blocked"]
+        return [(entry.detail["verb"], entry.detail["reason"]) for entry in entries]
+
+    def note(self, event: str, **fields: Any) -> None:
+        """Put something that the drill itself did into the trace, with the time of this machine, as actors do."""
+        self.verdict.trace.append({"at": _now(), "event": event, **fields})
+
+    def expect_sound(self) -> None:
+        """The last thing every drill asks for."""
+        broken = [violation.invariant for violation in invariants.violations(self.app.database.run)]
+        self.verdict.expect("invariants broken", broken, [])
+
+    def _collect_trace(self) -> None:
+        lines = [*self.verdict.trace, *(event for actor in self._actors for event in actor.events())]
+        self.verdict.trace = sorted(lines, key=lambda line: str(line.get("at", "")))
+        for line in self.verdict.trace:
+            if line["event"] == "fault_took_effect" and line["action"] != "barrier":  # which only keeps the order
+                self.verdict.took_effect(f"{line['action']} at {line['point']}")
+
+    def _end_actors(self) -> None:
+        for actor in self._actors:
+            if actor.alive:
+                with contextlib.suppress(ProcessLookupError):
+                    actor.signal(signal.SIGCONT)
+                    actor.signal(signal.SIGTERM)
+        give_up = time.monotonic() + 10
+        for actor in self._actors:
+            try:
+                actor.process.wait(max(0.1, give_up - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                actor.kill()
+
+
+def _now() -> str:
+    from datetime import UTC, datetime  # noqa: PLC0415
+
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {"event": "output", "text": line}
+    return found if isinstance(found, dict) else {"event": "output", "text": line}

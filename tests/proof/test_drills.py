@@ -1,0 +1,52 @@
+"""The drills pass on a sound protocol, and the lease race fails on one that does not fence."""
+
+from __future__ import annotations
+
+import pytest
+
+from faultline.core.errors import ConfigError
+from faultline.proof import drill
+from faultline.proof.drills import DRILLS, chosen
+from faultline.store import migrate
+
+UNFENCED = ("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true")
+
+
+@pytest.mark.parametrize("name", DRILLS)
+def test_the_drill_ends_as_promised(dsn: str, name: str) -> None:
+    verdict = drill.run(DRILLS[name], dsn)
+    if verdict.skipped is not None:
+        pytest.skip(verdict.skipped)
+    assert verdict.passed, (verdict.faults, [check for check in verdict.checks if not check.holds])
+
+
+def test_the_trace_of_the_lease_race_tells_the_story(dsn: str) -> None:
+    verdict = drill.run(DRILLS["lease-race"], dsn)
+
+    told = ("lease_acquired", "execution_started", "stale_write_blocked", "worker_exit")
+    seen = [(line["event"], line.get("token") or line.get("reason")) for line in verdict.trace if line["event"] in told]
+    assert seen[:5] == [
+        ("lease_acquired", 1),
+        ("execution_started", 1),
+        ("lease_acquired", 2),
+        ("execution_started", 2),
+        ("stale_write_blocked", "token_mismatch"),
+    ]
+    assert set(seen[5:]) == {("worker_exit", "stale"), ("worker_exit", "success")}
+    assert len(seen) == 7
+
+
+def test_the_lease_race_is_lost_by_a_protocol_that_does_not_fence(dsn: str) -> None:
+    sound = migrate.definitions().text
+    start = sound.index("create or replace function faultline.complete(")
+    complete = sound[start : sound.index("$$;", start) + 3]
+    assert UNFENCED[0] in complete
+
+    verdict = drill.run(DRILLS["lease-race"], dsn, mutant=complete.replace(*UNFENCED))
+
+    assert not verdict.passed
+
+
+def test_an_unknown_drill_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="there are: lease-race"):
+        chosen("tea-party")
