@@ -193,3 +193,80 @@ def test_a_new_job_wakes_a_sleeping_worker(app: Faultline, queue: Driver) -> Non
         return (job.claimed_at - job.created_at).total_seconds()
 
     assert work(app, story) < 0.3
+
+
+def test_a_dead_listener_is_replaced_and_wakes_again(app: Faultline, queue: Driver) -> None:
+    @app.task
+    async def hello() -> str:
+        return "hello"
+
+    listeners = "select coalesce(array_agg(pid), '{}') from pg_stat_activity where query ilike 'listen%' and state = 'idle'"
+
+    async def story() -> float:
+        while not (old := queue.value(listeners)):
+            await asyncio.sleep(0.01)
+        queue.value("select pg_terminate_backend(%s)", old[0])
+        while not (new := queue.value(listeners)) or new == old:
+            await asyncio.sleep(0.01)
+        while queue.value("select coalesce(max(sleeping::text), '') from faultline.workers") != "{default}":
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.5)  # polls have become rare by now
+        handle = await hello.aenqueue()
+        await handle.aresult(PATIENCE)
+        job = queue.job(handle.id)
+        assert job.claimed_at is not None
+        return (job.claimed_at - job.created_at).total_seconds()
+
+    assert work(app, story) < 0.3
+
+
+def test_a_flooded_queue_does_not_hold_up_another(app: Faultline, queue: Driver) -> None:
+    @app.task(queue="flood")
+    async def drop() -> None: ...
+
+    @app.task(queue="trickle")
+    async def note() -> int:
+        return int(queue.value("select count(*) from faultline.open_jobs where queue = 'flood' and state = 'queued'"))
+
+    app.enqueue_many([drop.bind()] * 20_000)
+    handles = app.enqueue_many([note.bind()] * 10)
+
+    left = results(app, handles, queues={"flood": 50, "trickle": 2}, grace_seconds=0)
+
+    assert min(left) > 0  # all ten ran while the flood was far from over
+
+
+def test_what_was_claimed_later_but_is_more_urgent_runs_first(app: Faultline, queue: Driver) -> None:
+    order: list[str] = []
+    going_on = asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        order.append("slow")
+        await going_on.wait()
+
+    @app.task
+    async def late(name: str) -> None:
+        order.append(name)
+
+    from faultline.runtime.hold import Hold  # noqa: PLC0415
+    from faultline.runtime.worker import Worker  # noqa: PLC0415
+
+    async def story() -> None:
+        worker = Worker(app, {"default": 1})
+        async with worker:
+            slow.enqueue()
+            while not order:
+                await asyncio.sleep(0.01)
+            lane = worker._lanes["default"]  # noqa: SLF001 - what it holds ahead is its own affair, and the point here
+            for name, priority in (("later", 0), ("urgent", -5)):
+                queue.enqueue("late", {"name": name}, priority=priority)
+                (lease,) = queue.claim(1)
+                lane.put([Hold(lease, 0.0)])
+            going_on.set()
+            while len(order) < 3:
+                await asyncio.sleep(0.01)
+        await app.async_database.close()
+
+    asyncio.run(story())
+    assert order == ["slow", "urgent", "later"]

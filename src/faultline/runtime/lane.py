@@ -158,15 +158,18 @@ class Lane:
         for lease in leases:
             self._bounds[lease.priority] = lease.next_run_at
         if leases:
-            holds = [Hold(lease, asked_at) for lease in leases]
-            self._took(holds)
-            urgent = bool(self.waiting) and leases[0].priority < self.waiting[-1].lease.priority
-            self.waiting.extend(holds)
-            if urgent:
-                # What was claimed later may be to run sooner.
-                self.waiting = deque(sorted(self.waiting, key=lambda hold: hold.lease.priority))
-            self.fill()
+            self.put([Hold(lease, asked_at) for lease in leases])
         return leases
+
+    def put(self, holds: list[Hold]) -> None:
+        """Take these leases in, the most urgent first, and start what may be started."""
+        self._took(holds)
+        urgent = bool(self.waiting) and holds[0].lease.priority < self.waiting[-1].lease.priority
+        self.waiting.extend(holds)
+        if urgent:
+            # What was claimed later may be to run sooner.
+            self.waiting = deque(sorted(self.waiting, key=lambda hold: hold.lease.priority))
+        self.fill()
 
     async def _granted_to(self, owner: str) -> list[Lease]:
         """The answer to a claim was lost. What it took would wait for its leases to run out: ask for it instead."""

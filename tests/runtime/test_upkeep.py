@@ -1,0 +1,97 @@
+"""Every worker looks after everybody's work: what is old is forgotten, in bites, and any number may do it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.core.model import Submission
+from faultline.runtime.upkeep import Retention, Upkeep
+from faultline.store import queue as verbs
+from faultline.store.database import AsyncDatabase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.driver import Clock, Driver
+
+AGES = Retention(ledger=100, failed=200, journal=300, keys=400)
+
+
+def tend(dsn: str, times: int = 1, *, at_once: int = 1, settled_in: Callable[[], bool] = lambda: True) -> None:
+    async def main() -> None:
+        database = AsyncDatabase(dsn, for_worker=True)
+        many = [Upkeep(database, settled_in=settled_in, retention=AGES, chance=random.Random(n)) for n in range(at_once)]
+        for _ in range(times):
+            await asyncio.gather(*(upkeep.tick() for upkeep in many))
+        await database.close()
+
+    asyncio.run(main())
+
+
+def kept(queue: Driver) -> dict[str, int]:
+    tables = {"ledger": "ledger", "failed": "open_jobs", "journal": "journal", "keys": "keys"}
+    return {what: queue.value(f"select count(*) from faultline.{table}") for what, table in tables.items()}
+
+
+def test_what_has_ended_is_forgotten_at_its_age_and_not_before(dsn: str, queue: Driver, clock: Clock) -> None:
+    queue.enqueue(idempotency_key="done")
+    queue.complete(queue.claim_one())
+    queue.enqueue()
+    queue.fail(queue.claim_one(), then="fail")
+    everything = {"ledger": 1, "failed": 1, "journal": 1, "keys": 1}
+    assert kept(queue) == everything
+
+    for seconds, what in ((99, None), (2, "ledger"), (100, "failed"), (100, "journal"), (100, "keys")):
+        clock.advance(seconds)
+        tend(dsn)
+        if what is not None:
+            everything[what] = 0
+        assert kept(queue) == everything
+
+
+def test_a_backlog_of_old_rows_is_forgotten_in_bites(dsn: str, queue: Driver, clock: Clock) -> None:
+    queue.run(verbs.enqueue_many([Submission("t")] * 2500))
+    while leases := queue.claim(1000):
+        queue.complete(*leases)
+    assert kept(queue)["ledger"] == 2500
+    clock.advance(101)
+    tend(dsn)
+    assert kept(queue)["ledger"] == 0
+
+
+def test_a_job_whose_lease_ran_out_is_taken_back_once_by_many(dsn: str, queue: Driver, clock: Clock) -> None:
+    for _ in range(50):
+        queue.enqueue(lease_seconds=5)
+    assert len(queue.claim(50)) == 50
+    clock.advance(6)
+    tend(dsn, at_once=5)
+    assert queue.value("select count(*) from faultline.open_jobs where state = 'queued'") == 50
+    assert queue.value("select count(*) from faultline.journal where event = 'lease_reaped'") == 50
+    assert queue.broken_invariants() == []
+
+
+@pytest.mark.parametrize("judges", [True, False])
+def test_one_that_has_just_connected_judges_nobody(
+    dsn: str,
+    queue: Driver,
+    clock: Clock,
+    judges: bool,  # noqa: FBT001
+) -> None:
+    """Others that come back from the same outage must not be taken for dead."""
+    queue.connection.execute("select faultline.beat('gone', 'h', 1, 'v', '{default}', '{}', true)")
+    queue.enqueue(lease_seconds=300)
+    queue.claim_one(worker="gone")
+    clock.advance(60)
+
+    tend(dsn, settled_in=lambda: judges)
+
+    expected = "queued" if judges else "running"
+    assert queue.value("select state from faultline.open_jobs") == expected
+
+
+def test_a_database_that_is_away_is_said_and_survived() -> None:
+    tend("postgresql://127.0.0.1:1/nothing?connect_timeout=1")
