@@ -64,8 +64,8 @@ def test_no_name_says_nothing() -> None:
 
 
 def test_sql_stands_in_the_schema_and_the_store_only() -> None:
-    """The benchmark may fill tables by hand, in its own scratch database."""
-    allowed = {"store", "bench", "embedded"}
+    """The benchmark may fill tables by hand, and who judges the protocol must not ask it: both in scratch databases."""
+    allowed = {"store", "bench", "embedded", "proof"}
     statement = re.compile(r"\b(select|insert into|update|delete from)\b[^\n]*\bfaultline\.", re.IGNORECASE)
     strays = [
         path

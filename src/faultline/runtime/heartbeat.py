@@ -10,6 +10,7 @@ import asyncio
 import os
 import socket
 import threading
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -204,6 +205,7 @@ class Thread:
                 self._woken = False
 
 
+@cache
 def _version() -> str:
     try:
         return version("faultline-queue")

@@ -1,0 +1,25 @@
+"""Play seeds in a process of its own: `python -m faultline.proof.world DSN SEED...`. One line of JSON for each."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from dataclasses import asdict
+
+from faultline.proof.world import world
+
+
+def main() -> None:
+    dsn, keep, *seeds = sys.argv[1:]
+    gc.disable()  # dead processes must not be cleaned up, and a run is short
+    for seed in seeds:
+        outcome = world.run(dsn, int(seed), keep_history=keep == "keep")
+        sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+        sys.stdout.flush()
+    # No orderly end: whatever a dead host has left behind stays untouched.
+    os._exit(0)
+
+
+main()

@@ -1,0 +1,138 @@
+"""Simulated hosts: each runs the real worker or client, and can crash, freeze, lose its wires, and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.host import Host
+from faultline.proof.world.loop import MACHINE, Machine
+from faultline.proof.world.weather import Weather
+from faultline.proof.world.wire import AsyncWire, BlockingWire
+from faultline.runtime.client import Faultline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from faultline.proof.world.loop import VirtualLoop
+    from faultline.proof.world.weather import Record
+    from faultline.proof.world.wire import Server
+
+
+class Beating:
+    """A pulse in a task: it beats at the instant it is due."""
+
+    def __init__(self, tick: Callable[[], float]) -> None:
+        self._tick = tick
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def stop(self, last: Callable[[], None]) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        last()
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            seconds = self._tick()
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+
+
+class SimulatedHost:
+    """A machine that is given a life: a coroutine that is started again after every crash."""
+
+    def __init__(self, name: str, loop: VirtualLoop, server: Server, record: Record, chance: random.Random) -> None:
+        self.name = name
+        self.weather = Weather(name, chance, record)
+        self._loop = loop
+        self._server = server
+        self._record = record
+        self._chance = chance
+        #: This machine's time of day is wrong by hours, and nobody may care.
+        self._skew_seconds = chance.uniform(-50_000, 50_000)
+        self._machine = Machine(name)
+        self._wires: list[AsyncWire | BlockingWire] = []
+        self._life: Callable[[Faultline], Coroutine[Any, Any, None]] | None = None
+        #: Kept, so that nothing of a dead process is ever cleaned up.
+        self._graves: list[Any] = []
+
+    def live(self, life: Callable[[Faultline], Coroutine[Any, Any, None]]) -> None:
+        """Start the process, and start it again whenever it has crashed."""
+        self._life = life
+        self._machine = Machine(self.name)
+        context = contextvars.copy_context()
+        context.run(MACHINE.set, self._machine)
+        app = Faultline("postgresql://simulated", host=self._host())
+        task: asyncio.Task[None] = context.run(lambda: self._loop.create_task(life(app)))
+        self._graves.append((app, task))
+
+    @property
+    def up(self) -> bool:
+        return not self._machine.dead and not self._machine.frozen
+
+    async def crash(self, down_seconds: float, unnoticed_seconds: float) -> None:
+        """`kill -9`, or the power. The server hears of it later; until then sessions, locks and transactions stay."""
+        self._record.note(self.name, "crash")
+        self._loop.kill(self._machine)
+        self._graves.append(self._machine)
+        wires, self._wires = self._wires, []
+        self._loop.call_later(unnoticed_seconds, lambda: [wire.lose() for wire in wires])
+        await asyncio.sleep(down_seconds)
+        self._record.note(self.name, "boot")
+        if self._life is not None:
+            self.live(self._life)
+
+    async def freeze(self, seconds: float) -> None:
+        self._record.note(self.name, "freeze", f"{seconds:.1f} s")
+        machine = self._machine
+        self._loop.freeze(machine)
+        await asyncio.sleep(seconds)
+        self._record.note(self.name, "thaw")
+        self._loop.thaw(machine)
+
+    async def cut_off(self, seconds: float) -> None:
+        self._record.note(self.name, "cut off", f"{seconds:.1f} s")
+        self.weather.reachable = False
+        await asyncio.sleep(seconds)
+        self._record.note(self.name, "reachable")
+        self.weather.reachable = True
+
+    async def slow_down(self, seconds: float) -> None:
+        self._record.note(self.name, "slow", f"{seconds:.1f} s")
+        self.weather.slow = True
+        await asyncio.sleep(seconds)
+        self.weather.slow = False
+
+    def _host(self) -> Host:
+        return Host(
+            monotonic=self._loop.time,
+            seconds=lambda: 1_893_456_000.0 + self._loop.time() + self._skew_seconds,
+            chance=random.Random(self._chance.random()),  # noqa: S311 - chance that can be repeated
+            connect=self._connect,
+            aconnect=self._aconnect,
+            pulse=Beating,
+        )
+
+    def _connect(self, _: str, **__: Any) -> BlockingWire:
+        wire = BlockingWire(self._server, self.weather)
+        self._wires.append(wire)
+        return wire
+
+    async def _aconnect(self, _: str, **__: Any) -> AsyncWire:
+        await asyncio.sleep(self.weather.travel_seconds())
+        wire = AsyncWire(self._server, self.weather)
+        self._wires.append(wire)
+        return wire

@@ -1,0 +1,247 @@
+"""Wires between simulated hosts and a real database: slow, lossy, cut. Everything on them happens at one virtual instant.
+
+A connection here stands in for psycopg's, blocking or async, with as much of its face as the store uses. Underneath is a
+real session, which is told the virtual time before every statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Self
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from faultline.proof.world.weather import Weather
+
+#: Nobody else is at work while a statement runs, so a lock that is not free now is held across virtual time.
+_LOCK_MILLISECONDS = 5
+_LOCK_PAUSE_SECONDS = 0.1
+_LOCK_PATIENCE_SECONDS = 10.0
+
+
+class Server:
+    """The real database behind all wires. `now` is virtual time; `up` is false while it is being restarted."""
+
+    def __init__(self, dsn: str, now: Callable[[], str]) -> None:
+        self.dsn = dsn
+        self.up = True
+        self._now = now
+        self._spare: list[psycopg.Connection] = []
+        self.links: set[_Link] = set()
+
+    def session(self) -> psycopg.Connection:
+        if self._spare:
+            return self._spare.pop()
+        options = f"-c lock_timeout={_LOCK_MILLISECONDS} -c statement_timeout=30s -c synchronous_commit=off"
+        return psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None, options=options)
+
+    def give_back(self, session: psycopg.Connection) -> None:
+        """The server ends a session: what it had not committed is undone, its locks are free. Then it may be used again."""
+        if session.info.transaction_status != TransactionStatus.IDLE:
+            session.execute("rollback")
+        session.execute("select pg_advisory_unlock_all()")
+        self._spare.append(session)
+
+    def execute(self, session: psycopg.Connection, sql: bytes, params: Any, *, binary: bool) -> list[Any]:
+        with session.pipeline():
+            session.execute("select set_config('faultline_world.now', %s, false)", (self._now(),))
+            cursor = session.execute(sql, params, binary=binary)
+        return cursor.fetchall() if cursor.description else []
+
+    def restart(self) -> None:
+        """Every session ends at once."""
+        self.up = False
+        for link in list(self.links):
+            link.lose()
+
+    def close(self) -> None:
+        for link in list(self.links):
+            link.lose()
+        for session in self._spare:
+            session.close()
+
+
+class _Session:
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+
+    @property
+    def backend_pid(self) -> int:
+        # Blocking links talk to the server itself; async ones behave as behind a pooler: nobody listens, all is polled.
+        return self._link.session.info.backend_pid if self._link.direct else -1
+
+    @property
+    def transaction_status(self) -> TransactionStatus:
+        return TransactionStatus(self._link.session.info.transaction_status)
+
+
+class _Rows:
+    """An answer that has arrived."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def fetchall(self) -> list[Any]:
+        return self.rows
+
+    def fetchone(self) -> Any:
+        return self.rows[0] if self.rows else None
+
+
+class _AsyncRows(_Rows):
+    async def fetchall(self) -> list[Any]:  # type: ignore[override]
+        return self.rows
+
+    async def fetchone(self) -> Any:
+        return self.rows[0] if self.rows else None
+
+
+class _Link:
+    """What blocking and async connections share."""
+
+    direct = False
+    autocommit = True
+
+    def __init__(self, server: Server, weather: Weather) -> None:
+        if not server.up or not weather.reachable:
+            raise psycopg.OperationalError("connection refused")
+        self._server = server
+        self._weather = weather
+        self.session = server.session()
+        self.info = _Session(self)
+        self.closed = False
+        server.links.add(self)
+
+    def lose(self) -> None:
+        """The wire is cut and the server has noticed it."""
+        if not self.closed:
+            self.closed = True
+            self._server.links.discard(self)
+            self._server.give_back(self.session)
+
+    def _check(self) -> None:
+        if not self._weather.reachable:
+            self.lose()
+        if self.closed:
+            raise psycopg.OperationalError("the connection is lost")
+
+    def _send(self, sql: bytes | str, params: Any, *, binary: bool = False) -> list[Any]:
+        """The request arrives, takes effect, and the answer leaves. Either of the two may be lost on the way."""
+        text = sql if isinstance(sql, bytes) else sql.encode()
+        sent = self._weather.sent(text, params)
+        if self._weather.loses_request():
+            self.lose()
+            sent.unknown()
+            raise psycopg.OperationalError("the connection was lost before the statement arrived")
+        try:
+            with self._savepoint():
+                rows = self._server.execute(self.session, text, params, binary=binary)
+        except psycopg.Error as error:
+            sent.failed(error)
+            raise
+        if self._weather.loses_answer():
+            self.lose()
+            sent.lost(rows)
+            raise psycopg.OperationalError("the connection was lost before the answer arrived")
+        sent.answered(rows)
+        return rows
+
+    @contextlib.contextmanager
+    def _savepoint(self) -> Iterator[None]:
+        """A lock that is not free is asked for again later: inside a transaction that must not undo what went before."""
+        inside = self.session.info.transaction_status == TransactionStatus.INTRANS
+        if inside:
+            self.session.execute("savepoint world")
+        try:
+            yield
+        except psycopg.errors.LockNotAvailable:
+            if inside:
+                self.session.execute("rollback to savepoint world")
+            raise
+        if inside and self.session.info.transaction_status == TransactionStatus.INTRANS:
+            self.session.execute("release savepoint world")
+
+
+class BlockingWire(_Link):
+    """The heartbeat's connection. It answers at the instant it is asked: the heart has a thread of its own."""
+
+    direct = True
+
+    def execute(self, sql: bytes | str, params: Any = None, *, binary: bool = False) -> _Rows:
+        self._check()
+        if (sql if isinstance(sql, str) else sql.decode()).startswith("set "):
+            return _Rows([])  # timeouts of real time, which mean nothing here
+        return _Rows(self._send(sql, params, binary=binary))
+
+    def close(self) -> None:
+        self.lose()
+
+
+class AsyncWire(_Link):
+    async def execute(self, sql: bytes | str, params: Any = None, *, binary: bool = False) -> _AsyncRows:
+        await asyncio.sleep(self._weather.travel_seconds())
+        give_up = asyncio.get_running_loop().time() + _LOCK_PATIENCE_SECONDS
+        while True:
+            self._check()
+            try:
+                rows = self._send(sql, params, binary=binary)
+            except psycopg.errors.LockNotAvailable:
+                if asyncio.get_running_loop().time() > give_up:
+                    raise
+                await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+            else:
+                await asyncio.sleep(self._weather.travel_seconds())
+                self._check()
+                return _AsyncRows(rows)
+
+    def cursor(self, **_: Any) -> _AsyncCursor:
+        return _AsyncCursor(self)
+
+    def transaction(self) -> _Transaction:
+        return _Transaction(self)
+
+    async def close(self) -> None:
+        self.lose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _AsyncCursor:
+    def __init__(self, wire: AsyncWire) -> None:
+        self._wire = wire
+        self._rows = _AsyncRows([])
+
+    async def execute(self, sql: bytes | str, params: Any = None, *, binary: bool = False) -> Self:
+        self._rows = await self._wire.execute(sql, params, binary=binary)
+        return self
+
+    async def fetchall(self) -> list[Any]:
+        return self._rows.rows
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+class _Transaction:
+    """A transaction of several statements, as psycopg makes one."""
+
+    def __init__(self, wire: AsyncWire) -> None:
+        self._wire = wire
+
+    async def __aenter__(self) -> None:
+        await self._wire.execute("begin")
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._wire.closed:
+            await self._wire.execute("commit" if kind is None else "rollback")

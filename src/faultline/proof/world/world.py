@@ -1,0 +1,180 @@
+"""One seed, one history: set the world up, let it run, and look at what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from faultline.proof.world import story
+from faultline.proof.world.hosts import SimulatedHost
+from faultline.proof.world.loop import VirtualLoop
+from faultline.proof.world.weather import Record
+from faultline.proof.world.wire import Server
+from faultline.store import invariants
+from faultline.store.database import run_on
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+WORKERS = 3
+#: After the faults stop, everything must end within a lease, a sweep and its backoffs, over and over for each attempt.
+CALM_SECONDS_MAX = 90.0
+_TABLES = "open_jobs, ledger, journal, steps, keys, workers"
+#: Production bodies never read a setting; these do.
+CLOCKS = "".join(
+    f"create or replace function faultline.{name}() returns timestamptz language sql {kind}"
+    " return current_setting('faultline_world.now')::timestamptz;"
+    for name, kind in (("now", "stable"), ("clock", "volatile"))
+)
+
+
+#: Kept for as long as the process lives: Python would otherwise let dead hosts clean up after themselves.
+_graves: list[object] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one seed. `broken` says which promises did not hold; the history is kept only then."""
+
+    seed: int
+    digest: str
+    broken: list[str]
+    faults: dict[str, int]
+    jobs: int
+    statements: int
+    refused: int
+    seconds: float
+    history: list[str] = field(default_factory=list)
+
+
+def prepare(dsn: str, mutant: str = "") -> None:
+    """Give a scratch database the world's clock and a table for effects."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("create table effects (job_id uuid, token bigint)")
+        connection.execute(CLOCKS.encode())
+        if mutant:
+            connection.execute(mutant.encode())
+
+
+def run(dsn: str, seed: int, *, keep_history: bool = False) -> Outcome:
+    """Play one seed in a prepared database, which is emptied first."""
+    with psycopg.connect(dsn, autocommit=True) as control:
+        with control.transaction():
+            control.execute("set local session_replication_role = replica")
+            control.execute(
+                b"truncate effects, " + b", ".join(b"faultline." + t.strip().encode() for t in _TABLES.split(","))
+            )
+        loop = VirtualLoop()
+        asyncio.set_event_loop(loop)
+        world = _World(loop, dsn, seed)
+        _graves.append(world)
+        try:
+            loop.run_until_complete(world.play(control))
+        finally:
+            world.server.close()
+        broken = world.judge(control)
+        history = [str(line) for line in world.record.lines]
+        digest = hashlib.sha256("\n".join([*history, *world.remains(control)]).encode()).hexdigest()[:16]
+        return Outcome(
+            seed=seed,
+            digest=digest,
+            broken=broken,
+            faults=dict(world.faults),
+            jobs=len(world.told.acknowledged),
+            statements=len(world.record.lines),
+            refused=int(_value(control, "select count(*) from faultline.journal where event = 'stale_write_blocked'")),
+            seconds=loop.time(),
+            history=history if broken or keep_history else [],
+        )
+
+
+class _World:
+    def __init__(self, loop: VirtualLoop, dsn: str, seed: int) -> None:
+        chance = random.Random(seed)  # noqa: S311 - chance that can be repeated
+        self._loop = loop
+        self._chance = chance
+        self.server = Server(dsn, self._clock)
+        self.record = Record(loop.time)
+        self.told = story.Told()
+        self.faults: Counter[str] = Counter()
+        self._workers = [self._host(f"worker{n}") for n in range(WORKERS)]
+        self._client = self._host("client")
+
+    async def play(self, control: psycopg.Connection) -> None:
+        for host in self._workers:
+            host.live(story.worker(random.Random(self._chance.random())))  # noqa: S311 - likewise
+        self._client.live(story.client(self.told, random.Random(self._chance.random())))  # noqa: S311 - likewise
+        await story.storm(self._workers, self.server, self._chance, self.faults)
+        self.server.up = True
+        for host in (*self._workers, self._client):
+            host.weather.calm = True
+        self.faults["lost messages"] = sum(host.weather.losses for host in (*self._workers, self._client))
+        self.record.note("world", "calm")
+        give_up = self._loop.time() + CALM_SECONDS_MAX
+        while self._loop.time() < give_up and not (self.told.done and self._all_ended(control)):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+
+    def judge(self, control: psycopg.Connection) -> list[str]:
+        """Compare what the clients were told with what the database holds."""
+        broken = [f"invariant {found.invariant}" for found in self._violations(control)]
+        states: dict[UUID, str] = dict(control.execute("select id, state from faultline.jobs").fetchall())
+        effects = Counter(job_id for (job_id,) in control.execute("select job_id from effects").fetchall())
+        ledger = Counter(job_id for (job_id,) in control.execute("select job_id from faultline.ledger").fetchall())
+        if not self.told.done:
+            broken.append("the client could not submit everything")
+        for job_id, task in self.told.acknowledged.items():
+            broken += self._judge_job(job_id, task, states.get(job_id), effects[job_id], ledger[job_id])
+        if len(states) > story.JOBS:
+            broken.append(f"{len(states)} jobs were made of {story.JOBS} submissions")
+        return broken
+
+    def _judge_job(self, job_id: UUID, task: str, state: str | None, effects: int, entries: int) -> list[str]:
+        wrong = []
+        if state is None:
+            wrong.append("was acknowledged and is lost")
+        elif state not in story.ENDED:
+            wrong.append(f"is still {state}")
+        if job_id in self.told.cancelled and state != "cancelled":
+            wrong.append(f"was said to be cancelled and is {state}")
+        if entries != (state == "succeeded"):
+            wrong.append(f"is {state} and stands {entries} times in the ledger")
+        if effects != (task == "pay" and state == "succeeded"):
+            wrong.append(f"is {state} and has {effects} effects")
+        if task == "doomed" and state == "succeeded":
+            wrong.append("cannot succeed and did")
+        return [f"job {job_id} ({task}) {what}" for what in wrong]
+
+    def remains(self, control: psycopg.Connection) -> list[str]:
+        """What the database holds, as text that is the same when everything is."""
+        queries = (
+            "select id, state, fencing_token, attempt, result::text from faultline.jobs order by id",
+            "select job_id, event, fencing_token, at, detail::text from faultline.journal where job_id notnull order by id",
+        )
+        return [str(row) for query in queries for row in control.execute(query.encode()).fetchall()]
+
+    def _host(self, name: str) -> SimulatedHost:
+        chance = random.Random(self._chance.random())  # noqa: S311 - likewise
+        return SimulatedHost(name, self._loop, self.server, self.record, chance)
+
+    def _clock(self) -> str:
+        return (EPOCH + timedelta(seconds=self._loop.time())).isoformat()
+
+    def _all_ended(self, control: psycopg.Connection) -> bool:
+        return not _value(control, "select exists (select from faultline.open_jobs where state in ('queued', 'running'))")
+
+    def _violations(self, control: psycopg.Connection) -> list[Any]:
+        control.execute("select set_config('faultline_world.now', %s, false)", (self._clock(),))
+        return invariants.violations(lambda statement: run_on(control, statement), without=("the_clock_is_the_servers",))
+
+
+def _value(connection: psycopg.Connection, query: str) -> Any:
+    row = connection.execute(query.encode()).fetchone()
+    return row[0] if row else None
