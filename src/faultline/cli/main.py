@@ -23,6 +23,7 @@ app.command()(database.recover)
 app.add_typer(database.db, name="db")
 app.command()(proof.demo)
 app.command()(proof.drill)
+app.command()(proof.simulate)
 app.command()(proof.bench)
 
 
