@@ -30,6 +30,13 @@ class Line:
     params: tuple[Any, ...]
     outcome: str
     rows: list[Any]
+    #: Which connection it came by, and whether inside a transaction.
+    link: int = 0
+    inside: bool = False
+
+    @property
+    def took_effect(self) -> bool:
+        return self.outcome in ("ok", "unheard")
 
     def __str__(self) -> str:
         shown = " ".join(str(value) for value in self.params if not isinstance(value, list))[:160]
@@ -51,13 +58,15 @@ class Record:
 class _Sent:
     """A statement on its way. What is not for the history (a poll that found nothing) is not written down."""
 
-    __slots__ = ("_host", "_params", "_record", "_verb")
+    __slots__ = ("_host", "_inside", "_link", "_params", "_record", "_verb")
 
-    def __init__(self, record: Record, host: str, verb: str, params: Any) -> None:
+    def __init__(self, record: Record, host: str, verb: str, params: Any, link: int, inside: bool) -> None:  # noqa: FBT001
         self._record = record
         self._host = host
         self._verb = verb
         self._params = tuple(params or ())
+        self._link = link
+        self._inside = inside
 
     def answered(self, rows: list[Any]) -> None:
         if rows or self._verb not in ("claim", "reap"):
@@ -76,7 +85,8 @@ class _Sent:
         record = self._record
         if self._verb not in _VERBS:
             return
-        record.lines.append(Line(record.now(), self._host, self._verb, self._params, outcome, rows))
+        line = Line(record.now(), self._host, self._verb, self._params, outcome, rows, self._link, self._inside)
+        record.lines.append(line)
 
 
 class Weather:
@@ -102,10 +112,10 @@ class Weather:
     def loses_answer(self) -> bool:
         return self._lost(0.015)
 
-    def sent(self, sql: bytes, params: Any) -> _Sent:
+    def sent(self, sql: bytes, params: Any, link: int, *, inside: bool) -> _Sent:
         found = _VERB.search(sql)
         verb = (found.group(1) or found.group(2)).decode() if found else ""
-        return _Sent(self._record, self.host, verb, params)
+        return _Sent(self._record, self.host, verb, params, link, inside)
 
     def _lost(self, share: float) -> bool:
         lost = not self.calm and self._chance.random() < share

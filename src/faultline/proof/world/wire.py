@@ -32,7 +32,13 @@ class Server:
         self.up = True
         self._now = now
         self._spare: list[psycopg.Connection] = []
-        self.links: set[_Link] = set()
+        #: In the order in which they were made: a restart cuts them in that order.
+        self.links: dict[int, _Link] = {}
+        self._links_made = 0
+
+    def next_number(self) -> int:
+        self._links_made += 1
+        return self._links_made
 
     def session(self) -> psycopg.Connection:
         if self._spare:
@@ -47,20 +53,24 @@ class Server:
         session.execute("select pg_advisory_unlock_all()")
         self._spare.append(session)
 
-    def execute(self, session: psycopg.Connection, sql: bytes, params: Any, *, binary: bool) -> list[Any]:
-        with session.pipeline():
-            session.execute("select set_config('faultline_world.now', %s, false)", (self._now(),))
-            cursor = session.execute(sql, params, binary=binary)
+    def execute(self, session: psycopg.Connection, sql: bytes, params: Any) -> list[Any]:
+        """Set the time and run a statement, in one message: a second round trip would double what a seed costs."""
+        cursor = psycopg.ClientCursor(session)
+        if sql in (b"commit", b"rollback"):
+            cursor.execute(sql)
+            return []
+        cursor.execute(b"set faultline_world.now = '%s';%s" % (self._now().encode(), sql), params)
+        cursor.nextset()
         return cursor.fetchall() if cursor.description else []
 
     def restart(self) -> None:
         """Every session ends at once."""
         self.up = False
-        for link in list(self.links):
+        for link in list(self.links.values()):
             link.lose()
 
     def close(self) -> None:
-        for link in list(self.links):
+        for link in list(self.links.values()):
             link.lose()
         for session in self._spare:
             session.close()
@@ -112,16 +122,17 @@ class _Link:
             raise psycopg.OperationalError("connection refused")
         self._server = server
         self._weather = weather
+        self.number = server.next_number()
         self.session = server.session()
         self.info = _Session(self)
         self.closed = False
-        server.links.add(self)
+        server.links[self.number] = self
 
     def lose(self) -> None:
         """The wire is cut and the server has noticed it."""
         if not self.closed:
             self.closed = True
-            self._server.links.discard(self)
+            self._server.links.pop(self.number, None)
             self._server.give_back(self.session)
 
     def _check(self) -> None:
@@ -130,17 +141,18 @@ class _Link:
         if self.closed:
             raise psycopg.OperationalError("the connection is lost")
 
-    def _send(self, sql: bytes | str, params: Any, *, binary: bool = False) -> list[Any]:
+    def _send(self, sql: bytes | str, params: Any) -> list[Any]:
         """The request arrives, takes effect, and the answer leaves. Either of the two may be lost on the way."""
         text = sql if isinstance(sql, bytes) else sql.encode()
-        sent = self._weather.sent(text, params)
+        inside = self.session.info.transaction_status != TransactionStatus.IDLE
+        sent = self._weather.sent(text, params, self.number, inside=inside)
         if self._weather.loses_request():
             self.lose()
             sent.unknown()
             raise psycopg.OperationalError("the connection was lost before the statement arrived")
         try:
             with self._savepoint():
-                rows = self._server.execute(self.session, text, params, binary=binary)
+                rows = self._server.execute(self.session, text, params)
         except psycopg.Error as error:
             sent.failed(error)
             raise
@@ -172,24 +184,24 @@ class BlockingWire(_Link):
 
     direct = True
 
-    def execute(self, sql: bytes | str, params: Any = None, *, binary: bool = False) -> _Rows:
+    def execute(self, sql: bytes | str, params: Any = None, **_: Any) -> _Rows:
         self._check()
         if (sql if isinstance(sql, str) else sql.decode()).startswith("set "):
             return _Rows([])  # timeouts of real time, which mean nothing here
-        return _Rows(self._send(sql, params, binary=binary))
+        return _Rows(self._send(sql, params))
 
     def close(self) -> None:
         self.lose()
 
 
 class AsyncWire(_Link):
-    async def execute(self, sql: bytes | str, params: Any = None, *, binary: bool = False) -> _AsyncRows:
+    async def execute(self, sql: bytes | str, params: Any = None, **_: Any) -> _AsyncRows:
         await asyncio.sleep(self._weather.travel_seconds())
         give_up = asyncio.get_running_loop().time() + _LOCK_PATIENCE_SECONDS
         while True:
             self._check()
             try:
-                rows = self._send(sql, params, binary=binary)
+                rows = self._send(sql, params)
             except psycopg.errors.LockNotAvailable:
                 if asyncio.get_running_loop().time() > give_up:
                     raise
@@ -220,8 +232,8 @@ class _AsyncCursor:
         self._wire = wire
         self._rows = _AsyncRows([])
 
-    async def execute(self, sql: bytes | str, params: Any = None, *, binary: bool = False) -> Self:
-        self._rows = await self._wire.execute(sql, params, binary=binary)
+    async def execute(self, sql: bytes | str, params: Any = None, **_: Any) -> Self:
+        self._rows = await self._wire.execute(sql, params)
         return self
 
     async def fetchall(self) -> list[Any]:

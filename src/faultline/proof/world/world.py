@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from faultline.proof.checker import Limits, check
+from faultline.proof.history import Final
 from faultline.proof.world import story
 from faultline.proof.world.hosts import SimulatedHost
 from faultline.proof.world.loop import VirtualLoop
+from faultline.proof.world.testimony import history_of
 from faultline.proof.world.weather import Record
 from faultline.proof.world.wire import Server
 from faultline.store import invariants
@@ -105,6 +108,7 @@ class _World:
         self.record = Record(loop.time)
         self.told = story.Told()
         self.faults: Counter[str] = Counter()
+        self._calm_at = 0.0
         self._workers = [self._host(f"worker{n}") for n in range(WORKERS)]
         self._client = self._host("client")
 
@@ -118,12 +122,23 @@ class _World:
             host.weather.calm = True
         self.faults["lost messages"] = sum(host.weather.losses for host in (*self._workers, self._client))
         self.record.note("world", "calm")
+        self._calm_at = self._loop.time()
         give_up = self._loop.time() + CALM_SECONDS_MAX
         while self._loop.time() < give_up and not (self.told.done and self._all_ended(control)):  # noqa: ASYNC110
             await asyncio.sleep(0.5)
 
     def judge(self, control: psycopg.Connection) -> list[str]:
-        """Compare what the clients were told with what the database holds."""
+        """Compare what the clients were told, and what reached the database, with what it holds."""
+        control.execute("select set_config('faultline_world.now', %s, false)", (self._clock(),))
+        final = Final.read(control, effects="select job_id, token from effects")
+        limits = Limits(
+            effects_of=frozenset({"pay"}),
+            faults_stopped_at=(EPOCH + timedelta(seconds=self._calm_at)).timestamp(),
+            seconds_to_end=lambda _: CALM_SECONDS_MAX,
+        )
+        return [*self._told_wrong(control), *map(str, check(history_of(self.record.lines), final, limits))]
+
+    def _told_wrong(self, control: psycopg.Connection) -> list[str]:
         broken = [f"invariant {found.invariant}" for found in self._violations(control)]
         states: dict[UUID, str] = dict(control.execute("select id, state from faultline.jobs").fetchall())
         effects = Counter(job_id for (job_id,) in control.execute("select job_id from effects").fetchall())
@@ -171,7 +186,6 @@ class _World:
         return not _value(control, "select exists (select from faultline.open_jobs where state in ('queued', 'running'))")
 
     def _violations(self, control: psycopg.Connection) -> list[Any]:
-        control.execute("select set_config('faultline_world.now', %s, false)", (self._clock(),))
         return invariants.violations(lambda statement: run_on(control, statement), without=("the_clock_is_the_servers",))
 
 
