@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from faultline.core.errors import FaultlineError
 from faultline.core.host import Host
 from faultline.proof.world.loop import MACHINE, Machine
 from faultline.proof.world.weather import Weather
@@ -14,11 +16,12 @@ from faultline.proof.world.wire import AsyncWire, BlockingWire
 from faultline.runtime.client import Faultline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from faultline.proof.world.loop import VirtualLoop
     from faultline.proof.world.weather import Record
     from faultline.proof.world.wire import Server
+
+
+Life = Callable[[Faultline], Coroutine[Any, Any, None]]
 
 
 class Beating:
@@ -65,19 +68,30 @@ class SimulatedHost:
         self._skew_seconds = chance.uniform(-50_000, 50_000)
         self._machine = Machine(name)
         self._wires: list[AsyncWire | BlockingWire] = []
-        self._life: Callable[[Faultline], Coroutine[Any, Any, None]] | None = None
+        self._life: Life | None = None
         #: Kept, so that nothing of a dead process is ever cleaned up.
         self._graves: list[Any] = []
 
-    def live(self, life: Callable[[Faultline], Coroutine[Any, Any, None]]) -> None:
+    def live(self, life: Life) -> None:
         """Start the process, and start it again whenever it has crashed."""
         self._life = life
         self._machine = Machine(self.name)
         context = contextvars.copy_context()
         context.run(MACHINE.set, self._machine)
-        app = Faultline("postgresql://simulated", host=self._host())
-        task: asyncio.Task[None] = context.run(lambda: self._loop.create_task(life(app)))
-        self._graves.append((app, task))
+        self._graves.append(context.run(lambda: self._loop.create_task(self._supervise(life))))
+
+    async def _supervise(self, life: Life) -> None:
+        """A process that ends by itself, since it found no database when it came up, is started again."""
+        while True:
+            app = Faultline("postgresql://simulated", host=self._host())
+            self._graves.append(app)
+            try:
+                await life(app)
+            except FaultlineError as error:
+                self._record.note(self.name, "exit", type(error).__name__)
+                await asyncio.sleep(1)
+            else:
+                return
 
     @property
     def up(self) -> bool:
