@@ -1,0 +1,135 @@
+"""The checker catches every forgery by the rule that it breaks, and by no other, and accepts what is legal."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+
+from faultline.proof.checker import Rule, check
+from faultline.proof.history import Final, History
+from faultline.store.holdings import JobHeld
+from tests.proof.forgeries import FORGERIES, claimed
+from tests.proof.tales import Tale, legal_runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forgery_is_caught_by_the_rule_that_it_breaks_and_by_no_other(name: str) -> None:
+    rule, tell = FORGERIES[name]
+    tale = Tale(forged=True)
+
+    tell(tale)
+
+    assert [fault.rule for fault in tale.faults()] == [rule], list(map(str, tale.faults()))
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_the_same_tale_without_the_forgery_is_accepted(name: str) -> None:
+    _, tell = FORGERIES[name]
+    tale = Tale()
+
+    tell(tale)
+
+    assert list(map(str, tale.faults())) == []
+
+
+def test_every_rule_has_a_forgery() -> None:
+    assert {rule for rule, _ in FORGERIES.values()} == set(Rule)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(legal_runs())
+def test_a_legal_run_is_accepted(tale: Tale) -> None:
+    assert list(map(str, tale.faults())) == []
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(legal_runs())
+def test_a_run_whose_last_job_is_lost_is_not(tale: Tale) -> None:
+    acknowledged = {op.job_id for op in tale.history.operations if op.verb == "enqueue" and op.outcome == "ok"}
+    lost = [row.job_id for row in tale.final.jobs if row.job_id in acknowledged][-1:]
+    tale.final.jobs = [row for row in tale.final.jobs if row.job_id not in lost]
+
+    kept = [fault.job_id for fault in tale.faults() if fault.rule is Rule.KEPT]
+
+    assert kept == lost
+
+
+def test_a_fault_tells_its_story() -> None:
+    tale = Tale()
+    claimed(tale)
+    tale.by("b/1", 2, "claim")
+    tale.by("a/1", 1, "progress")
+    tale.row("running", 2, "b/1")
+
+    (fault,) = tale.faults()
+
+    assert str(fault).split("\n") == [
+        "an accepted write carries the newest token: job j accepted token 1 though token 2 had been granted before",
+        "  p: claim token 2 owner b/1 from 5.000000 to 6.000000: ok",
+        "  p: progress token 1 owner a/1 from 7.000000 to 8.000000: ok",
+    ]
+
+
+# On paper
+
+
+def test_what_was_written_to_files_is_read_back(tmp_path: Path) -> None:
+    with History.to(tmp_path / "client") as client, History.to(tmp_path / "worker") as worker:
+        client.invoke("c", "enqueue", 1.0, job_id="j", key="k").ok(2.0)
+        claim = worker.invoke("w", "claim", 3.0, owner="w/1")
+        claim.ok_with(4.0, [("j", 1, "w/1"), ("i", 7, "w/1")])
+        worker.invoke("w", "complete", 5.0, job_id="j", token=1, owner="w/1").failed(6.0, "busy")
+        client.invoke("c", "enqueue", 5.5, key="other").ok(5.6, job_id="i")
+
+    read = History.read([tmp_path / "worker", tmp_path / "client"])
+
+    told = [(op.verb, op.job_id, op.token, op.owner, op.key, op.outcome, op.ended_at) for op in read.operations]
+    assert told == [
+        ("enqueue", "j", None, None, "k", "ok", 2.0),
+        ("claim", None, None, "w/1", None, "ok", 4.0),
+        ("claim", "j", 1, "w/1", None, "ok", 4.0),
+        ("claim", "i", 7, "w/1", None, "ok", 4.0),
+        ("complete", "j", 1, "w/1", None, "failed", 6.0),
+        ("enqueue", "i", None, None, "other", "ok", 5.6),
+    ]
+
+
+def test_a_process_that_was_killed_leaves_an_unknown_outcome(tmp_path: Path) -> None:
+    with History.to(tmp_path / "worker") as history:
+        history.invoke("w", "complete", 1.0, job_id="j", token=1)
+        history.invoke("w", "complete", 2.0, job_id="i", token=1).ok(3.0)
+    whole = (tmp_path / "worker").read_bytes()
+    (tmp_path / "worker").write_bytes(whole[:-10])
+
+    read = History.read([tmp_path / "worker"])
+
+    assert [(op.job_id, op.outcome, op.ended_at) for op in read.operations] == [
+        ("j", "unknown", math.inf),
+        ("i", "unknown", math.inf),
+    ]
+
+
+def test_an_operation_ends_once() -> None:
+    operation = History().invoke("w", "renew", 1.0, job_id="j")
+    operation.unknown(2.0)
+
+    with pytest.raises(AssertionError, match="has ended already"):
+        operation.ok(3.0)
+
+
+def test_a_job_with_a_hundred_thousand_operations_is_no_burden() -> None:
+    """Grouped by job and sorted, never each against each: that would be a thousand million comparisons here."""
+    history = History()
+    history.invoke("c", "enqueue", 0.0, job_id="j").ok(0.5)
+    for token in range(1, 50_001):
+        history.invoke("w", "claim", token, job_id="j", token=token, owner=f"w/{token}").ok(token + 0.1)
+        history.invoke("w", "release", token + 0.2, job_id="j", token=token, owner=f"w/{token}").ok(token + 0.3)
+    row = JobHeld("j", "queued", "t", 50_000, None, 0, 5, 0.0, 0.0, None)
+
+    assert check(history, Final(at=60_000.0, jobs=[row])) == []
