@@ -30,9 +30,9 @@ class Line:
     params: tuple[Any, ...]
     outcome: str
     rows: list[Any]
-    #: Which connection it came by, and whether inside a transaction.
+    #: Which connection it came by.
     link: int = 0
-    inside: bool = False
+    sql: str = ""
 
     @property
     def took_effect(self) -> bool:
@@ -58,15 +58,15 @@ class Record:
 class _Sent:
     """A statement on its way. What is not for the history (a poll that found nothing) is not written down."""
 
-    __slots__ = ("_host", "_inside", "_link", "_params", "_record", "_verb")
+    __slots__ = ("_host", "_link", "_params", "_record", "_sql", "_verb")
 
-    def __init__(self, record: Record, host: str, verb: str, params: Any, link: int, inside: bool) -> None:  # noqa: FBT001
+    def __init__(self, record: Record, host: str, verb: str, sql: str, params: Any, link: int) -> None:
         self._record = record
         self._host = host
         self._verb = verb
         self._params = tuple(params or ())
         self._link = link
-        self._inside = inside
+        self._sql = sql
 
     def answered(self, rows: list[Any]) -> None:
         if rows or self._verb not in ("claim", "reap"):
@@ -85,7 +85,7 @@ class _Sent:
         record = self._record
         if self._verb not in _VERBS:
             return
-        line = Line(record.now(), self._host, self._verb, self._params, outcome, rows, self._link, self._inside)
+        line = Line(record.now(), self._host, self._verb, self._params, outcome, rows, self._link, self._sql)
         record.lines.append(line)
 
 
@@ -112,10 +112,10 @@ class Weather:
     def loses_answer(self) -> bool:
         return self._lost(0.015)
 
-    def sent(self, sql: bytes, params: Any, link: int, *, inside: bool) -> _Sent:
+    def sent(self, sql: bytes, params: Any, link: int) -> _Sent:
         found = _VERB.search(sql)
         verb = (found.group(1) or found.group(2)).decode() if found else ""
-        return _Sent(self._record, self.host, verb, params, link, inside)
+        return _Sent(self._record, self.host, verb, sql.decode(), params, link)
 
     def _lost(self, share: float) -> bool:
         lost = not self.calm and self._chance.random() < share

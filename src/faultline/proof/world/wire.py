@@ -144,8 +144,7 @@ class _Link:
     def _send(self, sql: bytes | str, params: Any) -> list[Any]:
         """The request arrives, takes effect, and the answer leaves. Either of the two may be lost on the way."""
         text = sql if isinstance(sql, bytes) else sql.encode()
-        inside = self.session.info.transaction_status != TransactionStatus.IDLE
-        sent = self._weather.sent(text, params, self.number, inside=inside)
+        sent = self._weather.sent(text, params, self.number)
         if self._weather.loses_request():
             self.lose()
             sent.unknown()
