@@ -166,6 +166,8 @@ class Heartbeat:
                     batch.pop(lease)
             for hold in batch.values():
                 hold.renewed_at = asked_at
+            for lease in batch if events.are_detailed() else ():
+                events.emit_detail("lease_renewed", job_id=lease.job_id, token=lease.fencing_token)
 
     def _lost(self, hold: Hold, reason: str) -> None:
         self.drop([hold])
