@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import asdict
+from pathlib import Path  # noqa: TC003 - Typer looks at it
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -55,23 +56,28 @@ def drill(
     name: Annotated[str, typer.Argument(help="Which one; `all` runs every drill.")],
     dsn: PrivateDsn = _EMBEDDED,
     log: Annotated[bool, typer.Option("--log", help="Print every event of every process.")] = False,  # noqa: FBT002
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw what happened, one lane for each epoch.")] = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Run a failure story against a real PostgreSQL and say whether the promises held."""
     from faultline.proof import drill as drills  # noqa: PLC0415
     from faultline.proof.drills import chosen  # noqa: PLC0415
 
-    passed = True
+    verdicts: list[Verdict] = []
     with resolved(dsn) as found:
         for one in chosen(name):
             verdict = drills.run(one, found)
-            passed &= verdict.passed or verdict.skipped is not None
+            verdicts.append(verdict)
             if as_json:
                 print(json.dumps({**asdict(verdict), "passed": verdict.passed}, default=str), flush=True)
                 continue
             _print_trace(verdict, everything=log)
             _print_checks(verdict)
-    if not passed:
+    if html is not None:
+        from faultline.proof import timeline  # noqa: PLC0415
+
+        html.write_text(timeline.render(verdicts), encoding="utf-8")
+    if not all(verdict.passed or verdict.skipped is not None for verdict in verdicts):
         raise typer.Exit(1)
 
 
