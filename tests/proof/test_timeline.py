@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -190,11 +191,12 @@ def test_a_drill_that_showed_nothing_says_so() -> None:
 
 def test_the_command_draws_the_drill_that_it_ran(dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "race.html"
-    command = [sys.executable, "-m", "faultline", "drill", "lease-race", "--dsn", dsn, "--html", str(file)]
+    command = [sys.executable, "-m", "faultline", "drill", "lease-race", "--dsn", dsn, "--html", str(file), "--json"]
 
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
     assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["faults"] == {"heartbeat of A muted": 1}
     drawn = strictly(file.read_text()).find(".//svg[@class='lanes']")
     assert drawn is not None
     assert texts(drawn, "who") == ["token 1 · worker A", "token 2 · worker B"]

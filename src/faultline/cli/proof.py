@@ -69,7 +69,12 @@ def drill(
             verdict = drills.run(one, found)
             verdicts.append(verdict)
             if as_json:
-                print(json.dumps({**asdict(verdict), "passed": verdict.passed}, default=str), flush=True)
+                found_out = {
+                    **asdict(verdict),
+                    "faults": verdict.faults,
+                    "passed": verdict.passed,
+                }  # asdict spoils a Counter
+                print(json.dumps(found_out, default=str), flush=True)
                 continue
             _print_trace(verdict, everything=log)
             _print_checks(verdict)
