@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from faultline.proof import timeline
+from faultline.proof import svg, timeline
 from faultline.proof.drill import Verdict
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def test_the_command_draws_the_drill_that_it_ran(dsn: str, tmp_path: Path) -> No
 
 
 def test_labels_that_would_touch_stand_in_rows_of_their_own() -> None:
-    wide, other = (timeline.Label(50, "a long label", "middle", "reap-name") for _ in range(2))
-    left = timeline.Label(2, "left", "start", "reap-name")
+    wide, other = (svg.Label(50, "a long label", "middle", "reap-name") for _ in range(2))
+    left = svg.Label(2, "left", "start", "reap-name")
 
-    assert timeline.in_rows([wide, other, left]) == [[left, wide], [other]]
+    assert svg.in_rows([wide, other, left]) == [[left, wide], [other]]

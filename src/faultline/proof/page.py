@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import html
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from faultline.proof.drill import Check
 
 #: What XML knows no way to write. Found text may hold it all the same.
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -41,6 +47,7 @@ figcaption { margin-top: 0.7rem; }
 table { border-collapse: collapse; width: 100%; font-size: 0.95rem; }
 th { text-align: left; font-weight: 600; font-size: 0.8rem; color: var(--soft); }
 td, th { padding: 0.5rem 1rem 0.5rem 0; border-bottom: 1px solid var(--line); vertical-align: top; overflow-wrap: anywhere; }
+th { white-space: nowrap; overflow-wrap: normal; } td.text { min-width: 4rem; } h2 + table { margin-top: 0.8rem; }
 td.number, th.number { text-align: right; padding-right: 0; white-space: nowrap; }
 td.mark { width: 1%; padding-right: 1.5rem; white-space: nowrap; font-weight: 600; }
 ul, ol { margin: 0; padding-left: 1.2rem; }
@@ -77,6 +84,20 @@ def table(columns: list[tuple[str, str]], rows: list[list[str]]) -> str:
     def cells(tag: str, row: list[str]) -> str:
         return "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for (_, kind), cell in zip(columns, row, strict=True))
 
-    head = cells("th", [escaped(name) for name, _ in columns])
+    named = cells("th", [escaped(name) for name, _ in columns])
+    head = f"<thead><tr>{named}</tr></thead>\n" if any(name for name, _ in columns) else ""
     body = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+    return f"<table>\n{head}<tbody>\n{body}\n</tbody>\n</table>"
+
+
+def checked(checks: Sequence[Check]) -> str:
+    """What had to be true, and what was found."""
+    rows = [
+        [
+            '<span class="held">ok</span>' if check.holds else '<span class="broken">broken</span>',
+            escaped(check.claim),
+            escaped(", ".join(map(str, check.found)) or "none" if isinstance(check.found, list) else check.found),
+        ]
+        for check in checks
+    ]
+    return table([("", "mark"), ("claim", "text"), ("found", "text")], rows)

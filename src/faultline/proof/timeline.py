@@ -6,16 +6,16 @@ keeps its size; below the width that labels need, it scrolls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from faultline.proof import epochs
+from faultline.proof import epochs, svg
 from faultline.proof.drills import DRILLS
-from faultline.proof.page import badge, escaped, page, table
+from faultline.proof.page import badge, checked, escaped, page
+from faultline.proof.svg import Label, in_rows, line, text, ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from faultline.proof.drill import Verdict
     from faultline.proof.epochs import Epoch, Moment, Story
@@ -23,20 +23,10 @@ if TYPE_CHECKING:
 JOBS_MAX = 4
 LANES_MAX = 12
 _FAULTS_MAX = 16
-_WIDTH_MIN = 440
-_TEXT_WIDTH = 6.6  # of a character, on average, in pixels: enough to tell which labels would touch
 _ROW = 16
 _LEFT, _RIGHT = 1.5, 98.0  # per cent: room for a mark at either end
-_STEPS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
-_TICKS_MAX = 9
 
-STYLE = f"""
-.lanes {{ display: block; width: 100%; min-width: {_WIDTH_MIN}px; overflow: visible; }}
-.lanes text {{ font-size: 12px; fill: var(--soft); paint-order: stroke; stroke: var(--panel); stroke-width: 4px;
-  stroke-linejoin: round; }}
-.lanes .job {{ font-weight: 600; fill: var(--ink); }} .lanes .who {{ fill: var(--ink); }}
-.grid {{ stroke: var(--line); }} .edge {{ stroke: var(--pale); }}
-.fault {{ stroke: var(--fault); stroke-dasharray: 2 3; }} .lanes .fault-name {{ fill: var(--fault); }}
+STYLE = f"""{svg.STYLE}.fault {{ stroke: var(--fault); stroke-dasharray: 2 3; }} .lanes .fault-name {{ fill: var(--fault); }}
 .lease {{ fill: var(--lease); opacity: 0.28; }} .run {{ fill: var(--lease); }} .beyond {{ fill: var(--pale); }}
 .beat {{ stroke: var(--lease); stroke-width: 1.5; }}
 .link {{ stroke: var(--soft); stroke-width: 1.25; }} .head {{ fill: var(--soft); }}
@@ -110,19 +100,7 @@ def _faults(verdict: Verdict) -> str:
 
 
 def _checks(verdict: Verdict) -> str:
-    rows = [
-        [
-            '<span class="held">ok</span>' if check.holds else '<span class="broken">broken</span>',
-            escaped(check.claim),
-            escaped(_shown(check.found)),
-        ]
-        for check in verdict.checks
-    ]
-    return "<h3>What was checked</h3>" + table([("", "mark"), ("claim", "text"), ("found", "text")], rows)
-
-
-def _shown(found: object) -> str:
-    return ", ".join(map(str, found)) or "none" if isinstance(found, list) else str(found)
+    return "<h3>What was checked</h3>" + checked(verdict.checks)
 
 
 def _legend() -> str:
@@ -138,13 +116,13 @@ def _figure(name: str, story: Story, number: int) -> str:
     shown = story.most_telling(JOBS_MAX)
     drawing = Drawing(shown, story.faults)
     told = [_told(epoch) for job in shown for epoch in job]
-    lines = "".join(f"<li>{line}</li>" for line in told)
+    items = "".join(f"<li>{sentence}</li>" for sentence in told)
     return (
         f'<figure><div class="scroll" tabindex="0">'
         f'<svg class="lanes" role="img" height="{drawing.height}" aria-labelledby="t{number} d{number}">'
         f'<title id="t{number}">Timeline of {escaped(name)}</title><desc id="d{number}">{" ".join(told)}</desc>'
         f"{drawing.markup()}</svg></div>\n<figcaption>{_caption(story, shown)}</figcaption></figure>\n"
-        f"<details><summary>The same in words</summary><ol>{lines}</ol></details>"
+        f"<details><summary>The same in words</summary><ol>{items}</ol></details>"
     )
 
 
@@ -190,37 +168,6 @@ def _words(reason: str) -> str:
     return reason.replace("_", " ")
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A word beside a mark. `start`: its left end stands there, `end`: its right end."""
-
-    x: float
-    text: str
-    anchor: str
-    kind: str
-    shift: int = 0
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """From where to where it reaches, in pixels, where the picture is at its narrowest."""
-        at, width = self.x * _WIDTH_MIN / 100 + self.shift, len(self.text) * _TEXT_WIDTH + 8
-        left = {"start": at, "middle": at - width / 2, "end": at - width}[self.anchor]
-        return left, left + width
-
-
-def in_rows(labels: Iterable[Label]) -> list[list[Label]]:
-    """Spread labels over as few rows as keep them from touching. What a lane ends with stands nearest to it."""
-    rows: list[list[Label]] = []
-    for label in sorted(labels, key=lambda label: (label.kind not in _FINAL, label.span)):
-        for row in rows:
-            if all(label.span[1] <= other.span[0] or other.span[1] <= label.span[0] for other in row):
-                row.append(label)
-                break
-        else:
-            rows.append([label])
-    return rows
-
-
 class Drawing:
     """The inside of the picture, put together from top to bottom; what is drawn later lies above."""
 
@@ -248,22 +195,19 @@ class Drawing:
         labels = [self._label(fault.at, fault.what, "fault-name", beside=5) for fault in self._faults]
         rows = in_rows(labels)
         for number, row in enumerate(rows):
-            self._above += [_text(label, 12 + number * _ROW) for label in row]
+            self._above += [text(label, 12 + number * _ROW) for label in row]
         return len(rows) * _ROW + 6 if rows else 0
 
     def _draw_axis(self, top: float, bottom: float) -> None:
-        span = self._to - self._from
-        step = next((step for step in _STEPS if span / step <= _TICKS_MAX), span)
-        ticks = [number * step for number in range(int(self._from / step), int(self._to / step) + 2)]
         grid = []
-        for at in [tick for tick in ticks if self._from <= tick <= self._to]:
-            grid.append(_line(self.x(at), top, self.x(at), bottom, "grid"))
-            self._above.append(_text(Label(self.x(at), f"{at:g} s", "middle", "axis"), bottom + 20))
-        lines = [_line(self.x(fault.at), 4, self.x(fault.at), bottom, "fault") for fault in self._faults]
-        self._below[:0] = [*grid, _line(0, bottom, 100, bottom, "edge"), *lines]
+        for at in ticks(self._from, self._to):
+            grid.append(line(self.x(at), top, self.x(at), bottom, "grid"))
+            self._above.append(text(Label(self.x(at), f"{at:g} s", "middle", "axis"), bottom + 20))
+        lines = [line(self.x(fault.at), 4, self.x(fault.at), bottom, "fault") for fault in self._faults]
+        self._below[:0] = [*grid, line(0, bottom, 100, bottom, "edge"), *lines]
 
     def _draw_job(self, job: list[Epoch], y: float) -> float:
-        self._above.append(_text(Label(0, f"job {job[0].job_id}", "start", "job"), y + 16))
+        self._above.append(text(Label(0, f"job {job[0].job_id}", "start", "job"), y + 16))
         y += 26
         middles: list[float] = []
         for epoch in job:
@@ -276,13 +220,12 @@ class Drawing:
     def _draw_lane(self, epoch: Epoch, y: float) -> float:
         middle = y + 30
         self._above.append(
-            _text(Label(0, f"token {epoch.token} \N{MIDDLE DOT} worker {epoch.worker}", "start", "who"), y + 14)
+            text(Label(0, f"token {epoch.token} \N{MIDDLE DOT} worker {epoch.worker}", "start", "who"), y + 14)
         )
         self._draw_bars(epoch, middle)
-        labels = self._draw_marks(epoch, middle)
-        rows = in_rows(labels)
+        rows = in_rows(self._draw_marks(epoch, middle), nearest=_FINAL)
         for number, row in enumerate(rows):
-            self._above += [_text(label, middle + 26 + number * _ROW) for label in row]
+            self._above += [text(label, middle + 26 + number * _ROW) for label in row]
         return middle + 22 + len(rows) * _ROW
 
     def _draw_bars(self, epoch: Epoch, middle: float) -> None:
@@ -325,9 +268,9 @@ class Drawing:
         given = self.x(before.lease_over if before.lease_over is not None else before.times[-1])
         taken = self.x(after.times[0])
         near = abs(taken - given) < 2  # noqa: PLR2004 - per cent: no room for an arrow from the side
-        self._below.append(_line(taken if near else given, start, taken if near else given, end, "link"))
+        self._below.append(line(taken if near else given, start, taken if near else given, end, "link"))
         if not near:
-            self._below.append(_line(given, end, taken, end, "link"))
+            self._below.append(line(given, end, taken, end, "link"))
         self._below.append(self._mark("down" if near else "right", after.times[0], end, "taken over"))
 
     def _bar(self, start: float, end: float, middle: float, thick: int, kind: str) -> str:
@@ -344,20 +287,9 @@ class Drawing:
     def _label(self, at: float, text: str, kind: str, *, beside: int = 0) -> Label:
         """Under its mark, or beside a line; turned inwards where it would leave the picture."""
         x = self.x(at)
-        half = len(text) * _TEXT_WIDTH / 2 / _WIDTH_MIN * 100
+        half = len(text) * svg.TEXT_WIDTH / 2 / svg.WIDTH_MIN * 100
         if beside:
             fits = x + 2 * half < 100  # noqa: PLR2004 - per cent
             return Label(x, text, "start" if fits else "end", kind, beside if fits else -beside)
         anchor = "start" if x < half else "end" if x > 100 - half else "middle"
         return Label(x, text, anchor, kind, {"start": -6, "middle": 0, "end": 6}[anchor])
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line class="{kind}" x1="{x1:.2f}%" y1="{y1:g}" x2="{x2:.2f}%" y2="{y2:g}"/>'
-
-
-def _text(label: Label, y: float) -> str:
-    return (
-        f'<text class="{label.kind}" x="{label.x:.2f}%" y="{y:g}" dx="{label.shift}" text-anchor="{label.anchor}">'
-        f"{escaped(label.text)}</text>"
-    )
