@@ -24,6 +24,7 @@ app.add_typer(database.db, name="db")
 app.command()(proof.demo)
 app.command()(proof.drill)
 app.command()(proof.simulate)
+app.command()(proof.soak)
 app.command()(proof.bench)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+import signal
 import sys
 import time
 from collections import Counter
@@ -115,6 +117,31 @@ def simulate(
         print(tally.summary(), file=sys.stderr if as_json else sys.stdout)
     if tally.broken:
         raise typer.Exit(1)
+
+
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long faults happen.")] = 10.0,
+    workers: Annotated[int, typer.Option(min=2, max=64, help="Worker processes.")] = 4,
+    seed: Annotated[int | None, typer.Option(help="The same plan of faults again.", show_default="a new one")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one page.")] = None,
+) -> None:
+    """Work under random kills, freezes, cut connections and server crashes, then look for anything lost or done twice."""
+    from faultline.cli.progress import Progress  # noqa: PLC0415
+    from faultline.proof.soak import Plan, Soak  # noqa: PLC0415
+
+    plan = Plan(seconds=minutes * 60, workers=workers, seed=secrets.randbelow(1_000_000) if seed is None else seed)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # which says what was found, too
+    with Progress(sys.stderr) as progress:
+        report = Soak(plan, progress.show).run()
+    for file, written in ((json_file, report.json), (html, report.html)):
+        if file is not None:
+            file.write_text(written(), encoding="utf-8")
+    print("\n".join(report.lines()))
+    if not report.passed:
+        raise typer.Exit(1)
+    if report.interrupted:
+        raise typer.Exit(130)
 
 
 def bench(

@@ -1,0 +1,202 @@
+"""Submits jobs steadily and remembers what was acknowledged. Nothing is taken for granted that the database did not answer.
+
+Four ways of submitting, since each has its own way to survive a lost answer: many at once with ids made by the client, many
+in a transaction of our own, one by one with an id of our own, one by one with a key.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from faultline.core.errors import DatabaseUnavailable, FaultlineError, OutcomeUnknown
+from faultline.core.ids import Ids
+from faultline.proof.soak.tasks import LONG_LEASE_SECONDS, register
+from faultline.runtime.client import Faultline
+from faultline.store import audit, views
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from faultline.core.model import Submission
+    from faultline.runtime.handle import JobHandle
+
+BACKLOG_MAX = 4000
+BULK_MAX = 60
+_PAUSE_SECONDS = 0.1
+_KINDS = {"nothing": 50, "wait": 20, "effect": 12, "effect_in_thread": 3, "stumble": 5, "walk": 10}
+#: Most wait a moment, some long enough to be caught by any fault, a few longer than their lease.
+_WAITS_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.2, 1.0, 3.0)
+_WAITS_WEIGHTS = (20, 20, 20, 10, 15, 12, 3)
+_LONG_LEASES = 0.3
+
+
+@dataclass(slots=True)
+class Record:
+    """What the producer knows of its jobs, by their numbers."""
+
+    acknowledged: dict[int, UUID] = field(default_factory=dict)
+    tasks: dict[int, str] = field(default_factory=dict)
+    #: Submissions whose answer was lost, and what asking gave: all of it is there, nothing of it, or (never!) a part.
+    unknown: int = 0
+    found: list[int] = field(default_factory=list)
+    absent: list[int] = field(default_factory=list)
+    halves: list[int] = field(default_factory=list)
+    #: Of transactions that ended before their commit was sent.
+    withdrawn: list[int] = field(default_factory=list)
+
+
+class Producer(threading.Thread):
+    """`unfinished` is kept up to date by whoever watches the database: a soak must not drown in its own backlog."""
+
+    def __init__(self, dsn: str, chance: random.Random, per_second: float) -> None:
+        super().__init__(name="producer", daemon=True)
+        self._dsn = dsn
+        self._chance = chance
+        self._per_second = per_second
+        self._ids = Ids()
+        self._stopping = threading.Event()
+        self._next = 0
+        self.record = Record()
+        self.unfinished = 0
+        #: What ended it before it was told to stop.
+        self.error: Exception | None = None
+
+    def stop(self) -> None:
+        """Submit nothing more. A lost answer is still asked for."""
+        self._stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        try:
+            with Faultline(self._dsn) as app:
+                register(app)
+                self._produce(app)
+        except Exception as error:  # noqa: BLE001 - told to whoever looks at it
+            self.error = error
+
+    def _produce(self, app: Faultline) -> None:
+        begun = time.monotonic()
+        while not self._stopping.is_set():
+            due = (time.monotonic() - begun) * self._per_second - self._next
+            if due < 1 or self.unfinished > BACKLOG_MAX:
+                self._stopping.wait(0.01)
+                continue
+            self._chance.choice((self._bulk, self._in_transaction, self._with_id, self._with_key))(app)
+
+    def _bulk(self, app: Faultline) -> None:
+        numbers, jobs = self._many(app)
+        while not self._stopping.is_set():
+            try:
+                handles = app.enqueue_many(jobs)
+            except DatabaseUnavailable:
+                self._pause()
+            except OutcomeUnknown:
+                self.record.unknown += 1
+                self._ask_for(app, numbers)
+                return
+            else:
+                self._acknowledge(numbers, handles)
+                return
+
+    def _in_transaction(self, app: Faultline) -> None:
+        """In a transaction of our own: once the commit was sent, only the database knows."""
+        numbers, jobs = self._many(app)
+        sent = False
+        try:
+            with app.database.connect() as connection:
+                connection.execute("begin")
+                handles = app.enqueue_many(jobs, conn=connection)
+                sent = True
+                connection.execute("commit")
+        except (DatabaseUnavailable, psycopg.OperationalError):
+            if sent:
+                self.record.unknown += 1
+                self._ask_for(app, numbers)
+            else:
+                self.record.withdrawn += numbers
+        else:
+            self._acknowledge(numbers, handles)
+
+    def _ask_for(self, app: Faultline, numbers: list[int]) -> None:
+        there = {job.number: job.job_id for job in _asked(lambda: app.database.run(audit.standing_of(numbers)))}
+        if not there:
+            self.record.absent += numbers
+        elif len(there) == len(numbers):
+            self.record.found += numbers
+            self.record.acknowledged |= there
+        else:
+            self.record.halves += numbers
+
+    def _with_id(self, app: Faultline) -> None:
+        """An id of our own: a lost answer is asked for by it, and what is not there is sent again under it."""
+        job_id = self._ids.new()
+        number, job = self._job(app, id=job_id)
+        while not self._stopping.is_set():
+            try:
+                app.enqueue_many([job])
+            except DatabaseUnavailable:
+                self._pause()
+            except OutcomeUnknown:
+                self.record.unknown += 1
+                _, there = _asked(lambda: app.database.run(views.endings([job_id])))
+                if there:
+                    self.record.found.append(number)
+                    self.record.acknowledged[number] = job_id
+                    return
+            else:
+                self.record.acknowledged[number] = job_id
+                return
+
+    def _with_key(self, app: Faultline) -> None:
+        """A key: after a lost answer it is simply sent again, and gives the job that it gave before."""
+        number, job = self._job(app, idempotency_key=f"soak {self._next}")
+        while not self._stopping.is_set():
+            try:
+                (handle,) = app.enqueue_many([job])
+            except DatabaseUnavailable:
+                self._pause()
+            except OutcomeUnknown:
+                self.record.unknown += 1
+            else:
+                if not handle.created:
+                    self.record.found.append(number)
+                self.record.acknowledged[number] = handle.id
+                return
+
+    def _acknowledge(self, numbers: list[int], handles: list[JobHandle[Any]]) -> None:
+        self.record.acknowledged.update(zip(numbers, [handle.id for handle in handles], strict=True))
+
+    def _many(self, app: Faultline) -> tuple[list[int], list[Submission]]:
+        pairs = [self._job(app) for _ in range(self._chance.randint(2, BULK_MAX))]
+        return [number for number, _ in pairs], [job for _, job in pairs]
+
+    def _job(self, app: Faultline, **options: Any) -> tuple[int, Submission]:
+        number, self._next = self._next, self._next + 1
+        (name,) = self._chance.choices(tuple(_KINDS), weights=tuple(_KINDS.values()))
+        self.record.tasks[number] = name
+        more = {"seconds": self._chance.choices(_WAITS_SECONDS, weights=_WAITS_WEIGHTS)[0]} if name == "wait" else {}
+        if self._chance.random() < _LONG_LEASES:
+            options["lease_seconds"] = LONG_LEASE_SECONDS
+        return number, replace(app.tasks[name].bind(n=number, **more), **options)
+
+    def _pause(self) -> None:
+        self._stopping.wait(_PAUSE_SECONDS)
+
+
+def _asked(question: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Ask until there is an answer. It changes nothing, so it may be asked as often as it takes."""
+    give_up = time.monotonic() + seconds
+    while True:
+        try:
+            return question()
+        except (DatabaseUnavailable, OutcomeUnknown) as error:
+            if time.monotonic() > give_up:
+                raise FaultlineError(f"the database gave no answer for {seconds:g} s: {error}") from error
+            time.sleep(_PAUSE_SECONDS)

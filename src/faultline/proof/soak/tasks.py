@@ -1,0 +1,102 @@
+"""What a soak runs: jobs of several kinds, each with a number by which it is found again, and the process that runs them.
+
+Run as `python -m faultline.proof.soak.tasks DSN`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from faultline.runtime.client import Faultline
+from faultline.runtime.job import BlockingJob, Job  # noqa: TC001 - looked at when the task is registered
+from faultline.runtime.process import run_until_signalled
+from faultline.store.queue import Statement
+
+if TYPE_CHECKING:
+    from faultline.runtime.tasks import Task
+
+#: Short, so that freezing a worker for a few seconds is enough to lose it.
+LEASE_SECONDS = 2.0
+#: Some are longer: a killed worker's jobs then come back because it is known to be dead.
+LONG_LEASE_SECONDS = 8.0
+#: No job of a soak deserves to fail, however often its worker dies.
+ATTEMPTS_MAX = 100
+CONCURRENCY = 50
+GRACE_SECONDS = 5.0
+
+#: No unique key: that the effect of a job exists once must not be the doing of this table.
+EFFECTS = "create table soak_effects (n bigint not null, token bigint not null)"
+_EFFECT = "insert into soak_effects (n, token) values (%s, %s)"
+
+
+async def nothing(n: int) -> int:
+    return n
+
+
+async def wait(n: int, seconds: float) -> int:
+    await asyncio.sleep(seconds)
+    return n
+
+
+async def effect(job: Job, n: int) -> None:
+    """An effect that must exist exactly once, and the completion, in one transaction."""
+    async with job.transaction() as tx:
+        await tx.execute(_EFFECT, (n, job.fencing_token))
+        tx.complete(n)
+
+
+def effect_in_thread(job: BlockingJob, n: int) -> None:
+    with job.transaction() as tx:
+        tx.execute(_EFFECT, (n, job.fencing_token))
+        tx.complete(n)
+
+
+async def stumble(job: Job, n: int) -> int:
+    if job.attempt == 1:
+        raise RuntimeError("stumbles the first time")
+    return n
+
+
+async def walk(job: Job, n: int) -> list[int]:  # noqa: ARG001 - the number is for those who count
+    """Two steps that never give the same twice: whoever does one again would be found out by the result."""
+    return [await job.step(name, secrets.randbits, 32) for name in ("first", "second")]
+
+
+WITH_EFFECT = (effect.__name__, effect_in_thread.__name__)
+WITH_STEPS = walk.__name__
+
+
+def register(app: Faultline) -> dict[str, Task[..., Any]]:
+    """Make them tasks of this application."""
+    for task in (nothing, wait, effect, effect_in_thread, walk):
+        app.task(lease=LEASE_SECONDS, max_attempts=ATTEMPTS_MAX, backoff=lambda _: 0.2)(task)
+    app.task(lease=LEASE_SECONDS, max_attempts=ATTEMPTS_MAX, backoff=lambda _: 0.2)(stumble)
+    return app.tasks
+
+
+def effects() -> Statement[list[tuple[int, int]]]:
+    """Every effect: the number of its job, and the token under which it was written."""
+    return Statement("effects", "select n, token from soak_effects", (), lambda rows: [(n, token) for n, token in rows])
+
+
+def main() -> None:
+    """Work until told to stop, or until whoever started this process is gone: nobody else would stop it then."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    app = Faultline(sys.argv[1])
+    register(app)
+    run_until_signalled(lambda: app.worker({"default": CONCURRENCY}, grace_seconds=GRACE_SECONDS))
+
+
+def _end_with_parent() -> None:
+    # The other end of this pipe is closed when the parent ends, in whatever way.
+    os.read(0, 1)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Questions about a whole database and its sessions, for those who judge it: every job, every refusal, who holds what.
+
+Most of them read whole tables. Nothing that serves jobs asks them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from faultline.store.queue import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+
+class Standing(NamedTuple):
+    """A job, and the number that its submitter gave it as its argument `n`."""
+
+    job_id: UUID
+    number: int
+    state: str
+    task: str
+    fencing_token: int
+
+
+class Held(NamedTuple):
+    """A job in somebody's hands, at this time of the database."""
+
+    job_id: UUID
+    fencing_token: int
+    at: datetime
+
+
+class Claim(NamedTuple):
+    """When a job was last claimed, and whether it has ended since."""
+
+    job_id: UUID
+    fencing_token: int
+    at: datetime
+    ended: bool
+
+
+_STANDING = "select id, (args ->> 'n')::bigint, state, task, fencing_token from faultline.jobs"
+
+
+def standing() -> Statement[list[Standing]]:
+    """Every numbered job, open or done."""
+    return Statement("standing", _STANDING, (), lambda rows: list(map(Standing._make, rows)), repeatable=True, binary=True)
+
+
+def standing_of(numbers: Sequence[int]) -> Statement[list[Standing]]:
+    """The jobs with these numbers, after the answer to their submission was lost."""
+    return Statement(
+        name="standing_of",
+        sql=f"{_STANDING} where (args ->> 'n')::bigint = any(%s)",
+        params=(list(numbers),),
+        read=lambda rows: list(map(Standing._make, rows)),
+        repeatable=True,
+    )
+
+
+def unfinished() -> Statement[int]:
+    """How many jobs wait or run."""
+    return Statement(
+        name="unfinished",
+        sql="select count(*) from faultline.open_jobs where state in ('queued', 'running')",
+        params=(),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def held_by(pid: int) -> Statement[list[Held]]:
+    """What a worker process of this machine holds."""
+    return Statement(
+        name="held_by",
+        sql="select j.id, j.fencing_token, faultline.clock()"
+        " from faultline.open_jobs j join faultline.workers w on w.id = split_part(j.lease_owner, '/', 1)"
+        " where j.state = 'running' and w.pid = %s",
+        params=(pid,),
+        read=lambda rows: list(map(Held._make, rows)),
+        repeatable=True,
+    )
+
+
+def claims(job_ids: Sequence[UUID]) -> Statement[list[Claim]]:
+    """The last claim of each of these jobs."""
+    return Statement(
+        name="claims",
+        sql="select id, fencing_token, claimed_at, finished_at is not null"
+        " from faultline.jobs where id = any(%s) and claimed_at is not null",
+        params=(list(job_ids),),
+        read=lambda rows: list(map(Claim._make, rows)),
+        repeatable=True,
+    )
+
+
+def refusals() -> Statement[Counter[str]]:
+    """The refused writes on record, by verb and reason."""
+    return Statement(
+        name="refusals",
+        sql="select (detail ->> 'verb') || ': ' || (detail ->> 'reason'), count(*)"
+        " from faultline.journal where event = 'stale_write_blocked' group by 1 order by 2 desc",
+        params=(),
+        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        repeatable=True,
+    )
+
+
+def reaps() -> Statement[Counter[str]]:
+    """The leases that were taken back, by reason."""
+    return Statement(
+        name="reaps",
+        sql="select detail ->> 'reason', count(*) from faultline.journal"
+        " where event = 'lease_reaped' group by 1 order by 2 desc",
+        params=(),
+        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        repeatable=True,
+    )
+
+
+def steps_that_differ(task: str) -> Statement[list[UUID]]:
+    """The done jobs of a task whose result is not the list of their steps' results, in the order of the steps' names."""
+    return Statement(
+        name="steps_that_differ",
+        sql="select f.job_id from faultline.ledger f where f.task = %s and f.result is distinct from"
+        " coalesce((select jsonb_agg(s.result order by s.name) from faultline.steps s where s.job_id = f.job_id), '[]')",
+        params=(task,),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def sessions() -> Statement[list[int]]:
+    """The sessions of all clients of this database but the one that asks."""
+    return Statement(
+        name="sessions",
+        sql="select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
+        " and pid <> pg_backend_pid() order by pid",
+        params=(),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def end_sessions(pids: Sequence[int]) -> Statement[int]:
+    """Cut these connections. Answers with how many there were."""
+    return Statement(
+        name="end_sessions",
+        sql="select count(*) filter (where pg_terminate_backend(pid)) from unnest(%s::integer[]) as pid"
+        " where pid <> pg_backend_pid()",
+        params=(list(pids),),
+        read=lambda rows: int(rows[0][0]),
+    )
+
+
+def server_start() -> Statement[datetime]:
+    """When the server was started: another time after every restart."""
+    return Statement("server_start", "select pg_postmaster_start_time()", (), _first_time, repeatable=True)
+
+
+def _first_time(rows: list[tuple[datetime, ...]]) -> datetime:
+    return rows[0][0]
