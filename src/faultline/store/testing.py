@@ -1,0 +1,114 @@
+"""What only tests ask of a database: time that stands still. No production code comes here."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from importlib import resources
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from faultline.core.errors import ConfigError
+from faultline.store.database import Database, translated
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+#: A database for tests has one of these in its name.
+TEST_NAMES = ("test", "scratch")
+
+#: Time in a database is in one test's hands at a time. The number is "frozen" in ASCII.
+_LOCK = 0x66726F7A656E
+
+#: The functions that tell the time, and how PostgreSQL may use what they say.
+_CLOCKS = {"now": "stable", "clock": "volatile"}
+
+#: A worker of another process that has beaten lately, unless its session is gone.
+_STRANGERS = (
+    "select format('%%s on %%s, process %%s', w.id, w.host, w.pid) from faultline.workers w"
+    " where (w.host, w.pid) <> (%s, %s) and w.beat_at > clock_timestamp() - interval '30 seconds'"
+    " and not (w.watched and pg_try_advisory_xact_lock(faultline.worker_lock(w.id)))"
+    " order by w.id"
+)
+
+
+class FrozenTime:
+    """The database's idea of time, in the test's hands: it stands still until it is moved, and never goes back.
+
+    The time is written into the bodies of `faultline.now()` and `faultline.clock()`, so it holds for every session, also
+    for those of other processes. Production bodies read no setting and no table, which is why there is no gentler way.
+    """
+
+    def __init__(self, dsn: str, *, test_database: bool = False) -> None:
+        self._dsn = dsn
+        self._session = Database(dsn).connect()
+        try:
+            with translated(dsn):
+                self._refuse_if_wrong_here(test_database=test_database)
+                self._set(self._value("select clock_timestamp()"))
+        except psycopg.errors.InsufficientPrivilege as error:
+            self._session.close()
+            raise ConfigError(
+                f"time can be frozen by the owner of the schema faultline only: {error.diag.message_primary}"
+            ) from error
+        except BaseException:
+            self._session.close()
+            raise
+
+    @property
+    def now(self) -> datetime:
+        """What time it is in the database."""
+        return self._now
+
+    def advance(self, seconds: float | timedelta) -> None:
+        """Let so much time pass, all at once."""
+        passed = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
+        if passed < timedelta():
+            raise ConfigError(f"time cannot be moved by {passed.total_seconds():g} s: it never goes back")
+        self._set(self._now + passed)
+
+    def advance_to(self, moment: datetime) -> None:
+        """Let time pass until this moment; nothing happens when it is over already."""
+        if moment > self._now:
+            self._set(moment)
+
+    def close(self) -> None:
+        """Give the database its own clock back. On a fresh connection: the test may have cut ours."""
+        functions = resources.files("faultline.schema").joinpath("functions")
+        try:
+            with Database(self._dsn).connect() as connection, connection.transaction():
+                for name in _CLOCKS:
+                    connection.execute(functions.joinpath(f"{name}.sql").read_text().encode())
+        finally:
+            self._session.close()
+
+    def _set(self, moment: datetime) -> None:
+        replace = "create or replace function faultline.{}() returns timestamptz language sql {} parallel safe return {}"
+        with self._session.transaction():
+            for name, kind in _CLOCKS.items():
+                body = sql.SQL(replace).format(sql.Identifier(name), sql.SQL(kind), sql.Literal(moment))
+                self._session.execute(body)
+        self._now = moment
+
+    def _refuse_if_wrong_here(self, *, test_database: bool) -> None:
+        name: str = self._value("select current_database()")
+        if not test_database and not any(word in name.lower() for word in TEST_NAMES):
+            raise ConfigError(
+                f"time is not frozen in {name}: everyone who uses this database would stand still, and its name says "
+                f"neither {' nor '.join(TEST_NAMES)}. Take a scratch_database(), or pass test_database=True if it is one"
+            )
+        strangers = [who for (who,) in self._session.execute(_STRANGERS, (socket.gethostname(), os.getpid())).fetchall()]
+        if strangers:
+            raise ConfigError(
+                f"time is not frozen in {name}: other workers are at work there ({'; '.join(strangers)}), so this is no "
+                "database of this test's own. Stop them, or take a scratch_database()"
+            )
+        if not self._value("select pg_try_advisory_lock(%s)", _LOCK):
+            raise ConfigError(f"time is frozen in {name} already; use the one that is there, or wait for that test to end")
+
+    def _value(self, query: LiteralString, *params: object) -> Any:
+        row = self._session.execute(query, params).fetchone()
+        return row[0] if row else None

@@ -1,0 +1,35 @@
+"""A database for one test, and time in it. What a test does to either is undone when its block is left."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from faultline.runtime.client import Faultline
+from faultline.store import scratch
+from faultline.store.testing import FrozenTime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def scratch_database(dsn: str | None = None) -> Iterator[str]:
+    """Make a migrated database beside the named one, on the same server, and drop it again. Gives its DSN.
+
+    Without a name it is FAULTLINE_DSN's or DATABASE_URL's server, as everywhere; `embedded:` is one too.
+    """
+    with Faultline(dsn) as app, scratch.database(app.dsn) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def frozen_time(where: Faultline | str, *, test_database: bool = False) -> Iterator[FrozenTime]:
+    """Stop the clock that decides about leases and due times, and move it by hand: `time.advance(60)`.
+
+    It stops for everyone who uses the database, so this is refused where others might: where workers of other processes
+    are at work, and where the database's name does not say that it is for tests. `test_database=True` says it instead.
+    """
+    with contextlib.ExitStack() as stack:
+        app = stack.enter_context(Faultline(where)) if isinstance(where, str) else where
+        yield stack.enter_context(contextlib.closing(FrozenTime(app.dsn, test_database=test_database)))
