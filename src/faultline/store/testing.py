@@ -1,9 +1,11 @@
-"""What only tests ask of a database: time that stands still. No production code comes here."""
+"""What only tests ask of a database: time that stands still, and which jobs are due. No production code comes here."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import resources
 from typing import TYPE_CHECKING, Any, LiteralString
@@ -13,6 +15,7 @@ from psycopg import sql
 
 from faultline.core.errors import ConfigError
 from faultline.store.database import Database, translated
+from faultline.store.queue import Statement
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -112,3 +115,64 @@ class FrozenTime:
     def _value(self, query: LiteralString, *params: object) -> Any:
         row = self._session.execute(query, params).fetchone()
         return row[0] if row else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one worker wrote: how many jobs it brought to which end, and the errors on the way, the first one first."""
+
+    counts: Counter[str]
+    errors: list[str]
+
+
+def due_queues(queue: str | None = None) -> Statement[list[str]]:
+    """The queues that hold a job which could be run now; only this one is looked at, if one is named."""
+    return Statement(
+        name="due_queues",
+        sql="select distinct queue from faultline.jobs"
+        " where state = 'queued' and next_run_at <= faultline.now() and queue = coalesce(%s, queue) order by queue",
+        params=(queue,),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def next_due(queue: str | None = None) -> Statement[datetime | None]:
+    """When the next waiting job is to run; None if none waits."""
+    return Statement(
+        name="next_due",
+        sql="select min(next_run_at) from faultline.jobs where state = 'queued' and queue = coalesce(%s, queue)",
+        params=(queue,),
+        read=lambda rows: rows[0][0],
+        repeatable=True,
+    )
+
+
+def is_busy(worker_id: str, queues: list[str]) -> Statement[bool]:
+    """Whether a worker still holds a job, or one is due in its queues."""
+    return Statement(
+        name="is_busy",
+        sql="select exists (select from faultline.jobs where queue = any(%s)"
+        " and (state = 'queued' and next_run_at <= faultline.now()"
+        " or state = 'running' and split_part(owner, '/', 1) = %s))",
+        params=(queues, worker_id),
+        read=lambda rows: bool(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def tally(worker_id: str) -> Statement[Tally]:
+    """What a worker brought to which end: succeeded, failed, cancelled, or queued again after an error."""
+    return Statement(
+        name="tally",
+        sql="select 'succeeded', null from faultline.ledger where split_part(owner, '/', 1) = %s union all"
+        " (select case j.event when 'cancelled' then j.event else j.detail ->> 'state' end,"
+        " format('%%s: %%s', o.task, j.detail ->> 'error')"
+        " from faultline.journal j left join faultline.jobs o on o.id = j.job_id"
+        " where split_part(j.owner, '/', 1) = %s and j.event in ('attempt_failed', 'cancelled') order by j.id)",
+        params=(worker_id, worker_id),
+        read=lambda rows: Tally(
+            Counter(end for end, _ in rows), [error for end, error in rows if end in ("failed", "queued")]
+        ),
+        repeatable=True,
+    )

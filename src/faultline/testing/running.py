@@ -1,0 +1,229 @@
+"""Run jobs right here, in the test's own process. The worker is the real one; only its waiting is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import copy
+import functools
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from faultline.core.errors import ConfigError, JobFailed
+from faultline.core.model import JobState
+from faultline.store import queue as verbs
+from faultline.store import testing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+
+    from psycopg import AsyncConnection, Connection
+
+    from faultline.core.model import Submission
+    from faultline.runtime.client import Faultline
+    from faultline.runtime.handle import JobHandle
+    from faultline.runtime.tasks import Task
+    from faultline.store.queue import Statement
+    from faultline.store.testing import FrozenTime
+
+T = TypeVar("T")
+
+TIMEOUT_SECONDS = 30.0
+_PAUSE_MIN, _PAUSE_MAX = 0.001, 0.02
+
+#: Set while jobs are run here, and so inside them: what they enqueue is run by the same drain, not by one inside it.
+_draining: contextvars.ContextVar[bool] = contextvars.ContextVar("draining", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What became of the jobs that were run. `retried` counts failed attempts that will be followed by another."""
+
+    succeeded: int = 0
+    failed: int = 0
+    retried: int = 0
+    cancelled: int = 0
+    #: The text of every failed attempt, with the name of its task.
+    errors: tuple[str, ...] = ()
+
+
+def drain(
+    app: Faultline,
+    queue: str | None = None,
+    *,
+    concurrency: int = 1,
+    advancing: FrozenTime | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> Drained:
+    """Run what is due, and what becomes due by that, until nothing is. Jobs of the dead are taken back first.
+
+    One job of a queue runs at a time, in the order of the queue, so that a test goes the same way twice; jobs that wait
+    for each other need a higher `concurrency`. Without a queue, all are drained.
+
+    Delayed jobs and later attempts stay where they are: they are due when time has passed. With `advancing`, frozen time
+    is moved on to whatever comes next, until no job waits any more.
+    """
+    refuse_in_event_loop("drain", "await adrain(app)")
+    return asyncio.run(_closing(app, adrain(app, queue, concurrency=concurrency, advancing=advancing, timeout=timeout)))
+
+
+async def adrain(
+    app: Faultline,
+    queue: str | None = None,
+    *,
+    concurrency: int = 1,
+    advancing: FrozenTime | None = None,
+    timeout: float = TIMEOUT_SECONDS,  # noqa: ASYNC109 - the twin of drain()
+) -> Drained:
+    """`drain` for async programs."""
+    within = asyncio.timeout(timeout)
+    outside = _draining.set(True)
+    try:
+        async with within:
+            return await _drain(app, queue, concurrency, advancing)
+    except TimeoutError as error:
+        if not within.expired():
+            raise
+        # What ran was given back when the worker left, so it is among these.
+        left = await _ask(app, testing.due_queues(queue))
+        raise AssertionError(f"the jobs did not end within {timeout:g} s; not done in queue {', '.join(left)}") from error
+    finally:
+        _draining.reset(outside)
+
+
+async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing: FrozenTime | None) -> Drained:
+    ends: Counter[str] = Counter()
+    errors: list[str] = []
+    while True:
+        ends.update(reaped.state for reaped in await _ask(app, verbs.reap()) if reaped.state is JobState.FAILED)
+        queues = await _ask(app, testing.due_queues(queue))
+        if queues:
+            worker_id = await _work(app, queues, concurrency)
+            tally = await _ask(app, testing.tally(worker_id))
+            ends += tally.counts
+            errors += tally.errors
+        elif advancing is not None and (due := await _ask(app, testing.next_due(queue))) is not None:
+            advancing.advance_to(due)
+        else:
+            return Drained(ends["succeeded"], ends["failed"], ends["queued"], ends["cancelled"], tuple(errors))
+
+
+async def _work(app: Faultline, queues: list[str], concurrency: int) -> str:
+    """Let a worker live for as long as it has something to do."""
+    async with app.worker(dict.fromkeys(queues, concurrency)) as worker:
+        pause = _PAUSE_MIN
+        while await _ask(app, testing.is_busy(worker.id, queues)):
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _PAUSE_MAX)
+    return worker.id
+
+
+async def _ask(app: Faultline, statement: Statement[T]) -> T:
+    """Ask beside the worker, on a connection that is kept from one drain to the next: a new one is the dearest part."""
+    return await asyncio.to_thread(app.database.run, statement)
+
+
+@contextlib.contextmanager
+def inline(app: Faultline) -> Iterator[None]:
+    """Inside the block every `enqueue` also runs the job, here and at once, and raises what its task raised.
+
+    The job is a real one: it is enqueued, claimed, run and completed. Jobs that it enqueues are run too, before the
+    outermost `enqueue` returns. One that joins a transaction (`conn=`), or is not due, waits for a `drain`.
+    """
+    raised: list[Exception] = []
+    enqueue_many, aenqueue_many = app.enqueue_many, app.aenqueue_many
+
+    def enqueue_and_run(submissions: Iterable[Submission], *, conn: Connection[Any] | None = None) -> list[JobHandle[Any]]:
+        handles = enqueue_many(submissions, conn=conn)
+        if conn is None and not _draining.get():
+            _raise_first(_blocking(lambda: _closing(app, adrain(_watched(app, raised)))), raised)
+        return handles
+
+    async def aenqueue_and_run(
+        submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
+    ) -> list[JobHandle[Any]]:
+        handles = await aenqueue_many(submissions, conn=conn)
+        if conn is None and not _draining.get():
+            _raise_first(await adrain(_watched(app, raised)), raised)
+        return handles
+
+    # The one place where a method is covered: production has no use for a seam here, and enqueueing is its hot path.
+    vars(app).update(enqueue_many=enqueue_and_run, aenqueue_many=aenqueue_and_run)
+    try:
+        yield
+    finally:
+        del vars(app)["enqueue_many"], vars(app)["aenqueue_many"]
+
+
+def _watched(app: Faultline, raised: list[Exception]) -> Faultline:
+    """The same application for the worker's eyes, with tasks that also tell here what they raise."""
+    _ = app.database  # shared by both, and closed by the one that the test knows
+    watched = copy.copy(app)
+    watched.tasks = {}
+    for name, task in app.tasks.items():
+        watched.tasks[name] = copy.copy(task)
+        watched.tasks[name].fn = _noting(task, raised)
+    return watched
+
+
+def _noting(task: Task[..., Any], raised: list[Exception]) -> Callable[..., Any]:
+    @functools.wraps(task.fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return task.fn(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    @functools.wraps(task.fn)
+    async def acall(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await task.fn(*args, **kwargs)
+        except Exception as error:
+            raised.append(error)
+            raise
+
+    return acall if task.is_async else call
+
+
+def _raise_first(drained: Drained, raised: list[Exception]) -> None:
+    """The task's own error where there is one: a result that is no JSON fails a job without any."""
+    first = next(iter(raised), None)
+    raised.clear()
+    if first is not None:
+        raise first
+    if drained.errors:
+        raise JobFailed(f"a job failed: {drained.errors[0]}")
+
+
+async def _closing(app: Faultline, running: Coroutine[Any, Any, T]) -> T:
+    """The event loop ends with this call: what the tasks have opened in it must not be left behind."""
+    try:
+        return await running
+    finally:
+        if "async_database" in vars(app):
+            await app.async_database.close()
+
+
+def _blocking(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run it to its end, also where an event loop runs already: a blocking `enqueue` blocks that anyway."""
+    if not _in_event_loop():
+        return asyncio.run(start())
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(start())).result()
+
+
+def refuse_in_event_loop(what: str, instead: str) -> None:
+    if _in_event_loop():
+        raise ConfigError(f"{what} blocks, and an event loop runs here; write: {instead}")
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
