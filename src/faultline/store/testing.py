@@ -14,11 +14,14 @@ import psycopg
 from psycopg import sql
 
 from faultline.core.errors import ConfigError
+from faultline.store import views
 from faultline.store.database import Database, translated
 from faultline.store.queue import Statement
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from faultline.core.model import JobRecord, JobState
 
 #: A database for tests has one of these in its name.
 TEST_NAMES = ("test", "scratch")
@@ -123,6 +126,20 @@ class Tally:
 
     counts: Counter[str]
     errors: list[str]
+
+
+def jobs(*, task: str | None = None, queue: str | None = None, state: JobState | None = None) -> Statement[list[JobRecord]]:
+    """The jobs that fit, the oldest first."""
+    one = views.job(None)
+    columns = one.sql.partition(" where ")[0]
+    return Statement(
+        name="jobs",
+        sql=f"{columns} where task = coalesce(%s, task) and queue = coalesce(%s, queue) and state = coalesce(%s, state)"
+        " order by created_at, id",
+        params=(task, queue, state),
+        read=lambda rows: [record for row in rows if (record := one.read([row])) is not None],
+        repeatable=True,
+    )
 
 
 def due_queues(queue: str | None = None) -> Statement[list[str]]:

@@ -2,13 +2,16 @@
 
 from faultline.store.testing import FrozenTime
 from faultline.testing.databases import frozen_time, scratch_database
+from faultline.testing.jobs import assert_enqueued, enqueued
 from faultline.testing.running import Drained, adrain, drain, inline
 
 __all__ = [
     "Drained",
     "FrozenTime",
     "adrain",
+    "assert_enqueued",
     "drain",
+    "enqueued",
     "frozen_time",
     "inline",
     "scratch_database",
