@@ -1,0 +1,239 @@
+"""Crash a task at every fault point it comes to, let it recover, and see whether its effects exist exactly once.
+
+Each crash is a real one: the job runs in a process of its own, which is killed with SIGKILL. Leases and dead workers need
+no waiting for, since time is frozen and moved on by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from numbers import Number
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.errors import ConfigError
+from faultline.core.faults import POINTS, Faults, check_point
+from faultline.core.model import JobState, Submission
+from faultline.store import queue as verbs
+from faultline.store.testing import due_queues
+from faultline.testing.child import run_in_child
+from faultline.testing.databases import frozen_time
+from faultline.testing.faults import CrashAt
+from faultline.testing.jobs import registered
+from faultline.testing.report import Crash, Report
+from faultline.testing.running import drain, refuse_in_event_loop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from uuid import UUID
+
+    from faultline.core.model import JobRecord
+    from faultline.runtime.client import Faultline
+    from faultline.store.testing import FrozenTime
+
+
+def _points_of(*verbs: str) -> frozenset[str]:
+    return frozenset(point for verb in verbs for point in (f"before_{verb}_sent", f"after_{verb}_committed"))
+
+
+#: These run beside the task: a death there is a death at any moment, and shows the same twice by luck only.
+_BESIDE = _points_of("beat", "renew", "reap")
+#: The job is taken by the first claim; later ones find nothing.
+_ONCE = _points_of("claim") | _BESIDE
+#: A point that is reached more often than this, in a loop for example, is not crashed at each time.
+VISITS_MAX = 5
+#: The database takes a worker for dead that has not beaten for three seconds.
+_SILENCE = timedelta(seconds=4)
+_PATIENCE_SECONDS = 10.0
+
+
+def crash_everywhere(
+    app: Faultline,
+    job: Submission,
+    *,
+    effects: Callable[[], object],
+    expect: object = None,
+    reset: Callable[[], object] | None = None,
+    points: Iterable[str] | None = None,
+    times: int = 1,
+    time: FrozenTime | None = None,
+) -> Report:
+    """Run a job once for each fault point that it reaches, crash it there, let it recover, and compare its effects.
+
+        report = crash_everywhere(app, charge.bind(42), effects=lambda: count("payments"))
+
+    The points are those of a first attempt that is not crashed; one that is reached several times is crashed at each visit.
+
+    `effects` looks at what the task does: a number, or a mapping from names to numbers, which grow by the same in every
+    run. Anything else can be compared if `reset` puts it back before each run. A run without a crash says what is right;
+    `expect` can say it beforehand.
+
+    The task runs in a child process. So effects must outlive it (rows, files, calls to a server, but no variable), and
+    the task must open its connections itself, or through the application, as it has to in a worker.
+
+    `points` crashes at these only; `times` lets it die there so often in a row; `time` is frozen time that is in the
+    test's hands already. Other jobs must not be due, and frozen time has the same conditions here as everywhere.
+    """
+    refuse_in_event_loop("crash_everywhere", "await asyncio.to_thread(crash_everywhere, ...)")
+    if not isinstance(job, Submission):
+        raise ConfigError(f"crash_everywhere takes a job with its arguments, not {job!r}; write: task.bind(...)")
+    wanted = None if points is None else [check_point(point) for point in points]
+    if times < 1:
+        raise ConfigError(f"a job cannot crash {times} times; times is at least 1")
+    task = registered(app, job.task)
+    with frozen_time(app) if time is None else contextlib.nullcontext(time) as frozen:
+        trial = Trial(app, job, frozen, effects, reset)
+        trial.refuse_company()
+        try:
+            expected, reached = trial.uncrashed(expect)
+            places, left_out = _places(reached, wanted)
+            crashes = [trial.crashed(point, visit, times, expected) for point, visit in places]
+        finally:
+            trial.bury_workers()
+    return Report(task, expected, tuple(crashes), left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One job to be run again and again, each time as a new one, with the effects counted from zero."""
+
+    app: Faultline
+    job: Submission
+    time: FrozenTime
+    effects: Callable[[], object]
+    reset: Callable[[], object] | None
+
+    def uncrashed(self, expect: object) -> tuple[object, list[str]]:
+        """What a run without a crash does, and the fault points that it comes to."""
+        before, job_id, queue = self._begin()
+        life = run_in_child(self.app, queue, Faults())
+        ended = self._settle(job_id)
+        if ended.state is not JobState.SUCCEEDED:
+            raise AssertionError(
+                f"{self.job.task} does not even succeed without a crash, it is {ended.state}: {ended.last_error}"
+            )
+        after = self.effects()
+        if after == before:
+            raise AssertionError(
+                f"effects() gave {before!r} before and after a run of {self.job.task} without a crash: it does not see "
+                "what the task does. The task runs in a process of its own; look at what outlives that: rows, files, calls "
+                "to a server, but no variable of this program"
+            )
+        seen = self._seen(before, after)
+        if expect is not None and seen != expect:
+            raise AssertionError(f"without any crash the effects of {self.job.task} are {seen!r}, not {expect!r}")
+        return seen, life.reached
+
+    def crashed(self, point: str, visit: int, times: int, expected: object) -> Crash:
+        """Let the job die at this point, bring it to its end, and see."""
+        before, job_id, queue = self._begin()
+        deaths = 0
+        for death in range(times):
+            # A later attempt has less to do, where steps are remembered: it dies when it first comes to the point.
+            life = run_in_child(self.app, queue, CrashAt(point, visit=visit if death == 0 else 1))
+            deaths += life.killed
+            self._take_back(job_id)
+        ended = self._settle(job_id)
+        seen = self._seen(before, self.effects())
+        return Crash(
+            point=_place(point, visit),
+            crashed=deaths > 0,
+            state=ended.state,
+            effects=seen,
+            ok=deaths > 0 and ended.state is JobState.SUCCEEDED and seen == expected,
+        )
+
+    def refuse_company(self) -> None:
+        """Other jobs would be run by the recovering worker, and their effects taken for this job's."""
+        due = self.app.database.run(due_queues())
+        if due:
+            raise ConfigError(f"other jobs are due here, in {', '.join(due)}; run them first: drain(app)")
+
+    def bury_workers(self) -> None:
+        """Take the killed workers off the list, so that nobody mistakes them for living ones."""
+        self.time.advance(_SILENCE)
+        self.app.database.run(verbs.reap())
+
+    def _begin(self) -> tuple[object, UUID, str]:
+        if self.reset is not None:
+            self.reset()
+        run = secrets.token_hex(6)
+        queue = f"crash-test-{run}"
+        key = self.job.idempotency_key
+        job = replace(
+            self.job,
+            queue=queue,  # its own, so that the child finds nothing else
+            idempotency_key=None if key is None else f"{key}#{run}",
+            id=None,
+            delay_seconds=None,
+            run_at=None,
+        )
+        before = self.effects()
+        (placed,) = self.app.database.run(verbs.enqueue_many([job]))
+        return before, placed.job_id, queue
+
+    def _take_back(self, job_id: UUID) -> None:
+        """Let the lease run out, and reap. The server may still be ending the dead worker's last transaction."""
+        job = self.app.job(job_id)
+        if job.lease_expires_at is not None:
+            self.time.advance_to(job.lease_expires_at + _SILENCE)
+        give_up = monotonic() + _PATIENCE_SECONDS
+        while self.app.job(job_id).state is JobState.RUNNING:
+            self.app.database.run(verbs.reap())
+            if monotonic() > give_up:
+                raise AssertionError(
+                    f"job {job_id} was not taken back within {_PATIENCE_SECONDS:g} s of its worker's death; does the task "
+                    "use a connection that this program opened? A child process shares it, and keeps its locks"
+                )
+            sleep(0.002)
+
+    def _settle(self, job_id: UUID) -> JobRecord:
+        """Run it to its end, with everything that came of it: later attempts, and jobs that it enqueued."""
+        drain(self.app, advancing=self.time)
+        return self.app.job(job_id)
+
+    def _seen(self, before: object, after: object) -> object:
+        return after if self.reset is not None else _growth(before, after)
+
+
+def _places(reached: list[str], wanted: list[str] | None) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
+    """Which visits of which points to crash at, in the order in which they come, and which ones are too many."""
+    visits: Counter[str] = Counter()
+    places, left_out = [], []
+    for point in filter(POINTS.__contains__, reached):  # statements that only read have no names among them
+        visits[point] += 1
+        unwanted = point in _BESIDE if wanted is None else point not in wanted
+        if unwanted or (point in _ONCE and visits[point] > 1):
+            continue
+        if visits[point] > VISITS_MAX:
+            left_out.append(_place(point, visits[point]))
+        else:
+            places.append((point, visits[point]))
+    missed = [point for point in wanted or [] if point not in visits]
+    if missed or not places:
+        raise ConfigError(
+            f"the job never comes to {', '.join(missed) or 'any of these points'}; without a crash it comes to: "
+            f"{', '.join(visits)}"
+        )
+    return places, tuple(left_out)
+
+
+def _place(point: str, visit: int) -> str:
+    return point if visit == 1 else f"{point}@{visit}"
+
+
+def _growth(before: Any, after: Any) -> object:
+    """By how much the effects have grown."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        return {name: _growth(before.get(name, 0), after.get(name, 0)) for name in {**before, **after}}
+    if all(isinstance(value, Number) and not isinstance(value, bool) for value in (before, after)):
+        return after - before
+    raise ConfigError(
+        f"effects() gave {after!r}: without reset=... it has to give a number, or a mapping from names to numbers, "
+        "so that it can be said by how much it grew"
+    )
