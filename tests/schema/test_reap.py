@@ -421,3 +421,15 @@ def test_a_worker_that_leaves_is_off_the_list(queue: Driver) -> None:
     queue.run(verbs.leave("w"))
 
     assert queue.value("select count(*) from faultline.workers") == 0
+
+
+def test_a_job_that_only_waited_is_not_suspected_any_further(queue: Driver, clock: Clock) -> None:
+    """Outages that last longer than the leases must not make a whole batch run one by one."""
+    waited, ran = queue.enqueue(lease_seconds=5), queue.enqueue(lease_seconds=5)
+    for _ in range(4):
+        leases = queue.claim(2)
+        queue.mark_started(*(lease for lease in leases if lease.job_id == ran and lease.mark_start))
+        clock.advance(6)
+        queue.reap()
+
+    assert (queue.job(waited).reaps, queue.job(ran).reaps) == (1, 4)

@@ -175,19 +175,18 @@ def bench(
 
 
 #: What a story is told with. The rest of the log is for those who ask for it.
-_TOLD = (
-    "lease_acquired", "execution_started", "stale_write_blocked", "lease_lost", "lease_reaped", "fault_took_effect",
-    "worker_exit",
-)  # fmt: skip
+_TOLD = ("lease_acquired", "execution_started", "stale_write_blocked", "lease_lost", "fault_took_effect", "worker_exit")
 _LINES_MAX = 40
 
 
 def _print_trace(verdict: Verdict, *, everything: bool = False) -> None:
     counts = Counter(event["event"] for event in verdict.trace)
     for event in verdict.trace:
-        few = counts[event["event"]] <= _LINES_MAX and event["event"] in _TOLD
-        if everything or few or "level" not in event:
-            print(json.dumps({key: value for key, value in event.items() if key not in ("at", "level")}, default=str))
+        few = counts[event["event"]] <= _LINES_MAX and event["event"] in _TOLD and event.get("action") != "barrier"
+        if everything or few or "level" not in event:  # what the drill itself has done has no level
+            left_out = () if everything else ("at", "level", "worker")
+            line = {"event": event["event"]} | {key: value for key, value in event.items() if key not in left_out}
+            print(json.dumps(line, default=str))
 
 
 def _print_checks(verdict: Verdict) -> None:

@@ -128,6 +128,8 @@ class Worker:
     def _handed_over(self, hold: Hold, ending: Ending | None) -> None:
         if ending is None:
             self._settled([hold])
+            if hold.settled and events.are_detailed():
+                events.emit_detail("job_completed", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
         else:
             self._completer.put(ending)
         lane, _ = self._jobs.pop(hold)

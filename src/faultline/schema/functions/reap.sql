@@ -6,7 +6,8 @@
 -- Does the lost attempt count? Yes, if its start is on record (mark_started) and no other start of the same worker is:
 -- then it is this job that the worker died of. A last attempt whose start is on record ends the job as failed in any case.
 -- Otherwise the attempt is given back: the job may only have been waiting, or running, beside the one that killed the worker.
--- `reaps` is counted, so that the next claim asks for the mark, and workers run such jobs with less and less company.
+-- `reaps` is counted, so that the next claim asks for the mark, and workers run such jobs with less and less company. From
+-- the first one on, a start that is not on record was none: a job that only waited is not suspected any further.
 create or replace function faultline.reap(max_jobs integer default 1000, notice_dead boolean default true) returns table (
   job_id uuid,
   fencing_token bigint,
@@ -62,7 +63,7 @@ begin
         finished_at = case when lost.spent then faultline.clock() end,
         last_error = case when lost.spent then 'the worker was lost during the last attempt' else j.last_error end,
         attempt = case when lost.guilty or lost.spent then j.attempt else j.attempt - 1::smallint end,
-        reaps = least(j.reaps + 1, 32767)::smallint,
+        reaps = case when j.started or j.reaps = 0 then least(j.reaps + 1, 32767)::smallint else j.reaps end,
         started = false,
         lease_owner = null,
         lease_expires_at = null
