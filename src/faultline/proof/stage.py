@@ -16,16 +16,16 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from uuid import UUID
 
 import psycopg
 
 from faultline.proof.drill import Verdict
 from faultline.runtime.client import Faultline
-from faultline.store import invariants, scratch, views
+from faultline.store import invariants, proving, scratch, views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from uuid import UUID
 
     from faultline.store.views import JournalEntry
 
@@ -55,6 +55,11 @@ class Actor:
 
     def saw(self, event: str) -> bool:
         return any(found["event"] == event for found in self.events())
+
+    def starts(self) -> list[tuple[UUID, int]]:
+        """(job, token) of every attempt that it began."""
+        started = [event for event in self.events() if event["event"] == "execution_started"]
+        return [(UUID(event["job_id"]), event["token"]) for event in started]
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -138,7 +143,10 @@ class Stage:
 
     def wait_for_arrival(self, barrier: str) -> None:
         """Return once somebody waits at a closed barrier."""
-        arrived = "select exists (select from pg_locks where locktype = 'advisory' and not granted and objid::bigint = %s)"
+        arrived = (
+            "select exists (select from pg_locks l join pg_database d on d.oid = l.database"
+            " where l.locktype = 'advisory' and not l.granted and l.objid::bigint = %s and d.datname = current_database())"
+        )
         key = self.value("select hashtext(%s)::bigint & 4294967295", barrier)
         self.wait_for(lambda: bool(self.value(arrived, key)), f"somebody waits at the barrier {barrier}")
 
@@ -156,12 +164,24 @@ class Stage:
         row = self._session.execute(query.encode(), params or None).fetchone()
         return None if row is None else row[0]
 
+    def make_effects(self) -> None:
+        """The table that the task `apply` writes to."""
+        self._session.execute("create table effects (account integer, token bigint)")
+
+    def effects(self) -> list[tuple[int, int]]:
+        """(account, token) of every effect that was committed."""
+        return self._session.execute("select account, token from effects order by account, token").fetchall()
+
     def wait_for_end(self, *job_ids: UUID) -> None:
         def ended() -> bool:
             endings, _ = self.app.database.run(views.endings(job_ids))
             return len(endings) == len(set(job_ids))
 
         self.wait_for(ended, f"{len(job_ids)} jobs have ended")
+
+    def wait_for_lapse(self, *job_ids: UUID) -> None:
+        """Return once the leases of these jobs have run out, by the database's clock."""
+        self.wait_for(lambda: self.app.database.run(proving.lapsed(job_ids)), f"{len(job_ids)} leases have run out")
 
     def journal(self, job_id: UUID) -> list[JournalEntry]:
         return self.app.database.run(views.journal(job_id))

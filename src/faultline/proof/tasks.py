@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import fcntl
 import os
 import signal
 import time
+from pathlib import Path
 
 from faultline.runtime.client import Faultline
-from faultline.runtime.job import Job  # noqa: TC001 - looked at when the task is registered
+from faultline.runtime.job import BlockingJob, Job  # noqa: TC001 - looked at when the task is registered
 
 
 async def nothing() -> None:
@@ -32,10 +35,16 @@ async def dawdle(job: Job, seconds: float) -> dict[str, int]:
     return {"token": job.fencing_token}
 
 
-async def apply(job: Job, account: int) -> None:
-    """An effect and the completion in one transaction. The drill has made the table."""
+async def apply(job: Job, account: int, barrier: str = "", patience: float = 60.0) -> None:
+    """An effect and the completion in one transaction. The drill has made the table.
+
+    In its first epoch it can be held back at a barrier in between, and the server's patience with it be shortened.
+    """
     async with job.transaction() as tx:
         await tx.execute("insert into effects (account, token) values (%s, %s)", (account, job.fencing_token))
+        if barrier and job.fencing_token == 1:
+            await tx.execute("select set_config('idle_in_transaction_session_timeout', %s, true)", (f"{patience}s",))
+            await tx.execute("select pg_advisory_xact_lock_shared(hashtext(%s))", (barrier,))
         tx.complete({"account": account})
 
 
@@ -49,15 +58,25 @@ async def poison() -> None:
 
 
 def hog(seconds: float) -> None:
-    """Hold the interpreter, as a C extension that does not let go of it would."""
+    """Keep the interpreter busy, as a long computation in Python does."""
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
-        sum(range(200_000))
+        sum(range(20_000))
+
+
+def seize(job: BlockingJob, file: str) -> int:
+    """In the first epoch hold the interpreter in one call, as a C extension that never lets go of it: until the drill
+    unlocks the file. Say which epoch it was.
+    """
+    if job.fencing_token == 1:
+        with Path(file).open() as locked:
+            ctypes.PyDLL(None).flock(locked.fileno(), fcntl.LOCK_SH)
+    return job.fencing_token
 
 
 def register(app: Faultline) -> None:
     """Make them tasks of this application."""
-    for task in (nothing, wait, stamp, apply, hog):
+    for task in (nothing, wait, stamp, apply, hog, seize):
         app.task(task)
     app.task(lease=1)(dawdle)
     app.task(max_attempts=3, backoff=lambda attempt: 0.1 * attempt)(always_fail)
