@@ -1,16 +1,19 @@
-"""Workers that die with SIGKILL: anywhere in a batch, inside the job's own transaction, just after its commit."""
+"""Workers that die with SIGKILL: in the middle of a batch, inside the job's transaction, after its commit, by the job."""
 
 from __future__ import annotations
 
 import signal
 from typing import TYPE_CHECKING
 
-from faultline.core.model import Submission
+from faultline.core.model import JobState, Submission
 from faultline.proof.drill import Drill
-from faultline.store import views
+from faultline.store import queue, views
 
 if TYPE_CHECKING:
-    from faultline.proof.stage import Stage
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from faultline.proof.stage import Actor, Stage
 
 JOBS = 2000
 JOB_SECONDS = 0.05
@@ -41,4 +44,114 @@ def crash(stage: Stage) -> None:
     stage.expect_sound()
 
 
-DRILLS = (Drill("crash-mid-execution", "one of two workers is killed with SIGKILL in the middle of a batch", crash),)
+def crash_mid_apply(stage: Stage) -> None:
+    stage.make_effects()
+    (handle,) = stage.app.enqueue_many(
+        [Submission("apply", '{"account": 1, "barrier": "A has written"}', lease_seconds=1.0)]
+    )
+    with stage.barrier("A has written"):
+        # Its heart is muted: the lease is to run out while the transaction is open.
+        a = stage.worker("A", mute=True, faults=["before_commit_sent=kill"])
+        stage.wait_for_arrival("A has written")
+        stage.wait_for_lapse(handle.id)
+        taken = stage.app.database.run(queue.reap())
+    a.wait()
+    stage.verdict.expect("jobs that a reaper could take while A's transaction was open", taken, [])
+    stage.verdict.expect("effects after A was killed before its commit", stage.effects(), [])
+    stage.worker("B")
+    stage.wait_for_end(handle.id)
+    job = stage.app.job(handle.id)
+    stage.verdict.expect("effects in the end, (account, token)", stage.effects(), [(1, 2)])
+    stage.verdict.expect("state and token of the job", (job.state, job.fencing_token), (JobState.SUCCEEDED, 2))
+    stage.expect_sound()
+
+
+def crash_after_commit(stage: Stage) -> None:
+    stage.make_effects()
+    in_transaction, plain = stage.app.enqueue_many(
+        [
+            Submission("apply", '{"account": 1}', queue="in its transaction", lease_seconds=2.0),
+            Submission("nothing", queue="by itself", lease_seconds=2.0),
+        ]
+    )
+    # Both are committed by the server, and nobody here has heard of it.
+    killed = [
+        stage.worker("A1", queues=["in its transaction=1"], faults=["after_commit_committed=kill"]),
+        stage.worker("A2", queues=["by itself=1"], faults=["after_complete_committed=kill"]),
+    ]
+    for actor in killed:
+        actor.wait()
+    done = [stage.app.job(handle.id) for handle in (in_transaction, plain)]
+    stage.verdict.expect("states after both workers were killed", [job.state for job in done], [JobState.SUCCEEDED] * 2)
+    stage.wait_for_lapse(in_transaction.id, plain.id)
+    stage.verdict.expect("jobs left for a reaper to take", stage.app.database.run(queue.reap()), [])
+    # A worker that has run what came later has seen all there was to run.
+    later, last = stage.app.enqueue_many([Submission("nothing", queue=name) for name in ("in its transaction", "by itself")])
+    b = stage.worker("B", queues=["in its transaction=1", "by itself=1"])
+    stage.wait_for_end(later.id, last.id)
+    stage.verdict.expect("jobs run after the crashes", {job_id for job_id, _ in b.starts()}, {later.id, last.id})
+    stage.verdict.expect("effects, (account, token)", stage.effects(), [(1, 1)])
+    again = [stage.app.job(handle.id) for handle in (in_transaction, plain)]
+    stage.verdict.holds("tokens of both jobs", [job.fencing_token for job in again], holds=again == done)
+    stage.expect_sound()
+
+
+INNOCENTS = 99
+ATTEMPTS = 2
+#: Longer than a beat, so that a slow machine's heart keeps the innocents' leases.
+LEASE_SECONDS = 1.5
+#: Until it is found out, a poison job is started up to three times more often than it has attempts.
+DEATHS_MAX = ATTEMPTS + 3
+
+
+def poison_job(stage: Stage) -> None:
+    """One job kills whoever runs it. A supervisor starts another worker each time, which claims all hundred jobs at once."""
+    poison, *innocents = [
+        handle.id
+        for handle in stage.app.enqueue_many(
+            [
+                Submission("poison", priority=-1, max_attempts=ATTEMPTS, lease_seconds=LEASE_SECONDS),
+                *[Submission("nothing", max_attempts=ATTEMPTS, lease_seconds=LEASE_SECONDS)] * INNOCENTS,
+            ]
+        )
+    ]
+    deaths = 0
+    while deaths <= DEATHS_MAX:
+        worker = stage.worker(f"W{deaths + 1}", queues=["default=100"])
+        # What the last one held comes back while the next one starts.
+        stage.wait_for_lapse(poison, *innocents)
+        stage.app.database.run(queue.reap())
+        if _outlives(stage, worker, [poison, *innocents]):
+            break
+        deaths += 1
+        stage.verdict.took_effect("SIGKILL of a worker by its own job")
+        held = stage.app.database.run(views.counts())["running"]
+        stage.note("worker_killed", worker_name=worker.name, signal="SIGKILL", jobs_held=held)
+    jobs = [stage.app.job(job_id) for job_id in innocents]
+    stage.verdict.expect("state of the poison job", stage.app.job(poison).state, JobState.FAILED)
+    stage.verdict.holds(f"workers it killed, at most {DEATHS_MAX}", deaths, holds=ATTEMPTS <= deaths <= DEATHS_MAX)
+    stage.verdict.expect("innocents that succeeded", sum(job.state is JobState.SUCCEEDED for job in jobs), INNOCENTS)
+    stage.verdict.expect("attempts that each innocent was charged with", {job.attempt for job in jobs}, {1})
+    stage.expect_sound()
+
+
+def _outlives(stage: Stage, worker: Actor, job_ids: Sequence[UUID]) -> bool:
+    """Whether this worker ends all jobs, instead of dying of one."""
+
+    def all_ended() -> bool:
+        return len(stage.app.database.run(views.endings(job_ids))[0]) == len(job_ids)
+
+    stage.wait_for(lambda: not worker.alive or all_ended(), f"{worker.name} has ended all jobs, or died")
+    return worker.alive
+
+
+DRILLS = (
+    Drill("crash-mid-execution", "one of two workers is killed with SIGKILL in the middle of a batch", crash),
+    Drill(
+        "crash-mid-apply",
+        "a worker is killed in the job's transaction, after its writes and before its commit",
+        crash_mid_apply,
+    ),
+    Drill("crash-after-commit", "a worker is killed between the commit and hearing of it", crash_after_commit),
+    Drill("poison-job", "a job kills every worker that runs it, with 99 innocents in the same hands", poison_job),
+)
