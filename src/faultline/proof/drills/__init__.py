@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.errors import ConfigError
-from faultline.proof.drills import crashes, lease_race
+from faultline.proof.drills import crashes, lease_race, stale_writes
 
 if TYPE_CHECKING:
     from faultline.proof.drill import Drill
 
-DRILLS: dict[str, Drill] = {drill.name: drill for drill in (*lease_race.DRILLS, *crashes.DRILLS)}
+DRILLS: dict[str, Drill] = {
+    drill.name: drill
+    for drill in (
+        *lease_race.DRILLS,
+        *crashes.DRILLS,
+        *stale_writes.DRILLS,
+    )
+}
 
 
 def chosen(name: str) -> list[Drill]:
