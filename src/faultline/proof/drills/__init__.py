@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.errors import ConfigError
-from faultline.proof.drills import crashes, lease_race, stale_writes
+from faultline.proof.drills import crashes, endings, lease_race, stale_writes
 
 if TYPE_CHECKING:
     from faultline.proof.drill import Drill
@@ -15,6 +15,7 @@ DRILLS: dict[str, Drill] = {
     for drill in (
         *lease_race.DRILLS,
         *crashes.DRILLS,
+        *endings.DRILLS,
         *stale_writes.DRILLS,
     )
 }
