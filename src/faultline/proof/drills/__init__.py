@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.errors import ConfigError
-from faultline.proof.drills import crashes, endings, lease_race, stale_writes
+from faultline.proof.drills import crashes, endings, lease_race, stale_writes, waiting
 
 if TYPE_CHECKING:
     from faultline.proof.drill import Drill
@@ -17,6 +17,7 @@ DRILLS: dict[str, Drill] = {
         *crashes.DRILLS,
         *endings.DRILLS,
         *stale_writes.DRILLS,
+        *waiting.DRILLS,
     )
 }
 
