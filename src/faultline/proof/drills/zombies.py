@@ -1,0 +1,145 @@
+"""Workers that stand still past their leases and go on as if nothing had happened: frozen, or without the interpreter."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+from typing import TYPE_CHECKING
+
+from faultline.core.model import JobState, Submission
+from faultline.proof.drill import Drill
+from faultline.store import queue
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from faultline.proof.stage import Stage
+
+LEASE_SECONDS = 1.5
+
+
+def zombie(stage: Stage) -> None:
+    stage.make_effects()
+    plain, applied = _enqueue(
+        stage,
+        Submission("dawdle", '{"seconds": 0}', queue="plain", lease_seconds=LEASE_SECONDS),
+        Submission("apply", '{"account": 1}', queue="applied", lease_seconds=LEASE_SECONDS),
+    )
+    a1 = stage.worker("A1", queues=["plain=1"], once=True, faults=["before_complete_sent=stop"])
+    # Its heart is muted: nobody but the database is to tell it that it comes too late.
+    a2 = stage.worker("A2", queues=["applied=1"], once=True, mute=True, faults=["before_execution=stop"])
+    stage.wait_for(lambda: a1.saw("fault_took_effect") and a2.saw("fault_took_effect"), "both are frozen")
+    with stage.barrier("A2 has tried"):
+        stage.worker("B1", queues=["plain=1"])
+        stage.worker("B2", queues=["applied=1"], faults=["before_execution=barrier:A2 has tried"])
+        stage.wait_for_end(plain)
+        a1.signal(signal.SIGCONT)
+        stage.wait_for_arrival("A2 has tried")
+        a2.signal(signal.SIGCONT)
+        for thawed in (a1, a2):
+            thawed.wait()
+        early = stage.effects()
+    stage.wait_for_end(applied)
+    jobs = [stage.app.job(job_id) for job_id in (plain, applied)]
+    stage.verdict.expect("states of both jobs", [job.state for job in jobs], [JobState.SUCCEEDED] * 2)
+    stage.verdict.expect("tokens of both jobs", [job.fencing_token for job in jobs], [2, 2])
+    claim = "thawed when another had done the job: its completion is refused"
+    # A heartbeat that was frozen on its way may be refused as well.
+    refused = [refusal for refusal in stage.refusals(plain) if refusal != ("renew", "token_mismatch")]
+    stage.verdict.expect(claim, refused, [("complete", "token_mismatch")])
+    stage.verdict.expect("result in the ledger", jobs[0].result, {"token": 2})
+    claim = "thawed while another was at it: its transaction is refused"
+    stage.verdict.expect(claim, stage.refusals(applied), [("fence", "token_mismatch")])
+    stage.verdict.expect("effects then, and in the end (account, token)", (early, stage.effects()), ([], [(1, 2)]))
+    stage.expect_sound()
+
+
+#: In production the server waits sixty seconds for a worker that says nothing inside its transaction.
+PATIENCE_SECONDS = 0.5
+
+
+def zombie_in_transaction(stage: Stage) -> None:
+    stage.make_effects()
+    thawed, buried = _enqueue(
+        stage,
+        Submission("apply", '{"account": 1, "barrier": "1"}', queue="thawed", lease_seconds=LEASE_SECONDS),
+        Submission(
+            "apply",
+            f'{{"account": 2, "barrier": "2", "patience": {PATIENCE_SECONDS}}}',
+            queue="buried",
+            lease_seconds=LEASE_SECONDS,
+        ),
+    )
+    with stage.barrier("1"), stage.barrier("2"):
+        a1 = stage.worker("A1", queues=["thawed=1"])
+        a2 = stage.worker("A2", queues=["buried=1"], once=True, mute=True)
+        for name, actor in (("1", a1), ("2", a2)):
+            stage.wait_for_arrival(name)
+            actor.signal(signal.SIGSTOP)
+            stage.verdict.took_effect("SIGSTOP inside the job's transaction")
+            stage.note("worker_frozen", worker_name=actor.name, signal="SIGSTOP")
+        stage.wait_for_lapse(thawed, buried)
+        taken = stage.app.database.run(queue.reap())
+    stage.verdict.expect("jobs that anyone could take while the zombies held their rows", taken, [])
+    a1.signal(signal.SIGCONT)
+    stage.wait_for_end(thawed)
+    stage.worker("B", queues=["thawed=1", "buried=1"])
+    stage.wait_for_end(buried)
+    a2.signal(signal.SIGCONT)
+    a2.wait()
+    first, second = stage.app.job(thawed), stage.app.job(buried)
+    claim = "thawed in time: its own transaction commits, though the lease had run out, for nobody else was granted the job"
+    stage.verdict.expect(claim, (first.state, first.fencing_token), (JobState.SUCCEEDED, 1))
+    claim = "thawed too late: the server has ended its transaction, and another worker has done the job"
+    stage.verdict.expect(claim, (second.state, second.fencing_token), (JobState.SUCCEEDED, 2))
+    stage.verdict.expect("what it still wrote", stage.refusals(buried), [("fail", "token_mismatch")])
+    stage.verdict.expect("effects, (account, token)", stage.effects(), [(1, 1), (2, 2)])
+    stage.expect_sound()
+
+
+HOG_LEASE_SECONDS = 1.5
+HOG_SECONDS = 3.2
+
+
+def gil_hog(stage: Stage) -> None:
+    """Two tasks hold the interpreter for several leases: one in Python, one in a single call of a C function."""
+    file = stage.folder / "seized"
+    file.touch()
+    python, extension = _enqueue(
+        stage,
+        Submission("hog", f'{{"seconds": {HOG_SECONDS}}}', queue="python", lease_seconds=HOG_LEASE_SECONDS),
+        Submission("seize", f'{{"file": "{file}"}}', queue="extension", lease_seconds=LEASE_SECONDS),
+    )
+    with file.open() as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        a1 = stage.worker("A1", queues=["python=2"])
+        a2 = stage.worker("A2", queues=["extension=1"])
+        stage.wait_for(lambda: a1.saw("execution_started") and a2.saw("execution_started"), "both tasks run")
+        stage.worker("B", queues=["python=1", "extension=1"])
+        stage.wait_for_end(extension)
+        seized = not a2.saw("lease_lost") and not a2.saw("job_completed")
+    stage.wait_for(lambda: a2.saw("lease_lost") or a2.saw("stale_write_blocked"), "A2 has noticed")
+    stage.wait_for_end(python)
+    kept, lost = stage.app.job(python), stage.app.job(extension)
+    stage.verdict.took_effect(f"interpreter busy for {HOG_SECONDS / HOG_LEASE_SECONDS:.1f} leases")
+    if seized:
+        stage.verdict.took_effect("interpreter seized until another worker was done")
+    claim = "busy in Python, it keeps its job: the interpreter lets the heartbeat's thread in every few milliseconds; token"
+    stage.verdict.expect(claim, (kept.state, kept.fencing_token), (JobState.SUCCEEDED, 1))
+    stage.verdict.expect("leases of it that ran out", [entry.event for entry in stage.journal(python)], [])
+    claim = "in a call that never lets go, it loses its job: nothing can beat, so another worker does it, once; token"
+    stage.verdict.expect(claim, (lost.state, lost.fencing_token, lost.result), (JobState.SUCCEEDED, 2, 2))
+    stage.expect_sound()
+
+
+def _enqueue(stage: Stage, *submissions: Submission) -> list[UUID]:
+    return [handle.id for handle in stage.app.enqueue_many(submissions)]
+
+
+DRILLS = (
+    Drill("zombie", "workers are frozen past their leases, another one does their jobs, they thaw and write", zombie),
+    Drill(
+        "zombie-in-transaction", "workers are frozen inside their jobs' transactions, one too long", zombie_in_transaction
+    ),
+    Drill("gil-hog", "tasks hold Python's interpreter for several leases, so that heartbeats starve", gil_hog),
+)
