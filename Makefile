@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format migrate lease-race lease-race-log bench-quick lock clean
+.PHONY: help demo test check format migrate lease-race lease-race-log prove bench-quick lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,7 +36,14 @@ lease-race: $(READY)  ## the lease race and its trace
 lease-race-log: $(READY)  ## the same race with the structured log
 	@$(BIN)/faultline drill lease-race --log
 
-bench-quick: $(READY)  ## what protocol and worker cost on this machine (about three minutes)
+prove: $(READY)  ## every drill, every order of small scenes, every mutant, 1,000 simulated histories, a soak of two minutes
+	$(BIN)/faultline drill all
+	$(BIN)/faultline explore
+	$(BIN)/faultline prove
+	$(BIN)/faultline simulate --seeds 1000
+	$(BIN)/faultline soak --minutes 2
+
+bench-quick: $(READY)  ## what protocol and worker cost on this machine (about six minutes)
 	@$(BIN)/faultline bench
 
 # The lock holds hashes for every platform and names no index: whichever one pip is set up for will do.
