@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from faultline.core.events import log_events
 from faultline.core.host import Host
+from faultline.proof.proxy import noticing_silence_after
 from faultline.proof.scripted import Scripted
 from faultline.proof.tasks import register
 from faultline.runtime.client import Faultline
@@ -54,6 +55,7 @@ async def act(arguments: argparse.Namespace) -> None:
         faults=Scripted(arguments.fault, arguments.dsn),
         seconds=lambda: time.time() + arguments.skew,
         pulse=Muted if arguments.mute else None,
+        **({} if arguments.patience is None else noticing_silence_after(arguments.patience)),
     )
     async with Faultline(arguments.dsn, host=host) as app:
         register(app)
@@ -74,6 +76,7 @@ def main() -> None:
     parser.add_argument("--mute", action="store_true", help="no heartbeat")
     parser.add_argument("--once", action="store_true", help="stop after the first ending")
     parser.add_argument("--skew", type=float, default=0.0, help="seconds that this machine's time of day is wrong")
+    parser.add_argument("--patience", type=int, help="seconds until the system gives up on a peer that fell silent")
     parser.add_argument("--grace", type=float, default=30.0)
     arguments = parser.parse_args()
     arguments.queue = arguments.queue or ["default=10"]

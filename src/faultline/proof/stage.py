@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -26,8 +26,11 @@ from faultline.store import invariants, proving, scratch, views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from faultline.store.views import JournalEntry
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS = 60.0
 
@@ -83,18 +86,17 @@ class Stage:
         self._mutant = mutant
         self._actors: list[Actor] = []
         self._stack = contextlib.ExitStack()
+        self._belongings = contextlib.ExitStack()
         self.dsn = ""
         self.app: Faultline
         self._session: psycopg.Connection
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            self.dsn = stack.enter_context(scratch.database(self.server_dsn))
+            dsn = stack.enter_context(scratch.database(self.server_dsn))
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faultline-drill-")))
-            self._session = stack.enter_context(psycopg.connect(self.dsn, autocommit=True))
-            if self._mutant:
-                self._session.execute(self._mutant.encode())
-            self.app = stack.enter_context(Faultline(self.dsn))
+            self._belongings = stack.enter_context(contextlib.ExitStack())
+            self.move_to(dsn)
             stack.callback(self._end_actors)
             self._stack = stack.pop_all()
         return self
@@ -102,6 +104,18 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self._collect_trace()
         self._stack.close()
+
+    def keep(self, belonging: AbstractContextManager[T]) -> T:
+        """Enter something that is needed until the last actor has ended: a proxy, or a server of the drill's own."""
+        return self._belongings.enter_context(belonging)
+
+    def move_to(self, dsn: str) -> None:
+        """Play on in another database: on a server of the drill's own, or on the one that took over from it."""
+        self.dsn = dsn
+        self._session = self.keep(psycopg.connect(dsn, autocommit=True))
+        if self._mutant:
+            self._session.execute(self._mutant.encode())
+        self.app = self.keep(Faultline(dsn))
 
     # Actors
 
@@ -114,10 +128,12 @@ class Stage:
         mute: bool = False,
         once: bool = False,
         skew: float = 0.0,
+        patience: int | None = None,
         dsn: str | None = None,
     ) -> Actor:
         """Start a worker process. `dsn`: another way to the same database, through a proxy for example."""
         words = [dsn or self.dsn, "--skew", str(skew)]
+        words += [] if patience is None else ["--patience", str(patience)]
         words += [word for queue in queues for word in ("--queue", queue)]
         words += [word for fault in faults for word in ("--fault", fault)]
         words += ["--mute"] * mute + ["--once"] * once
@@ -141,14 +157,14 @@ class Stage:
             session.execute("select pg_advisory_lock(hashtext(%s))", (name,))
             yield
 
-    def wait_for_arrival(self, barrier: str) -> None:
-        """Return once somebody waits at a closed barrier."""
+    def wait_for_arrival(self, barrier: str, actors: int = 1) -> None:
+        """Return once somebody waits at a closed barrier, or so many."""
         arrived = (
-            "select exists (select from pg_locks l join pg_database d on d.oid = l.database"
-            " where l.locktype = 'advisory' and not l.granted and l.objid::bigint = %s and d.datname = current_database())"
+            "select count(*) from pg_locks l join pg_database d on d.oid = l.database"
+            " where l.locktype = 'advisory' and not l.granted and l.objid::bigint = %s and d.datname = current_database()"
         )
         key = self.value("select hashtext(%s)::bigint & 4294967295", barrier)
-        self.wait_for(lambda: bool(self.value(arrived, key)), f"somebody waits at the barrier {barrier}")
+        self.wait_for(lambda: bool(self.value(arrived, key) >= actors), f"{actors} wait at the barrier {barrier}")
 
     # What is seen
 
@@ -163,6 +179,14 @@ class Stage:
         """The first value of a query of the drill's own."""
         row = self._session.execute(query.encode(), params or None).fetchone()
         return None if row is None else row[0]
+
+    def rows(self, query: str, *params: Any) -> list[Any]:
+        """All rows of a query of the drill's own."""
+        return self._session.execute(query.encode(), params or None).fetchall()
+
+    def execute(self, statements: str) -> None:
+        """Do something to the database that no verb does."""
+        self._session.execute(statements.encode())
 
     def make_effects(self) -> None:
         """The table that the task `apply` writes to."""

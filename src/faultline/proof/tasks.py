@@ -48,6 +48,23 @@ async def apply(job: Job, account: int, barrier: str = "", patience: float = 60.
         tx.complete({"account": account})
 
 
+async def credit(job: Job, account: int, seconds: float = 0.0) -> None:
+    """Like `apply`, after a while; what went wrong is tried again at once."""
+    await asyncio.sleep(seconds)
+    await apply(job, account)
+
+
+async def blob(size: int) -> str:
+    """A large result that cannot be compressed."""
+    return os.urandom(size // 2).hex()
+
+
+async def deadline(job: Job, seconds: float) -> str:
+    """Say when this attempt is to be over, by the clock of the worker."""
+    await asyncio.sleep(seconds)
+    return str(job.deadline)
+
+
 async def always_fail() -> None:
     raise RuntimeError("as always")
 
@@ -76,9 +93,11 @@ def seize(job: BlockingJob, file: str) -> int:
 
 def register(app: Faultline) -> None:
     """Make them tasks of this application."""
-    for task in (nothing, wait, stamp, apply, hog, seize):
+    for task in (nothing, wait, stamp, apply, blob, hog, seize):
         app.task(task)
     app.task(lease=1)(dawdle)
+    app.task(backoff=lambda _: 0.05)(credit)
+    app.task(timeout=60)(deadline)
     app.task(max_attempts=3, backoff=lambda attempt: 0.1 * attempt)(always_fail)
     app.task(lease=1, max_attempts=2)(poison)
 

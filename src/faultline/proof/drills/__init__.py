@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.errors import ConfigError
-from faultline.proof.drills import crashes, endings, lease_race, stale_writes, waiting, zombies
+from faultline.proof.drills import crashes, endings, lease_race, stale_writes, waiting, wires, zombies
 
 if TYPE_CHECKING:
     from faultline.proof.drill import Drill
@@ -19,6 +19,7 @@ DRILLS: dict[str, Drill] = {
         *stale_writes.DRILLS,
         *waiting.DRILLS,
         *zombies.DRILLS,
+        *wires.DRILLS,
     )
 }
 
