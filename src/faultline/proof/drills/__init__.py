@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.errors import ConfigError
-from faultline.proof.drills import crashes, endings, lease_race, servers, stale_writes, waiting, wires, zombies
+from faultline.proof.drills import clocks, crashes, endings, lease_race, locks, servers, stale_writes, waiting, wires, zombies
 
 if TYPE_CHECKING:
     from faultline.proof.drill import Drill
@@ -21,6 +21,8 @@ DRILLS: dict[str, Drill] = {
         *zombies.DRILLS,
         *wires.DRILLS,
         *servers.DRILLS,
+        *locks.DRILLS,
+        *clocks.DRILLS,
     )
 }
 
