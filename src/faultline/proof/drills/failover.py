@@ -1,0 +1,179 @@
+"""The primary is lost. What a synchronous standby makes of it, and one that lagged behind: two futures of the same past."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from faultline.core.model import JobState, Submission
+from faultline.proof.drill import Drill
+from faultline.proof.drills.servers import expect_all_done_once
+from faultline.proof.postgres import Postgres
+from faultline.proof.proxy import Proxy
+from faultline.proof.submitter import Submitter
+from faultline.store import queue, views
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from faultline.proof.stage import Actor, Stage
+
+#: Jobs acknowledged before the lagging standby loses its wire, after that, and after the first standby was promoted.
+SUBMITTED = 50
+
+#: Servers die here, machines do not.
+_SETTINGS = {"fsync": "off"}
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    primary: Postgres
+    synchronous: Postgres
+    lagging: Postgres
+    #: Between the primary and the lagging standby.
+    wire: Proxy
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What had happened when the primary died."""
+
+    acknowledged: list[UUID]
+    #: How many of them were acknowledged when the lagging standby had surely seen them, and when it was surely cut off.
+    seen: int
+    cut: int
+    #: A job that a worker has run on the primary, and not completed yet.
+    held: UUID
+    holder: Actor
+
+
+def failover(stage: Stage) -> None:
+    servers = _start(stage)
+    stage.make_effects()
+    worker = stage.worker("W", dsn=_either(servers.primary, servers.synchronous))
+    with Submitter(_either(servers.primary, servers.synchronous)) as client:
+        past = _lose_the_primary(stage, servers, client)
+        servers.synchronous.promote()
+        stage.note("promoted", standby="synchronous")
+        stage.move_to(servers.synchronous.dsn)
+        known = len(client.acknowledged)
+        stage.wait_for(lambda: len(client.acknowledged) >= known + SUBMITTED, "the client goes on by itself")
+    stage.wait_for(lambda: stage.app.database.run(views.is_drained("default")), "the worker goes on by itself")
+    stage.verdict.expect("the worker is still the same process", worker.alive, wanted=True)
+    expect_all_done_once(stage, client.acknowledged)
+    stage.expect_sound()
+    highest = stage.value("select max(fencing_token) from faultline.jobs")
+
+    servers.lagging.promote()
+    stage.note("promoted", standby="lagging")
+    stage.move_to(servers.lagging.dsn)
+    _expect_the_loss_to_be_known(stage, past)
+    _expect_the_old_holder_to_be_refused(stage, past)
+    _expect_tokens_above(stage, highest)
+    stage.expect_sound()
+
+
+def _start(stage: Stage) -> Servers:
+    primary = stage.keep(Postgres(stage.folder / "primary", settings=_SETTINGS))
+    stage.move_to(primary.dsn)
+    wire = stage.keep(Proxy(primary.dsn, tell=stage.note))
+    near = make_conninfo(primary.dsn, application_name="synchronous")
+    far = make_conninfo(wire.dsn, application_name="lagging")
+    synchronous = stage.keep(Postgres(stage.folder / "synchronous", copy_of=near, settings=_SETTINGS))
+    lagging = stage.keep(Postgres(stage.folder / "lagging", copy_of=far, settings=_SETTINGS))
+    stage.execute("alter system set synchronous_standby_names = 'synchronous'")
+    stage.execute("select pg_reload_conf()")
+    followers = "select count(*) from pg_stat_replication where state = 'streaming' and sync_state = %s"
+    stage.wait_for(lambda: [stage.value(followers, how) for how in ("sync", "async")] == [1, 1], "both standbys follow")
+    return Servers(primary, synchronous, lagging, wire)
+
+
+def _either(first: Postgres, second: Postgres) -> str:
+    """Whichever of the two can be written to: how clients find the new primary."""
+    hosts = [str(conninfo_to_dict(server.dsn)["host"]) for server in (first, second)]
+    return make_conninfo(first.dsn, host=",".join(hosts), target_session_attrs="read-write")
+
+
+def _lose_the_primary(stage: Stage, servers: Servers, client: Submitter) -> Past:
+    held, _ = stage.app.enqueue_many([Submission("nothing", queue="held"), Submission("nothing", queue="not served")])
+    stage.wait_for(lambda: len(client.acknowledged) >= SUBMITTED, "work is going on")
+    seen = len(client.acknowledged)
+    written = stage.value("select pg_current_wal_insert_lsn()::text")
+    replayed = "select replay_lsn >= %s::pg_lsn from pg_stat_replication where application_name = 'lagging'"
+    stage.wait_for(lambda: bool(stage.value(replayed, written)), "the lagging standby has seen that")
+    servers.wire.close()
+    known = len(client.acknowledged)
+    # What was under way at that moment may have got through; what comes after its acknowledgement did not.
+    stage.wait_for(lambda: len(client.acknowledged) > known, "the client goes on")
+    cut = len(client.acknowledged)
+    stage.note("standby_cut_off", standby="lagging", acknowledged=cut)
+    # It runs the job and stops itself just before it would say so.
+    holder = stage.worker(
+        "A", queues=["held=1"], dsn=_either(servers.primary, servers.lagging), faults=["before_complete_sent=stop"]
+    )
+    stage.wait_for(lambda: holder.saw("fault_took_effect"), "A has run the job")
+    stage.wait_for(lambda: len(client.acknowledged) >= cut + SUBMITTED, "work goes on without the lagging standby")
+    servers.primary.kill()
+    past = Past(list(client.acknowledged), seen, cut, held.id, holder)
+    stage.note("primary_killed", signal="SIGKILL", acknowledged=len(past.acknowledged))
+    stage.verdict.took_effect("SIGKILL of the primary under load")
+    return past
+
+
+def _expect_the_loss_to_be_known(stage: Stage, past: Past) -> None:
+    """Who remembers what it was told can name what is gone."""
+    _, there = stage.app.database.run(views.endings(past.acknowledged))
+    lost = [job_id for job_id in past.acknowledged if job_id not in there]
+    stage.note("acknowledged_jobs_lost", jobs=len(lost), first=lost[0] if lost else None)
+    if lost:
+        stage.verdict.took_effect("promotion of a standby that lacked acknowledged jobs")
+    stage.verdict.holds("acknowledged jobs that the lagging standby never got", len(lost), holds=len(lost) > 0)
+    stage.verdict.expect("lost though it had seen them", [job for job in lost if job in past.acknowledged[: past.seen]], [])
+    found = [job for job in past.acknowledged[past.cut :] if job in there]
+    stage.verdict.expect("there though it cannot have seen them", found, [])
+
+
+def _expect_the_old_holder_to_be_refused(stage: Stage, past: Past) -> None:
+    """The new history grants the same token once more. The owner, new with every claim, tells the two holders apart."""
+    with stage.barrier("A has come back"):
+        other = stage.worker("B", queues=["held=1"], once=True, faults=["before_complete_sent=barrier:A has come back"])
+        stage.wait_for_arrival("A has come back")
+        tokens = [
+            next(event["token"] for event in actor.events() if event["event"] == "lease_acquired")
+            for actor in (past.holder, other)
+        ]
+        past.holder.signal(signal.SIGCONT)
+        tried = ("stale_write_blocked", "job_completed")
+        stage.wait_for(lambda: any(past.holder.saw(event) for event in tried), "A has tried to write")
+        stage.verdict.expect("state after A came back", stage.app.job(past.held).state, JobState.RUNNING)
+    other.wait()
+    job = stage.app.job(past.held)
+    workers = {actor.name: _worker_id(actor) for actor in (past.holder, other)}
+    stage.verdict.expect("tokens granted in the two histories", tokens, [1, 1])
+    stage.verdict.expect("writes refused and on record", stage.refusals(past.held), [("complete", "token_mismatch")])
+    owner = [name for name, worker_id in workers.items() if (job.owner or "").startswith(worker_id)]
+    stage.verdict.expect("whose completion stands in the ledger", owner, ["B"])
+
+
+def _worker_id(actor: Actor) -> str:
+    return str(next(event["worker"] for event in actor.events() if event["event"] == "worker_started"))
+
+
+def _expect_tokens_above(stage: Stage, highest: int) -> None:
+    """For systems outside that compare tokens: after `faultline recover` every open one is above any of the lost history."""
+    lifted_to, _, _ = stage.app.database.run(queue.recover())
+    lowest = stage.value("select min(fencing_token) from faultline.open_jobs")
+    stage.note("recovered", lifted_to=lifted_to)
+    stage.verdict.holds("lowest open token after `recover`", lowest, holds=lowest == lifted_to and lowest > highest)
+
+
+DRILLS = (
+    Drill(
+        "failover",
+        "the primary dies under load, and a synchronous or a lagging standby takes over",
+        failover,
+    ),
+)
