@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.errors import ConfigError
-from faultline.proof.drills import clocks, crashes, endings, failover, lease_race, locks, servers, stale_writes, waiting, wires, zombies
+from faultline.proof.drills import (
+    clocks,
+    crashes,
+    endings,
+    failover,
+    lease_race,
+    locks,
+    servers,
+    stale_writes,
+    waiting,
+    wires,
+    zombies,
+)
 
 if TYPE_CHECKING:
     from faultline.proof.drill import Drill
