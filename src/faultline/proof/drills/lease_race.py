@@ -21,17 +21,9 @@ def lease_race(stage: Stage) -> None:
     # While B is at work A comes back: once B is done, even a protocol without a fence would find nothing to overwrite.
     with stage.barrier("A is done"):
         with stage.barrier("B runs"):
-            with stage.barrier("A has claimed"):
-                b = stage.worker(
-                    "B",
-                    once=True,
-                    faults=["before_claim_sent=barrier:A has claimed", "before_complete_sent=barrier:A is done"],
-                )
-                stage.wait_for_arrival("A has claimed")
-                a = stage.worker(
-                    "A", queues=["default=1"], once=True, mute=True, faults=["before_complete_sent=barrier:B runs"]
-                )
-                stage.wait_for(lambda: a.saw("execution_started"), "A runs the job")
+            a = stage.worker("A", queues=["default=1"], once=True, mute=True, faults=["before_complete_sent=barrier:B runs"])
+            stage.wait_for_arrival("B runs")
+            b = stage.worker("B", once=True, faults=["before_complete_sent=barrier:A is done"])
             stage.wait_for_arrival("A is done")
         stage.wait_for(lambda: a.saw("stale_write_blocked") or not a.alive, "A has tried to write")
     for actor in (a, b):
