@@ -1,0 +1,155 @@
+"""The explorer finds nothing in the sound protocol, and finds the guard that was taken out of a broken one."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from faultline.core.errors import ConfigError
+from faultline.proof.explorer import SCENARIOS, explore
+from faultline.proof.explorer.search import Orders
+from faultline.store import migrate
+
+#: function, what is taken out, what stands there instead, where it is noticed, how
+MUTANTS = {
+    "a completion that does not compare the lease": (
+        "complete",
+        ("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true"),
+        "complete-complete-stale",
+        "A's complete with token 1 was accepted (token_mismatch): the job is running, token 2",
+    ),
+    "a failure that does not compare the lease": (
+        "fail",
+        ("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true"),
+        "fail-reap",
+        "A's fail with token 1 was accepted (lease_lost): the job is queued, token 1",
+    ),
+    "a fence without a lock": (
+        "fence",
+        ("\n  for update;", ";"),
+        "fence-reap",
+        "A's fence with token 1 was committed (lease_lost): the job is queued, token 1",
+    ),
+    "a fence that asks the clock before its lock": (
+        "fence",
+        ("faultline.clock()", "faultline.now()"),
+        "fence-wait-expiry",
+        "A's fence with token 1 was let through (lease_expired): the job is running, token 1",
+    ),
+    "a fence with a foreign key's lock": (
+        "fence",
+        ("\n  for update;", "\n  for key share;"),
+        "fence-again",
+        "in the end its effect exists 2 times",
+    ),
+    "a step that does not lock its job": (
+        "hold",
+        ("\n  for update;", ";"),
+        "step-reap",
+        "A's step with token 1 was committed (lease_lost): the job is queued, token 1",
+    ),
+    "a claim that waits for locked jobs": (
+        "claim",
+        ("for update skip locked", "for update"),
+        "claim-claim",
+        "claim waits for a lock, and should skip what is locked",
+    ),
+    "a refusal without a record": (
+        "refuse",
+        ("where g.reason <> 'busy'", "where false"),
+        "complete-complete-stale",
+        "in the end its journal should be",
+    ),
+    "a key whose loser is not told the winner's job": (
+        "place_known",
+        ("select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;", ""),
+        "enqueue-key",
+        "B's enqueue made a second job for one key",
+    ),
+    "keys taken in the order of the submission": (
+        "place_known",
+        ("order by p.key, p.place", "order by p.place"),
+        "enqueue-keys-crossed",
+        "enqueue ended with DeadlockDetected",
+    ),
+    "a submission sent again that does not look into the ledger": (
+        "place_known",
+        ("news := faultline.withdraw_done(ids, news);", ""),
+        "enqueue-again-complete",
+        "producer's enqueue made a second job for one key",
+    ),
+}
+
+
+def mutated(function: str, sound: str, broken: str) -> str:
+    definitions = migrate.definitions().text
+    start = definitions.index(f"create or replace function faultline.{function}(")
+    text = definitions[start : definitions.index("$$;", start) + 3]
+    assert sound in text
+    return text.replace(sound, broken)
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def test_every_order_of_every_scenario_keeps_the_rules(dsn: str) -> None:
+    exploration = explore(dsn, tell=silent)
+
+    assert exploration.broken is None, str(exploration.broken)
+    assert [one.scenario for one in exploration.explored] == list(SCENARIOS)
+    assert exploration.schedules >= 2000
+    assert exploration.lock_waits >= 200
+    # Only where two transactions take two jobs in opposite order.
+    assert [one.scenario for one in exploration.explored if one.deadlocks] == ["crossed-transactions"]
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_guard_that_was_taken_out_is_noticed(dsn: str, name: str) -> None:
+    function, change, scenario, what = MUTANTS[name]
+
+    broken = explore(dsn, only=scenario, mutant=mutated(function, *change), tell=silent).broken
+
+    assert broken is not None
+    assert what in broken.what
+
+
+def test_a_broken_schedule_is_told_step_by_step(dsn: str) -> None:
+    function, change, scenario, _ = MUTANTS["a fence that asks the clock before its lock"]
+    told: list[str] = []
+
+    broken = explore(dsn, only=scenario, mutant=mutated(function, *change), tell=told.append).broken
+
+    assert broken is not None
+    assert [(line.who, line.step, line.answer) for line in broken.lines[1:]] == [
+        ("set-up", "claim", "granted first, token 1"),
+        ("operator", "begin", "done"),
+        ("operator", "cancel (first)", "cancelled"),
+        ("A", "begin", "done"),
+        ("A", "fence (first, token 1)", "waits for operator"),
+        ("time", "the leases run out", "done"),
+        ("operator", "rollback", "done"),
+        ("A", "fence (first, token 1)", "done"),
+    ]
+    assert broken.schedule == ("operator", "A", "time", "operator")
+    assert told == [str(broken)]
+    assert str(broken).splitlines()[0] == f"{scenario}: BROKEN: {broken.what}"
+
+
+def test_every_order_is_tried_once() -> None:
+    orders, tried = Orders(), []
+    while orders.another():
+        steps_left, order = {"A": 2, "B": 1, "C": 1}, ""
+        while ready := [name for name, left in steps_left.items() if left]:
+            name = orders.choose(len(order), ready)
+            steps_left[name] -= 1
+            order += name
+        tried.append(order)
+
+    assert tried == sorted({"".join(order) for order in permutations("AABC")})
+
+
+def test_an_unknown_scenario_is_answered_with_the_known_ones(dsn: str) -> None:
+    with pytest.raises(ConfigError, match="there are: claim-claim"):
+        explore(dsn, only="tea-party")
