@@ -210,10 +210,11 @@ class Stage:
     def journal(self, job_id: UUID) -> list[JournalEntry]:
         return self.app.database.run(views.journal(job_id))
 
-    def refusals(self, job_id: UUID) -> list[tuple[str, str]]:
-        """(verb, reason) of every refused write on record."""
+    def refusals(self, job_id: UUID, *, token: int | None = None) -> list[tuple[str, str]]:
+        """(verb, reason) of every refused write on record, or of those under one token."""
         entries = [entry for entry in self.journal(job_id) if entry.event == "stale_write_blocked"]
-        return [(entry.detail["verb"], entry.detail["reason"]) for entry in entries]
+        of_token = [entry for entry in entries if token in (None, entry.fencing_token)]
+        return [(entry.detail["verb"], entry.detail["reason"]) for entry in of_token]
 
     def note(self, event: str, **fields: Any) -> None:
         """Put something that the drill itself did into the trace, with the time of this machine, as actors do."""
