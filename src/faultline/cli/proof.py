@@ -88,6 +88,26 @@ def drill(
         raise typer.Exit(1)
 
 
+def explore(
+    scenario: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    dsn: Annotated[str | None, typer.Option(help="A server to use instead of a private one.")] = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Try every order of small scenes, statement by statement, lock waits included."""
+    from faultline.proof import explorer  # noqa: PLC0415
+    from faultline.proof.servers import IN_MEMORY, own_server  # noqa: PLC0415
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+    with resolved(dsn) if dsn else own_server(IN_MEMORY) as found:
+        exploration = explorer.explore(found, only=scenario, tell=tell)
+    if as_json:
+        print(json.dumps(asdict(exploration), default=str))
+    if exploration.broken is not None:
+        raise typer.Exit(1)
+
+
 def simulate(
     seeds: Annotated[int, typer.Option(min=1, help="How many histories to play, from --first on.")] = 100,
     seed: Annotated[int | None, typer.Option(help="Play this one only, and print its history.")] = None,

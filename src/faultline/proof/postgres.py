@@ -51,7 +51,8 @@ class Postgres:
         with contextlib.ExitStack() as undo:
             undo.callback(self._remove)
             if self._copy_of is None:
-                cluster.initialise(self._place, self.account, self._binaries, self._settings)
+                # Nothing is at stake before it runs, so that nobody has to wait for the disk.
+                cluster.initialise(self._place, self.account, self._binaries, {"fsync": "off"})
             else:
                 self._copy(self._copy_of)
             self.start()
