@@ -196,6 +196,11 @@ class Stage:
         """(account, token) of every effect that was committed."""
         return self._session.execute("select account, token from effects order by account, token").fetchall()
 
+    def standing(self, job_id: UUID) -> str:
+        """How a job stands, for people to read: `succeeded, token 2`."""
+        job = self.app.job(job_id)
+        return f"{job.state}, token {job.fencing_token}"
+
     def wait_for_end(self, *job_ids: UUID) -> None:
         def ended() -> bool:
             endings, _ = self.app.database.run(views.endings(job_ids))

@@ -113,7 +113,7 @@ def late_commit(stage: Stage) -> None:
         stage.wait_for_end(later[0].id)
         found = [_committed(stage, session, job_id) for session, job_id in zip(sessions, jobs, strict=True)]
     for how, (hints, seconds) in zip(_LATE, found, strict=True):
-        stage.verdict.took_effect(f"{how}, committed after later ones were claimed")
+        stage.verdict.took_effect("job committed after later ones were claimed")
         claim = f"{how}: seconds from the commit until it was claimed, at most {FOUND_SECONDS_MAX}"
         stage.verdict.holds(claim, seconds, holds=seconds <= FOUND_SECONDS_MAX)
         if how != _UNFORESEEN:

@@ -6,7 +6,7 @@ import fcntl
 import signal
 from typing import TYPE_CHECKING
 
-from faultline.core.model import JobState, Submission
+from faultline.core.model import Submission
 from faultline.proof.drill import Drill
 from faultline.store import queue
 
@@ -40,14 +40,12 @@ def zombie(stage: Stage) -> None:
             thawed.wait()
         early = stage.effects()
     stage.wait_for_end(applied)
-    jobs = [stage.app.job(job_id) for job_id in (plain, applied)]
-    stage.verdict.expect("states of both jobs", [job.state for job in jobs], [JobState.SUCCEEDED] * 2)
-    stage.verdict.expect("tokens of both jobs", [job.fencing_token for job in jobs], [2, 2])
+    stage.verdict.expect("both jobs", [stage.standing(job_id) for job_id in (plain, applied)], ["succeeded, token 2"] * 2)
     claim = "thawed when another had done the job: its completion is refused"
     # A heartbeat that was frozen on its way may be refused as well.
     refused = [refusal for refusal in stage.refusals(plain, token=1) if refusal != ("renew", "token_mismatch")]
     stage.verdict.expect(claim, refused, [("complete", "token_mismatch")])
-    stage.verdict.expect("result in the ledger", jobs[0].result, {"token": 2})
+    stage.verdict.expect("result in the ledger", stage.app.job(plain).result, {"token": 2})
     claim = "thawed while another was at it: its transaction is refused"
     stage.verdict.expect(claim, stage.refusals(applied, token=1), [("fence", "token_mismatch")])
     stage.verdict.expect("effects then, and in the end (account, token)", (early, stage.effects()), ([], [(1, 2)]))
@@ -87,11 +85,10 @@ def zombie_in_transaction(stage: Stage) -> None:
     stage.wait_for_end(buried)
     a2.signal(signal.SIGCONT)
     a2.wait()
-    first, second = stage.app.job(thawed), stage.app.job(buried)
     claim = "thawed in time: its own transaction commits, though the lease had run out, for nobody else was granted the job"
-    stage.verdict.expect(claim, (first.state, first.fencing_token), (JobState.SUCCEEDED, 1))
+    stage.verdict.expect(claim, stage.standing(thawed), "succeeded, token 1")
     claim = "thawed too late: the server has ended its transaction, and another worker has done the job"
-    stage.verdict.expect(claim, (second.state, second.fencing_token), (JobState.SUCCEEDED, 2))
+    stage.verdict.expect(claim, stage.standing(buried), "succeeded, token 2")
     stage.verdict.expect("what it still wrote", stage.refusals(buried, token=1), [("fail", "token_mismatch")])
     stage.verdict.expect("effects, (account, token)", stage.effects(), [(1, 1), (2, 2)])
     stage.expect_sound()
@@ -120,16 +117,16 @@ def gil_hog(stage: Stage) -> None:
         seized = not a2.saw("lease_lost") and not a2.saw("job_completed")
     stage.wait_for(lambda: a2.saw("lease_lost") or a2.saw("stale_write_blocked"), "A2 has noticed")
     stage.wait_for_end(python)
-    kept, lost = stage.app.job(python), stage.app.job(extension)
     stage.verdict.took_effect(f"interpreter busy for {HOG_SECONDS / HOG_LEASE_SECONDS:.1f} leases")
     if seized:
         stage.verdict.took_effect("interpreter seized until another worker was done")
-    claim = "busy in Python, it keeps its job: the interpreter lets the heartbeat's thread in every few milliseconds; token"
-    stage.verdict.expect(claim, (kept.state, kept.fencing_token), (JobState.SUCCEEDED, 1))
+    claim = "busy in Python, it keeps its job: the interpreter lets the heartbeat's thread in every few milliseconds"
+    stage.verdict.expect(claim, stage.standing(python), "succeeded, token 1")
     lapses = [entry.event for entry in stage.journal(python) if entry.event == "lease_reaped"]
     stage.verdict.expect("times that its lease ran out", len(lapses), 0)
-    claim = "in a call that never lets go, it loses its job: nothing can beat, so another worker does it, once; token"
-    stage.verdict.expect(claim, (lost.state, lost.fencing_token, lost.result), (JobState.SUCCEEDED, 2, 2))
+    claim = "in a call that never lets go, it loses its job: nothing can beat, so another worker does it"
+    stage.verdict.expect(claim, stage.standing(extension), "succeeded, token 2")
+    stage.verdict.expect("result in the ledger, by the epoch that gave it", stage.app.job(extension).result, 2)
     stage.expect_sound()
 
 
