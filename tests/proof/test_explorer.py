@@ -98,6 +98,7 @@ def test_every_order_of_every_scenario_keeps_the_rules(dsn: str) -> None:
     exploration = explore(dsn, tell=silent)
 
     assert exploration.broken is None, str(exploration.broken)
+    assert str(exploration).endswith("no broken schedule")
     assert [one.scenario for one in exploration.explored] == list(SCENARIOS)
     assert exploration.schedules >= 2000
     assert exploration.lock_waits >= 200

@@ -99,17 +99,7 @@ class Rules:
 
     def take(self, deed: Deed) -> None:
         """Take note of a deed, or raise `Wrong`."""
-        verb = deed.step.verb
-        expected_error = {
-            "enqueue": KeyConflict,
-            "fence": StaleLease,
-            "cancel": IllegalTransition,
-            "retry": IllegalTransition,
-        }
-        if isinstance(deed.answer, Exception) and not isinstance(deed.answer, expected_error.get(verb, ())):
-            first_line = str(deed.answer).splitlines()[0]
-            raise Wrong(f"{deed.who}'s {verb} ended with {type(deed.answer).__name__}: {first_line}")
-        match verb:
+        match deed.step.verb:
             case "enqueue":
                 self._enqueue(deed)
             case "claim":
@@ -282,6 +272,15 @@ def _write_one(job: Expected, deed: Deed) -> None:
             raise AssertionError(f"the rules do not know the verb {verb}")
 
 
+#: What a verb may raise; everything else is an error that nobody foresaw.
+_FORESEEN: dict[str, type[Exception]] = {
+    "enqueue": KeyConflict,
+    "fence": StaleLease,
+    "cancel": IllegalTransition,
+    "retry": IllegalTransition,
+}
+
+
 class Referee:
     """Hears the answers, and knows who is inside a transaction and what time it is."""
 
@@ -331,7 +330,11 @@ class _Hearing:
         if may_deadlock and isinstance(deed.answer, DeadlockDetected):
             self.open.pop(who, None)  # PostgreSQL has undone all of it
             return
-        match deed.step.verb:
+        verb = deed.step.verb
+        if isinstance(deed.answer, Exception) and not isinstance(deed.answer, _FORESEEN.get(verb, ())):
+            first_line = str(deed.answer).splitlines()[0]
+            raise Wrong(f"{who}'s {verb} ended with {type(deed.answer).__name__}: {first_line}")
+        match verb:
             case "begin":
                 self.open[who] = []
             case "commit":

@@ -96,12 +96,7 @@ SCENARIOS = {
             "claim-reap",
             "an expired job is taken back by two reapers while two workers want it",
             _expired,
-            {
-                "reaper": does.reaps_in_a_transaction,
-                "another": does.reaps,
-                "B": does.works,
-                "C": does.takes_in_a_transaction,
-            },
+            {"reaper": does.reaps_in_a_transaction, "another": does.reaps, "B": does.works, "C": does.takes},
         ),
         Scenario(
             "complete-reap",
@@ -154,7 +149,7 @@ SCENARIOS = {
             "mark-started-reap",
             "the last attempt is about to begin when its lease runs out",
             _running_for_the_last_time,
-            {"A": does.starts_and_completes, "time": does.time, "reaper": does.reaps_in_a_transaction, "B": does.works},
+            {"A": does.starts_and_completes, "time": does.time, "reaper": does.reaps_in_a_transaction, "B": does.takes},
         ),
         Scenario(
             "fence-reap",

@@ -56,6 +56,12 @@ class Exploration:
     #: The first schedule that broke a rule; nothing was tried after it.
     broken: Broken | None = None
 
+    def __str__(self) -> str:
+        return (
+            f"{len(self.explored)} scenarios, {self.schedules:,} schedules, {self.lock_waits:,} lock waits,"
+            f" {self.deadlocks:,} deadlocks, {'a broken schedule' if self.broken else 'no broken schedule'}"
+        )
+
     @property
     def schedules(self) -> int:
         return sum(one.schedules for one in self.explored)
