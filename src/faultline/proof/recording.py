@@ -57,7 +57,8 @@ class Line:
                 job_id = UUID(job["id"]) if job.get("id") else None
                 yield invoke("enqueue", at, job_id=job_id, key=job.get("idempotency_key"))
         elif verb in _BATCHES:
-            for job_id, token, owner in zip(*map(_elements, params[:3]), strict=True):
+            # A lease that stands twice in a batch is written once.
+            for job_id, token, owner in dict.fromkeys(zip(*map(_elements, params[:3]), strict=True)):
                 yield invoke(verb, at, job_id=UUID(job_id), token=int(token), owner=owner)
         elif verb in _SINGLES:
             name = params[3] if verb == "step" else None
