@@ -26,6 +26,7 @@ app.command()(proof.drill)
 app.command()(proof.explore)
 app.command()(proof.simulate)
 app.command()(proof.soak)
+app.command()(proof.prove)
 app.command()(proof.bench)
 
 

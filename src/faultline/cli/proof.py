@@ -20,6 +20,7 @@ from faultline.core.errors import ConfigError
 if TYPE_CHECKING:
     from faultline.bench.protocol import Figure
     from faultline.proof.drill import Verdict
+    from faultline.proof.prove import Proof
 
 #: Never the environment's DSN: nobody wants a drill in production because a variable was set.
 PrivateDsn = Annotated[str, typer.Option("--dsn", help="Another database server to use; scratch databases are made there.")]
@@ -164,6 +165,45 @@ def soak(
         raise typer.Exit(130)
 
 
+def prove(
+    only: Annotated[str | None, typer.Option(help="Only guards whose name contains this.")] = None,
+    dsn: PrivateDsn = _EMBEDDED,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Take the guards out of the protocol, one at a time, and show who notices. Exit code 1 if nobody does."""
+    from faultline.proof import prove as proofs  # noqa: PLC0415
+
+    begun = time.monotonic()
+    known: list[Proof] = []
+
+    def tell(proof: Proof, total: int) -> None:
+        known.append(proof)
+        end = "\r" if sys.stderr.isatty() else "\n"
+        if proof.caught_by is None or sys.stderr.isatty():
+            print(f"{len(known)}/{total} {proof.guard:70.70}", end=end, file=sys.stderr, flush=True)
+
+    try:
+        with resolved(dsn) as found:
+            known = proofs.prove(found, only=only, tell=tell)
+        stopped = False
+    except KeyboardInterrupt:
+        stopped = True
+    except proofs.Unsound as unsound:
+        print(f"faultline: {unsound}", file=sys.stderr)
+        raise typer.Exit(1) from unsound
+    unnoticed = sum(proof.caught_by is None for proof in known)
+    if as_json:
+        print(json.dumps([asdict(proof) for proof in known]))
+    else:
+        _print_proofs(known, with_sights=only is not None)
+        print(
+            f"\n{'Stopped. ' if stopped else ''}Guards taken out: {len(known)}, noticed: {len(known) - unnoticed}, "
+            f"not noticed: {unnoticed}, in {time.monotonic() - begun:.0f} s."
+        )
+    if unnoticed or stopped:
+        raise typer.Exit(130 if stopped else 1)
+
+
 def bench(
     part: Annotated[str, typer.Argument(help="protocol, worker or all.")] = "all",
     dsn: PrivateDsn = _EMBEDDED,
@@ -224,6 +264,14 @@ def _shown(found: object) -> str:
     if isinstance(found, list):
         return f"{len(found)} ({', '.join(map(str, found))})" if found else "none"
     return str(found)
+
+
+def _print_proofs(proofs: list[Proof], *, with_sights: bool) -> None:
+    width = max((len(proof.guard) for proof in proofs), default=0)
+    for proof in proofs:
+        print(f"{proof.guard:{width}}  {proof.caught_by or 'NOBODY NOTICED'}")
+        if with_sights and proof.what:
+            print(f"    {proof.what}")
 
 
 def _line(figure: Figure) -> str:

@@ -1,0 +1,29 @@
+"""The protocol without one of its guards, for every guard there is. Who takes one out must be seen doing it.
+
+Where the guards are found: `catalogue` looks for those that the database itself lists, `texts` for those that many functions
+have alike; those that stand once in a function are listed by hand, in `leases`, `queues`, `upkeep` and `ground`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.proof.mutants import catalogue, ground, leases, queues, texts, upkeep
+from faultline.proof.mutants.texts import Cut, Disarmed, Mutant
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["Cut", "Disarmed", "Mutant", "every"]
+
+_WITH_UUIDV7 = 180000
+
+
+def every(connection: psycopg.Connection) -> list[Mutant]:
+    """All mutants for this server. The database must be freshly migrated."""
+    version = connection.info.server_version
+    found = [cut.mutant(about) for cut, about in texts.common() if cut.name not in ground.NO_GUARDS]
+    found += [cut.mutant() for cut in (*leases.CUTS, *queues.CUTS, *upkeep.CUTS, *ground.CUTS)]
+    found += [cut.mutant() for cut in (queues.SINCE_18 if version >= _WITH_UUIDV7 else queues.BEFORE_18)]
+    found += catalogue.taken_out(connection)
+    return found

@@ -1,0 +1,84 @@
+"""The guards below all verbs: time, durability, the tables' own rules; and what looks like a guard and is none."""
+
+from __future__ import annotations
+
+from faultline.proof.mutants.texts import Cut
+
+_TIME = [
+    Cut(
+        "now",
+        "reads no setting",
+        "return statement_timestamp();",
+        "return coalesce(nullif(current_setting('faultline.now', true), '')::timestamptz, statement_timestamp());",
+    ),
+    Cut("now", "goes on within a transaction", "return statement_timestamp();", "return transaction_timestamp();"),
+    Cut(
+        "clock",
+        "reads no setting",
+        "return clock_timestamp();",
+        "return coalesce(nullif(current_setting('faultline.clock', true), '')::timestamptz, clock_timestamp());",
+    ),
+    Cut("clock", "goes on within a statement", "return clock_timestamp();", "return statement_timestamp();"),
+    Cut("durable", "raises what is off", "current_setting('synchronous_commit') = 'off'", "false"),
+    Cut("durable", "leaves other levels alone", "current_setting('synchronous_commit') = 'off'", "true"),
+    Cut("durable", "is over with the transaction", "'on', true)", "'on', false)"),
+]
+
+_TRIGGERS = [
+    Cut("guards.sql", f"{trigger}: {guard}", piece, instead)
+    for trigger, guard, piece, instead in (
+        ("starts_queued", "in no other state", "new.state <> 'queued'\n  or ", ""),
+        ("starts_queued", "with no attempt", "  or new.attempt <> 0\n", ""),
+        (
+            "starts_queued",
+            "with no token",
+            "\n  or (new.fencing_token <> 0 and coalesce(current_setting('faultline.verb', true), '') <> 'enqueue')",
+            "",
+        ),
+        (
+            "starts_queued",
+            "but for enqueue",
+            "(new.fencing_token <> 0 and coalesce(current_setting('faultline.verb', true), '') <> 'enqueue')",
+            "new.fencing_token <> 0",
+        ),
+        ("token_grows", "never back", "new.fencing_token < old.fencing_token\n  or ", ""),
+        (
+            "token_grows",
+            "with every claim",
+            "\n  or (old.state <> 'running' and new.state = 'running' and new.fencing_token = old.fencing_token)",
+            "",
+        ),
+        ("lease_keeps_its_holder", "the owner", "old.lease_owner <> new.lease_owner or ", ""),
+        ("lease_keeps_its_holder", "the token", " or old.fencing_token <> new.fencing_token", ""),
+        ("identity_stays", "the id", "old.id <> new.id or ", ""),
+        ("identity_stays", "the task", "old.task <> new.task or ", ""),
+        ("identity_stays", "the time", " or old.created_at <> new.created_at", ""),
+        (
+            "refuse_change",
+            "raises FL002",
+            "raise exception '% on faultline.%",
+            "return new; raise exception '% on faultline.%",
+        ),
+    )
+]
+
+_VIEW = [
+    Cut("views.sql", "jobs: shows what is done", "from faultline.ledger f;", "from faultline.ledger f where false;"),
+    Cut("views.sql", "jobs: tells who holds it", "j.lease_owner as owner", "null::text as owner"),
+]
+
+CUTS = [*_TIME, *_TRIGGERS, *_VIEW]
+
+#: Found in the texts, but taking it out changes nothing that could be seen.
+NO_GUARDS = {
+    "enqueue: runs with the rights of its owner": "enqueue_many, which it calls, does, and who may call one may call both",
+    "judge: plans anew, and by its indexes": "whoever calls it plans anew",
+    **dict.fromkeys(
+        ("beat: plans anew, and by its indexes", "enqueue: plans anew, and by its indexes"),
+        "there is but one way to plan it",
+    ),
+    "leave: plans anew, and by its indexes": "a list of workers is never long",
+    **dict.fromkeys(
+        ("reconcile: plans anew, and by its indexes", "recover: plans anew, and by its indexes"), "it looks at every job"
+    ),
+}

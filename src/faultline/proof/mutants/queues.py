@@ -1,0 +1,188 @@
+"""The guards of what goes into a queue and comes out of it."""
+
+from __future__ import annotations
+
+from faultline.proof.mutants.texts import Cut
+
+_CLAIM = [
+    Cut("claim", "wants an owner", "claim.owner is null or "),
+    Cut("claim", "wants an owner of sane length", " or length(claim.owner) not between 1 and 200"),
+    Cut("claim", "takes nothing when asked for nothing", "coalesce(claim.max_jobs, 0)", "claim.max_jobs"),
+    Cut("claim", "takes at most 10,000 jobs", "least(coalesce(claim.max_jobs, 0), 10000)", "coalesce(claim.max_jobs, 0)"),
+    Cut("claim", "takes no more than it was asked for", "remaining := remaining - granted;", "null;"),
+    Cut(
+        "claim", "finds priorities that the caller does not know", "coalesce(claim.priorities[next_known], 32767)", "-32768"
+    ),
+    Cut("claim", "finds them in front of those that it knows", "coalesce(claim.priorities[next_known], 32767)", "32767"),
+    Cut("claim", "takes the most urgent first", "    order by j.priority\n", "    order by j.priority desc\n"),
+    Cut("claim", "takes the longest due first", "order by r.next_run_at, r.id", "order by r.next_run_at desc, r.id"),
+    Cut("claim", "keeps the order of one moment", "order by r.next_run_at, r.id", "order by r.next_run_at, r.id desc"),
+    Cut("claim", "starts where the live work starts", "          and r.next_run_at >= lower_bound\n"),
+    Cut("claim", "knows of no bound where the caller gave none", "      lower_bound := '-infinity';\n", "      null;\n"),
+    Cut("claim", "lets delayed jobs wait", "          and r.next_run_at <= due\n"),
+    Cut("claim", "keeps the queues apart", "where r.queue = claim.queue\n          and", "where"),
+    Cut("claim", "takes waiting jobs only", "          and r.state = 'queued'\n"),
+    Cut("claim", "locks the rows", "        for update skip locked\n"),
+    Cut("claim", "passes over locked rows", "for update skip locked", "for update"),
+    Cut("claim", "names its owner", "lease_owner = claim.owner", "lease_owner = 'w'"),
+    Cut("claim", "tells since when", "claimed_at = due", "claimed_at = j.claimed_at"),
+    Cut("claim", "grants the job's own lease", "make_interval(secs => j.lease_seconds)", "interval '30 seconds'"),
+    Cut("claim", "raises the token", "fencing_token = j.fencing_token + 1,", "fencing_token = j.fencing_token,"),
+    Cut("claim", "counts the attempt", "attempt = j.attempt + 1::smallint", "attempt = greatest(j.attempt, 1::smallint)"),
+    Cut("claim", "forgets the mark of the last attempt", "          started = false,\n"),
+    Cut("claim", "forgets the renewals of the last lease", ",\n          renewals = 0\n", "\n"),
+    Cut("claim", "has a last attempt marked", "j.attempt >= j.max_attempts or j.reaps > 0", "j.reaps > 0"),
+    Cut(
+        "claim",
+        "has attempts after a crash marked",
+        "j.attempt >= j.max_attempts or j.reaps > 0",
+        "j.attempt >= j.max_attempts",
+    ),
+]
+
+_ENQUEUE = [
+    Cut("enqueue_many", "wants an array", "jsonb_typeof(enqueue_many.jobs) is distinct from 'array'", "false"),
+    Cut("enqueue_many", "takes no key on trust", "if some_key is not null then", "if false then"),
+    Cut("enqueue_many", "places nothing on trust unless asked", "if enqueue_many.fresh then", "if true then"),
+    Cut("enqueue_many", "believes that the jobs appear late", "enqueue_many.appears_late\n    or "),
+    Cut("enqueue_many", "knows a transaction that has written", "    or pg_current_xact_id_if_assigned() is not null\n"),
+    Cut(
+        "enqueue_many",
+        "knows a transaction that has lasted",
+        "\n    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'",
+    ),
+    Cut("enqueue_many", "wakes who sleeps", "served.name = any (w.sleeping) or"),
+    Cut("enqueue_many", "wakes nobody who is awake", "where served.name = any (w.sleeping) or", "where true or"),
+    Cut("enqueue_many", "tells of jobs in the past", " or lowest_run_at < at"),
+    Cut("enqueue_many", "tells of jobs that appear late", " or late\n", "\n"),
+    Cut("enqueue_many", "wakes nobody for delayed jobs", "where lowest_run_at <= at\n    and", "where"),
+    Cut("enqueue_many", "wakes only queues with new jobs", "\n    and q.name between first_queue and last_queue"),
+    Cut("enqueue_many", "wakes no queue in between", "first_queue = last_queue or exists (", "true or exists ("),
+    Cut(
+        "enqueue_many",
+        "tells the lowest place of a longer transaction",
+        "least(lowest_run_at, transaction_timestamp())",
+        "lowest_run_at",
+    ),
+    Cut("digest", "knows the task", "task || e'\\n' || args::text", "args::text"),
+    Cut("digest", "knows the arguments", "task || e'\\n' || args::text", "task"),
+]
+
+#: Every reason to refuse a job of a submission stands here once.
+_PARSE = [
+    Cut("parse_jobs", f"refuses {what}", piece, instead)
+    for what, piece, instead in (
+        (
+            "a job without a task",
+            "coalesce(length(j.task), 0) not between 1 and 200",
+            "length(j.task) not between 1 and 200",
+        ),
+        ("a task with no or a long name", "coalesce(length(j.task), 0) not between 1 and 200", "j.task is null"),
+        ("a queue with no or a long name", "or length(j.queue) not between 1 and 100", ""),
+        ("arguments that are no object", "or jsonb_typeof(j.args) not in ('object', 'null')", ""),
+        ("arguments that are too large", "or octet_length(j.args::text) > parse_jobs.args_bytes_max", ""),
+        ("an empty or long key", "or length(j.idempotency_key) not between 1 and 500", ""),
+        ("a priority out of bounds", "or j.priority not between -1000 and 1000", ""),
+        ("half a priority", "or j.priority % 1 <> 0", ""),
+        ("attempts out of bounds", "or j.max_attempts not between 1 and 1000", ""),
+        ("half an attempt", "or j.max_attempts % 1 <> 0", ""),
+        ("a lease out of bounds", "or j.lease_seconds not between 0.1 and 86400", ""),
+        ("a delay out of bounds", "or j.delay_seconds not between 0 and 315360000", ""),
+        ("a delay beside a run_at", "or (j.delay_seconds is not null and j.run_at is not null)", ""),
+        ("a run_at without a zone", "or j.run_at !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'", ""),
+        ("a run_at out of bounds", "or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'", ""),
+    )
+]
+
+_KNOWN = [
+    Cut("place_known", "takes keys in one order", "    order by p.key, p.place\n"),
+    Cut("place_known", "gives a key to the first that has it", "order by p.key, p.place", "order by p.key, p.place desc"),
+    Cut("place_known", "takes ids in one order", "    order by p.id\n"),
+    Cut("place_known", "lets a key stand once", "    on conflict (key) do nothing\n"),
+    Cut("place_known", "lets an id stand once", "    on conflict (id) do nothing\n"),
+    Cut(
+        "place_known",
+        "makes no job for a known key",
+        "where p.key is null or p.id in (select t.job_id from taken t)",
+        "where true",
+    ),
+    Cut("place_known", "grants no token of a pruned job again", "case when p.named then limits.token_floor else 0 end", "0"),
+    Cut(
+        "place_known",
+        "gives a new job no old token",
+        "case when p.named then limits.token_floor else 0 end",
+        "limits.token_floor",
+    ),
+    Cut(
+        "place_known",
+        "wants to see what has finished meanwhile",
+        "if named and current_setting('transaction_isolation') <> 'read committed' then",
+        "if false then",
+    ),
+    Cut(
+        "place_known",
+        "refuses the same id twice",
+        "if cardinality(array_positions(news, true)) > cardinality(placed) then",
+        "if false then",
+    ),
+    Cut("place_known", "looks into the ledger", "  news := faultline.withdraw_done(ids, news);\n"),
+    Cut(
+        "place_known",
+        "looks for what is known",
+        "  select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;\n",
+    ),
+    Cut(
+        "withdraw_done",
+        "takes back what was done before",
+        "  delete from faultline.open_jobs j where j.id = any (finished);\n",
+    ),
+    Cut("withdraw_done", "says that it is not new", "u.new and u.id <> all (finished)", "u.new"),
+    Cut("resolve_known", "refuses other work under a known key", "k.digest <> s.digest", "false"),
+    Cut(
+        "resolve_known",
+        "refuses other work under the id of an open job",
+        "or faultline.digest(o.task, o.args) <> s.digest",
+        "",
+    ),
+    Cut(
+        "resolve_known",
+        "refuses other work under the id of a done job",
+        "or faultline.digest(f.task, f.args) <> s.digest",
+        "",
+    ),
+    Cut("resolve_known", "knows a job without arguments by its task", "or f.task <> s.task as differs", "as differs"),
+    Cut(
+        "resolve_known",
+        "knows that no arguments are an empty object",
+        "coalesce(nullif(j.job -> 'args', 'null'), '{}')",
+        "coalesce(j.job -> 'args', '{}')",
+    ),
+    Cut("resolve_known", "answers with the job of the key", "coalesce(k.job_id, u.id) as job_id", "u.id as job_id"),
+    Cut("resolve_known", "notices a job that was pruned meanwhile", "if not known.found then", "if false then"),
+]
+
+_REJECT = [Cut("reject_job", "refuses the job", "  raise exception 'job %", "  return task; raise exception 'job %")]
+
+_WAKE = [
+    Cut("wake", "names the queue", "'queue', queue", "'queue', ''"),
+    Cut("wake", "names the priority", "'priority', priority", "'priority', 0"),
+    Cut("wake", "names the place", "'run_at', run_at", "'run_at', null"),
+    Cut("wake_for", "wakes for its own jobs", "where j.id = any (wake_for.job_ids) and", "where"),
+    Cut("wake_for", "wakes for waiting jobs only", " and j.state = 'queued'"),
+    Cut("wake_for", "wakes for due jobs only", " and j.next_run_at <= faultline.clock()"),
+    Cut("wake_for", "tells the most urgent", "min(j.priority)", "max(j.priority)"),
+    Cut("wake_for", "tells the longest due", "min(j.next_run_at)", "max(j.next_run_at)"),
+]
+
+CUTS = [*_CLAIM, *_ENQUEUE, *_PARSE, *_REJECT, *_KNOWN, *_WAKE]
+
+SINCE_18 = [Cut("new_id", "makes ids in the order of time", "return uuidv7();", "return gen_random_uuid();")]
+BEFORE_18 = [
+    Cut("new_id", "makes ids in the order of time", "lpad(to_hex(micros / 1000), 12, '0')", "left(random_bits, 12)"),
+    Cut(
+        "new_id",
+        "keeps the order of one statement",
+        "to_hex(8 + ((place >> 16) & 3)) || lpad(to_hex(place & 65535), 4, '0')",
+        "'8' || left(random_bits, 4)",
+    ),
+]

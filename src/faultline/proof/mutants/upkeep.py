@@ -1,0 +1,300 @@
+"""The guards of what people and upkeep do to jobs."""
+
+from __future__ import annotations
+
+from faultline.proof.mutants.texts import Cut
+
+_REAP = [
+    Cut(
+        "reap",
+        "leaves live leases alone beside the dead",
+        "and (r.lease_expires_at <= faultline.now() or",
+        "and (r.lease_expires_at <= faultline.now() + interval '1 second' or",
+    ),
+    Cut(
+        "reap",
+        "looks only at what has expired where nobody is dead",
+        "'infinity'::timestamptz else faultline.now() end",
+        "'infinity'::timestamptz else 'infinity'::timestamptz end",
+    ),
+    Cut("reap", "takes from dead workers only", "split_part(r.lease_owner, '/', 1) = any (dead)", "true"),
+    Cut("reap", "takes from dead workers", "split_part(r.lease_owner, '/', 1) = any (dead)", "false"),
+    Cut(
+        "reap",
+        "looks past the expired for the dead",
+        "when cardinality(dead) > 0 then 'infinity'::timestamptz else",
+        "when false then 'infinity'::timestamptz else",
+    ),
+    Cut(
+        "reap",
+        "can leave the dead alone",
+        "case when reap.notice_dead then array(select faultline.dead_workers()) else '{}' end",
+        "array(select faultline.dead_workers())",
+    ),
+    Cut("reap", "looks in the index of leases", "where r.state = 'running'\n      and", "where"),
+    Cut("reap", "locks the rows", "    for update skip locked\n"),
+    Cut("reap", "passes over locked rows", "for update skip locked", "for update"),
+    Cut("reap", "takes no more than it was asked for", "    limit reap.max_jobs\n"),
+    Cut("reap", "takes the longest expired first", "order by r.lease_expires_at", "order by r.lease_expires_at desc"),
+    Cut("reap", "clears the owner", "        lease_owner = null,\n"),
+    Cut("reap", "clears the expiry", ",\n        lease_expires_at = null\n", "\n"),
+    Cut("reap", "keeps the place in the queue", "        started = false,\n", "        next_run_at = faultline.clock(),\n"),
+    Cut(
+        "reap",
+        "gives an attempt back that did not start",
+        "attempt = case when lost.guilty or lost.spent then j.attempt else j.attempt - 1::smallint end",
+        "attempt = j.attempt",
+    ),
+    Cut("reap", "counts an attempt that did start", "when lost.guilty or lost.spent then", "when lost.spent then"),
+    Cut(
+        "reap",
+        "blames nobody when several had started",
+        "r.started and coalesce((select c.started from crowds c where c.worker = split_part(r.lease_owner, '/', 1)), 1) <=",
+        "r.started and 1 <=",
+    ),
+    Cut(
+        "reap",
+        "counts the started of each worker apart",
+        "where c.worker = split_part(r.lease_owner, '/', 1)",
+        "order by c.started desc limit 1",
+    ),
+    Cut(
+        "reap", "ends a last attempt that did start", "r.started and r.attempt >= r.max_attempts as spent", "false as spent"
+    ),
+    Cut(
+        "reap",
+        "does not end one that did not start",
+        "r.started and r.attempt >= r.max_attempts as spent",
+        "r.attempt >= r.max_attempts as spent",
+    ),
+    Cut(
+        "reap",
+        "does not end one that is not the last",
+        "r.started and r.attempt >= r.max_attempts as spent",
+        "r.started as spent",
+    ),
+    Cut(
+        "reap",
+        "says why it ended the job",
+        "case when lost.spent then 'the worker was lost during the last attempt' else",
+        "case when false then '' else",
+    ),
+    Cut("reap", "keeps the error of the attempt before", "else j.last_error end", "end"),
+    Cut("reap", "is counted", "least(j.reaps + 1, 32767)::smallint else", "j.reaps else"),
+    Cut("reap", "does not suspect who only waited", "case when j.started or j.reaps = 0 then", "case when true then"),
+    Cut("reap", "counts no further than it can", "least(j.reaps + 1, 32767)::smallint", "(j.reaps + 1)::smallint"),
+    Cut("reap", "is told by the journal", "    order by t.id\n  )", "    where false\n  )"),
+    Cut(
+        "reap",
+        "tells the expired from the lost",
+        "case when r.lease_expires_at <= faultline.now() then 'lease_expired' else",
+        "case when false then 'lease_expired' else",
+    ),
+    Cut("reap", "wakes workers that have claimed past the job", "  perform faultline.wake_for(ids);\n"),
+    Cut("reap", "takes the dead off the list", "where w.id = any (dead)\n", "where false\n"),
+    Cut(
+        "reap",
+        "keeps the dead on the list while a job of theirs is locked",
+        "        and not exists (\n          select from faultline.open_jobs j\n"
+        "          where j.state = 'running' and split_part(j.lease_owner, '/', 1) = w.id\n        )\n",
+    ),
+    Cut("reap", "tells of the dead", "    from gone g;", "    from gone g where false;"),
+]
+
+_DEAD = [
+    Cut("dead_workers", "judges only who can be watched", "where w.watched\n        and", "where"),
+    Cut("dead_workers", "waits for three beats", "        and w.beat_at < faultline.clock() - interval '3 seconds'\n"),
+    Cut("dead_workers", "waits no longer than three beats", "interval '3 seconds'", "interval '60 seconds'"),
+    Cut(
+        "dead_workers",
+        "gives time to come back after a restart",
+        "          or pg_postmaster_start_time() < faultline.clock() - interval '30 seconds'\n",
+        "          or true\n",
+    ),
+    Cut(
+        "dead_workers",
+        "gives no more than that",
+        "          or pg_postmaster_start_time() < faultline.clock() - interval '30 seconds'\n",
+    ),
+    Cut(
+        "dead_workers",
+        "judges who has come back",
+        "          w.beat_at > pg_postmaster_start_time()\n          or",
+        "         ",
+    ),
+    Cut("dead_workers", "does not bury itself", "            and l.pid = pg_backend_pid()\n", "            and false\n"),
+    Cut(
+        "dead_workers",
+        "knows its own lock from another's",
+        "            and (l.classid::bigint << 32 | l.objid::bigint) = faultline.worker_lock(w.id)\n",
+    ),
+    Cut("dead_workers", "believes the lock", "where pg_try_advisory_xact_lock(faultline.worker_lock(s.id))", "where true"),
+    Cut("dead_workers", "lets go of the lock", "pg_try_advisory_xact_lock", "pg_try_advisory_lock"),
+    Cut("dead_workers", "keeps another reaper away", "pg_try_advisory_xact_lock", "pg_try_advisory_xact_lock_shared"),
+    Cut("worker_lock", "is a lock for each worker", " || worker_id"),
+    Cut(
+        "beat",
+        "is renewed",
+        "  on conflict (id) do update\n  set beat_at = excluded.beat_at,",
+        "  on conflict (id) do update\n  set beat_at = w.beat_at,",
+    ),
+    Cut("beat", "can be watched from now on", ", watched = excluded.watched"),
+    Cut("beat", "tells what is served", ", queues = excluded.queues"),
+    Cut("beat", "tells who sleeps", ", sleeping = excluded.sleeping"),
+    Cut("leave", "takes off the list", "where id = worker_id", "where false"),
+    Cut("leave", "takes no other worker off the list", " where id = worker_id"),
+]
+
+_END = [
+    Cut("cancel", "locks the row", "\n  for update;", ";"),
+    Cut(
+        "cancel", "says that there is nothing to cancel", "perform faultline.not_open(cancel.job_id, 'cancelled');", "null;"
+    ),
+    Cut("cancel", "leaves a failed job alone", "elsif job.state = 'failed' then", "elsif false then"),
+    Cut("cancel", "cancels once", "elsif job.state in ('queued', 'running') then", "else"),
+    Cut("cancel", "clears the owner", "        lease_owner = null,\n"),
+    Cut("cancel", "clears the expiry", ",\n        lease_expires_at = null\n", "\n"),
+    Cut(
+        "cancel",
+        "cuts an endless reason",
+        "last_error = 'cancelled' || coalesce(': ' || left(cancel.reason, 65536), '')",
+        "last_error = 'cancelled' || coalesce(': ' || cancel.reason, '')",
+    ),
+    Cut(
+        "cancel", "cuts an endless reason in the journal", "'reason', left(cancel.reason, 65536)", "'reason', cancel.reason"
+    ),
+    Cut(
+        "cancel",
+        "is told by the journal",
+        "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
+        "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"
+        "      jsonb_build_object('was', job.state, 'reason', left(cancel.reason, 65536))\n    );\n",
+    ),
+    Cut("cancel", "tells the worker", "    if job.state = 'running' then", "    if false then"),
+    Cut(
+        "not_open",
+        "tells a done job from none",
+        "if exists (select from faultline.ledger f where f.job_id = not_open.job_id) then",
+        "if false then",
+    ),
+    Cut("retry", "locks the row", "\n  for update;", ";"),
+    Cut("retry", "says that there is nothing to retry", "perform faultline.not_open(retry.job_id, 'retried');", "null;"),
+    Cut("retry", "leaves a waiting job alone", "in ('queued', 'running')", "in ('running')"),
+    Cut("retry", "leaves a running job alone", "in ('queued', 'running')", "in ('queued')"),
+    Cut("retry", "is due now", "      next_run_at = faultline.clock(),\n"),
+    Cut("retry", "gives all attempts back", "      attempt = 0,\n"),
+    Cut("retry", "forgets the crashes", "      reaps = 0,\n"),
+    Cut("retry", "forgets the error", ",\n      last_error = null\n", "\n"),
+    Cut("retry", "leaves the token as it is", "      attempt = 0,\n", "      attempt = 0,\n      fencing_token = 0,\n"),
+    Cut(
+        "retry",
+        "is told by the journal",
+        "  insert into faultline.journal (at, job_id, event, fencing_token, detail)\n"
+        "  values (faultline.clock(), retry.job_id, 'retried', job.fencing_token, jsonb_build_object('was', job.state));\n",
+    ),
+    Cut("retry", "wakes workers", "  perform faultline.wake_for(array[retry.job_id]);\n"),
+]
+
+_RECOVER = [
+    Cut("recover", "wants a floor that is no pit", "not between 0 and 4000000000000000000", "> 4000000000000000000"),
+    Cut("recover", "wants room above the floor", "not between 0 and 4000000000000000000", "< 0"),
+    Cut("recover", "locks the table", "  lock table faultline.open_jobs in exclusive mode;\n"),
+    Cut("recover", "keeps row locks out", "in exclusive mode", "in share row exclusive mode"),
+    Cut("recover", "chooses a floor above all that is known", "coalesce(max(j.fencing_token), 0) + 1000000", "1"),
+    Cut(
+        "recover", "lifts waiting jobs", "where j.fencing_token < chosen or j.state = 'running'", "where j.state = 'running'"
+    ),
+    Cut(
+        "recover",
+        "voids leases above the floor too",
+        "where j.fencing_token < chosen or j.state = 'running'",
+        "where j.fencing_token < chosen",
+    ),
+    Cut(
+        "recover", "lifts the token", "set fencing_token = greatest(j.fencing_token, chosen),\n          state", "set state"
+    ),
+    Cut("recover", "never lowers a token", "greatest(j.fencing_token, chosen)", "chosen"),
+    Cut(
+        "recover",
+        "gives the attempt back",
+        "          attempt = case before.state when 'running' then j.attempt - 1::smallint else j.attempt end,\n",
+    ),
+    Cut("recover", "clears the owner", "          lease_owner = null,\n"),
+    Cut(
+        "recover",
+        "is told by the journal",
+        "      from changed c\n      order by c.id",
+        "      from changed c\n      where false",
+    ),
+    Cut(
+        "reconcile",
+        "closes only what the ledger knows",
+        "where exists (select from faultline.ledger f where f.job_id = j.id)",
+        "where true",
+    ),
+    Cut("reconcile", "passes over locked rows", "      for update skip locked\n"),
+    Cut("reconcile", "takes no more than it was asked for", "      limit reconcile.max_jobs\n"),
+    Cut(
+        "reconcile",
+        "is told by the journal",
+        "      from closed c\n      order by c.id",
+        "      from closed c\n      where false",
+    ),
+]
+
+_PRUNE_LEDGER = (
+    "          where o.finished_at < horizon\n          limit prune.max_rows\n          for update skip locked\n"
+    "        ))\n        returning f."
+)
+_PRUNE_FAILED = (
+    "and o.finished_at < horizon\n          limit prune.max_rows\n          for update skip locked\n"
+    "        ))\n        returning j."
+)
+_PRUNE_JOURNAL = "where o.at < horizon limit prune.max_rows for update skip locked"
+_PRUNE_KEYS = (
+    "        where o.created_at < horizon\n"
+    "          and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n"
+    "        limit prune.max_rows\n        for update of o skip locked"
+)
+_PRUNE_OF = {"ledger": _PRUNE_LEDGER, "failed": _PRUNE_FAILED, "journal": _PRUNE_JOURNAL, "keys": _PRUNE_KEYS}
+
+_PRUNE = [
+    Cut("prune", f"{what}: {guard}", text, text.replace(piece, instead))
+    for what, text in _PRUNE_OF.items()
+    for guard, piece, instead in (
+        ("passes over locked rows", " skip locked", ""),
+        ("takes no more than it was asked for", "limit prune.max_rows", "limit 1000000"),
+        ("forgets only what is old enough", " < horizon", " < 'infinity'"),
+    )
+] + [
+    Cut("prune", "wants an age", "prune.older_than is null or "),
+    Cut("prune", "wants an age that is not negative", " or prune.older_than < interval '0'"),
+    Cut("prune", "failed: looks in the index of endings", "o.state in ('failed', 'cancelled') and ", ""),
+    Cut(
+        "prune",
+        "keys: keeps the key of an open job",
+        _PRUNE_KEYS,
+        _PRUNE_KEYS.replace("          and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n", ""),
+    ),
+    Cut("prune", "forgets the steps too", "    delete from faultline.steps s where s.job_id = any (pruned);\n"),
+    Cut(
+        "prune",
+        "remembers the highest token",
+        "    update faultline.settings s set token_floor = highest where s.token_floor < highest;\n",
+    ),
+    Cut(
+        "prune",
+        "never forgets a higher token",
+        "set token_floor = highest where s.token_floor < highest",
+        "set token_floor = highest",
+    ),
+    Cut(
+        "prune",
+        "wants to know what",
+        "    else\n      raise exception 'there is nothing named \"%\" to prune', prune.what\n"
+        "        using errcode = 'FL005', hint = 'prune ledger, failed, journal or keys';\n",
+        "    else\n      null;\n",
+    ),
+]
+
+CUTS = [*_REAP, *_DEAD, *_END, *_RECOVER, *_PRUNE]

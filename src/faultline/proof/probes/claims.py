@@ -1,0 +1,170 @@
+"""What a claim takes, in which order, and what it grants."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from faultline.core.model import Bound, Submission
+from faultline.proof.probes.probe import expect, probe, refused
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from faultline.proof.sessions import Sessions
+
+_MANY = 10_001
+_FILL = (
+    "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue,"
+    " task, args) select gen_random_uuid(), now(), now(), 30, 0, 5, true, 'default', 't', '{}' from generate_series(1, %s)"
+)
+
+
+@probe("claim")
+def a_claim_raises_the_token_counts_the_attempt_and_sets_the_lease(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        job_id = q.enqueue(lease_seconds=7.5)
+        for n in (1, 2):
+            lease = q.claim_one()
+            expect("the lease", (lease.fencing_token, lease.attempt), (n, n))
+            job = q.job(job_id)
+            found = (job.state.value, job.owner, job.fencing_token, job.attempt)
+            expect("the job", found, ("running", lease.owner, n, n))
+            seconds = "select extract(epoch from lease_expires_at - claimed_at)::float8 from faultline.open_jobs"
+            expect("length of the lease", q.value(seconds), 7.5)
+            expect("renewals", job.renewals, 0)
+            q.renew(lease)
+            q.fail(lease)
+            q.execute("update faultline.open_jobs set next_run_at = faultline.now()")
+
+
+@probe("claim")
+def a_claim_tells_when_it_was_made(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    q.enqueue()
+    sessions.clock.advance(5)
+    job_id = q.claim_one().job_id
+    expect("claimed", q.job(job_id).claimed_at, q.value("select faultline.now()"))
+
+
+@probe("claim")
+def the_most_urgent_comes_first_and_then_the_longest_due(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    late = q.enqueue()
+    sessions.clock.advance(1)
+    later = [place.job_id for place in q.run(verbs.enqueue_many([Submission("t")] * 2))]
+    urgent, relaxed = q.enqueue(priority=-5), q.enqueue(priority=7)
+    sessions.clock.advance(1)
+    expect("the order", [q.claim_one().job_id for _ in range(5)], [urgent, late, *later, relaxed])
+
+
+@probe("claim")
+def a_claim_walks_over_the_priorities_and_keeps_its_limit(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for priority in (3, 1, 2, 1, 3):
+            q.enqueue(priority=priority)
+        expect("the first", [lease.priority for lease in q.claim(3)], [1, 1, 2])
+        expect("the rest", [lease.priority for lease in q.claim(10)], [3, 3])
+
+
+@probe("claim")
+def a_claim_leaves_what_is_not_due_or_not_its_own(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.run(verbs.enqueue_many([Submission("t", priority=-1, delay_seconds=3600)] * 3))
+        q.enqueue(queue="other", priority=5)
+        due = q.enqueue(priority=5)
+        expect("claimed", [lease.job_id for lease in q.claim()], [due])
+        expect("claimed again", q.claim(), [])
+
+
+@probe("claim")
+def asking_for_no_jobs_gives_none(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.enqueue()
+        for most in ("null", "0", "-5"):
+            expect(f"jobs for {most}", q.value(f"select count(*) from faultline.claim('default', 'w/1', {most})"), 0)
+
+
+@probe("claim")
+def an_owner_is_needed(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.enqueue()
+        for owner in (None, "", "w" * 201):
+            with refused(q, "FL005", "owner", what=repr(owner)):
+                q.execute("select faultline.claim('default', %s, 1)", owner)
+
+
+@probe("claim")
+def a_bound_skips_what_lies_below_it_at_its_priority_only(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    old = [q.enqueue(priority=priority) for priority in (0, 1)]
+    sessions.clock.advance(10)
+    new = [q.enqueue(priority=priority) for priority in (0, 1)]
+    bound = Bound(0, q.job(new[0]).created_at)
+    expect("claimed", [lease.job_id for lease in q.claim(bounds=[bound])], [new[0], old[1], new[1]])
+
+
+@probe("claim")
+def a_priority_that_the_caller_does_not_know_is_found_between_its_bounds(sessions: Sessions) -> None:
+    q = sessions.open()
+    for priority in (-9, -1, 1, 4, 6, 9):
+        with q.unsaved():
+            known = q.job(q.enqueue(priority=0)).created_at
+            job_id = q.enqueue(priority=priority)
+            bounds = [Bound(each, known + timedelta(hours=1)) for each in (5, 0, -5)]
+            expect(f"at priority {priority}", [lease.job_id for lease in q.claim(bounds=bounds)], [job_id])
+
+
+@probe("claim")
+def what_the_caller_does_not_know_is_taken_in_its_turn(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        known = q.job(q.enqueue(priority=0)).created_at
+        urgent = q.enqueue(priority=-3)
+        expect("claimed", [lease.job_id for lease in q.claim(1, bounds=[Bound(0, known)])], [urgent])
+
+
+@probe("claim")
+def an_attempt_that_could_end_the_job_or_follows_a_crash_is_to_be_marked(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    first = q.new_lease(max_attempts=2)
+    q.fail(first)
+    last = q.claim_one()
+    crashed = q.new_lease(priority=-200)
+    sessions.clock.advance(31)
+    q.reap()
+    expect(
+        "marks",
+        (first.mark_start, last.mark_start, crashed.mark_start, q.claim_one().mark_start),
+        (False, True, False, True),
+    )
+
+
+@probe("claim", "reap")
+def the_mark_of_one_attempt_says_nothing_of_the_next(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    started = q.new_lease()
+    q.mark_started(started)
+    q.fail(started)
+    q.claim_one()
+    sessions.clock.advance(31)
+    q.reap()
+    expect("attempts", q.job(started.job_id).attempt, 1)
+
+
+@probe("claim")
+def a_claim_takes_no_more_than_it_may(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.hand.execute(_FILL, _MANY)
+    with q.unsaved():
+        taken = q.value("select count(*) from faultline.claim('default', 'w/1', 1000000)")
+        expect("claimed", taken, _MANY - 1)

@@ -1,0 +1,251 @@
+"""What becomes of a submission: what is refused, what is known already, and who is told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from faultline.core.model import Submission
+from faultline.proof.probes.probe import expect, probe, refused, the_one
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from faultline.proof.sessions import Session, Sessions
+
+_SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"task": ""}, "it names no task"),
+    ({}, "it names no task"),
+    ({"task": "x" * 201}, "longer than 200"),
+    ({"task": "t", "queue": ""}, "the name of its queue is empty"),
+    ({"task": "t", "queue": "q" * 101}, "longer than 100"),
+    ({"task": "t", "args": [1]}, "no JSON object"),
+    ({"task": "t", "args": {"x": "y" * 2000}}, "more than the limit of 2000"),
+    ({"task": "t", "priority": 1_000_000}, "priority lies outside"),
+    ({"task": "t", "priority": 0.5}, "no whole number"),
+    ({"task": "t", "max_attempts": 0}, "max_attempts lies outside"),
+    ({"task": "t", "max_attempts": 1.5}, "no whole number"),
+    ({"task": "t", "lease_seconds": 0}, "lease lies outside"),
+    ({"task": "t", "delay_seconds": -1}, "delay is negative"),
+    ({"task": "t", "delay_seconds": 1e12}, "longer than ten years"),
+    ({"task": "t", "delay_seconds": 1, "run_at": "2030-01-01T00:00:00Z"}, "both a delay and a run_at"),
+    ({"task": "t", "run_at": "2030-01-01T00:00:00"}, "no time with a time zone"),
+    ({"task": "t", "run_at": "0044-03-15 00:00:00+00"}, "outside the years 1970 to 9998"),
+    ({"task": "t", "run_at": "20000-01-01 00:00:00Z"}, "outside the years 1970 to 9998"),
+    ({"task": "t", "idempotency_key": ""}, "idempotency_key is empty"),
+    ({"task": "t", "idempotency_key": "k" * 501}, "longer than 500"),
+)
+
+
+@probe("parse_jobs", "reject_job", "enqueue_many")
+def a_senseless_job_is_named_and_nothing_is_enqueued(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("update faultline.settings set args_bytes_max = 2000")
+        for fresh in (False, True):
+            for job, why in _SENSELESS:
+                with refused(q, "FL005", why):
+                    jobs = Jsonb([{"task": "good"}, job])
+                    q.execute("select from faultline.enqueue_many(%s, fresh => %s)", jobs, fresh)
+        with refused(q, "FL005", "array"):
+            q.execute("""select from faultline.enqueue_many('{"task": "t"}')""")
+        with refused(q, "FL005", "array"):
+            q.execute("select from faultline.enqueue_many(null)")
+        expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
+
+
+@probe("parse_jobs", "enqueue", "enqueue_many")
+def plain_sql_is_a_client_too(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        job_id = q.value("""select faultline.enqueue('mail', 'null', queue => 'post', priority => -5, delay => '90 s')""")
+        job = q.job(job_id)
+        found = (job.state.value, job.queue, job.task, job.priority, job.args)
+        expect("the job", found, ("queued", "post", "mail", -5, {}))
+        expect("attempts and token", (job.attempt, job.max_attempts, job.fencing_token), (0, 5, 0))
+        expect("due", job.next_run_at, job.created_at + timedelta(seconds=90))
+
+
+@probe("new_id", "enqueue_many", "place_known")
+def answers_and_ids_come_in_the_order_given(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        ids = []
+        for part in (range(50), range(50, 100)):
+            placed = q.run(verbs.enqueue_many([Submission(f"task-{n}") for n in part]))
+            ids += [place.job_id for place in placed]
+        tasks: dict[Any, str] = dict(q.execute("select id, task from faultline.open_jobs"))
+        expect("tasks", [tasks[job_id] for job_id in ids], [f"task-{n}" for n in range(100)])
+        expect("ids", ids, sorted(ids))
+
+
+# Keys
+
+
+@probe("place_known", "resolve_known", "enqueue_many", "keys")
+def the_same_key_gives_the_same_job_whatever_became_of_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    for ending in ("queued", "succeeded", "failed", "cancelled"):
+        with q.unsaved():
+            first = q.enqueue(args={"n": 1}, idempotency_key="order:1")
+            if ending == "succeeded":
+                q.complete(q.claim_one())
+            elif ending != "queued":
+                q.fail(q.claim_one(), then="fail" if ending == "failed" else "cancel")
+            again = q.run(verbs.enqueue_many([Submission("t", '{"n": 1}', idempotency_key="order:1")]))[0]
+            expect(f"the job, {ending}", (again.job_id, again.created), (first, False))
+            expect("jobs", q.value("select array_agg(state) from faultline.jobs"), [ending])
+
+
+@probe("resolve_known", "digest", "place_known")
+def the_same_key_or_id_for_other_work_is_refused(sessions: Sessions) -> None:
+    q = sessions.open()
+    for known, word in (({"idempotency_key": "k"}, "idempotency_key"), ({"id": UUID(int=7)}, "its id")):
+        for done in (False, True):
+            with q.unsaved():
+                job_id = q.enqueue("t", {"n": 1}, **known)
+                if done:
+                    q.complete(q.claim_one())
+                for task, args in (("t", {"n": 2}), ("other", {"n": 1})):
+                    with refused(q, "FL003", word, what=f"{task} {args} under a known {word}"):
+                        q.enqueue(task, args, **known)
+                expect("jobs", q.value("select array_agg(id) from faultline.jobs"), [job_id])
+
+
+@probe("resolve_known")
+def a_job_that_kept_no_arguments_is_known_by_its_task(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        lease = q.new_lease(args={"n": 1}, id=UUID(int=7), keep_args=False)
+        q.complete(lease)
+        expect("the job", q.enqueue(args={"n": 1}, id=lease.job_id), lease.job_id)
+        with refused(q, "FL003", "its id"):
+            q.enqueue("other", {"n": 1}, id=lease.job_id)
+        keyed = q.new_lease(args={"n": 1}, idempotency_key="k", keep_args=False)
+        q.complete(keyed)
+        with refused(q, "FL003", "idempotency_key", what="other arguments under the key of a job that kept none"):
+            q.enqueue("t", {"n": 2}, idempotency_key="k")
+
+
+@probe("resolve_known")
+def no_arguments_are_an_empty_object(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for args in ("null", "null"):
+            q.execute("select faultline.enqueue('t', %s::jsonb, id => %s)", args, UUID(int=7))
+        expect("arguments", q.job(UUID(int=7)).args, {})
+
+
+@probe("place_known", "resolve_known")
+def a_key_used_twice_in_one_submission_makes_one_job(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        same = Submission("t", idempotency_key="k")
+        placed = q.run(verbs.enqueue_many([same, Submission("t"), same]))
+        expect("the same job", placed[0].job_id == placed[2].job_id, True)
+        expect("new", [place.created for place in placed], [True, True, False])
+        expect("jobs", q.value("select count(*) from faultline.jobs"), 2)
+
+
+# Ids
+
+
+@probe("place_known", "withdraw_done", "enqueue_many")
+def a_submission_sent_again_makes_one_job(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        jobs = [Submission("t", id=UUID(int=n)) for n in (1, 2)]
+        q.run(verbs.enqueue_many(jobs[:1]))
+        expect("new", [place.created for place in q.run(verbs.enqueue_many(jobs))], [False, True])
+        q.complete(q.claim_one())
+        expect("new", [place.created for place in q.run(verbs.enqueue_many(jobs))], [False, False])
+        expect("states", q.value("select array_agg(state order by id) from faultline.jobs"), ["succeeded", "queued"])
+
+
+@probe("place_known")
+def an_id_stands_once_in_a_submission(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for task in ("a", "b"):
+            with refused(q, "FL005", "the same id to two jobs"):
+                q.run(verbs.enqueue_many([Submission("a", id=UUID(int=7)), Submission(task, id=UUID(int=7))]))
+        q.enqueue("a", idempotency_key="k")
+        led_away = Submission("a", id=UUID(int=7), idempotency_key="k")
+        with refused(q, "FL005", "the same id to two jobs"):
+            q.run(verbs.enqueue_many([led_away, Submission("b", id=UUID(int=7))]))
+
+
+@probe("enqueue_many")
+def a_fresh_submission_is_believed_but_for_keys(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved(), refused(q, "FL005", "no idempotency keys"):
+        jobs = Jsonb([{"task": "t", "idempotency_key": "k"}])
+        q.execute("select from faultline.enqueue_many(%s, fresh => true)", jobs)
+
+
+@probe("place_known", "prune", "settings", "guards.sql")
+def an_id_that_was_pruned_never_sees_an_old_token(sessions: Sessions) -> None:
+    q = sessions.open()
+    for ending, what in (("succeeded", "ledger"), ("failed", "failed")):
+        with q.unsaved():
+            lease = q.new_lease(id=UUID(int=7))
+            q.release(lease)
+            last = q.claim_one()
+            q.complete(last) if ending == "succeeded" else q.fail(last, then="fail")
+            short = q.new_lease()
+            q.run(verbs.prune(what, older_than_seconds=0))
+            q.complete(short) if ending == "succeeded" else q.fail(short, then="fail")
+            q.run(verbs.prune(what, older_than_seconds=0))
+            q.enqueue(id=lease.job_id)
+            expect(f"the next token of a {ending} job", q.claim_one().fencing_token, 3)
+            expect("the token of a new job", q.new_lease().fencing_token, 1)
+
+
+# Who is told
+
+
+def _awake(sessions: Sessions, *, sleeping: tuple[str, ...] = ()) -> Session:
+    q = sessions.open()
+    q.execute("listen faultline")
+    q.beat(sleeping=sleeping)
+    return q
+
+
+@probe("enqueue_many", "wake", "beat")
+def an_enqueue_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
+    q = _awake(sessions)
+    q.enqueue()
+    expect("told while all are awake", q.notices(), [])
+    q.beat(sleeping=["default"])
+    q.enqueue(queue="other")
+    q.enqueue(delay_seconds=60)
+    q.run(verbs.enqueue_many([Submission("t", queue="a"), Submission("t", queue="z")]))
+    expect("told of other queues and of later", q.notices(), [])
+    q.enqueue(priority=-3)
+    notice = the_one("notifications", q.notices())
+    expect("told", '"queue" : "default", "priority" : -3' in notice, True)
+    q.run(verbs.enqueue_many([Submission("t", queue="a"), Submission("t"), Submission("t", queue="z")]))
+    expect("told of several queues", len(q.notices()), 1)
+
+
+@probe("enqueue_many")
+def who_is_awake_is_told_of_what_appears_below_his_place(sessions: Sessions) -> None:
+    q = _awake(sessions)
+    q.run(verbs.enqueue_many([Submission("t")], appears_late=True))
+    expect("told of what is said to appear late", len(q.notices()), 1)
+    past = q.value("select now() - interval '1 hour'")
+    q.enqueue(run_at=past)
+    expect("told of a time in the past", len(q.notices()), 1)
+    # All in one message to the server: no time passes by which it could be told from a single statement.
+    q.execute("begin; select pg_current_xact_id(); select faultline.enqueue('t'); select faultline.enqueue('t'); commit")
+    expect("told by a transaction that has written", len(q.notices()), 1)
+    q.begin()
+    q.execute("select pg_sleep(0.006)")
+    q.enqueue()
+    began = q.value("select transaction_timestamp()")
+    q.commit()
+    notice = the_one("notifications", q.notices())
+    shown = q.value("select to_json(%s::timestamptz)::text", began)
+    expect("told by a transaction that has lasted", shown in notice, True)

@@ -1,0 +1,111 @@
+"""Time and durability, on which every promise stands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline.proof.probes.leases import VERBS
+from faultline.proof.probes.probe import expect, probe
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Lease
+    from faultline.proof.sessions import Session, Sessions
+
+
+@probe("now", "clock")
+def no_session_can_move_the_databases_idea_of_time(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        lease = q.new_lease()
+        for setting in ("faultline.now", "faultline.clock"):
+            q.execute("select set_config(%s, '2100-01-01', true)", setting)
+        q.fence(lease)
+        expect("reaped", q.reap(), [])
+
+
+@probe("now")
+def time_goes_on_within_a_transaction(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    q.begin()
+    q.execute("select 1")
+    job_id = other.enqueue()
+    expect("claimed", [lease.job_id for lease in q.claim()], [job_id])
+
+
+@probe("now")
+def now_is_an_index_condition(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("set local enable_seqscan = off")
+        plan = q.value(
+            "explain (format json) select from faultline.open_jobs"
+            " where queue = 'q' and state = 'queued' and priority = 0 and next_run_at <= faultline.now()"
+        )
+        expect("looked up in the index", "next_run_at <= statement_timestamp()" in str(plan), True)
+
+
+_CALLS: dict[str, Callable[[Session, Lease], Any]] = {
+    **VERBS,
+    "enqueue": lambda q, _: q.enqueue(),
+    "claim": lambda q, _: q.claim_one(),
+    "fence": lambda q, lease: q.fence(lease),
+    "reap": lambda q, _: q.reap(),
+    "reconcile": lambda q, _: q.run(verbs.reconcile()),
+    "recover": lambda q, _: q.run(verbs.recover()),
+    "cancel": lambda q, lease: q.run(verbs.cancel(lease.job_id)),
+}
+#: Lost to a crash they are made again: a renewal by the next one, progress by the next one, a beat by the next one.
+_MAY_BE_LOST = {"renew", "progress"}
+
+
+@probe("durable")
+def what_was_acknowledged_is_durable_where_the_sessions_default_is_not(sessions: Sessions) -> None:
+    q = sessions.open()
+    for verb, call in _CALLS.items():
+        level = "off" if verb in _MAY_BE_LOST else "on"
+        expect(f"synchronous_commit after {verb}", _level_after(q, call), level)
+    for verb in ("renew", "progress", "step"):
+        level = _level_after(q, VERBS[verb], first=lambda q, lease: q.release(lease))
+        expect(f"synchronous_commit after a refused {verb}", level, "on")
+
+
+@probe("durable")
+def what_operators_and_refused_fences_leave_behind_is_durable(sessions: Sessions) -> None:
+    q = sessions.open()
+    retried = _level_after(
+        q, lambda q, lease: q.run(verbs.retry(lease.job_id)), first=lambda q, lease: q.fail(lease, then="fail")
+    )
+    expect("synchronous_commit after retry", retried, "on")
+    refused = _level_after(q, lambda q, lease: q.run(verbs.record_refusal(lease)), first=_expire)
+    expect("synchronous_commit after record_refusal", refused, "on")
+
+
+def _expire(q: Session, lease: Lease) -> None:
+    q.execute("update faultline.open_jobs set lease_expires_at = created_at where id = %s", lease.job_id)
+
+
+def _level_after(
+    q: Session, call: Callable[[Session, Lease], Any], *, first: Callable[[Session, Lease], Any] = lambda _, __: None
+) -> str:
+    with q.unsaved():
+        lease = q.new_lease()
+        q.enqueue()
+        first(q, lease)
+        q.execute("set local synchronous_commit = off")
+        call(q, lease)
+        return str(q.value("show synchronous_commit"))
+
+
+@probe("durable")
+def other_levels_are_left_alone_and_the_session_keeps_its_own(sessions: Sessions) -> None:
+    q = sessions.open()
+    for before, within in (("local", "local"), ("remote_apply", "remote_apply"), ("off", "on")):
+        q.execute("select set_config('synchronous_commit', %s, false)", before)
+        q.begin()
+        q.enqueue()
+        expect(f"with {before}", q.value("show synchronous_commit"), within)
+        q.commit()
+        expect("afterwards", q.value("show synchronous_commit"), before)

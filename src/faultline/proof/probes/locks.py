@@ -1,0 +1,319 @@
+"""Who waits for whom, who passes by, and what is believed after a wait. Each order of steps is made, never hoped for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from faultline.core.model import Settled, Submission
+from faultline.proof.probes.leases import BATCH_VERBS, SINGLE_VERBS
+from faultline.proof.probes.probe import expect, probe, reasons, refused
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from faultline.proof.sessions import Sessions
+
+
+@probe("fence", "record_refusal", "judge", "refuse")
+def a_stale_fence_raises_and_can_be_put_on_record(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    lost, expired, good = q.new_lease(), q.new_lease(lease_seconds=10), q.new_lease()
+    q.release(lost)
+    sessions.clock.advance(10)
+    q.fence(good)
+    expect("a good lease on record", (q.run(verbs.record_refusal(good)), q.journal(good.job_id)), (Settled(), []))
+    for stale, reason in ((lost, "lease_lost"), (expired, "lease_expired")):
+        with refused(q, "FL001", reason):
+            q.fence(stale)
+        expect("told", reasons(q.run(verbs.record_refusal(stale))), [reason])
+        expect("on record", q.refusals(stale.job_id), [("fence", reason)])
+
+
+@probe("fence", "record_refusal")
+def a_lease_that_another_holds_now_can_be_put_on_record(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        stale = q.new_lease()
+        q.release(stale)
+        q.claim_one(worker="second")
+        with refused(q, "FL001", "token_mismatch"):
+            q.fence(stale)
+        expect("told", reasons(q.run(verbs.record_refusal(stale))), ["token_mismatch"])
+
+
+@probe("fence")
+def an_effect_in_flight_keeps_everyone_away(sessions: Sessions) -> None:
+    q, worker, operator = sessions.open(), sessions.open(), sessions.open()
+    lease = q.new_lease()
+    worker.begin()
+    worker.fence(lease)
+    sessions.clock.advance(3600)
+    expect("jobs reaped under the fence", sessions.at_once(q, lambda s: s.reap()), [])
+    answer = operator.start(lambda s: s.run(verbs.cancel(lease.job_id)))
+    sessions.wait_until_blocked(operator, answer)
+    worker.rollback()
+    expect("the cancel that waited", answer.result().value, "cancelled")
+
+
+@probe("fence")
+def a_fence_that_waited_for_a_reaper_is_refused(sessions: Sessions) -> None:
+    q, reaper, worker = sessions.open(), sessions.open(), sessions.open()
+    lease = q.new_lease()
+    sessions.clock.advance(31)
+    reaper.begin()
+    expect("jobs reaped", len(reaper.reap()), 1)
+    answer = worker.start(lambda s: s.fence(lease))
+    sessions.wait_until_blocked(worker, answer)
+    reaper.commit()
+    with refused(q, "FL001", "lease_lost"):
+        answer.result()
+
+
+@probe("fence", "clock")
+def a_fence_that_waited_past_its_own_expiry_is_refused(sessions: Sessions) -> None:
+    """The lease runs out between the beginning of the fence's statement and the moment when it gets the lock."""
+    q, holder, worker = sessions.open(), sessions.open(), sessions.open()
+    lease = q.new_lease()
+    holder.begin()
+    holder.execute("select from faultline.open_jobs for update")
+    answer = worker.start(lambda s: s.fence(lease))
+    sessions.wait_until_blocked(worker, answer)
+    holder.execute("update faultline.open_jobs set lease_expires_at = clock_timestamp()")
+    holder.commit()
+    with refused(q, "FL001", "lease_expired"):
+        answer.result()
+
+
+@probe("step", "progress", "hold")
+def a_write_for_one_job_waits_for_the_reaper_and_is_then_refused(sessions: Sessions) -> None:
+    q, reaper, worker = sessions.open(), sessions.open(), sessions.open()
+    for verb, call in SINGLE_VERBS.items():
+        lease = q.new_lease()
+        sessions.clock.advance(31)
+        reaper.begin()
+        reaper.reap()
+        answer = worker.start(lambda s, call=call, lease=lease: call(s, lease))  # type: ignore[misc]
+        sessions.wait_until_blocked(worker, answer)
+        reaper.commit()
+        expect(verb, reasons(answer.result()), ["lease_lost"])
+
+
+@probe(*BATCH_VERBS, "refuse")
+def a_batch_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    for verb, call in BATCH_VERBS.items():
+        locked, free = q.new_lease(), q.new_lease()
+        holder.begin()
+        holder.fence(locked)
+        settled = sessions.at_once(q, lambda s, call=call, all_=(locked, free): call(s, *all_))  # type: ignore[misc]
+        expect(verb, (settled.stale, settled.busy), ([], [locked]))
+        expect("journal", q.refusals(locked.job_id), [])
+        holder.rollback()
+        expect(f"{verb} afterwards", call(q, locked), Settled())
+
+
+@probe(*BATCH_VERBS)
+def a_batch_that_meets_a_reaper_is_refused(sessions: Sessions) -> None:
+    q, reaper = sessions.open(), sessions.open()
+    for verb, call in BATCH_VERBS.items():
+        lease = q.new_lease()
+        sessions.clock.advance(31)
+        reaper.begin()
+        reaper.reap()
+        met = sessions.at_once(q, lambda s, call=call, lease=lease: call(s, lease))  # type: ignore[misc]
+        expect(f"{verb} beside a reaper", met, Settled(busy=[lease]))
+        reaper.commit()
+        expect(f"{verb} after it", reasons(call(q, lease)), ["lease_lost"])
+
+
+@probe("claim", "reap")
+def claimers_and_reapers_share_the_work(sessions: Sessions) -> None:
+    q, first, second = sessions.open(), sessions.open(), sessions.open()
+    q.run(verbs.enqueue_many([Submission("t")] * 10))
+    first.begin()
+    one = first.claim(6)
+    two = sessions.at_once(second, lambda s: s.claim(6))
+    first.commit()
+    expect("jobs of two claimers", (len(one), len(two), len({lease.job_id for lease in one + two})), (6, 4, 10))
+    sessions.clock.advance(31)
+    first.begin()
+    taken = first.reap(max_jobs=6)
+    expect("claimed while they are given back", sessions.at_once(q, lambda s: s.claim(6)), [])
+    rest = sessions.at_once(second, lambda s: s.reap())
+    first.commit()
+    found = (len(taken), len(rest), len({job.job_id for job in taken + rest}))
+    expect("jobs of two reapers", found, (6, 4, 10))
+
+
+@probe("cancel")
+def a_cancel_waits_for_a_completion_and_comes_too_late(sessions: Sessions) -> None:
+    q, worker, operator = sessions.open(), sessions.open(), sessions.open()
+    lease = q.new_lease()
+    worker.begin()
+    worker.complete(lease)
+    answer = operator.start(lambda s: s.run(verbs.cancel(lease.job_id)))
+    sessions.wait_until_blocked(operator, answer)
+    worker.commit()
+    with refused(q, "FL002", "has succeeded"):
+        answer.result()
+    expect("journal", q.events(lease.job_id), [])
+
+
+@probe("retry")
+def of_two_retries_one_comes_too_late(sessions: Sessions) -> None:
+    q, first, second = sessions.open(), sessions.open(), sessions.open()
+    lease = q.new_lease()
+    q.fail(lease, then="fail")
+    first.begin()
+    first.run(verbs.retry(lease.job_id))
+    answer = second.start(lambda s: s.run(verbs.retry(lease.job_id)))
+    sessions.wait_until_blocked(second, answer)
+    first.commit()
+    with refused(q, "FL002", "is queued"):
+        answer.result()
+    expect("journal", q.events(lease.job_id), ["attempt_failed", "retried"])
+
+
+# Recover
+
+
+@probe("recover")
+def recover_waits_for_a_fenced_transaction_and_does_not_deadlock_with_it(sessions: Sessions) -> None:
+    q, worker, operator = sessions.open(), sessions.open(), sessions.open()
+    lease = q.new_lease()
+    worker.begin()
+    worker.fence(lease)
+    answer = operator.start(lambda s: s.run(verbs.recover()))
+    sessions.wait_until_blocked(operator, answer)
+    expect("complete", worker.complete(lease), Settled())
+    worker.commit()
+    expect("what recover changed", answer.result()[1:], (0, 0))
+
+
+@probe("recover")
+def recover_lifts_what_is_enqueued_meanwhile(sessions: Sessions) -> None:
+    q, client, operator = sessions.open(), sessions.open(), sessions.open()
+    client.begin()
+    job_id = client.enqueue()
+    answer = operator.start(lambda s: s.run(verbs.recover(500)))
+    sessions.wait_until_blocked(operator, answer)
+    client.commit()
+    expect("what recover changed", answer.result(), (500, 1, 0))
+    expect("token", q.job(job_id).fencing_token, 500)
+
+
+# Prune and reconcile
+
+
+@probe("prune")
+def pruning_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    for key in ("a", "b"):
+        q.complete(q.new_lease(idempotency_key=key))
+        q.fail(q.new_lease(), then="fail")
+    sessions.clock.advance(1000)
+    for what, table in {"ledger": "ledger", "failed": "open_jobs", "journal": "journal", "keys": "keys"}.items():
+        holder.begin()
+        holder.execute(f"select from faultline.{table} limit 1 for update")
+        prune = verbs.prune(what, older_than_seconds=60)
+        expect(f"{what} pruned beside a lock", sessions.at_once(q, lambda s, p=prune: s.run(p)), 1)  # type: ignore[misc]
+        holder.rollback()
+
+
+@probe("reconcile")
+def reconciling_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    q.enqueue()
+    sessions.hand.execute(
+        "insert into faultline.ledger select id, 1, now(), now(), now(), 0, 1, 5, 'w', queue, task, null, args, null"
+        " from faultline.open_jobs"
+    )
+    holder.begin()
+    holder.execute("select from faultline.open_jobs for update")
+    expect("closed beside a lock", sessions.at_once(q, lambda s: s.run(verbs.reconcile())), [])
+
+
+# Enqueue
+
+
+@probe("place_known", "enqueue_many", "keys")
+def submissions_with_the_same_keys_in_opposite_order_do_not_deadlock(sessions: Sessions) -> None:
+    _opposite_orders(sessions, [Submission("t", idempotency_key=key) for key in "abc"])
+
+
+@probe("place_known", "enqueue_many")
+def submissions_with_the_same_ids_in_opposite_order_do_not_deadlock(sessions: Sessions) -> None:
+    _opposite_orders(sessions, [Submission("t", id=UUID(int=n)) for n in (1, 2, 3)])
+
+
+def _opposite_orders(sessions: Sessions, jobs: list[Submission]) -> None:
+    """Stopped in the middle, each would hold what the other wants next, if they took things in the order given."""
+    gate, one, two = sessions.open(), sessions.open(), sessions.open()
+    gate.begin()
+    gate.run(verbs.enqueue_many(jobs[1:2]))
+    first = one.start(lambda s: s.run(verbs.enqueue_many(jobs)))
+    sessions.wait_until_blocked(one, first)
+    second = two.start(lambda s: s.run(verbs.enqueue_many(jobs[::-1])))
+    sessions.wait_until_blocked(two, second)
+    gate.commit()
+    found = [[place.job_id for place in answer.result()] for answer in (first, second)]
+    expect("the jobs of the second", found[1][::-1], found[0])
+    expect("jobs", gate.value("select count(*) from faultline.jobs"), 3)
+
+
+@probe("place_known", "resolve_known", "keys")
+def who_loses_the_race_for_a_key_gets_the_winners_job(sessions: Sessions) -> None:
+    winner, loser = sessions.open(), sessions.open()
+    winner.begin()
+    first = winner.enqueue(idempotency_key="k")
+    second = loser.start(lambda s: s.enqueue(idempotency_key="k"))
+    sessions.wait_until_blocked(loser, second)
+    winner.commit()
+    expect("the loser's job", second.result(), first)
+    expect("jobs", winner.value("select count(*) from faultline.jobs"), 1)
+
+
+@probe("place_known", "withdraw_done")
+def a_submission_sent_again_while_its_job_completes_does_not_run_it_again(sessions: Sessions) -> None:
+    q, worker, client = sessions.open(), sessions.open(), sessions.open()
+    lease = q.new_lease(id=UUID(int=7), priority=0)
+    worker.begin()
+    worker.complete(lease)
+    again = client.start(lambda s: s.run(verbs.enqueue_many([Submission("t", id=lease.job_id)])))
+    sessions.wait_until_blocked(client, again)
+    worker.commit()
+    expect("new", again.result()[0].created, False)
+    expect("state", q.state(lease.job_id), "succeeded")
+    expect("invariants broken", q.broken_invariants(), [])
+
+
+@probe("resolve_known")
+def a_submission_that_meets_a_prune_is_sent_again(sessions: Sessions) -> None:
+    """Its first job is known, its second makes it wait; meanwhile the first is pruned. To answer "known" would lose it."""
+    q, gate, client = sessions.open(), sessions.open(), sessions.open()
+    q.fail(q.new_lease(id=UUID(int=1)), then="fail")
+    gate.begin()
+    gate.enqueue(id=UUID(int=2))
+    jobs = [Submission("t", id=UUID(int=n)) for n in (1, 2)]
+    answer = client.start(lambda s: s.run(verbs.enqueue_many(jobs)))
+    sessions.wait_until_blocked(client, answer)
+    expect("pruned", q.run(verbs.prune("failed", older_than_seconds=0)), 1)
+    gate.commit()
+    with refused(q, "40001", "pruned at this moment"):
+        answer.result()
+
+
+@probe("place_known")
+def an_id_is_refused_where_a_finished_job_could_not_be_seen(sessions: Sessions) -> None:
+    q, client = sessions.open(), sessions.open()
+    lease = q.new_lease(id=UUID(int=7))
+    for level in ("repeatable read", "serializable"):
+        client.begin(level)
+        client.execute("select from faultline.settings")
+        if level == "repeatable read":
+            q.complete(lease)
+        with refused(client, "FL005", "only in READ COMMITTED"):
+            client.enqueue(id=lease.job_id)
+        client.enqueue()
+        client.rollback()

@@ -1,0 +1,152 @@
+"""A verb costs the same in a session that began when the tables were empty. Counted in rows read, not in time."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import Submission
+from faultline.proof.probes.probe import PROBES, Probe, expect
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Lease
+    from faultline.proof.sessions import Session, Sessions
+
+#: So many rows come into every table once the session has made its plans,
+_BACKLOG = 1_000
+#: and so many of them a verb for one job may look at.
+_FEW = 100
+#: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
+_CALLS_BEFORE = 6
+
+
+def _stale(q: Session, lease: Lease) -> None:
+    q.release(lease, delays=[3600])
+    q.renew(lease)
+
+
+def _refused_fence(q: Session, lease: Lease) -> None:
+    q.execute("update faultline.open_jobs set lease_expires_at = created_at where id = %s", lease.job_id)
+    q.run(verbs.record_refusal(lease))
+
+
+#: Each call, and what else comes in beside waiting and running jobs.
+_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
+    "complete": (lambda q, lease: q.complete(lease), ()),
+    "a second complete": (lambda q, lease: (q.complete(lease), q.complete(lease)), ("ledger",)),
+    "renew": (lambda q, lease: q.renew(lease), ()),
+    "a refused renew": (_stale, ("ledger", "journal")),
+    "fail": (lambda q, lease: q.fail(lease, delay=3600), ()),
+    "release": (lambda q, lease: q.release(lease, delays=[3600]), ()),
+    "mark_started": (lambda q, lease: q.mark_started(lease), ()),
+    "fence": (lambda q, lease: q.fence(lease), ()),
+    "record_refusal": (_refused_fence, ()),
+    "step": (lambda q, lease: q.step(lease), ("steps",)),
+    "recall": (lambda q, lease: q.run(verbs.recall(lease, "s")), ("steps",)),
+    "progress": (lambda q, lease: q.progress(lease), ()),
+    "cancel": (lambda q, lease: q.run(verbs.cancel(lease.job_id)), ("ledger",)),
+    "retry": (lambda q, lease: (q.fail(lease, then="fail"), q.run(verbs.retry(lease.job_id))), ("ledger",)),
+    "resolve_known": (lambda q, lease: q.run(verbs.enqueue_many([Submission("t", id=lease.job_id)])), ("ledger", "keys")),
+    "withdraw_done": (lambda q, lease: (q.complete(lease), q.enqueue(id=lease.job_id)), ("ledger",)),
+    "reap": (lambda q, _: q.reap(), ()),
+    "claim": (lambda q, _: q.claim(3), ()),
+    "journal": (lambda q, lease: q.journal(lease.job_id), ("journal",)),
+}
+
+#: Rows for each table, straight into it, past guards and statistics.
+_JOBS = (
+    "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue,"
+    " task, args, state, {more}) select gen_random_uuid(), now(), now() + n * interval '1 microsecond', 30, 0, 5, true,"
+    " 'default', 't', '{{}}', {values} from generate_series(1, %s) n"
+)
+_ROWS_FOR = {
+    "waiting": _JOBS.format(more="finished_at", values="'queued', null"),
+    "failed": _JOBS.format(more="finished_at", values="'failed', now()"),
+    "running": _JOBS.format(
+        more="lease_owner, lease_expires_at, fencing_token, attempt",
+        values="'running', 'x/1', now() + interval '1 hour', 1, 1",
+    ),
+    "ledger": "insert into faultline.ledger select gen_random_uuid(), 1, now(), now(), now(), 0, 1, 5, 'w/1', 'default',"
+    " 't', null, '{}', null from generate_series(1, %s)",
+    "steps": "insert into faultline.steps select gen_random_uuid(), 's', 1, now(), null from generate_series(1, %s)",
+    "journal": "insert into faultline.journal (at, job_id, event) select now(), gen_random_uuid(), 'retried'"
+    " from generate_series(1, %s)",
+    "keys": "insert into faultline.keys select n::text, gen_random_uuid(), '', now() from generate_series(1, %s) n",
+}
+
+
+def _reads_few_rows(sessions: Sessions, *, name: str) -> None:
+    q, (call, more) = sessions.open(), _CALLS[name]
+    _begin_small(sessions, *more)
+    with q.unsaved():
+        for _ in range(_CALLS_BEFORE):
+            call(q, q.new_lease())
+    for what in ("waiting", "running", *more):
+        sessions.hand.execute(_ROWS_FOR[what], _BACKLOG)
+    with q.unsaved():
+        lease = q.new_lease()
+        before = _rows_read(q)
+        call(q, lease)
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"{name} read {read} rows beside a backlog of {_BACKLOG}")
+
+
+def _begin_small(sessions: Sessions, *tables: str) -> None:
+    """Tables as they are on the first day, with statistics that say so."""
+    named = ", ".join(f"faultline.{table}" for table in ("open_jobs", *tables))
+    sessions.hand.execute(f"truncate {named}")
+    sessions.hand.execute("select faultline.enqueue('t')")
+    sessions.hand.execute(f"vacuum analyze {named}")
+
+
+def _rows_read(q: Session) -> int:
+    """Rows and index entries of the protocol's tables that this session's transaction has read so far."""
+    return int(
+        q.value(
+            "select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) from pg_class"
+            " where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'i')"
+        )
+    )
+
+
+#: What can be pruned, its table, and the index that knows the age of whole ranges of pages, if it has one.
+_PRUNED = {
+    "ledger": ("ledger", "ledger_finished"),
+    "failed": ("open_jobs", None),
+    "journal": ("journal", "journal_at"),
+    "keys": ("keys", "keys_created"),
+}
+_ROWS = 12_000
+#: The newest pages of a table are not in such an index yet, so they are read.
+_LAST_RANGE = 6_000
+
+
+def _prunes_without_reading_all(sessions: Sessions, *, what: str) -> None:
+    q, (table, index) = sessions.open(), _PRUNED[what]
+    prune = verbs.prune(what, older_than_seconds=3600)
+    _begin_small(sessions, table)
+    for _ in range(_CALLS_BEFORE):
+        q.run(prune)
+    sessions.hand.execute(_ROWS_FOR[what], _ROWS)
+    if index is not None:
+        sessions.hand.execute("select brin_summarize_new_values(to_regclass(%s))", f"faultline.{index}")
+    with q.unsaved():
+        before = _rows_read(q)
+        expect("pruned", q.run(prune), 0)
+        read = _rows_read(q) - before
+    if read > _LAST_RANGE:
+        raise AssertionError(f"prune {what} read {read} rows, none of them old")
+
+
+PROBES.extend(
+    Probe(f"{name} reads few rows in a session older than the backlog", frozenset(("plan", name)), play)
+    for name, play in ((name, partial(_reads_few_rows, name=name)) for name in _CALLS)
+)
+PROBES.extend(
+    Probe(f"prune {what} does not read all that is young", frozenset(("plan", "prune", _PRUNED[what][0])), play)
+    for what, play in ((what, partial(_prunes_without_reading_all, what=what)) for what in _PRUNED)
+)

@@ -1,0 +1,258 @@
+"""Crashed work comes back: to its place, with the right number of attempts, whoever reaps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import Settled
+from faultline.proof.probes.probe import expect, probe, reasons, the_one
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from faultline.core.model import Lease
+    from faultline.proof.sessions import Session, Sessions
+
+
+def _reap_after(sessions: Sessions, seconds: float = 31) -> list[Any]:
+    sessions.clock.advance(seconds)
+    return sessions.open().reap()
+
+
+@probe("reap")
+def an_expired_lease_is_taken_back_and_keeps_its_place(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    lease = q.new_lease()
+    due = q.job(lease.job_id).next_run_at
+    reaped = the_one("reaped", _reap_after(sessions, 30))
+    found = (reaped.job_id, reaped.fencing_token, reaped.owner, reaped.state.value, reaped.reason)
+    expect("reaped", found, (lease.job_id, 1, lease.owner, "queued", "lease_expired"))
+    job = q.job(lease.job_id)
+    seen = (job.state.value, job.owner, job.lease_expires_at, job.fencing_token, job.attempt, job.reaps, job.next_run_at)
+    expect("the job", seen, ("queued", None, None, 1, 0, 1, due))
+    entry = the_one("journal", q.journal(lease.job_id))
+    expect("journal", (entry.event, entry.fencing_token, entry.owner), ("lease_reaped", 1, lease.owner))
+    expect("told", entry.detail, {"reason": "lease_expired", "state": "queued", "attempt": 0})
+    expect("a zombie's completion", reasons(q.complete(lease)), ["lease_lost"])
+
+
+@probe("reap")
+def live_leases_and_waiting_jobs_are_left_alone(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    q.new_lease()
+    q.enqueue()
+    q.fail(q.new_lease(), then="fail")
+    expect("reaped", _reap_after(sessions, 29.9), [])
+
+
+@probe("reap")
+def the_longest_expired_come_first_and_no_more_than_asked_for(sessions: Sessions) -> None:
+    q = sessions.open()
+    leases = [q.new_lease(lease_seconds=seconds) for seconds in (20, 10, 30)]
+    sessions.clock.advance(60)
+    expect("reaped", [job.job_id for job in q.reap(max_jobs=1)], [leases[1].job_id])
+    expect("reaped then", {job.job_id for job in q.reap(max_jobs=2)}, {leases[0].job_id, leases[2].job_id})
+
+
+@probe("reap", "wake_for")
+def reaped_jobs_wake_who_has_claimed_past_them(sessions: Sessions) -> None:
+    q = sessions.open()
+    back, ended = q.new_lease(priority=-2), q.new_lease(priority=-5, max_attempts=1)
+    q.mark_started(ended)
+    q.execute("listen faultline")
+    sessions.clock.advance(31)
+    q.reap()
+    notice = the_one("notifications", q.notices())
+    expect("told of the job that came back", '"priority" : -2' in notice, True)
+    expect("it", q.state(back.job_id), "queued")
+
+
+# Attempts
+
+
+@probe("reap")
+def an_attempt_counts_if_it_had_started_alone(sessions: Sessions) -> None:
+    q = sessions.open()
+    waiting, alone = q.new_lease(), q.new_lease()
+    q.mark_started(alone)
+    first, second = (_claimed_by(q, "crowd") for _ in range(2))
+    q.mark_started(first, second)
+    _reap_after(sessions)
+    counted = [q.job(lease.job_id).attempt for lease in (waiting, alone, first, second)]
+    expect("attempts counted", counted, [0, 1, 0, 0])
+
+
+def _claimed_by(q: Session, worker: str, **fields: Any) -> Lease:
+    q.enqueue(**{"priority": -100, **fields})
+    return q.claim_one(worker=worker)
+
+
+@probe("reap")
+def a_last_attempt_ends_the_job_if_it_had_started(sessions: Sessions) -> None:
+    q = sessions.open()
+    ended, waiting, early = q.new_lease(max_attempts=1), q.new_lease(max_attempts=1), q.new_lease(max_attempts=3)
+    q.fail(early, error="an error of its own")
+    early = _again(q, early)
+    q.mark_started(ended)
+    q.mark_started(early)
+    _reap_after(sessions)
+    job = q.job(ended.job_id)
+    expect(
+        "ended", (job.state.value, job.attempt, job.last_error), ("failed", 1, "the worker was lost during the last attempt")
+    )
+    expect("only prefetched", (q.state(waiting.job_id), q.job(waiting.job_id).attempt), ("queued", 0))
+    expect("not the last", (q.state(early.job_id), q.job(early.job_id).last_error), ("queued", "an error of its own"))
+
+
+def _again(q: Session, lease: Lease) -> Lease:
+    again = q.claim_one(worker="another")
+    expect("claimed again", again.job_id, lease.job_id)
+    return again
+
+
+@probe("reap", "mark_started")
+def a_job_can_be_reaped_for_ever(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    q.mark_started(lease)
+    q.execute("update faultline.open_jobs set reaps = 32767")
+    _reap_after(sessions)
+    expect("reaps", q.job(lease.job_id).reaps, 32767)
+
+
+@probe("reap", "mark_started")
+def a_job_that_only_waited_is_not_suspected_any_further(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    _reap_after(sessions)
+    _again(q, lease)
+    _reap_after(sessions)
+    expect("reaps of one that was never started", q.job(lease.job_id).reaps, 1)
+    q.mark_started(_again(q, lease))
+    _reap_after(sessions)
+    expect("reaps of one that was", q.job(lease.job_id).reaps, 2)
+
+
+# Dead workers
+
+
+def _long_lease(sessions: Sessions, worker: str = "w", *, watched: bool = True) -> tuple[Session, Lease]:
+    """A lease of an hour, of a worker that beats, on a server that has been up for a while."""
+    sessions.clock.set_since_start(60)
+    q = sessions.open()
+    q.beat(worker, watched=watched)
+    return q, _claimed_by(q, worker, lease_seconds=3600)
+
+
+def _lock(q: Session, worker: str = "w") -> None:
+    expect(f"{worker} takes its lock", q.value("select pg_try_advisory_lock(faultline.worker_lock(%s))", worker), True)
+
+
+@probe("dead_workers", "reap", "worker_lock", "beat")
+def a_dead_workers_jobs_come_back_and_only_they(sessions: Sessions) -> None:
+    q, lease = _long_lease(sessions)
+    alive, _ = _long_lease(sessions, "alive")
+    _lock(alive, "alive")
+    unknown = _claimed_by(q, "unknown", lease_seconds=4)
+    died = sessions.open()
+    _lock(died)
+    sessions.clock.advance(3.1)
+    expect("reaped while its session lives", q.reap(), [])
+    sessions.end(died)
+    expect("reaped by who leaves the dead alone", q.reap(notice_dead=False), [])
+    reaped = the_one("reaped", q.reap())
+    expect("reaped", (reaped.job_id, reaped.reason), (lease.job_id, "worker_lost"))
+    expect("the others' jobs", q.state(unknown.job_id), "running")
+    expect("on the list", q.value("select array_agg(id) from faultline.workers"), ["alive"])
+    told = q.execute("select owner, detail ->> 'host' from faultline.journal where event = 'worker_lost'")
+    expect("told", told, [("w", "h")])
+    expect("locks left behind", q.value("select count(*) from pg_locks where locktype = 'advisory' and pid = %s", q.pid), 0)
+    q.beat()
+    expect("back on the list", q.value("select array_agg(id order by id) from faultline.workers"), ["alive", "w"])
+    expect("its completion", reasons(q.complete(lease)), ["lease_lost"])
+
+
+@probe("dead_workers")
+def who_has_just_beaten_or_cannot_be_watched_is_not_dead(sessions: Sessions) -> None:
+    q, _ = _long_lease(sessions)
+    sessions.clock.advance(2.9)
+    expect("reaped after 2.9 s", q.reap(), [])
+    pooled, _ = _long_lease(sessions, "pooled", watched=False)
+    q.beat()
+    sessions.clock.advance(600)
+    q.beat()
+    expect("reaped behind a pooler", pooled.reap(), [])
+
+
+@probe("dead_workers")
+def who_reaps_on_his_own_session_does_not_bury_himself(sessions: Sessions) -> None:
+    q, _ = _long_lease(sessions)
+    _lock(q)
+    _, other = _long_lease(sessions, "other")
+    sessions.clock.advance(60)
+    expect("reaped", [job.job_id for job in q.reap()], [other.job_id])
+
+
+@probe("dead_workers")
+def two_reapers_do_not_both_bury_a_worker(sessions: Sessions) -> None:
+    q, lease = _long_lease(sessions)
+    second = sessions.open()
+    second.beat("idle")
+    sessions.clock.advance(60)
+    q.begin()
+    expect("reaped by one", [job.job_id for job in q.reap()], [lease.job_id])
+    expect("reaped by the other", sessions.at_once(second, lambda s: s.reap()), [])
+    q.commit()
+    expect("on the list", q.value("select count(*) from faultline.workers"), 0)
+
+
+@probe("dead_workers")
+def after_a_restart_everyone_is_given_time_to_come_back(sessions: Sessions) -> None:
+    for beaten_at, judged_at, is_judged in ((-5, 29, False), (-5, 31, True), (5, 29, True)):
+        sessions.clock.set_since_start(beaten_at)
+        q = sessions.open()
+        q.beat()
+        _claimed_by(q, "w", lease_seconds=3600)
+        sessions.clock.set_since_start(judged_at)
+        how = f"judged {judged_at} s after a restart, last beat at {beaten_at} s"
+        expect(how, bool(q.reap()), is_judged)
+        sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
+
+
+@probe("reap", "dead_workers")
+def a_dead_workers_job_that_is_locked_comes_back_later(sessions: Sessions) -> None:
+    """Killed inside a statement: its heartbeat's session is gone, the one with the lock on the row is not yet."""
+    q, lease = _long_lease(sessions)
+    lingering = sessions.open()
+    lingering.begin()
+    lingering.fence(lease)
+    sessions.clock.advance(60)
+    expect("reaped beside a lock", sessions.at_once(q, lambda s: s.reap()), [])
+    lingering.rollback()
+    expect("reaped then", [job.job_id for job in q.reap()], [lease.job_id])
+    expect("on the list", q.value("select count(*) from faultline.workers"), 0)
+
+
+@probe("beat", "leave")
+def a_worker_is_on_the_list_as_it_last_said(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    q.beat(watched=False)
+    sessions.clock.advance(5)
+    q.run(verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=["mail"], watched=True))
+    q.beat("other")
+    found = q.execute("select beat_at = faultline.now(), watched, queues, sleeping from faultline.workers where id = 'w'")
+    expect("on the list", found, [(True, True, ["mail"], ["mail"])])
+    q.run(verbs.leave("w"))
+    expect("left", q.value("select array_agg(id) from faultline.workers"), ["other"])
+
+
+@probe("mark_started", "reap")
+def the_mark_is_set_by_mark_started_alone(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        lease = q.new_lease()
+        expect("before", q.value("select started from faultline.open_jobs"), False)
+        expect("mark_started", q.mark_started(lease), Settled())
+        expect("after", q.value("select started from faultline.open_jobs"), True)

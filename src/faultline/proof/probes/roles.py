@@ -1,0 +1,142 @@
+"""What the roles may do, and what they may not even try."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.proof.probes.probe import expect, probe, refused
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from faultline.proof.sessions import Sessions
+
+_EVERYONE = {"now", "clock"}
+_CALLS = {
+    "faultline_producer": {"enqueue", "enqueue_many", "cancel"},
+    "faultline_worker": {
+        "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "fence",
+        "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile", "prune", "worker_lock",
+    },
+    "faultline_viewer": set(),
+    "faultline_operator": {"enqueue", "enqueue_many", "cancel", "retry", "reap", "reconcile", "recover", "prune"},
+}  # fmt: skip
+_READS = {"jobs", "migrations", "settings"}
+_READS_MORE = {"journal", "steps", "keys", "workers"}
+
+
+@probe("role")
+def roles_may_call_their_verbs_and_nothing_else(sessions: Sessions) -> None:
+    q = sessions.open()
+    for role, calls in _CALLS.items():
+        found = q.execute(
+            "select proname from pg_proc where pronamespace = 'faultline'::regnamespace"
+            " and has_function_privilege(%s, oid, 'execute')",
+            role,
+        )
+        expect(f"what {role} may call", sorted(name for (name,) in found), sorted(calls | _EVERYONE))
+        reads = _READS | (_READS_MORE if role in ("faultline_viewer", "faultline_operator") else set())
+        for privilege, tables in (
+            ("select", reads),
+            *((word, set()) for word in ("insert", "update", "delete", "truncate")),
+        ):
+            found = q.execute(
+                "select relname from pg_class where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'v')"
+                " and has_table_privilege(%s, oid, %s)",
+                role,
+                privilege,
+            )
+            expect(f"what {role} may {privilege}", sorted(name for (name,) in found), sorted(tables))
+
+
+@probe("role")
+def everyone_else_is_shut_out(sessions: Sessions) -> None:
+    q = sessions.open()
+    for privilege in ("usage", "create"):
+        entered = q.value("select has_schema_privilege('public', 'faultline', %s)", privilege)
+        expect(f"{privilege} of the schema by everyone", entered, False)
+    found = q.execute(
+        "select proname from pg_proc where pronamespace = 'faultline'::regnamespace"
+        " and has_function_privilege('public', oid, 'execute')"
+    )
+    expect("what everyone may call", found, [])
+    found = q.execute(
+        "select relname from pg_class where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'v')"
+        " and has_table_privilege('public', oid, 'select, insert, update, delete, truncate')"
+    )
+    expect("what everyone may touch", found, [])
+
+
+@probe("role")
+def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("set local role faultline_worker")
+        q.value("select faultline.enqueue('t')")
+        for _ in range(4):
+            q.enqueue(idempotency_key="k")
+            q.enqueue()
+        done, failed, released, kept = q.claim(4)
+        q.renew(kept)
+        q.mark_started(kept)
+        q.step(kept)
+        q.run(verbs.recall(kept, "s"))
+        q.progress(kept)
+        q.fence(kept)
+        q.run(verbs.record_refusal(kept))
+        q.complete(done)
+        q.complete(done, failed)
+        q.fail(failed)
+        q.fail(kept)
+        q.release(released)
+        q.beat(sleeping=["default"])
+        q.reap()
+        q.run(verbs.reconcile())
+        q.run(verbs.prune("ledger", older_than_seconds=60))
+        q.run(verbs.leave("w"))
+        with refused(q, "42501"):
+            q.run(verbs.retry(kept.job_id))
+
+
+@probe("role")
+def a_producer_an_operator_and_a_viewer_can_do_their_work(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("set local role faultline_producer")
+        job_id = q.enqueue(idempotency_key="k")
+        q.run(verbs.cancel(job_id))
+        q.execute("set local role faultline_operator")
+        q.run(verbs.retry(job_id))
+        q.run(verbs.recover())
+        q.execute("set local role faultline_viewer")
+        expect("what a viewer sees", q.state(job_id), "queued")
+        for table in _READS_MORE:
+            q.execute(f"select from faultline.{table}")
+        with refused(q, "42501"):
+            q.enqueue()
+
+
+@probe("role")
+def who_may_only_reap_cannot_take_live_leases(sessions: Sessions) -> None:
+    """Not with settings of its own, and not with objects of its own in the way of the functions' names."""
+    q = sessions.open()
+    with q.unsaved():
+        q.new_lease()
+        q.execute("create schema thief; grant all on schema thief to faultline_operator")
+        q.execute("set local role faultline_operator")
+        for name in ("statement_timestamp", "now", "clock_timestamp"):
+            q.execute(f"create function thief.{name}() returns timestamptz language sql return '2100-01-01'::timestamptz")
+        q.execute(
+            "create function thief.always(timestamptz, timestamptz) returns boolean language sql return true;"
+            "create operator thief.<= (leftarg = timestamptz, rightarg = timestamptz, function = thief.always)"
+        )
+        q.execute("set local search_path = thief, pg_catalog")
+        expect("reaped", q.reap(), [])
+
+
+@probe("role")
+def functions_that_lend_their_owners_rights_look_for_names_where_nobody_can_put_any(sessions: Sessions) -> None:
+    found = sessions.open().execute(
+        "select proname from pg_proc where pronamespace = 'faultline'::regnamespace and prosecdef"
+        " and coalesce('search_path=pg_catalog, pg_temp' <> all (proconfig), true)"
+    )
+    expect("without a search path of their own", found, [])

@@ -1,0 +1,119 @@
+"""Every guard has a mutant, every mutant takes out what it says, and what is taken out is noticed.
+
+The whole proof is `faultline prove`; here a few guards of each kind stand for all.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from faultline.cli.main import app as command_line
+from faultline.core.errors import ConfigError
+from faultline.proof import prove
+from faultline.proof.mutants import Cut, Disarmed, Mutant, ground, texts
+from faultline.proof.probes import PROBES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import Servers
+
+SAMPLE = [
+    "complete: compares the token",
+    "hold: locks the row",
+    "fence: asks for the time after the lock",
+    "claim: passes over locked rows",
+    "reap: blames nobody when several had started",
+    "place_known: takes keys in one order",
+    "enqueue_many: commits to the disk",
+    "reap: looks for names where nobody can put any",
+    "complete: plans anew, and by its indexes",
+    "clock: reads no setting",
+    "open_jobs: known_state",
+    "ledger: ledger_pkey",
+    "open_jobs: token_grows",
+    "journal: at is not null",
+    "refuse: is not for everyone to call",
+]
+PARTS = 4
+
+
+@pytest.fixture(scope="module")
+def template(servers: Servers) -> Iterator[str]:
+    with prove.template(servers.template("default")) as template_dsn:
+        yield template_dsn
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_probe_ends_as_promised_on_the_sound_protocol(template: str, part: int) -> None:
+    assert prove.play_sound(template, PROBES[part::PARTS]) is None
+
+
+@pytest.mark.parametrize("guard", SAMPLE)
+def test_a_guard_that_is_taken_out_is_missed(template: str, guard: str) -> None:
+    (mutant,) = [mutant for mutant in prove.known(template) if mutant.guard == guard]
+
+    proof = prove.probed(template, mutant)
+
+    assert proof is not None
+    assert proof.caught_by
+
+
+def test_every_mutant_has_a_name_of_its_own_and_is_understood_by_postgresql(template: str) -> None:
+    mutants = prove.known(template)
+
+    assert len({mutant.guard for mutant in mutants}) == len(mutants)
+    with psycopg.connect(template, autocommit=True) as connection:
+        for mutant in mutants:
+            with connection.transaction(force_rollback=True):
+                connection.execute(mutant.sql.encode())
+
+
+def test_every_constraint_and_trigger_and_every_function_has_a_mutant(template: str) -> None:
+    guards = {mutant.guard for mutant in prove.known(template)}
+    with psycopg.connect(template) as connection:
+        listed = connection.execute(
+            "select conrelid::regclass::text || ': ' || conname from pg_constraint"
+            " where connamespace = 'faultline'::regnamespace and contype <> 'n'"
+            " union all select tgrelid::regclass::text || ': ' || tgname from pg_trigger join pg_class c on c.oid = tgrelid"
+            " where c.relnamespace = 'faultline'::regnamespace and not tgisinternal"
+        ).fetchall()
+
+    assert {name.removeprefix("faultline.") for (name,) in listed} <= guards
+    assert {guard.split(": ")[0] for guard in guards} >= set(texts.functions())
+
+
+def test_what_is_no_guard_still_stands_in_the_texts() -> None:
+    assert set(ground.NO_GUARDS) <= {cut.name for cut, _ in texts.common()}
+
+
+@pytest.mark.parametrize("piece", ["a text that is not there", "faultline"])
+def test_a_mutant_whose_text_has_changed_is_named(piece: str) -> None:
+    with pytest.raises(Disarmed, match="complete: compares the colour"):
+        Cut("complete", "compares the colour", piece).mutant()
+
+
+def test_a_mutant_that_is_no_sql_is_not_taken_for_caught(template: str) -> None:
+    no_sql = Cut("complete", "compares the colour", "j.lease_owner = l.owner", "j.colour = l.owner").mutant()
+
+    with pytest.raises(Disarmed, match="compares the colour"):
+        prove.probed(template, no_sql)
+
+
+def test_an_unknown_guard_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="there are:\n  fence: locks the row"):
+        prove.named("tea", [Mutant("fence: locks the row", ("fence",), "")])
+
+
+def test_the_command_shows_who_noticed(dsn: str) -> None:
+    shown = CliRunner().invoke(command_line, ["prove", "--dsn", dsn, "--only", "HOLD: COMPARES", "--json"])
+
+    assert shown.exit_code == 0, shown.output
+    proofs = json.loads(shown.stdout)
+    assert [proof["guard"] for proof in proofs] == ["hold: compares the token", "hold: compares the owner"]
+    assert all(proof["caught_by"].startswith("probe: ") and proof["what"] for proof in proofs)
