@@ -47,7 +47,7 @@ class Cut:
     Only statements that commit are looked at: `commit`, and those outside a transaction.
     """
 
-    pattern: str
+    pattern: re.Pattern[str]
     moment: Moment
     #: Lose every packet from then on instead of closing the connection.
     silently: bool = False
@@ -96,7 +96,7 @@ class Proxy:
         """Arm one cut. It happens once."""
         if silently and sys.platform != "linux":
             raise CannotPlay("only Linux can make a connection half-open without special rights")
-        cut = Cut(pattern, moment, silently)
+        cut = Cut(re.compile(pattern), moment, silently)
         with self._changed:
             self._cuts.append(cut)
         return cut
@@ -115,7 +115,7 @@ class Proxy:
     def sees(self, statement: str) -> Cut | None:
         """Called for every committing statement of a client. Answers with the cut that it meets, if any."""
         with self._changed:
-            cut = next((cut for cut in self._cuts if re.search(cut.pattern, statement)), None)
+            cut = next((cut for cut in self._cuts if cut.pattern.search(statement)), None)
             if cut is not None:
                 self._cuts.remove(cut)
             if cut is None or cut.moment is Moment.AFTER_COMMITTED:
@@ -181,7 +181,7 @@ class _Wire:
 
     def _happen(self, cut: Cut) -> None:
         # Said before it is done: the client may be faster than we are.
-        self._proxy.tell("wire_cut", at_statement=cut.pattern, what=cut.what)
+        self._proxy.tell("wire_cut", at_statement=cut.pattern.pattern, what=cut.what)
         cut.happened.set()
         if cut.silently:
             _lose_all_packets(self._client)
