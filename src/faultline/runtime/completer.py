@@ -58,6 +58,8 @@ class Completer:
     def __init__(self, database: AsyncDatabase, settled: Callable[[Sequence[Hold]], None]) -> None:
         self._database = database
         self._settled = settled
+        #: Endings whose rows somebody has locked, to be sent again with the next batch.
+        self._aside = 0
         #: The last ending that was to be written was refused: somebody else has the job.
         self.refused_last = False
         self._kinds: dict[type[Ending], Batcher[Ending]] = {
@@ -74,8 +76,12 @@ class Completer:
         self._kinds[type(ending)].put(ending)
 
     async def flushed(self) -> None:
-        for batcher in self._kinds.values():
-            await batcher.flushed()
+        while True:
+            for batcher in self._kinds.values():
+                await batcher.flushed()
+            if not self._aside:
+                return
+            await asyncio.sleep(_BUSY_PAUSE)
 
     async def _send(self, endings: list[Ending]) -> None:
         pause = _PAUSE_MIN
@@ -94,9 +100,8 @@ class Completer:
                 await self._split(endings, error)
                 return
             else:
-                endings = self._after(endings, settled)
-                if endings:
-                    await asyncio.sleep(_BUSY_PAUSE)
+                self._put_aside(self._after(endings, settled))
+                return
 
     def _after(self, endings: list[Ending], settled: Settled) -> list[Ending]:
         """Report the refused ones, let go of all that is decided, and give back those whose rows somebody has locked."""
@@ -114,6 +119,17 @@ class Completer:
         busy: set[Lease] = set(settled.busy)
         self._settled([ending.hold for ending in endings if ending.hold.lease not in busy])
         return [ending for ending in endings if ending.hold.lease in busy]
+
+    def _put_aside(self, busy: list[Ending]) -> None:
+        """Whoever holds a job's row may do so for long: what ended meanwhile must not wait for that."""
+        if busy:
+            self._aside += len(busy)
+            asyncio.get_running_loop().call_later(_BUSY_PAUSE, self._put_back, busy)
+
+    def _put_back(self, busy: list[Ending]) -> None:
+        self._aside -= len(busy)
+        for ending in busy:
+            self.put(ending)
 
     def _tell(self, endings: list[Ending], settled: Settled) -> None:
         unwritten = {*settled.busy, *(refusal.lease for refusal in settled.stale)}

@@ -47,8 +47,7 @@ def lock_wait(stage: Stage) -> None:
             stage.wait_for_arrival("rows are locked")
             (waiting,) = (handle.id for handle in stage.app.enqueue_many([Submission("nothing")]))
             locked = _lock(somebody, finished, credited, waiting)
-        others = stage.app.enqueue_many([Submission("nothing", queue="others")] * OTHERS)
-        stage.worker("B", queues=["others=10"])
+        others = stage.app.enqueue_many([Submission("nothing")] * OTHERS)
         lapsed = "select bool_and(lease_expires_at < clock_timestamp()) from faultline.jobs where id = any(%s)"
         stage.wait_for(lambda: stage.value(lapsed, [finished, credited]) is True, "the leases have run out")
         stage.wait_for(lambda: worker.saw("lease_lost"), "the worker no longer trusts its leases")
