@@ -15,7 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError
 from faultline.core.model import Reason
 from faultline.store import queue
 from faultline.store.database import WorkerSession
@@ -63,7 +62,7 @@ class Heartbeat:
     def _leave(self) -> None:
         try:
             self._session.run(queue.leave(self._worker_id))
-        except FaultlineError as error:
+        except Exception as error:  # noqa: BLE001 - its row is noticed to be old
             events.emit("worker_leave_failed", worker=self._worker_id, error=str(error))
         self._session.close()
 
@@ -107,7 +106,7 @@ class Heartbeat:
         try:
             self._beat(now)
             self._renew(now)
-        except FaultlineError as error:
+        except Exception as error:  # noqa: BLE001 - a heart that stops for any of them loses every lease from then on
             self._failures += 1
             if self._failures == 1:
                 events.emit("heartbeat_failed", worker=self._worker_id, error=str(error))

@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError, OutcomeUnknown
+from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound
 from faultline.runtime.hold import Hold
 from faultline.store import queue
@@ -81,7 +81,7 @@ class Lane:
                 continue
             try:
                 leases = await self._claim(wanted)
-            except FaultlineError as error:
+            except Exception as error:  # noqa: BLE001 - whatever the server said, this queue is served on
                 events.emit("claim_failed", queue=self.name, error=str(error))
                 await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
                 pause = min(pause * 2, _PAUSE_MAX)
@@ -177,7 +177,7 @@ class Lane:
         while True:
             try:
                 leases = await self._database.run(queue.granted_to(owner))
-            except FaultlineError as error:
+            except Exception as error:  # noqa: BLE001
                 events.emit("claim_unanswered", queue=self.name, error=str(error))
                 await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
                 pause = min(pause * 2, _PAUSE_MAX)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError
 from faultline.core.model import Bound
 from faultline.store import jsontext
 from faultline.store.database import is_direct, translated
@@ -49,7 +48,7 @@ class Notifier:
                     if not await self._listen():
                         return
                 pause = _PAUSE_MIN
-            except (FaultlineError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it was, listen again
                 events.emit("listener_lost", error=str(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError
 from faultline.store import queue
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class Upkeep:
             if now >= self._reconciled_at + RECONCILE_SECONDS:
                 self._reconciled_at = now
                 await self.reconcile()
-        except FaultlineError as error:
+        except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again
             events.emit("upkeep_failed", error=str(error))
 
     async def reap(self) -> None:

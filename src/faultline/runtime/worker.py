@@ -12,7 +12,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
-from faultline.core.errors import ConfigError, FaultlineError
+from faultline.core.errors import ConfigError
 from faultline.runtime.batcher import Batcher
 from faultline.runtime.completer import Completer, Released
 from faultline.runtime.executor import Executor
@@ -150,7 +150,7 @@ class Worker:
         try:
             settled = await self._database.run(queue.mark_started([hold.lease for hold, _ in asked]))
             refused = {refusal.lease for refusal in settled.stale} | set(settled.busy)
-        except FaultlineError as error:
+        except Exception as error:  # noqa: BLE001 - somebody waits for the answer, whatever happened
             # Not on record, so not to be run: the lease runs out and the attempt is given back.
             events.emit("mark_failed", error=str(error))
             refused = {hold.lease for hold, _ in asked}

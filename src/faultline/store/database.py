@@ -429,8 +429,9 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
             return errors.DatabaseUnavailable(
                 f"no connection to {dsn} within {CONNECT_SECONDS:g} s; nothing was sent: {message}"
             )
-        case psycopg.OperationalError() if error.sqlstate is None or error.sqlstate.startswith(
-            ("08", "28", "3D", "53", "57P")
+        # Read-only: a standby that was reached before it is promoted.
+        case psycopg.OperationalError() | psycopg.errors.ReadOnlySqlTransaction() if (
+            error.sqlstate is None or error.sqlstate.startswith(("08", "25006", "28", "3D", "53", "57P"))
         ):
             return errors.DatabaseUnavailable(f"cannot use {dsn or 'the database'}: {message}")
         case psycopg.ProgrammingError() if error.sqlstate is None:

@@ -76,6 +76,28 @@ def failover(stage: Stage) -> None:
     stage.expect_sound()
 
 
+def standby_first(stage: Stage) -> None:
+    primary = stage.keep(Postgres(stage.folder / "primary", settings=_SETTINGS))
+    standby = stage.keep(Postgres(stage.folder / "standby", copy_of=primary.dsn, settings=_SETTINGS))
+    stage.move_to(primary.dsn)
+    stage.app.enqueue_many([Submission("nothing")] * SUBMITTED)
+    written = stage.value("select pg_current_wal_insert_lsn()::text")
+    replayed = "select replay_lsn >= %s::pg_lsn from pg_stat_replication"
+    stage.wait_for(lambda: bool(stage.value(replayed, written)), "the standby has the jobs")
+    primary.kill()
+    worker = stage.worker("A", dsn=standby.dsn)
+    refused = ("claim_failed", "heartbeat_failed")
+    stage.wait_for(lambda: all(worker.saw(event) for event in refused), "the worker has met a server without writes")
+    stage.verdict.took_effect("a server that accepts no writes")
+    standby.promote()
+    stage.note("promoted", standby="standby")
+    stage.move_to(standby.dsn)
+    stage.wait_for(lambda: stage.app.database.run(views.is_drained("default")), "the worker goes on by itself")
+    stage.wait_for(lambda: stage.workers() == 1, "its heart beats again")
+    stage.verdict.expect("jobs in the ledger", stage.app.database.run(views.counts())["succeeded"], SUBMITTED)
+    stage.expect_sound()
+
+
 def _start(stage: Stage) -> Servers:
     primary = stage.keep(Postgres(stage.folder / "primary", settings=_SETTINGS))
     stage.move_to(primary.dsn)
@@ -176,4 +198,5 @@ DRILLS = (
         "the primary dies under load, and a synchronous or a lagging standby takes over",
         failover,
     ),
+    Drill("standby-first", "workers reach a standby before it is promoted", standby_first),
 )
