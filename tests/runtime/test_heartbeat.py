@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from faultline.runtime.hold import Hold
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.driver import Driver
+    from tests.driver import Driver, Sessions
 
 NOWHERE = "postgresql://127.0.0.1:1/nothing?connect_timeout=1"
 LEASE_SECONDS = 30.0
@@ -33,7 +34,7 @@ class Time:
 class ByHand:
     """A pulse that beats when the test says so."""
 
-    def __init__(self, tick: Callable[[], float]) -> None:
+    def __init__(self, tick: Callable[[], float], _: Callable[[], None]) -> None:
         self.tick = tick
         self.woken = 0
 
@@ -127,6 +128,29 @@ def test_what_cannot_be_renewed_in_time_is_let_go_and_never_earlier(queue: Drive
     assert hold.lost == "lease_expired"
 
 
+def test_a_lease_is_let_go_in_time_while_a_beat_hangs(dsn: str, queue: Driver, sessions: Sessions) -> None:
+    queue.enqueue(lease_seconds=1)
+    lease = queue.claim_one()
+    blocker = sessions.open()
+    blocker.begin()
+    blocker.connection.execute("lock table faultline.workers in access exclusive mode")  # a beat waits for it, 10 s at most
+
+    async def story() -> float:
+        beating = Heartbeat(dsn, "w", ["default"], Host())
+        hold = Hold(lease, monotonic())
+        beating.keep([hold])
+        begun = monotonic()
+        beating.start()
+        while hold.lost is None:
+            await asyncio.sleep(0.01)
+        took = monotonic() - begun
+        blocker.rollback()
+        await beating.stop()
+        return took
+
+    assert 0.9 < asyncio.run(story()) < 5
+
+
 def test_a_lease_under_its_own_transaction_is_kept(queue: Driver, time: Time) -> None:
     cut_off = heartbeat_on(NOWHERE, time)
     hold = hold_of(queue, time)
@@ -202,7 +226,7 @@ def test_the_thread_beats_again_when_it_is_woken_and_ends_when_it_is_stopped() -
             loop.call_soon_threadsafe(ticks.put_nowait, None)
             return 3600.0
 
-        thread = Thread(tick)
+        thread = Thread(tick, lambda: None)
         thread.start()
         await asyncio.wait_for(ticks.get(), 10)
         thread.wake()

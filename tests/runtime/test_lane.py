@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import asyncio
+import random
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from faultline.core.model import Lease
-from faultline.runtime.lane import Company
+from faultline.core.faults import Faults
+from faultline.core.host import Host
+from faultline.core.model import Bound, Lease
+from faultline.runtime.lane import Company, Lane
+from faultline.store.database import AsyncDatabase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.driver import Driver
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -61,3 +72,43 @@ def test_it_waits_for_the_marked_ones_that_run_and_no_new_ones_pass_it() -> None
 
     company.leave(running)
     assert company.admits(suspect, 64, 0)
+
+
+class InFlight(Faults):
+    """Does something when the server has committed a claim and its answer is not read yet."""
+
+    wanted = True
+
+    def __init__(self) -> None:
+        self.then: Callable[[], None] = lambda: None
+
+    def reach(self, point: str) -> None:
+        if point == "after_claim_committed":
+            self.then()
+
+
+def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answer(dsn: str, queue: Driver) -> None:
+    job = queue.job(queue.enqueue())
+    assert job.next_run_at is not None
+    early = job.next_run_at - timedelta(hours=1)
+
+    async def story() -> list[Bound]:
+        faults = InFlight()
+        database = AsyncDatabase(dsn, host=Host(faults=faults))
+        lane = Lane(
+            "default",
+            1,
+            database=database,
+            owner=lambda: "w/1",
+            took=lambda _: None,
+            start=lambda _, __: None,
+            rests=lambda _, __: None,
+            company=Company(),
+            chance=random.Random(1),
+        )
+        faults.then = lambda: lane.hint(Bound(0, early))
+        assert len(await lane._claim(1)) == 1  # noqa: SLF001 - one claim, without the loop around it
+        await database.close()
+        return [Bound(priority, run_at) for priority, run_at in lane._bounds.items()]  # noqa: SLF001
+
+    assert asyncio.run(story()) == [Bound(0, early)]

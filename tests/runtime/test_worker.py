@@ -270,3 +270,15 @@ def test_what_was_claimed_later_but_is_more_urgent_runs_first(app: Faultline, qu
 
     asyncio.run(story())
     assert order == ["slow", "urgent", "later"]
+
+
+def test_a_lease_shorter_than_a_beat_is_kept(app: Faultline, queue: Driver) -> None:
+    @app.task(lease=0.6)
+    async def slow() -> None:
+        await asyncio.sleep(1.5)
+
+    handle = slow.enqueue()
+    results(app, [handle])
+
+    assert queue.job(handle.id).fencing_token == 1
+    assert queue.journal(handle.id) == []

@@ -264,3 +264,17 @@ def test_statements_of_one_submission_take_effect_together_or_not_at_all(databas
 
     with database.connect() as connection:
         assert connection.execute("select count(*) from faultline.jobs").fetchone() == (0,)
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(dsn: str) -> None:
+    slow: queue.Statement[None] = queue.Statement("slow", "select pg_sleep(60)", (), lambda _: None)
+
+    async def ask() -> None:
+        database = AsyncDatabase(dsn, answer_seconds=0.2)
+        try:
+            await database.run(slow)
+        finally:
+            await database.close()
+
+    with pytest.raises(errors.OutcomeUnknown, match="may or may not have happened"):
+        asyncio.run(asyncio.wait_for(ask(), 20))

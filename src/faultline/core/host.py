@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class Pulse(Protocol):
-    """Calls `tick` again and again, each time after the seconds that it answered with, or earlier when woken."""
+    """Calls `tick` again and again, each time after the seconds that it answered with, or earlier when woken.
+
+    Calls `watch` twice a second, also while `tick` hangs.
+    """
 
     def start(self) -> None: ...
 
@@ -40,4 +43,4 @@ class Host:
     connect: Callable[..., Any] | None = None
     aconnect: Callable[..., Awaitable[Any]] | None = None
     #: What the heartbeat runs in. None: a thread.
-    pulse: Callable[[Callable[[], float]], Pulse] | None = None
+    pulse: Callable[[Callable[[], float], Callable[[], None]], Pulse] | None = None

@@ -12,6 +12,7 @@ import socket
 import threading
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from typing import TYPE_CHECKING
 
 from faultline.core import events
@@ -20,13 +21,14 @@ from faultline.store import queue
 from faultline.store.database import WorkerSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from faultline.core.host import Host
     from faultline.core.model import Lease
     from faultline.runtime.hold import Hold
 
 BEAT_SECONDS = 1.0
+_WATCH_SECONDS = 0.5
 _BATCH_MAX = 1000
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 2.0
 
@@ -50,7 +52,7 @@ class Heartbeat:
         self._sleeping: frozenset[str] = frozenset()
         self._beat_at = -1e9
         self._failures = 0
-        self._pulse = (host.pulse or Thread)(self.tick)
+        self._pulse = (host.pulse or Thread)(self.tick, self.watch)
 
     def start(self) -> None:
         self._pulse.start()
@@ -66,9 +68,12 @@ class Heartbeat:
             events.emit("worker_leave_failed", worker=self._worker_id, error=str(error))
         self._session.close()
 
-    def keep(self, holds: Iterable[Hold]) -> None:
+    def keep(self, holds: Sequence[Hold]) -> None:
         with self._changed:
             self._holds.update({hold.lease: hold for hold in holds})
+        if min([hold.lease.lease_seconds for hold in holds], default=inf) < 3 * BEAT_SECONDS:
+            # To be renewed before the next beat.
+            self._pulse.wake()
 
     def drop(self, holds: Iterable[Hold]) -> None:
         with self._changed:
@@ -99,6 +104,11 @@ class Heartbeat:
         """The advisory lock is held, so others may notice this worker's death; so may this one notice theirs."""
         return self._session.locked
 
+    def watch(self) -> None:
+        """Let go in time also while a beat hangs, on a wire whose other end says nothing; and cut that wire."""
+        if self._let_go(self._monotonic()):
+            self._session.interrupt()
+
     def tick(self) -> float:
         """Do what is due. Answers with the seconds until something will be."""
         now = self._monotonic()
@@ -122,11 +132,12 @@ class Heartbeat:
         with self._changed:
             return max(0.01, min([hold.trusted_until - now for hold in self._holds.values()], default=BEAT_SECONDS))
 
-    def _let_go(self, now: float) -> None:
+    def _let_go(self, now: float) -> bool:
         with self._changed:
             expired = [hold for hold in self._holds.values() if now >= hold.trusted_until and not hold.in_transaction]
         for hold in expired:
             self._lost(hold, Reason.LEASE_EXPIRED)
+        return bool(expired)
 
     def _beat(self, now: float) -> None:
         with self._changed:
@@ -175,16 +186,20 @@ class Heartbeat:
 
 
 class Thread:
-    """A pulse in a thread of its own, which a busy event loop does not starve."""
+    """A pulse in a thread of its own, which a busy event loop does not starve; and a second one that watches over it."""
 
-    def __init__(self, tick: Callable[[], float]) -> None:
+    def __init__(self, tick: Callable[[], float], watch: Callable[[], None]) -> None:
         self._tick = tick
+        self._watch = watch
         self._changed = threading.Condition()
         self._stopping = self._woken = False
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="faultline-heartbeat", daemon=True)
+        self._watcher = threading.Thread(target=self._watch_over, name="faultline-watch", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        self._watcher.start()
 
     def wake(self) -> None:
         with self._changed:
@@ -193,9 +208,14 @@ class Thread:
 
     async def stop(self, last: Callable[[], None]) -> None:
         self._stopping = True
+        self._stopped.set()
         self.wake()
         await asyncio.to_thread(self._thread.join)
         await asyncio.to_thread(last)
+
+    def _watch_over(self) -> None:
+        while not self._stopped.wait(_WATCH_SECONDS):
+            self._watch()
 
     def _run(self) -> None:
         while not self._stopping:

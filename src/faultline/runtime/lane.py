@@ -64,6 +64,8 @@ class Lane:
         self._room = asyncio.Event()
         self._hint = asyncio.Event()
         self._bounds: dict[int, datetime] = {}
+        #: Those that came while a claim was on its way: its answer must not undo them.
+        self._hints: list[Bound | None] = []
         self._reset_at = 0.0
         self._poll_seconds = POLL_SECONDS_MIN
         self._rate = Rate()
@@ -129,13 +131,17 @@ class Lane:
 
     def hint(self, lowest: Bound | None) -> None:
         """There may be work from this place on; from anywhere, without one."""
+        self._hints.append(lowest)
+        self._lower(lowest)
+        self._hint.set()
+
+    def _lower(self, lowest: Bound | None) -> None:
         if lowest is None:
             self._bounds.clear()
         else:
             for priority, run_at in self._bounds.items():
                 if priority >= lowest.priority and lowest.run_at < run_at:
                     self._bounds[priority] = lowest.run_at
-        self._hint.set()
 
     def give_back(self) -> list[Hold]:
         """Take out what has not been started."""
@@ -148,6 +154,7 @@ class Lane:
         reset = asked_at >= self._reset_at
         bounds = [] if reset else [Bound(priority, run_at) for priority, run_at in self._bounds.items()]
         owner = self._owner()
+        self._hints.clear()
         try:
             leases = await self._database.run(queue.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds))
         except OutcomeUnknown:
@@ -157,6 +164,8 @@ class Lane:
             self._reset_at = loop.time() + max(_RESET_SECONDS_MIN, _RESET_SHARE * (loop.time() - asked_at))
         for lease in leases:
             self._bounds[lease.priority] = lease.next_run_at
+        for hint in self._hints:
+            self._lower(hint)
         if leases:
             self.put([Hold(lease, asked_at) for lease in leases])
         return leases

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from faultline.runtime.hold import Hold
 
 _SETTLED_IN_SECONDS = 3.0
+#: Longer than any statement of a worker takes: locks are waited for 10 s at most.
+_ANSWER_SECONDS = 30.0
 
 
 class Worker:
@@ -61,7 +63,9 @@ class Worker:
         self._idle = asyncio.Event()
         self._connected_since: float | None = None
         self._services: list[asyncio.Task[None]] = []
-        self._database = AsyncDatabase(app.dsn, connections_max=len(queues) + 8, for_worker=True, host=host)
+        self._database = AsyncDatabase(
+            app.dsn, connections_max=len(queues) + 8, for_worker=True, answer_seconds=_ANSWER_SECONDS, host=host
+        )
         self._threads = Threads()
         self._heartbeat = Heartbeat(app.dsn, self.id, queues, host)
         self._completer = Completer(self._database, self._settled)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import socket
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -137,8 +139,18 @@ class Database:
 class AsyncDatabase:
     """An async client of one database. Each event loop gets a pool of its own, since a pool belongs to its loop."""
 
-    def __init__(self, dsn: str, *, connections_max: int = 10, for_worker: bool = False, host: Host | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        connections_max: int = 10,
+        for_worker: bool = False,
+        answer_seconds: float | None = None,
+        host: Host | None = None,
+    ) -> None:
         self.dsn = dsn
+        #: How long an answer is waited for. A pooler that is frozen in the middle would otherwise be waited for for ever.
+        self._answer_seconds = answer_seconds
         self.host = host or Host()
         self._connections_max = connections_max
         self._for_worker = for_worker
@@ -170,7 +182,13 @@ class AsyncDatabase:
 
     async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
         with wire(self.host.faults, statement.name, connection):
-            return await (await connection.execute(statement.sql.encode(), params, binary=statement.binary)).fetchall()
+            try:
+                async with asyncio.timeout(self._answer_seconds):
+                    cursor = await connection.execute(statement.sql.encode(), params, binary=statement.binary)
+                    return await cursor.fetchall()
+            except TimeoutError as error:
+                await connection.close()
+                raise psycopg.OperationalError(f"no answer within {self._answer_seconds:g} s") from error
 
     async def connect(self) -> psycopg.AsyncConnection:
         with translated(self.dsn):
@@ -258,6 +276,14 @@ class WorkerSession:
             return statement.read(rows)
 
         return self._run(connection, send)
+
+    def interrupt(self) -> None:
+        """Cut the wire from another thread: a call that hangs on it ends with an error, and a fresh one is opened."""
+        connection = self._connection
+        with contextlib.suppress(psycopg.Error, OSError, ValueError):
+            if connection is not None and not connection.closed:
+                with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+                    wire.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         connection, self._connection, self.locked = self._connection, None, False

@@ -27,7 +27,7 @@ Life = Callable[[Faultline], Coroutine[Any, Any, None]]
 class Beating:
     """A pulse in a task: it beats at the instant it is due."""
 
-    def __init__(self, tick: Callable[[], float]) -> None:
+    def __init__(self, tick: Callable[[], float], _: Callable[[], None]) -> None:
         self._tick = tick
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
