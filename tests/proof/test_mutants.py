@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
 from faultline.cli.main import app as command_line
@@ -45,7 +46,8 @@ PARTS = 4
 
 @pytest.fixture(scope="module")
 def template(servers: Servers) -> Iterator[str]:
-    with prove.template(servers.template("default")) as template_dsn:
+    # Not by way of the tests' own template: nobody may be connected to that while it is cloned.
+    with prove.template(make_conninfo(servers.template("default"), dbname="postgres")) as template_dsn:
         yield template_dsn
 
 

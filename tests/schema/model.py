@@ -281,6 +281,7 @@ class Model:
             self.journal["recovered", job.id, job.token, job.owner] += 1
         for job in running:
             job.leave(QUEUED, counts=False)
+        self.token_floor = max(self.token_floor, floor)
         return floor, len(lifted), len(running)
 
     def prune(self, what: str, older_than: timedelta) -> int:

@@ -137,6 +137,19 @@ def test_recover_chooses_a_floor_far_above_anything_known(queue: Driver) -> None
     assert (floor, lifted, requeued) == (1_000_001, 1, 0)
 
 
+def test_a_job_that_was_lost_and_is_sent_again_starts_above_the_floor(queue: Driver) -> None:
+    job_id = queue.enqueue()
+    assert queue.claim_one().fencing_token == 1
+    with queue.connection.transaction():
+        queue.connection.execute("set local session_replication_role = replica")
+        queue.connection.execute("delete from faultline.open_jobs")  # as a failover that lost it
+
+    queue.run(verbs.recover(500))
+    queue.enqueue(id=job_id)
+
+    assert queue.claim_one().fencing_token == 501
+
+
 def test_recover_never_lowers_a_token(queue: Driver) -> None:
     waiting, running = queue.enqueue(), queue.enqueue(priority=-1)
     queue.run(verbs.recover(1000))

@@ -101,8 +101,8 @@ class History:
     @classmethod
     @contextmanager
     def to(cls, path: Path) -> Iterator[Self]:
-        """Write to a file. Unbuffered: what was written survives the death of the process."""
-        with path.open("ab", buffering=0) as file:
+        """Write to a new file. Unbuffered: what was written survives the death of the process."""
+        with path.open("xb", buffering=0) as file:
             yield cls(file)
 
     @classmethod

@@ -198,6 +198,8 @@ _END = [
 _RECOVER = [
     Cut("recover", "wants a floor that is no pit", "not between 0 and 4000000000000000000", "> 4000000000000000000"),
     Cut("recover", "wants room above the floor", "not between 0 and 4000000000000000000", "< 0"),
+    Cut("recover", "lifts what is sent again", "token_floor = chosen", "token_floor = s.token_floor"),
+    Cut("recover", "never lowers that floor", "where s.token_floor < chosen", "where true"),
     Cut("recover", "locks the table", "  lock table faultline.open_jobs in exclusive mode;\n"),
     Cut("recover", "keeps row locks out", "in exclusive mode", "in share row exclusive mode"),
     Cut("recover", "chooses a floor above all that is known", "coalesce(max(j.fencing_token), 0) + 1000000", "1"),

@@ -104,6 +104,8 @@ def recover_voids_every_lease_and_lifts_every_token(sessions: Sessions) -> None:
         expect("an old lease", reasons(q.complete(held)), ["token_mismatch"])
         again = q.claim_one()
         expect("the next lease", (again.job_id, again.fencing_token, again.attempt), (ids[0], 501, 1))
+        q.run(verbs.recover(400))
+        expect("the floor of jobs that are sent again", q.value("select token_floor from faultline.settings"), 500)
 
 
 @probe("recover")

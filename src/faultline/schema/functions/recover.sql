@@ -26,6 +26,8 @@ begin
     recover.floor,
     (select coalesce(max(j.fencing_token), 0) + 1000000 from faultline.open_jobs j)
   );
+  -- A job that was lost and is sent again by its id starts above it too: its old token may be known outside.
+  update faultline.settings s set token_floor = chosen where s.token_floor < chosen;
   return query
     with before as materialized (
       select j.id, j.state, j.fencing_token, j.lease_owner from faultline.open_jobs j
