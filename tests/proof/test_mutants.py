@@ -46,8 +46,8 @@ PARTS = 4
 
 @pytest.fixture(scope="module")
 def template(servers: Servers) -> Iterator[str]:
-    # Not by way of the tests' own template: nobody may be connected to that while it is cloned.
-    with prove.template(make_conninfo(servers.template("default"), dbname="postgres")) as template_dsn:
+    server_dsn = make_conninfo(servers.template("default"), dbname="postgres")
+    with prove.template(server_dsn) as template_dsn:
         yield template_dsn
 
 
@@ -91,7 +91,7 @@ def test_every_constraint_and_trigger_and_every_function_has_a_mutant(template: 
 
 
 def test_what_is_no_guard_still_stands_in_the_texts() -> None:
-    assert set(ground.NO_GUARDS) <= {cut.name for cut, _ in texts.common()}
+    assert ground.NO_GUARDS.keys() | ground.NO_GUARDS_BEFORE_18.keys() <= {cut.name for cut, _ in texts.common()}
 
 
 @pytest.mark.parametrize("piece", ["a text that is not there", "faultline"])
@@ -113,7 +113,7 @@ def test_an_unknown_guard_is_answered_with_the_known_ones() -> None:
 
 
 def test_the_command_shows_who_noticed(dsn: str) -> None:
-    shown = CliRunner().invoke(command_line, ["prove", "--dsn", dsn, "--only", "HOLD: COMPARES", "--json"])
+    shown = CliRunner().invoke(command_line, ["prove", "--dsn", dsn, "--only", "HOLD: COMPARES THE", "--json"])
 
     assert shown.exit_code == 0, shown.output
     proofs = json.loads(shown.stdout)

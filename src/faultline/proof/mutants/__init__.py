@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Cut", "Disarmed", "Mutant", "every"]
 
-_WITH_UUIDV7 = 180000
+_POSTGRESQL_18 = 180000
 
 
 def every(connection: psycopg.Connection) -> list[Mutant]:
     """All mutants for this server. The database must be freshly migrated."""
-    version = connection.info.server_version
-    found = [cut.mutant(about) for cut, about in texts.common() if cut.name not in ground.NO_GUARDS]
+    modern = connection.info.server_version >= _POSTGRESQL_18
+    none = ground.NO_GUARDS if modern else ground.NO_GUARDS | ground.NO_GUARDS_BEFORE_18
+    found = [cut.mutant(about) for cut, about in texts.common() if cut.name not in none]
     found += [cut.mutant() for cut in (*leases.CUTS, *queues.CUTS, *upkeep.CUTS, *ground.CUTS)]
-    found += [cut.mutant() for cut in (queues.SINCE_18 if version >= _WITH_UUIDV7 else queues.BEFORE_18)]
-    found += catalogue.taken_out(connection)
+    found += [cut.mutant() for cut in (queues.SINCE_18 if modern else queues.BEFORE_18)]
+    found += [*ground.TABLES, *catalogue.taken_out(connection)]
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faultline.proof.mutants.texts import Cut
+from faultline.proof.mutants.texts import Cut, Mutant
 
 _TIME = [
     Cut(
@@ -69,8 +69,17 @@ _VIEW = [
 
 CUTS = [*_TIME, *_TRIGGERS, *_VIEW]
 
+#: A key on (job, token) looks like a fence and allows one entry for each attempt.
+TABLES = [
+    Mutant(
+        "ledger: is keyed by the job, not by the attempt",
+        ("table", "ledger"),
+        "alter table faultline.ledger drop constraint ledger_pkey, add unique (job_id, fencing_token)",
+    )
+]
+
 #: Found in the texts, but taking it out changes nothing that could be seen.
-NO_GUARDS = {
+NO_GUARDS: dict[str, str] = {
     "enqueue: runs with the rights of its owner": "enqueue_many, which it calls, does, and who may call one may call both",
     "judge: plans anew, and by its indexes": "whoever calls it plans anew",
     **dict.fromkeys(
@@ -82,3 +91,4 @@ NO_GUARDS = {
         ("reconcile: plans anew, and by its indexes", "recover: plans anew, and by its indexes"), "it looks at every job"
     ),
 }
+NO_GUARDS_BEFORE_18 = {"recall: plans anew, and by its indexes": "a function in SQL kept no plans then"}

@@ -26,6 +26,9 @@ _COMPLETE = [
         " or jsonb_array_length(complete.results) <> cardinality(complete.job_ids)",
     ),
     Cut("complete", "gives each job its own result", "(f.place::integer - 1)", "0"),
+    Cut("complete", "enters the token", "f.id, f.fencing_token,", "f.id, 7,"),
+    Cut("complete", "enters the owner", "f.lease_owner, f.queue", "'w', f.queue"),
+    Cut("complete", "enters the key", "f.task, f.idempotency_key,", "f.task, null,"),
     Cut("complete", "forgets arguments that are not to be kept", "case when f.keep_args then f.args end", "f.args"),
     Cut(
         "complete",
@@ -59,6 +62,15 @@ _FAIL = [
         "        else 'failed'\n      end as state",
         "        else 'queued'\n      end as state",
     ),
+    *(
+        Cut(
+            "fail",
+            f"gives each job its own {word}",
+            f"fail.failures -> (l.place::integer - 1) ->> '{word}'",
+            f"fail.failures -> 0 ->> '{word}'",
+        )
+        for word in ("then", "error", "delay_seconds")
+    ),
     Cut("fail", "clears the owner", "        lease_owner = null,\n"),
     Cut("fail", "clears the expiry", "        lease_expires_at = null,\n"),
     Cut(
@@ -87,6 +99,7 @@ _FAIL = [
 
 _RELEASE = [
     Cut("release", "refuses a delay that makes no sense", "d.seconds not between 0 and 31536000", "false"),
+    Cut("release", "gives each job its own delay", "release.delays_seconds[l.place]", "release.delays_seconds[1]"),
     Cut("release", "clears the owner", "        lease_owner = null,\n"),
     Cut("release", "clears the expiry", "        lease_expires_at = null,\n"),
     Cut("release", "gives the attempt back", "        attempt = j.attempt - 1::smallint,\n"),
@@ -117,6 +130,12 @@ _FENCE = [
     Cut("fence", "compares the token", " and j.fencing_token = fence.fencing_token"),
     Cut("fence", "compares the owner", " and j.lease_owner = fence.owner"),
     Cut("fence", "locks the row", "\n  for update;", ";"),
+    Cut(
+        "fence",
+        "compares under the lock",
+        "\n  for update;",
+        ";\n  perform from faultline.open_jobs j where j.id = fence.job_id for update;",
+    ),
     Cut("fence", "refuses an expired lease", "if found and lease_expires_at > faultline.clock() then", "if found then"),
     Cut(
         "fence",
@@ -133,6 +152,13 @@ _FENCE = [
     Cut("hold", "compares the token", "and j.fencing_token = hold.fencing_token "),
     Cut("hold", "compares the owner", " and j.lease_owner = hold.owner"),
     Cut("hold", "locks the row", "\n  for update;", ";"),
+    Cut(
+        "hold",
+        "compares under the lock",
+        "\n  for update;\n  return found;",
+        ";\n  if found then\n    perform from faultline.open_jobs j where j.id = hold.job_id for update;\n  end if;\n"
+        "  return found;",
+    ),
     Cut("record_refusal", "compares the token", "\n    and j.fencing_token = record_refusal.fencing_token"),
     Cut("record_refusal", "compares the owner", "\n    and j.lease_owner = record_refusal.owner"),
     Cut("record_refusal", "smears no good lease", "  if expired then", "  if expired is not null then"),
@@ -164,6 +190,18 @@ _STEP = [
 _REFUSE = [
     Cut("refuse", "journals what it refuses", "      where g.reason <> 'busy'\n", "      where false\n"),
     Cut("refuse", "does not journal what is busy", "      where g.reason <> 'busy'\n"),
+    Cut("refuse", "journals who was refused", "blocked', g.token, g.owner,", "blocked', g.token, null,"),
+    Cut("refuse", "journals the token", "blocked', g.token, g.owner,", "blocked', null, g.owner,"),
+    Cut("refuse", "journals the stale token", "'stale_token', g.token", "'stale_token', null"),
+    Cut("refuse", "journals the current token", "'current_token', g.current_token", "'current_token', null"),
+    Cut("refuse", "journals the reason", "'reason', g.reason", "'reason', null"),
+    Cut("refuse", "journals the verb", "'verb', refuse.verb", "'verb', null"),
+    Cut(
+        "refuse",
+        "tells the current token",
+        "g.reason, g.current_token from judged g",
+        "g.reason, null::bigint from judged g",
+    ),
     Cut("refuse", "calls a held lease busy", "case v.reason when 'held' then 'busy' else v.reason end", "v.reason"),
     Cut("refuse", "leaves out what was done", "where l.place = any (refuse.done)", "where false"),
     Cut(
@@ -192,6 +230,7 @@ _REFUSE = [
         "compares the owner",
         "when known.owner is not null and known.owner is distinct from judge.owner then 'token_mismatch'",
     ),
+    Cut("judge", "tells the current token", "current_token := known.fencing_token", "current_token := judge.fencing_token"),
     Cut("judge", "knows a lease without an owner", "known.owner is distinct from judge.owner", "known.owner <> judge.owner"),
     Cut(
         "judge", "knows that a job has ended", "when known.state in ('succeeded', 'failed', 'cancelled') then 'not_running'"

@@ -14,6 +14,12 @@ _CLAIM = [
         "claim", "finds priorities that the caller does not know", "coalesce(claim.priorities[next_known], 32767)", "-32768"
     ),
     Cut("claim", "finds them in front of those that it knows", "coalesce(claim.priorities[next_known], 32767)", "32767"),
+    Cut(
+        "claim",
+        "finds them between those that it knows",
+        "claim.priorities[next_known], 32767",
+        "claim.priorities[1], 32767",
+    ),
     Cut("claim", "takes the most urgent first", "    order by j.priority\n", "    order by j.priority desc\n"),
     Cut("claim", "takes the longest due first", "order by r.next_run_at, r.id", "order by r.next_run_at desc, r.id"),
     Cut("claim", "keeps the order of one moment", "order by r.next_run_at, r.id", "order by r.next_run_at, r.id desc"),
@@ -63,6 +69,21 @@ _ENQUEUE = [
         "tells the lowest place of a longer transaction",
         "least(lowest_run_at, transaction_timestamp())",
         "lowest_run_at",
+    ),
+    *(
+        Cut("enqueue", f"hands on {what}", piece)
+        for what, piece in (
+            ("the arguments", "    'args', args,\n"),
+            ("the queue", "    'queue', queue,\n"),
+            ("the priority", "    'priority', priority,\n"),
+            ("the delay", "    'delay_seconds', extract(epoch from delay),\n"),
+            ("the time", "    'run_at', run_at,\n"),
+            ("the attempts", "    'max_attempts', max_attempts,\n"),
+            ("the lease", "    'lease_seconds', extract(epoch from lease),\n"),
+            ("the key", "    'idempotency_key', idempotency_key,\n"),
+            ("the id", "    'id', id,\n"),
+            ("what is to be kept", ",\n    'keep_args', keep_args"),
+        )
     ),
     Cut("digest", "knows the task", "task || e'\\n' || args::text", "args::text"),
     Cut("digest", "knows the arguments", "task || e'\\n' || args::text", "task"),
@@ -124,6 +145,21 @@ _KNOWN = [
         "refuses the same id twice",
         "if cardinality(array_positions(news, true)) > cardinality(placed) then",
         "if false then",
+    ),
+    Cut(
+        "place_known",
+        "looks into the ledger after it has inserted",
+        "  news := faultline.withdraw_done(ids, news);\n",
+        "  delete from faultline.open_jobs j where j.id = any (done);\n"
+        "  news := array(select n.new and n.id <> all (done) from unnest(ids, news) with ordinality as n (id, new, place)"
+        " order by n.place);\n",
+        also=(
+            "  named boolean;\nbegin\n",
+            (
+                "  named boolean;\n  done constant uuid[] := array(select f.job_id from faultline.ledger f where f.job_id in"
+                " (select (e ->> 'id')::uuid from jsonb_array_elements(place_known.jobs) e));\nbegin\n"
+            ),
+        ),
     ),
     Cut("place_known", "looks into the ledger", "  news := faultline.withdraw_done(ids, news);\n"),
     Cut(

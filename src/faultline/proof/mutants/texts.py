@@ -38,13 +38,17 @@ class Cut:
     guard: str
     piece: str
     instead: str = ""
+    #: Where one guard stands in two places: a further piece and what comes instead.
+    also: tuple[str, str] | None = None
 
     def mutant(self, *about: str) -> Mutant:
         text = definition(self.place)
-        found = text.count(self.piece)
-        if found != 1:
-            raise Disarmed(f"{self.name}: the piece that it replaces stands {found} times in {self.place}: {self.piece!r}")
-        return Mutant(self.name, (*about, self.place), text.replace(self.piece, self.instead))
+        for piece, instead in ((self.piece, self.instead), *((self.also,) if self.also else ())):
+            found = text.count(piece)
+            if found != 1:
+                raise Disarmed(f"{self.name}: the piece that it replaces stands {found} times in {self.place}: {piece!r}")
+            text = text.replace(piece, instead)
+        return Mutant(self.name, (*about, self.place), text)
 
     @property
     def name(self) -> str:

@@ -7,6 +7,13 @@ from faultline.proof.mutants.texts import Cut
 _REAP = [
     Cut(
         "reap",
+        "leaves live leases alone",
+        "and (r.lease_expires_at <= faultline.now() or",
+        "and (r.lease_expires_at <= faultline.now() + interval '1 second' or",
+        also=("else faultline.now() end", "else faultline.now() + interval '1 second' end"),
+    ),
+    Cut(
+        "reap",
         "leaves live leases alone beside the dead",
         "and (r.lease_expires_at <= faultline.now() or",
         "and (r.lease_expires_at <= faultline.now() + interval '1 second' or",

@@ -39,16 +39,6 @@ def a_claim_raises_the_token_counts_the_attempt_and_sets_the_lease(sessions: Ses
 
 
 @probe("claim")
-def a_claim_tells_when_it_was_made(sessions: Sessions) -> None:
-    q = sessions.open()
-    sessions.clock.take()
-    q.enqueue()
-    sessions.clock.advance(5)
-    job_id = q.claim_one().job_id
-    expect("claimed", q.job(job_id).claimed_at, q.value("select faultline.now()"))
-
-
-@probe("claim")
 def the_most_urgent_comes_first_and_then_the_longest_due(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -58,16 +48,6 @@ def the_most_urgent_comes_first_and_then_the_longest_due(sessions: Sessions) -> 
     urgent, relaxed = q.enqueue(priority=-5), q.enqueue(priority=7)
     sessions.clock.advance(1)
     expect("the order", [q.claim_one().job_id for _ in range(5)], [urgent, late, *later, relaxed])
-
-
-@probe("claim")
-def a_claim_walks_over_the_priorities_and_keeps_its_limit(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        for priority in (3, 1, 2, 1, 3):
-            q.enqueue(priority=priority)
-        expect("the first", [lease.priority for lease in q.claim(3)], [1, 1, 2])
-        expect("the rest", [lease.priority for lease in q.claim(10)], [3, 3])
 
 
 @probe("claim")
@@ -101,17 +81,6 @@ def an_owner_is_needed(sessions: Sessions) -> None:
 
 
 @probe("claim")
-def a_bound_skips_what_lies_below_it_at_its_priority_only(sessions: Sessions) -> None:
-    q = sessions.open()
-    sessions.clock.take()
-    old = [q.enqueue(priority=priority) for priority in (0, 1)]
-    sessions.clock.advance(10)
-    new = [q.enqueue(priority=priority) for priority in (0, 1)]
-    bound = Bound(0, q.job(new[0]).created_at)
-    expect("claimed", [lease.job_id for lease in q.claim(bounds=[bound])], [new[0], old[1], new[1]])
-
-
-@probe("claim")
 def a_priority_that_the_caller_does_not_know_is_found_between_its_bounds(sessions: Sessions) -> None:
     q = sessions.open()
     for priority in (-9, -1, 1, 4, 6, 9):
@@ -123,12 +92,14 @@ def a_priority_that_the_caller_does_not_know_is_found_between_its_bounds(session
 
 
 @probe("claim")
-def what_the_caller_does_not_know_is_taken_in_its_turn(sessions: Sessions) -> None:
+def a_bound_skips_what_lies_below_it_at_its_priority_only(sessions: Sessions) -> None:
     q = sessions.open()
-    with q.unsaved():
-        known = q.job(q.enqueue(priority=0)).created_at
-        urgent = q.enqueue(priority=-3)
-        expect("claimed", [lease.job_id for lease in q.claim(1, bounds=[Bound(0, known)])], [urgent])
+    sessions.clock.take()
+    old = [q.enqueue(priority=priority) for priority in (0, 1)]
+    sessions.clock.advance(10)
+    new = [q.enqueue(priority=priority) for priority in (0, 1)]
+    bound = Bound(0, q.job(new[0]).created_at)
+    expect("claimed", [lease.job_id for lease in q.claim(bounds=[bound])], [new[0], old[1], new[1]])
 
 
 @probe("claim")

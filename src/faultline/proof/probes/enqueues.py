@@ -56,16 +56,25 @@ def a_senseless_job_is_named_and_nothing_is_enqueued(sessions: Sessions) -> None
         expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
 
 
-@probe("parse_jobs", "enqueue", "enqueue_many")
+@probe("enqueue", "parse_jobs", "enqueue_many")
 def plain_sql_is_a_client_too(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
-        job_id = q.value("""select faultline.enqueue('mail', 'null', queue => 'post', priority => -5, delay => '90 s')""")
+        job_id = q.value(
+            """select faultline.enqueue('mail', '{"to": "ada"}', queue => 'post', priority => -5, delay => '90 s',"""
+            " max_attempts => 3, lease => '7 s', idempotency_key => 'k', id => %s, keep_args => false)",
+            UUID(int=7),
+        )
         job = q.job(job_id)
-        found = (job.state.value, job.queue, job.task, job.priority, job.args)
-        expect("the job", found, ("queued", "post", "mail", -5, {}))
-        expect("attempts and token", (job.attempt, job.max_attempts, job.fencing_token), (0, 5, 0))
+        found = (job.id, job.state.value, job.queue, job.task, job.priority, job.args, job.idempotency_key)
+        expect("the job", found, (UUID(int=7), "queued", "post", "mail", -5, {"to": "ada"}, "k"))
+        expect("attempts and token", (job.attempt, job.max_attempts, job.fencing_token), (0, 3, 0))
         expect("due", job.next_run_at, job.created_at + timedelta(seconds=90))
+        kept = q.execute("select lease_seconds, keep_args from faultline.open_jobs")
+        expect("lease and what is kept", kept, [(7.0, False)])
+        timed = q.value("select faultline.enqueue('mail', run_at => '2030-01-01Z')")
+        due = q.value("select next_run_at = '2030-01-01Z' from faultline.open_jobs where id = %s", timed)
+        expect("due at the time given", due, True)
 
 
 @probe("new_id", "enqueue_many", "place_known")

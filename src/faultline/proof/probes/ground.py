@@ -35,18 +35,6 @@ def time_goes_on_within_a_transaction(sessions: Sessions) -> None:
     expect("claimed", [lease.job_id for lease in q.claim()], [job_id])
 
 
-@probe("now")
-def now_is_an_index_condition(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        q.execute("set local enable_seqscan = off")
-        plan = q.value(
-            "explain (format json) select from faultline.open_jobs"
-            " where queue = 'q' and state = 'queued' and priority = 0 and next_run_at <= faultline.now()"
-        )
-        expect("looked up in the index", "next_run_at <= statement_timestamp()" in str(plan), True)
-
-
 _CALLS: dict[str, Callable[[Session, Lease], Any]] = {
     **VERBS,
     "enqueue": lambda q, _: q.enqueue(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from psycopg.types.json import Jsonb
 
-from faultline.core.model import Lease, Settled
+from faultline.core.model import Failure, Lease, Settled
 from faultline.proof.probes.probe import expect, probe, reasons, refused, the_one
 from faultline.store import queue as verbs
 
@@ -342,6 +342,19 @@ def an_attempt_ends_as_it_says(sessions: Sessions) -> None:
             q.fail(lease, then=then)
             expect(f"{then} in attempt 1 of {attempts}", q.state(lease.job_id), state)
             expect("journal", q.events(lease.job_id), [event])
+
+
+@probe("fail")
+def each_attempt_of_a_batch_ends_as_it_says(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    with q.unsaved():
+        leases = [q.new_lease() for _ in range(3)]
+        q.run(verbs.fail(leases, [Failure("a", "fail"), Failure("b", "retry", 5), Failure("c", "retry", 9)]))
+        jobs = [q.job(lease.job_id) for lease in leases]
+        found = [(job.state.value, job.last_error) for job in jobs]
+        expect("endings", found, [("failed", "a"), ("queued", "b"), ("queued", "c")])
+        expect("waits", [_wait(q, lease.job_id) for lease in leases[1:]], [5.0, 9.0])
 
 
 @probe("fail")

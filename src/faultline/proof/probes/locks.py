@@ -30,18 +30,6 @@ def a_stale_fence_raises_and_can_be_put_on_record(sessions: Sessions) -> None:
         expect("on record", q.refusals(stale.job_id), [("fence", reason)])
 
 
-@probe("fence", "record_refusal")
-def a_lease_that_another_holds_now_can_be_put_on_record(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        stale = q.new_lease()
-        q.release(stale)
-        q.claim_one(worker="second")
-        with refused(q, "FL001", "token_mismatch"):
-            q.fence(stale)
-        expect("told", reasons(q.run(verbs.record_refusal(stale))), ["token_mismatch"])
-
-
 @probe("fence")
 def an_effect_in_flight_keeps_everyone_away(sessions: Sessions) -> None:
     q, worker, operator = sessions.open(), sessions.open(), sessions.open()
@@ -54,20 +42,6 @@ def an_effect_in_flight_keeps_everyone_away(sessions: Sessions) -> None:
     sessions.wait_until_blocked(operator, answer)
     worker.rollback()
     expect("the cancel that waited", answer.result().value, "cancelled")
-
-
-@probe("fence")
-def a_fence_that_waited_for_a_reaper_is_refused(sessions: Sessions) -> None:
-    q, reaper, worker = sessions.open(), sessions.open(), sessions.open()
-    lease = q.new_lease()
-    sessions.clock.advance(31)
-    reaper.begin()
-    expect("jobs reaped", len(reaper.reap()), 1)
-    answer = worker.start(lambda s: s.fence(lease))
-    sessions.wait_until_blocked(worker, answer)
-    reaper.commit()
-    with refused(q, "FL001", "lease_lost"):
-        answer.result()
 
 
 @probe("fence", "clock")
@@ -111,20 +85,6 @@ def a_batch_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
         expect("journal", q.refusals(locked.job_id), [])
         holder.rollback()
         expect(f"{verb} afterwards", call(q, locked), Settled())
-
-
-@probe(*BATCH_VERBS)
-def a_batch_that_meets_a_reaper_is_refused(sessions: Sessions) -> None:
-    q, reaper = sessions.open(), sessions.open()
-    for verb, call in BATCH_VERBS.items():
-        lease = q.new_lease()
-        sessions.clock.advance(31)
-        reaper.begin()
-        reaper.reap()
-        met = sessions.at_once(q, lambda s, call=call, lease=lease: call(s, lease))  # type: ignore[misc]
-        expect(f"{verb} beside a reaper", met, Settled(busy=[lease]))
-        reaper.commit()
-        expect(f"{verb} after it", reasons(call(q, lease)), ["lease_lost"])
 
 
 @probe("claim", "reap")
@@ -260,18 +220,6 @@ def _opposite_orders(sessions: Sessions, jobs: list[Submission]) -> None:
     found = [[place.job_id for place in answer.result()] for answer in (first, second)]
     expect("the jobs of the second", found[1][::-1], found[0])
     expect("jobs", gate.value("select count(*) from faultline.jobs"), 3)
-
-
-@probe("place_known", "resolve_known", "keys")
-def who_loses_the_race_for_a_key_gets_the_winners_job(sessions: Sessions) -> None:
-    winner, loser = sessions.open(), sessions.open()
-    winner.begin()
-    first = winner.enqueue(idempotency_key="k")
-    second = loser.start(lambda s: s.enqueue(idempotency_key="k"))
-    sessions.wait_until_blocked(loser, second)
-    winner.commit()
-    expect("the loser's job", second.result(), first)
-    expect("jobs", winner.value("select count(*) from faultline.jobs"), 1)
 
 
 @probe("place_known", "withdraw_done")

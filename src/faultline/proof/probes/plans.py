@@ -23,11 +23,6 @@ _FEW = 100
 _CALLS_BEFORE = 6
 
 
-def _stale(q: Session, lease: Lease) -> None:
-    q.release(lease, delays=[3600])
-    q.renew(lease)
-
-
 def _refused_fence(q: Session, lease: Lease) -> None:
     q.execute("update faultline.open_jobs set lease_expires_at = created_at where id = %s", lease.job_id)
     q.run(verbs.record_refusal(lease))
@@ -36,9 +31,7 @@ def _refused_fence(q: Session, lease: Lease) -> None:
 #: Each call, and what else comes in beside waiting and running jobs.
 _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "complete": (lambda q, lease: q.complete(lease), ()),
-    "a second complete": (lambda q, lease: (q.complete(lease), q.complete(lease)), ("ledger",)),
     "renew": (lambda q, lease: q.renew(lease), ()),
-    "a refused renew": (_stale, ("ledger", "journal")),
     "fail": (lambda q, lease: q.fail(lease, delay=3600), ()),
     "release": (lambda q, lease: q.release(lease, delays=[3600]), ()),
     "mark_started": (lambda q, lease: q.mark_started(lease), ()),

@@ -81,7 +81,10 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.open_jobs set queue = ''",
     "update faultline.open_jobs set task = ''",
     "insert into faultline.open_jobs select * from faultline.open_jobs",
-    "insert into faultline.ledger select * from faultline.ledger",
+    (
+        "insert into faultline.ledger select job_id, 9, now(), now(), now(), 0, 1, 5, 'w', 'q', 't', null, '{}', null"
+        " from faultline.ledger"
+    ),
     "update faultline.ledger set fencing_token = 0",
     "insert into faultline.steps select * from faultline.steps",
     "update faultline.steps set fencing_token = 0",
