@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
+    from faultline.core.model import JournalEntry
     from faultline.store.queue import Statement
-    from faultline.store.views import JournalEntry
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 20.0

@@ -86,6 +86,22 @@ def test_a_lease_is_renewed_at_a_third_and_not_before(queue: Driver, heartbeat: 
     assert hold.trusted_until == time.now + LEASE_SECONDS
 
 
+def test_a_lease_whose_ending_is_on_its_way_is_renewed_only_when_that_takes_long(
+    queue: Driver, heartbeat: Heartbeat, time: Time
+) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+    hold.ending = True
+
+    time.now += 19.9
+    heartbeat.tick()
+    assert renewals(queue, hold) == 0
+
+    time.now += 0.2
+    heartbeat.tick()
+    assert renewals(queue, hold) == 1
+
+
 def test_it_asks_to_be_called_when_something_is_due(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
     assert heartbeat.tick() == pytest.approx(1.0)  # the next sign of life
     hold = hold_of(queue, time)

@@ -90,6 +90,18 @@ def test_a_stale_and_a_good_lease_of_one_job_in_one_batch_are_told_apart(queue: 
     assert len(queue.refusals(job_id)) == 3
 
 
+def test_two_leases_with_one_token_in_one_batch_are_told_apart_by_their_owners(queue: Driver) -> None:
+    """As after a failover that took tokens back: the worker holds a grant of the lost history and one of this one."""
+    job_id = queue.enqueue()
+    good = queue.claim_one()
+    forgotten = replace(good, owner="w/before")
+
+    for verb in (queue.renew, queue.mark_started, queue.complete):
+        assert [refusal.lease for refusal in verb(forgotten, good).stale] == [forgotten]
+
+    assert queue.state(job_id) is JobState.SUCCEEDED
+
+
 def test_a_lease_that_stands_twice_in_a_batch_is_written_once(queue: Driver) -> None:
     queue.enqueue()
     lease = queue.claim_one()

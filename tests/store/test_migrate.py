@@ -26,7 +26,7 @@ def connection(empty_dsn: str) -> Iterator[psycopg.Connection]:
 
 
 def test_migrating_twice_does_it_once(connection: psycopg.Connection) -> None:
-    assert migrate.migrate(connection) == ["0001_tables", "definitions"]
+    assert migrate.migrate(connection) == ["0001_tables", "0002_service", "definitions"]
     assert migrate.migrate(connection) == []
 
 
@@ -38,7 +38,7 @@ def test_migrating_from_four_places_at_once_does_it_once(empty_dsn: str) -> None
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(run, range(4)))
 
-    assert sorted(map(len, answers)) == [0, 0, 0, 2]
+    assert sorted(map(len, answers)) == [0, 0, 0, 3]
 
 
 def test_migrating_two_databases_of_one_cluster_at_once_makes_the_roles_once(servers: Servers, server: str) -> None:
@@ -53,7 +53,7 @@ def test_migrating_two_databases_of_one_cluster_at_once_makes_the_roles_once(ser
         with ThreadPoolExecutor(2) as threads:
             answers = list(threads.map(run, [one, two]))
 
-    assert [len(answer) for answer in answers] == [2, 2]
+    assert [len(answer) for answer in answers] == [3, 3]
 
 
 def test_roles_that_another_database_is_just_creating_are_waited_for() -> None:
@@ -66,7 +66,7 @@ def test_roles_that_another_database_is_just_creating_are_waited_for() -> None:
         sessions.wait_until_blocked(own, answer)
         other.commit()
 
-        assert answer.result() == ["0001_tables", "definitions"]
+        assert answer.result() == ["0001_tables", "0002_service", "definitions"]
 
 
 @pytest.mark.parametrize("thing", ["table faultline.orders (n integer)", "function faultline.f() returns int return 1"])
@@ -164,8 +164,8 @@ def test_a_database_without_the_schema_says_so(empty_dsn: str) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        ("update faultline.migrations set number = 99 where number = 1", errors.SchemaAhead, "at schema 99.*knows only 1"),
-        ("delete from faultline.migrations where number = 1", errors.SchemaBehind, "at schema 0, this build needs 1"),
+        ("update faultline.migrations set number = 99 where number = 2", errors.SchemaAhead, "at schema 99.*knows only 2"),
+        ("delete from faultline.migrations where number = 2", errors.SchemaBehind, "at schema 1, this build needs 2"),
         ("delete from faultline.migrations", errors.SchemaBehind, "run: faultline migrate"),
         ("update faultline.migrations set checksum = 'x' where number = 1", errors.SchemaAltered, "another text"),
         (

@@ -159,3 +159,14 @@ class JobRecord:
     progress: Json
     args: Json
     result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """Something that went wrong with a job on its way, or that somebody did to it."""
+
+    at: datetime
+    event: str
+    fencing_token: int | None
+    owner: str | None
+    detail: Json

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
@@ -149,15 +148,9 @@ class Call:
             yield operation, partial(operation.ok_with, leases=leases), None
         else:
             # Of one lease: why it was refused. Others answer with a state, or with nothing.
-            refusals: dict[Any, str] = {(str(row[0]), row[1]): row[2] for row in rows if len(row) > 1}
-            twins = Counter((operation.job_id, operation.token) for operation in operations)
+            refusals: dict[Any, str] = {(str(row[0]), row[1], row[2]): row[3] for row in rows if len(row) > 1}
             for operation in operations:
-                lease = operation.job_id, operation.token
-                if lease in refusals and twins[lease] > 1:
-                    # The same token of two owners, as after a failover that took tokens back. A refusal names no owner.
-                    yield operation, operation.unknown, None
-                else:
-                    yield operation, operation.ok, refusals.get(lease)
+                yield operation, operation.ok, refusals.get((operation.job_id, operation.token, operation.owner))
 
 
 @lru_cache(maxsize=1024)

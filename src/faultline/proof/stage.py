@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from faultline.store.views import JournalEntry
+    from faultline.core.model import JournalEntry
 
 T = TypeVar("T")
 

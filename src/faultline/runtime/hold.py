@@ -17,7 +17,7 @@ _lock = threading.Lock()
 class Hold:
     """Trust in a lease is counted from *before* the round trip that granted it: a slow answer must not lengthen it."""
 
-    __slots__ = ("attempt", "in_transaction", "lease", "lost", "renewed_at", "settled")
+    __slots__ = ("attempt", "ending", "in_transaction", "lease", "lost", "renewed_at", "settled")
 
     def __init__(self, lease: Lease, granted_at: float) -> None:
         self.lease = lease
@@ -26,8 +26,10 @@ class Hold:
         self.lost: str | None = None
         #: The job's own transaction holds the row's lock: nobody can take the job meanwhile.
         self.in_transaction = False
-        #: The job was completed inside its own transaction, or its ending is on its way: nothing more is to be written.
+        #: The job was completed inside its own transaction: nothing more is to be written.
         self.settled = False
+        #: How the job ended is on its way to the database.
+        self.ending = False
         #: What runs the job, and is cancelled when the lease is lost.
         self.attempt: asyncio.Task[Any] | None = None
 
@@ -37,7 +39,8 @@ class Hold:
 
     @property
     def renew_at(self) -> float:
-        return self.renewed_at + self.lease.lease_seconds / 3
+        # An ending is written long before the later time; renewed sooner, it would often be refused as not running any more.
+        return self.renewed_at + self.lease.lease_seconds * (2 if self.ending else 1) / 3
 
     def lose(self, reason: str) -> bool:
         """Say that it is gone, from any thread. True the first time; the attempt is cancelled then."""

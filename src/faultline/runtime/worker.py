@@ -135,6 +135,7 @@ class Worker:
             if hold.settled and events.are_detailed():
                 events.emit_detail("job_completed", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
         else:
+            hold.ending = True
             self._completer.put(ending)
         lane, _ = self._jobs.pop(hold)
         lane.finished(hold.lease)

@@ -148,6 +148,7 @@ insert into faultline.settings default values;
 create type faultline.refusal as (
   job_id uuid,
   fencing_token bigint,
+  owner text,
   reason text,
   current_token bigint
 );

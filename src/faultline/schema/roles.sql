@@ -31,7 +31,8 @@ declare
                          "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
                          "prune", "worker_lock"],
     "faultline_viewer": [],
-    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "reap", "reconcile", "recover", "prune"]
+    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover",
+                           "prune"]
   }';
   role_name text;
   verb text;
@@ -51,10 +52,12 @@ begin
       end loop;
     end loop;
     -- Not secret, and asked for by every connection.
-    execute format('grant execute on function faultline.now(), faultline.clock() to %I', role_name);
+    execute format('grant execute on function faultline.now(), faultline.clock(), faultline.buckets() to %I', role_name);
     if role_name in ('faultline_viewer', 'faultline_operator') then
       execute format(
-        'grant select on faultline.journal, faultline.steps, faultline.keys, faultline.workers to %I', role_name
+        'grant select on faultline.journal, faultline.steps, faultline.keys, faultline.workers, faultline.queues,'
+        ' faultline.tallies, faultline.samples to %I',
+        role_name
       );
     end if;
   end loop;

@@ -30,6 +30,7 @@ from faultline.store import jsontext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from faultline.core.ids import Ids
 
@@ -219,6 +220,16 @@ def retry(job_id: object) -> Statement[JobState]:
     )
 
 
+def pause(queue: str, reason: str | None = None) -> Statement[datetime]:
+    """Grant no more jobs of a queue. Answers with the time since when that holds."""
+    return Statement("pause", "select faultline.pause(%s, %s)", (queue, reason), lambda rows: rows[0][0], repeatable=True)
+
+
+def resume(queue: str) -> Statement[bool]:
+    """Grant jobs of a queue again. Answers whether it was paused."""
+    return Statement("resume", "select faultline.resume(%s)", (queue,), lambda rows: bool(rows[0][0]), repeatable=True)
+
+
 def beat(
     worker_id: str, *, host: str, pid: int, version: str, queues: Sequence[str], sleeping: Sequence[str], watched: bool
 ) -> Statement[None]:
@@ -332,7 +343,7 @@ def _for_leases(
 ) -> Statement[Settled]:
     return Statement(
         name=verb,
-        sql=f"select job_id, fencing_token, reason, current_token"
+        sql=f"select job_id, fencing_token, owner, reason, current_token"
         f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + place if place else ''})",
         params=(
             # As text: psycopg looks at every element of a list in Python, which costs more than all the rest.
@@ -356,7 +367,7 @@ def _quoted(text: str) -> str:
 def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], places: str = "") -> Statement[Settled]:
     return Statement(
         name=verb,
-        sql=f"select job_id, fencing_token, reason, current_token"
+        sql=f"select job_id, fencing_token, owner, reason, current_token"
         f" from faultline.{verb}(%s, %s, %s{', ' + places if places else ''})",
         params=(lease.job_id, lease.fencing_token, lease.owner, *extra),
         read=lambda rows: _settled(rows, [lease]),
@@ -367,9 +378,10 @@ def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], places: str 
 def _settled(rows: Rows, leases: Sequence[Lease]) -> Settled:
     settled = Settled()
     if rows:
-        held = {(lease.job_id, lease.fencing_token): lease for lease in leases}
-        for job_id, token, reason, current_token in rows:
-            lease = held[job_id, token]
+        # By the whole lease: after a failover that took tokens back, one worker may hold two with the same token.
+        held = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
+        for job_id, token, owner, reason, current_token in rows:
+            lease = held[job_id, token, owner]
             if reason == Reason.BUSY:
                 settled.busy.append(lease)
             else:

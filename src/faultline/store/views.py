@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.errors import UnreadableJson
-from faultline.core.model import JobRecord, JobState, Json
+from faultline.core.model import JobRecord, JobState, JournalEntry, Json
 from faultline.store import jsontext
 from faultline.store.queue import Rows, Statement
 
@@ -17,15 +17,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.core.model import Lease
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    at: datetime
-    event: str
-    fencing_token: int | None
-    owner: str | None
-    detail: Json
 
 
 @dataclass(frozen=True, slots=True)

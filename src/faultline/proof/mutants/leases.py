@@ -202,6 +202,12 @@ _REFUSE = [
         "g.reason, g.current_token from judged g",
         "g.reason, null::bigint from judged g",
     ),
+    Cut(
+        "refuse",
+        "tells whose lease it was",
+        "g.owner, g.reason, g.current_token from judged g",
+        "'', g.reason, g.current_token from judged g",
+    ),
     Cut("refuse", "calls a held lease busy", "case v.reason when 'held' then 'busy' else v.reason end", "v.reason"),
     Cut("refuse", "leaves out what was done", "where l.place = any (refuse.done)", "where false"),
     Cut(

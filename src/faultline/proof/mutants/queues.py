@@ -7,6 +7,12 @@ from faultline.proof.mutants.texts import Cut
 _CLAIM = [
     Cut("claim", "wants an owner", "claim.owner is null or "),
     Cut("claim", "wants an owner of sane length", " or length(claim.owner) not between 1 and 200"),
+    Cut("claim", "grants nothing of a paused queue", "q.name = claim.queue and q.paused_at is not null", "false"),
+    Cut("claim", "grants of every other queue", "q.name = claim.queue and q.paused_at", "q.paused_at"),
+    Cut("pause", "wants a name", "pause.queue is null or "),
+    Cut("pause", "keeps the time of the first", "coalesce(q.paused_at, excluded.paused_at)", "excluded.paused_at"),
+    Cut("resume", "wakes the sleeping", "  perform faultline.wake(resume.queue, -32768, '1970-01-01 00:00:00+00');\n"),
+    Cut("resume", "resumes the named queue only", "where q.name = resume.queue and", "where"),
     Cut("claim", "takes nothing when asked for nothing", "coalesce(claim.max_jobs, 0)", "claim.max_jobs"),
     Cut("claim", "takes at most 10,000 jobs", "least(coalesce(claim.max_jobs, 0), 10000)", "coalesce(claim.max_jobs, 0)"),
     Cut("claim", "takes no more than it was asked for", "remaining := remaining - granted;", "null;"),

@@ -175,7 +175,25 @@ _END = [
         "is told by the journal",
         "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
         "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"
-        "      jsonb_build_object('was', job.state, 'reason', left(cancel.reason, 65536))\n    );\n",
+        "      jsonb_build_object('was', job.state, 'reason', left(cancel.reason, 65536)) || case job.state\n"
+        "        when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'\n"
+        "      end\n    );\n",
+    ),
+    Cut(
+        "cancel",
+        "tells of its epoch",
+        "faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals)",
+        "'{}'",
+    ),
+    Cut(
+        "reap",
+        "tells of the epochs",
+        "\n        || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)",
+    ),
+    Cut(
+        "fail",
+        "tells of the epochs",
+        "\n        || faultline.epoch(e.claimed_at, e.lease_expires_at, e.renewals)",
     ),
     Cut("cancel", "tells the worker", "    if job.state = 'running' then", "    if false then"),
     Cut(

@@ -38,6 +38,24 @@ def a_claim_raises_the_token_counts_the_attempt_and_sets_the_lease(sessions: Ses
             q.execute("update faultline.open_jobs set next_run_at = faultline.now()")
 
 
+@probe("claim", "pause", "resume")
+def a_paused_queue_grants_nothing_until_it_is_resumed(sessions: Sessions) -> None:
+    q = sessions.open()
+    job_id = q.enqueue()
+    since = q.run(verbs.pause("default"))
+    expect("time of the first pause", q.run(verbs.pause("default")), since)
+    expect("granted of the paused queue", q.claim(), [])
+    other = q.enqueue(queue="other")
+    expect("granted of another queue", [lease.job_id for lease in q.claim(queue="other")], [other])
+    expect("resuming another queue", q.run(verbs.resume("other")), wanted=False)
+    q.execute("listen faultline")
+    expect("resuming it", q.run(verbs.resume("default")), wanted=True)
+    expect("hints for it", len(q.notices()), 1)
+    expect("granted after it was resumed", [lease.job_id for lease in q.claim()], [job_id])
+    with refused(q, "FL005", "1 to 100 characters"):
+        q.run(verbs.pause(None))  # type: ignore[arg-type]
+
+
 @probe("claim")
 def the_most_urgent_comes_first_and_then_the_longest_due(sessions: Sessions) -> None:
     q = sessions.open()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from faultline.core.epochs import epochs
 from faultline.proof.probes.probe import expect, probe, reasons, refused, the_one
 from faultline.store import queue as verbs
 
@@ -198,3 +199,19 @@ def pruning_what_makes_no_sense_is_refused(sessions: Sessions) -> None:
         for what, age in (("'everything'", "'60 s'"), ("'ledger'", "'-1 s'"), ("'ledger'", "null")):
             with refused(q, "FL005", what=f"prune({what}, {age})"):
                 q.execute(f"select faultline.prune({what}, {age})")
+
+
+@probe("cancel", "reap", "fail", "epoch")
+def the_journal_tells_of_every_lease_that_it_saw_end(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    job_id = q.enqueue(max_attempts=5)
+    q.renew(q.claim_one())
+    sessions.clock.advance(40)
+    q.reap()
+    q.fail(q.claim_one())
+    q.claim_one()
+    q.run(verbs.cancel(job_id))
+    told = epochs(q.job(job_id), q.journal(job_id))
+    found = [(e.end.value, e.renewals, e.claimed_at is not None, e.lease_expires_at is not None) for e in told]
+    expect("epochs", found, [("reaped", 1, True, True), ("failed", 0, True, True), ("cancelled", 0, True, True)])

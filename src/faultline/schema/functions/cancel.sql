@@ -12,7 +12,7 @@ declare
   job record;
 begin
   perform faultline.durable();
-  select j.state, j.fencing_token, j.lease_owner into job
+  select j.state, j.fencing_token, j.lease_owner, j.claimed_at, j.lease_expires_at, j.renewals into job
   from faultline.open_jobs j
   where j.id = cancel.job_id
   for update;
@@ -31,7 +31,9 @@ begin
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
     values (
       faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,
-      jsonb_build_object('was', job.state, 'reason', left(cancel.reason, 65536))
+      jsonb_build_object('was', job.state, 'reason', left(cancel.reason, 65536)) || case job.state
+        when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'
+      end
     );
     if job.state = 'running' then
       perform pg_notify('faultline', json_build_object('cancelled', cancel.job_id)::text);

@@ -1,5 +1,6 @@
 -- Take up to `max_jobs` due jobs of one queue: the most urgent priority first, within it the longest due.
 -- Before: queued. After: running, the token one higher, the owner and a lease of the job's own length set.
+-- A paused queue grants nothing.
 --
 -- `owner` must be new for every call (a worker's id and a counter), so that not even one process holds a token twice.
 -- `priorities` and `lower_bounds` are hints: below its bound the caller has seen no live job at that priority. They keep
@@ -52,6 +53,9 @@ declare
 begin
   if claim.owner is null or length(claim.owner) not between 1 and 200 then
     raise exception 'owner must have 1 to 200 characters' using errcode = 'FL005';
+  end if;
+  if exists (select from faultline.queues q where q.name = claim.queue and q.paused_at is not null) then
+    return;
   end if;
   perform faultline.durable();
   while remaining > 0 loop

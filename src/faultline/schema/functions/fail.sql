@@ -42,6 +42,7 @@ begin
       j.ctid,
       l.place,
       j.lease_owner as owner,
+      j.lease_expires_at,
       left(fail.failures -> (l.place::integer - 1) ->> 'error', 65536) as error,
       case fail.failures -> (l.place::integer - 1) ->> 'then'
         when 'cancel' then 'cancelled'
@@ -70,7 +71,9 @@ begin
         last_error = held.error
     from held
     where j.ctid = held.ctid
-    returning j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error, held.place
+    returning
+      j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error, held.place,
+      j.claimed_at, held.lease_expires_at, j.renewals
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -79,6 +82,7 @@ begin
       e.fencing_token, e.owner,
       jsonb_build_object('attempt', e.attempt, 'state', e.state, 'error', e.error)
         || case e.state when 'queued' then jsonb_build_object('next_run_at', e.next_run_at) else '{}' end
+        || faultline.epoch(e.claimed_at, e.lease_expires_at, e.renewals)
     from ended e
     order by e.id
   )

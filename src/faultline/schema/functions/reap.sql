@@ -45,6 +45,7 @@ begin
     select
       r.ctid,
       r.lease_owner as owner,
+      r.lease_expires_at,
       r.started and coalesce((select c.started from crowds c where c.worker = split_part(r.lease_owner, '/', 1)), 1) <= 1
         as guilty,
       r.started and r.attempt >= r.max_attempts as spent,
@@ -69,13 +70,16 @@ begin
         lease_expires_at = null
     from lost
     where j.ctid = lost.ctid
-    returning j.id, j.fencing_token, lost.owner, j.state, j.attempt, lost.reason
+    returning
+      j.id, j.fencing_token, lost.owner, j.state, j.attempt, lost.reason,
+      j.claimed_at, lost.lease_expires_at, j.renewals
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
     select
       faultline.clock(), t.id, 'lease_reaped', t.fencing_token, t.owner,
       jsonb_build_object('reason', t.reason, 'state', t.state, 'attempt', t.attempt)
+        || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)
     from taken t
     order by t.id
   )

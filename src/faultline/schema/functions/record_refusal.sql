@@ -25,7 +25,9 @@ begin
       )
     );
     return query
-      select record_refusal.job_id, record_refusal.fencing_token, 'lease_expired', record_refusal.fencing_token;
+      select
+        record_refusal.job_id, record_refusal.fencing_token, record_refusal.owner,
+        'lease_expired', record_refusal.fencing_token;
   elsif expired is null then
     return query
       select * from faultline.refuse(

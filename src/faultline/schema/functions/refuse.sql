@@ -48,6 +48,6 @@ begin
       where g.reason <> 'busy'
       order by g.job_id
     )
-    select g.job_id, g.token, g.reason, g.current_token from judged g;
+    select g.job_id, g.token, g.owner, g.reason, g.current_token from judged g;
 end
 $$;

@@ -1,0 +1,124 @@
+"""The life of a job as epochs: who held it under which token, from when to when, how that ended, and what was refused.
+
+Read from the job's record and its journal. A lease that was given back without an error leaves no entry, so an epoch may be
+missing; one that is shown did happen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from faultline.core.model import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from faultline.core.model import JobRecord, JournalEntry
+
+
+class EpochEnd(StrEnum):
+    """How a lease came to its end; `RUNNING` has not."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REAPED = "reaped"
+    CANCELLED = "cancelled"
+    RECOVERED = "recovered"
+    RECONCILED = "reconciled"
+    #: It is known only by a write that was refused.
+    UNRECORDED = "unrecorded"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedWrite:
+    at: datetime
+    verb: str
+    reason: str
+    current_token: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One owner's time with the job."""
+
+    token: int
+    owner: str | None
+    claimed_at: datetime | None
+    #: When others could have the job; None while it runs.
+    ended_at: datetime | None
+    end: EpochEnd
+    #: The error of the attempt, why it was reaped, or why it was cancelled.
+    because: str | None = None
+    attempt: int | None = None
+    renewals: int | None = None
+    lease_expires_at: datetime | None = None
+    refusals: tuple[RefusedWrite, ...] = field(default=())
+
+
+_ENDS = {
+    "attempt_failed": EpochEnd.FAILED,
+    "lease_reaped": EpochEnd.REAPED,
+    "cancelled": EpochEnd.CANCELLED,
+    "recovered": EpochEnd.RECOVERED,
+    "reconciled": EpochEnd.RECONCILED,
+}
+
+
+def epochs(job: JobRecord, journal: Sequence[JournalEntry]) -> list[Epoch]:
+    """In the order of their tokens. After a failover that took tokens back, two may carry the same one."""
+    found: dict[tuple[int, str | None], Epoch] = {}
+    for epoch in (*filter(None, map(_ended, journal)), *_current(job)):
+        found[epoch.token, epoch.owner] = epoch
+    for (token, owner), write in _refused(journal):
+        epoch = found.get((token, owner)) or Epoch(token, owner, None, None, EpochEnd.UNRECORDED)
+        found[token, owner] = replace(epoch, refusals=(*epoch.refusals, write))
+    return sorted(found.values(), key=lambda epoch: (epoch.token, epoch.owner or ""))
+
+
+def _ended(entry: JournalEntry) -> Epoch | None:
+    """The epoch whose end an entry tells of. Who cancels a job that waits ends none."""
+    detail = entry.detail
+    if entry.event not in _ENDS or entry.fencing_token is None or detail.get("was", "running") != "running":
+        return None
+    return Epoch(
+        # Who recovers a database lifts the token at the same time.
+        token=detail.get("token_was", entry.fencing_token),
+        owner=entry.owner,
+        claimed_at=_time(detail.get("claimed_at")),
+        ended_at=entry.at,
+        end=_ENDS[entry.event],
+        because=detail.get("error") or detail.get("reason"),
+        attempt=detail.get("attempt"),
+        renewals=detail.get("renewals"),
+        lease_expires_at=_time(detail.get("lease_expires_at")),
+    )
+
+
+def _current(job: JobRecord) -> Iterator[Epoch]:
+    if job.state in (JobState.RUNNING, JobState.SUCCEEDED):
+        yield Epoch(
+            token=job.fencing_token,
+            owner=job.owner,
+            claimed_at=job.claimed_at,
+            ended_at=job.finished_at,
+            end=EpochEnd.RUNNING if job.state is JobState.RUNNING else EpochEnd.SUCCEEDED,
+            attempt=job.attempt,
+            renewals=job.renewals,
+            lease_expires_at=job.lease_expires_at,
+        )
+
+
+def _refused(journal: Sequence[JournalEntry]) -> Iterator[tuple[tuple[int, str | None], RefusedWrite]]:
+    for entry in journal:
+        if entry.event == "stale_write_blocked" and entry.fencing_token is not None:
+            detail = entry.detail
+            write = RefusedWrite(entry.at, detail["verb"], detail["reason"], detail.get("current_token"))
+            yield (entry.fencing_token, entry.owner), write
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

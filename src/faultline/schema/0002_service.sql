@@ -1,0 +1,70 @@
+-- What people who operate the queues need beside the protocol. Nothing here decides about a job, except that a paused queue
+-- grants none.
+
+-- A queue is any name that a job was enqueued under. It has a row here once somebody has paused it.
+create table faultline.queues (
+  name text primary key,
+  paused_at timestamptz,
+  paused_because text,
+  constraint sane_name check (length(name) between 1 and 100),
+  constraint sane_reason check (length(paused_because) <= 1000)
+);
+
+-- What each worker did, by queue and minute. A worker writes its own rows, with what it counted since the minute began: sent
+-- twice, they say the same. `worker` is empty in rows that were rolled up, and `minute` is -infinity in the oldest of those,
+-- so that the sum over all rows of a queue only ever grows.
+create table faultline.tallies (
+  minute timestamptz not null,
+  queue text not null,
+  worker text not null,
+  started bigint not null default 0,
+  succeeded bigint not null default 0,
+  failed bigint not null default 0,
+  retried bigint not null default 0,
+  released bigint not null default 0,
+  lost bigint not null default 0,
+  refused bigint not null default 0,
+  wait_seconds_sum double precision not null default 0,
+  run_seconds_sum double precision not null default 0,
+  -- How many jobs waited, and ran, up to each bound of faultline.buckets() and longer than the one before; the last are the rest.
+  waits bigint[] not null default '{}',
+  runs bigint[] not null default '{}',
+  primary key (minute, queue, worker)
+) with (fillfactor = 70);
+
+-- How much waited, by queue and minute. Counting a million jobs takes a fifth of a second, so it is done now and then and
+-- remembered; within a minute the newest sample stands.
+create table faultline.samples (
+  minute timestamptz not null,
+  queue text not null,
+  sampled_at timestamptz not null,
+  due bigint not null,
+  delayed bigint not null,
+  running bigint not null,
+  failed bigint not null,
+  oldest_due_at timestamptz,
+  primary key (minute, queue)
+) with (fillfactor = 70);
+
+-- Keys of the HTTP API. Only a digest is kept: a key is 256 random bits, so nothing is gained by a slow one.
+create table faultline.api_keys (
+  id uuid primary key,
+  digest bytea not null unique,
+  name text not null,
+  scopes text[] not null,
+  -- The queues whose jobs it may see and touch; null means all.
+  queues text[],
+  created_at timestamptz not null,
+  expires_at timestamptz,
+  revoked_at timestamptz,
+  last_used_at timestamptz,
+  constraint digest_is_sha256 check (length(digest) = 32),
+  constraint sane_name check (length(name) between 1 and 100),
+  constraint known_scopes check (cardinality(scopes) > 0 and scopes <@ array['read', 'enqueue', 'operate', 'admin']),
+  constraint sane_queues check (queues is null or (cardinality(queues) > 0 and array_position(queues, null) is null))
+);
+
+-- What a beat tells beside being alive.
+alter table faultline.workers add column leases integer not null default 0;
+-- The worker's own clock, ahead of the database's. Nothing is decided by it.
+alter table faultline.workers add column clock_ahead_seconds double precision;
