@@ -52,7 +52,7 @@ begin
       end loop;
     end loop;
     -- Not secret, and asked for by every connection.
-    execute format('grant execute on function faultline.now(), faultline.clock(), faultline.buckets() to %I', role_name);
+    execute format('grant execute on function faultline.now(), faultline.clock() to %I', role_name);
     if role_name in ('faultline_viewer', 'faultline_operator') then
       execute format(
         'grant select on faultline.journal, faultline.steps, faultline.keys, faultline.workers, faultline.queues,'

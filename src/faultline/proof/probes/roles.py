@@ -18,10 +18,12 @@ _CALLS = {
         "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile", "prune", "worker_lock",
     },
     "faultline_viewer": set(),
-    "faultline_operator": {"enqueue", "enqueue_many", "cancel", "retry", "reap", "reconcile", "recover", "prune"},
+    "faultline_operator": {
+        "enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover", "prune",
+    },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
-_READS_MORE = {"journal", "steps", "keys", "workers"}
+_READS_MORE = {"journal", "steps", "keys", "workers", "queues", "tallies", "samples"}
 
 
 @probe("role")

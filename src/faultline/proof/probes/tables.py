@@ -101,6 +101,22 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.settings set args_bytes_max = 1",
     "update faultline.settings set token_floor = -1",
     "insert into faultline.migrations select * from faultline.migrations",
+    "insert into faultline.queues select * from faultline.queues",
+    "update faultline.queues set name = ''",
+    "update faultline.queues set paused_because = repeat('x', 1001)",
+    "insert into faultline.tallies select * from faultline.tallies",
+    "insert into faultline.samples select * from faultline.samples",
+    "insert into faultline.api_keys select id, sha256(digest), name, scopes, queues, created_at from faultline.api_keys",
+    (
+        "insert into faultline.api_keys select gen_random_uuid(), digest, name, scopes, queues, created_at"
+        " from faultline.api_keys"
+    ),
+    "update faultline.api_keys set digest = 'short'",
+    "update faultline.api_keys set name = ''",
+    "update faultline.api_keys set scopes = '{}'",
+    "update faultline.api_keys set scopes = '{read,everything}'",
+    "update faultline.api_keys set queues = '{}'",
+    "update faultline.api_keys set queues = '{null}'",
 )
 
 _REFUSALS = ("FL002", "23514", "23505", "23502")
@@ -115,7 +131,23 @@ def _one_of_each(q: Session) -> list[Lease]:
     q.complete(leases[3])
     q.release(leases[4], delays=[60])
     q.beat()
+    q.run(verbs.pause("paused", "a reason"))
+    for row in _SERVICE:
+        q.execute(row)
     return leases
+
+
+_SERVICE = (
+    "insert into faultline.tallies (minute, queue, worker) values (clock_timestamp(), 'q', 'w')",
+    (
+        "insert into faultline.samples (minute, queue, sampled_at, due, delayed, running, failed)"
+        " values (clock_timestamp(), 'q', now(), 0, 0, 0, 0)"
+    ),
+    (
+        "insert into faultline.api_keys (id, digest, name, scopes, queues, created_at)"
+        " values (gen_random_uuid(), sha256(gen_random_uuid()::text::bytea), 'k', '{read}', '{q}', now())"
+    ),
+)
 
 
 @probe("trigger", "guards.sql", "table")
@@ -149,6 +181,10 @@ _NULLABLE = {
     "ledger": {"idempotency_key", "args", "result"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
+    "workers": {"clock_ahead_seconds"},
+    "queues": {"paused_at", "paused_because"},
+    "samples": {"oldest_due_at"},
+    "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},
 }  # fmt: skip
 
 

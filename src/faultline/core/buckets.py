@@ -1,0 +1,14 @@
+"""The bounds, in seconds, between which waiting and running times are counted. Workers, metrics and pages agree on them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+#: A time is counted under the first bound that it does not exceed; the longest under one more, at the end.
+BOUNDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 10800.0
+)  # fmt: skip
+
+
+def place(seconds: float) -> int:
+    return bisect_left(BOUNDS, seconds)
