@@ -69,6 +69,16 @@ def what_operators_and_refused_fences_leave_behind_is_durable(sessions: Sessions
     expect("synchronous_commit after retry", retried, "on")
     refused = _level_after(q, lambda q, lease: q.run(verbs.record_refusal(lease)), first=_expire)
     expect("synchronous_commit after record_refusal", refused, "on")
+    expect("synchronous_commit after pause", _level_after(q, _pause), "on")
+    expect("synchronous_commit after resume", _level_after(q, _resume, first=_pause), "on")
+
+
+def _pause(q: Session, _: Lease) -> None:
+    q.run(verbs.pause("default"))
+
+
+def _resume(q: Session, _: Lease) -> None:
+    q.run(verbs.resume("default"))
 
 
 def _expire(q: Session, lease: Lease) -> None:

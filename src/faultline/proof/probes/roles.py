@@ -109,6 +109,8 @@ def a_producer_an_operator_and_a_viewer_can_do_their_work(sessions: Sessions) ->
         q.execute("set local role faultline_operator")
         q.run(verbs.retry(job_id))
         q.run(verbs.recover())
+        q.run(verbs.pause("default"))
+        q.run(verbs.resume("default"))
         q.execute("set local role faultline_viewer")
         expect("what a viewer sees", q.state(job_id), "queued")
         for table in _READS_MORE:
