@@ -146,7 +146,7 @@ class Call:
             (operation,) = operations
             leases = [(row[0], row[1], row[2] if self.verb == "reap" else operation.owner) for row in rows]
             yield operation, partial(operation.ok_with, leases=leases), None
-        else:
+        elif operations:
             # Of one lease: why it was refused. Others answer with a state, or with nothing.
             refusals: dict[Any, str] = {(str(row[0]), row[1], row[2]): row[3] for row in rows if len(row) > 1}
             for operation in operations:
