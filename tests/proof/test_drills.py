@@ -20,6 +20,7 @@ def test_the_drill_ends_as_promised(dsn: str, name: str) -> None:
     if verdict.skipped is not None:
         pytest.skip(verdict.skipped)
     assert verdict.passed, (verdict.faults, [check for check in verdict.checks if not check.holds])
+    assert sum(check.claim.startswith(HISTORY) for check in verdict.checks) == 1
 
 
 def test_the_trace_of_the_lease_race_tells_the_story(dsn: str) -> None:
@@ -50,15 +51,6 @@ def test_the_lease_race_is_lost_by_a_protocol_that_does_not_fence(dsn: str) -> N
     (judged,) = [check for check in verdict.checks if check.claim.startswith(HISTORY)]
     assert not judged.holds
     assert str(judged.found).count("accepted token 1 though token 2 had been granted before") == 1
-
-
-@pytest.mark.parametrize("name", ["lease-race", "stale-writes"])
-def test_the_verdict_says_how_many_operations_were_judged(dsn: str, name: str) -> None:
-    verdict = drill.run(DRILLS[name], dsn)
-
-    (judged,) = [check for check in verdict.checks if check.claim.startswith(HISTORY)]
-    assert int(judged.claim.removeprefix(HISTORY).split()[0]) > 10
-    assert judged.found == []
 
 
 def test_a_drill_of_which_nothing_is_on_tape_has_failed(dsn: str) -> None:
