@@ -305,7 +305,7 @@ def test_the_checker_accepts_whatever_the_verbs_do(dsn: str, queue: Driver, cloc
                     assert list(map(str, faults)) == []
                     next(checked)
 
-        run_state_machine_as_test(Recorded, settings=settings(EXAMPLES, max_examples=15))
+        run_state_machine_as_test(Recorded, settings=settings(EXAMPLES, max_examples=25))
 
     assert next(checked) > 10
 

@@ -126,3 +126,17 @@ def test_what_fails_without_being_a_verb_undoes_what_was_done_before(dsn: str, t
             session.execute("select pg_terminate_backend(pg_backend_pid())")
 
     assert [operation.outcome for operation in tape.read([tmp_path / "c"]).operations] == ["failed"]
+
+
+def test_a_transaction_that_the_driver_begins_is_on_tape(dsn: str, tmp_path: Path) -> None:
+    with (
+        Recording.to(tmp_path / "c", "c") as recording,
+        Faultline(dsn) as app,
+        recording.connect(dsn) as connection,
+    ):
+        app.enqueue_many([Submission("t")], conn=connection)
+        unfinished = tape.read([tmp_path / "c"])
+        connection.commit()
+
+    finished = tape.read([tmp_path / "c"])
+    assert [[op.outcome for op in history.operations] for history in (unfinished, finished)] == [["unknown"], ["ok"]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import defaultdict
 from functools import partial
 from itertools import count
 from operator import attrgetter
@@ -46,15 +47,16 @@ def replay(tape: bytes, history: History, until: float = math.inf) -> None:
     process = orjson.loads(lines[0]) if lines else ""
     now = [0.0]
     wires: dict[int, Line] = {}
-    calls: dict[int, Call] = {}
+    #: Of each wire those without an answer yet: psycopg may send a `begin` before what it was asked to send.
+    calls: dict[int, list[Call]] = defaultdict(list)
     for line in lines[1:]:
         number, now[0], event, *words = orjson.loads(line)
         if event == "sent":
             if number not in wires:
                 wires[number] = Line(history, process, partial(now.__getitem__, 0))
-            calls[number] = wires[number].asked(*words)
+            calls[number].append(wires[number].asked(*words))
         elif now[0] <= until:
-            getattr(calls.pop(number), event)(*words)
+            getattr(calls[number].pop(), event)(*words)
 
 
 class Recording:
@@ -103,7 +105,7 @@ class Recording:
 
 
 class _Wire:
-    """One connection. It has one statement under way at a time."""
+    """One connection."""
 
     def __init__(self, recording: Recording, number: int) -> None:
         self._recording = recording
