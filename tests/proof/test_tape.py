@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -110,8 +111,7 @@ def test_what_a_killed_process_has_sent_is_on_its_tape(dsn: str, tmp_path: Path)
     assert killed.returncode == -signal.SIGKILL
     (operation,) = tape.read([tmp_path / "c"]).operations
     with Faultline(dsn) as app:
-        assert operation.job_id is not None
-        assert app.job(operation.job_id).task == "t"
+        assert app.job(UUID(operation.job_id)).task == "t"
 
 
 def test_what_fails_without_being_a_verb_undoes_what_was_done_before(dsn: str, tmp_path: Path) -> None:

@@ -59,13 +59,14 @@ def judge(
         faults[_CLAIMS.get(fault.rule, OTHERS)].append(fault)
     seconds = time.monotonic() - begun
     acknowledged = {op.job_id for op in history.operations if op.verb == "enqueue" and op.outcome == "ok"}
+    differ = database.run(audit.steps_that_differ(WITH_STEPS))
     unwanted = (JobState.FAILED, JobState.CANCELLED, *((JobState.QUEUED, JobState.RUNNING) if over else ()))
     checks = [
         *(none_of(claim, broken) for claim, broken in faults.items()),
         none_of("jobs that did not succeed", [job.job_id for job in final.jobs if job.state in unwanted]),
         none_of("submissions of which only a part is there", record.halves),
         none_of("jobs of which asking told otherwise", _told_otherwise(database, record)),
-        none_of("jobs whose result differs from their steps", database.run(audit.steps_that_differ(WITH_STEPS))),
+        none_of("jobs whose result differs from their steps", differ),
         none_of("invariants broken", [violation.invariant for violation in invariants.violations(database.run)]),
     ]
     return Judgement(len(acknowledged), len(history.operations), seconds, checks)
@@ -73,7 +74,7 @@ def judge(
 
 def _told_otherwise(database: Database, record: Record) -> list[int]:
     """Numbers that were there when the producer asked, and no longer are, or the other way round."""
-    there = set(database.run(audit.there(record.found + record.absent)))
+    there = database.run(audit.there([*record.found, *record.absent]))
     return [n for n in record.found if n not in there] + [n for n in record.absent if n in there]
 
 
