@@ -1,4 +1,4 @@
-"""The drills pass on a sound protocol, and the lease race fails on one that does not fence."""
+"""The drills pass on a sound protocol, and fail on one that does not fence. The history checker judges them as well."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import pytest
 from faultline.core.errors import ConfigError
 from faultline.proof import drill
 from faultline.proof.drills import DRILLS, chosen
+from faultline.proof.stage import Stage
 from faultline.store import migrate
 
+HISTORY = "promises broken in the history of "
 UNFENCED = ("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true")
 
 
@@ -18,6 +20,7 @@ def test_the_drill_ends_as_promised(dsn: str, name: str) -> None:
     if verdict.skipped is not None:
         pytest.skip(verdict.skipped)
     assert verdict.passed, (verdict.faults, [check for check in verdict.checks if not check.holds])
+    assert sum(check.claim.startswith(HISTORY) for check in verdict.checks) == 1
 
 
 def test_the_trace_of_the_lease_race_tells_the_story(dsn: str) -> None:
@@ -45,6 +48,16 @@ def test_the_lease_race_is_lost_by_a_protocol_that_does_not_fence(dsn: str) -> N
     verdict = drill.run(DRILLS["lease-race"], dsn, mutant=complete.replace(*UNFENCED))
 
     assert not verdict.passed
+    (judged,) = [check for check in verdict.checks if check.claim.startswith(HISTORY)]
+    assert not judged.holds
+    assert str(judged.found).count("accepted token 1 though token 2 had been granted before") == 1
+
+
+def test_a_drill_of_which_nothing_is_on_tape_has_failed(dsn: str) -> None:
+    with Stage("silence", dsn) as stage:
+        stage.expect_sound()
+
+    assert [check.holds for check in stage.verdict.checks] == [True, False]
 
 
 def test_an_unknown_drill_is_answered_with_the_known_ones() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
-
 import pytest
 from hypothesis import given, settings
 
@@ -13,9 +10,6 @@ from faultline.proof.history import Final, History
 from faultline.store.holdings import JobHeld
 from tests.proof.forgeries import FORGERIES, claimed
 from tests.proof.tales import Tale, legal_runs
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("name", FORGERIES)
@@ -73,45 +67,6 @@ def test_a_fault_tells_its_story() -> None:
         "an accepted write carries the newest token: job j accepted token 1 though token 2 had been granted before",
         "  p: claim token 2 owner b/1 from 5.000000 to 6.000000: ok",
         "  p: progress token 1 owner a/1 from 7.000000 to 8.000000: ok",
-    ]
-
-
-# On paper
-
-
-def test_what_was_written_to_files_is_read_back(tmp_path: Path) -> None:
-    with History.to(tmp_path / "client") as client, History.to(tmp_path / "worker") as worker:
-        client.invoke("c", "enqueue", 1.0, job_id="j", key="k").ok(2.0)
-        claim = worker.invoke("w", "claim", 3.0, owner="w/1")
-        claim.ok_with(4.0, [("j", 1, "w/1"), ("i", 7, "w/1")])
-        worker.invoke("w", "complete", 5.0, job_id="j", token=1, owner="w/1").failed(6.0, "busy")
-        client.invoke("c", "enqueue", 5.5, key="other").ok(5.6, job_id="i")
-
-    read = History.read([tmp_path / "worker", tmp_path / "client"])
-
-    told = [(op.verb, op.job_id, op.token, op.owner, op.key, op.outcome, op.ended_at) for op in read.operations]
-    assert told == [
-        ("enqueue", "j", None, None, "k", "ok", 2.0),
-        ("claim", None, None, "w/1", None, "ok", 4.0),
-        ("claim", "j", 1, "w/1", None, "ok", 4.0),
-        ("claim", "i", 7, "w/1", None, "ok", 4.0),
-        ("complete", "j", 1, "w/1", None, "failed", 6.0),
-        ("enqueue", "i", None, None, "other", "ok", 5.6),
-    ]
-
-
-def test_a_process_that_was_killed_leaves_an_unknown_outcome(tmp_path: Path) -> None:
-    with History.to(tmp_path / "worker") as history:
-        history.invoke("w", "complete", 1.0, job_id="j", token=1)
-        history.invoke("w", "complete", 2.0, job_id="i", token=1).ok(3.0)
-    whole = (tmp_path / "worker").read_bytes()
-    (tmp_path / "worker").write_bytes(whole[:-10])
-
-    read = History.read([tmp_path / "worker"])
-
-    assert [(op.job_id, op.outcome, op.ended_at) for op in read.operations] == [
-        ("j", "unknown", math.inf),
-        ("i", "unknown", math.inf),
     ]
 
 

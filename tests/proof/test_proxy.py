@@ -33,8 +33,8 @@ def notes(dsn: str) -> int:
 
 
 def connect(proxy: Proxy) -> psycopg.Connection[Any]:
-    opened: psycopg.Connection[Any] = noticing_silence_after(1)["connect"](proxy.dsn, autocommit=True)
-    return opened
+    settings: dict[str, Any] = noticing_silence_after(1)
+    return psycopg.connect(proxy.dsn, autocommit=True, **settings)
 
 
 @pytest.mark.parametrize("silently", [False, True])

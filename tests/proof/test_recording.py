@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 from collections import Counter
 from datetime import UTC, datetime
@@ -17,9 +18,11 @@ from faultline import Faultline, Job, Retry, Snooze
 from faultline.core import faults
 from faultline.core.ids import Ids
 from faultline.core.model import Failure, Lease, Submission
+from faultline.proof import tape
 from faultline.proof.checker import Limits, Rule, check
 from faultline.proof.history import Final, History
-from faultline.proof.recording import Line, Recording
+from faultline.proof.recording import Line
+from faultline.proof.tape import Recording
 from faultline.store import migrate
 from faultline.store import queue as verbs
 from tests.driver import Driver
@@ -182,6 +185,24 @@ def test_after_a_transaction_every_answer_stands_for_itself(wire: Wire) -> None:
 # A real database
 
 
+class Taped:
+    """A tape in memory."""
+
+    def __init__(self, process: str) -> None:
+        self._file = io.BytesIO()
+        self.recording = Recording(self._file, process)
+        self._start = self._file.tell()
+
+    def history(self) -> History:
+        history = History()
+        tape.replay(self._file.getvalue(), history)
+        return history
+
+    def forget(self) -> None:
+        self._file.truncate(self._start)
+        self._file.seek(self._start)
+
+
 CUTS = [point for point in faults.POINTS if point.endswith(("_sent", "_committed")) and "_beat_" not in point]
 
 
@@ -207,9 +228,9 @@ class CutEvery(faults.Faults):
 JOBS = 40
 
 
-def run_recorded(dsn: str, history: History, cutting: faults.Faults) -> None:
+def run_recorded(dsn: str, recording: Recording, cutting: faults.Faults) -> None:
     """A worker in this process, its wires cut again and again, until everything has ended."""
-    with Faultline(dsn, host=Recording(history, "w").host(faults=cutting)) as app:
+    with Faultline(dsn, host=recording.host(faults=cutting)) as app:
         starts: Counter[int] = Counter()
 
         @app.task(max_attempts=9, backoff=lambda _: 0, lease=2)
@@ -248,13 +269,13 @@ def effects(queue: Driver) -> str:
 
 def test_what_a_worker_saw_agrees_with_the_database(dsn: str, queue: Driver, effects: str, tmp_path: Path) -> None:
     cutting = CutEvery(nth=7, times=25)
-    with History.to(tmp_path / "w") as history:
-        run_recorded(dsn, history, cutting)
+    with Recording.to(tmp_path / "w", "w") as recording:
+        run_recorded(dsn, recording, cutting)
+    history = tape.read([tmp_path / "w"])
 
     final = Final.read(queue.connection, effects=effects)
     limits = Limits(effects_of=frozenset({"pay"}), faults_stopped_at=0.0, seconds_to_end=lambda _: 30.0)
-    for recorded in (history, History.read([tmp_path / "w"])):
-        assert list(map(str, check(recorded, final, limits))) == []
+    assert list(map(str, check(history, final, limits))) == []
 
     seen = Counter((op.verb, op.outcome) for op in history.operations if op.job_id is not None)
     assert cutting.cuts.total() == 25
@@ -268,23 +289,23 @@ def test_the_checker_accepts_whatever_the_verbs_do(dsn: str, queue: Driver, cloc
     """The moves are those of the model's test. What was pruned the checker cannot follow: an id or a key that is used again
     after it was forgotten makes another job.
     """
-    recording = Recording(History(), "m")
+    on_tape = Taped("m")
     checked = itertools.count(1)
-    with recording.connect(dsn, autocommit=True) as connection:
+    with on_tape.recording.connect(dsn, autocommit=True) as connection:
 
         class Recorded(Verbs):
             def __init__(self) -> None:
                 super().__init__(Driver(connection), clock)
-                recording.history.operations.clear()
+                on_tape.forget()
 
             def teardown(self) -> None:
                 super().teardown()
                 if self.went_well and not self.model.pruned:
-                    faults = check(recording.history, Final.read(queue.connection))
+                    faults = check(on_tape.history(), Final.read(queue.connection))
                     assert list(map(str, faults)) == []
                     next(checked)
 
-        run_state_machine_as_test(Recorded, settings=settings(EXAMPLES, max_examples=15))
+        run_state_machine_as_test(Recorded, settings=settings(EXAMPLES, max_examples=25))
 
     assert next(checked) > 10
 
@@ -295,8 +316,8 @@ def test_a_worker_on_a_protocol_that_does_not_fence_is_found_out(dsn: str, queue
     start = text.index("create or replace function faultline.complete(")
     complete = text[start : text.index("$$;", start) + 3]
     queue.connection.execute(complete.replace("where j.fencing_token = l.token and j.lease_owner = l.owner", "").encode())
-    history = History()
-    with Faultline(dsn, host=Recording(history, "w").host()) as app:
+    on_tape = Taped("w")
+    with Faultline(dsn, host=on_tape.recording.host()) as app:
         run = app.database.run
         run(verbs.enqueue_many([Submission("t")], Ids()))
         (stale,) = run(verbs.claim("default", owner="a/1", max_jobs=1))
@@ -304,15 +325,16 @@ def test_a_worker_on_a_protocol_that_does_not_fence_is_found_out(dsn: str, queue
         run(verbs.claim("default", owner="b/1", max_jobs=1))
         run(verbs.complete([stale], ["1"]))
 
-    rules = {fault.rule for fault in check(history, Final.read(queue.connection, effects=effects))}
+    rules = {fault.rule for fault in check(on_tape.history(), Final.read(queue.connection, effects=effects))}
 
     assert rules == {Rule.NEWEST_TOKEN, Rule.LEGAL, Rule.ONCE}
 
 
 def test_a_submission_of_several_statements_stands_and_falls_with_its_commit(dsn: str, queue: Driver) -> None:
-    history = History()
-    with Faultline(dsn, host=Recording(history, "c").host()) as app:
+    on_tape = Taped("c")
+    with Faultline(dsn, host=on_tape.recording.host()) as app:
         app.enqueue_many([Submission("t")] * 4001)
+    history = on_tape.history()
 
     assert Counter((op.verb, op.outcome) for op in history.operations) == {("enqueue", "ok"): 4001}
     assert check(history, Final.read(queue.connection)) == []

@@ -11,23 +11,24 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID, uuid4
 from xml.etree import ElementTree as ET
 
+import psycopg
 import pytest
 
 from faultline import embedded
+from faultline.proof.mutants import Cut
 from faultline.proof.soak import tasks
-from faultline.proof.soak.judge import DUPLICATED, LOST, judge
+from faultline.proof.soak.judge import LOST, OTHERS, TWICE, judge
 from faultline.proof.soak.producer import Record
 from faultline.proof.soak.trouble import KINDS
+from faultline.proof.tape import Recording
 from faultline.store.database import Database
+from tests.driver import Driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from faultline.proof.drill import Check
-    from tests.driver import Driver
+    from uuid import UUID
 
 PATIENCE = 120.0
 
@@ -57,6 +58,8 @@ def test_nothing_is_lost_or_done_twice_under_every_kind_of_fault(tmp_path: Path)
     assert report["acknowledged"] > 500
     assert report["recoveries"], "jobs of a killed worker were run again"
     assert sum(report["refusals"].values()) == report["stale_writes_refused"]
+    assert report["operations"] > 3 * report["acknowledged"], "each was at least enqueued, claimed and completed"
+    assert f"{report['operations']:,}" in as_page.read_text()
     page = ET.fromstring(as_page.read_text().partition("\n")[2])  # noqa: S314 - our own page
     assert page.findtext(".//span[@class='verdict held']") == "passed"
     assert "http" not in as_page.read_text().replace("http-equiv", "")
@@ -134,91 +137,139 @@ def until(condition: Callable[[], Any]) -> Any:
 
 
 class Scene:
-    """A few jobs, some of them done, and a record of what the producer was told."""
+    """A few jobs, some of them done, on tape."""
 
-    def __init__(self, queue: Driver, dsn: str) -> None:
-        self.queue = queue
+    def __init__(self, dsn: str, recording: Recording, tape: Path) -> None:
         self.record = Record()
-        self._database = Database(dsn)
-        queue.connection.execute(tasks.EFFECTS.encode())
+        self.tape = tape
+        self.database = Database(dsn)
+        self.queue = Driver(recording.connect(dsn, autocommit=True))
+        #: What no verb does.
+        self.hand = psycopg.connect(dsn, autocommit=True)
+        self.hand.execute(tasks.EFFECTS.encode())
+        self.hand.execute("set session_replication_role = replica")
 
     def add(self, number: int, task: str = "nothing", *, done: bool = True, effects: int = 0) -> UUID:
         job_id = self.queue.enqueue(task, {"n": number})
-        self.record.acknowledged[number] = job_id
         if done:
             lease = self.queue.claim_one()
             for _ in range(effects):
-                self.queue.connection.execute("insert into soak_effects values (%s, %s)", (number, lease.fencing_token))
+                self.hand.execute("insert into soak_effects values (%s, %s)", (job_id, lease.fencing_token))
             self.queue.complete(lease)
         return job_id
 
-    def broken(self, *, over: bool = True) -> dict[str, object]:
-        checks: list[Check] = judge(self._database.run, self.record, over=over)
-        return {check.claim: check.found for check in checks if not check.holds}
+    def broken(self, *, over: bool = True, calm_at: float | None = None) -> dict[str, str]:
+        judged = judge(self.database, [self.tape], self.record, over=over, calm_at=calm_at)
+        return {check.claim: str(check.found) for check in judged.checks if not check.holds}
 
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
+        self.queue.connection.close()
+        self.hand.close()
 
 
 @pytest.fixture
-def scene(queue: Driver, dsn: str) -> Iterator[Scene]:
-    made = Scene(queue, dsn)
-    yield made
-    made.close()
+def scene(dsn: str, tmp_path: Path) -> Iterator[Scene]:
+    with (
+        Recording.to(tmp_path / "tape", "scene") as recording,
+        contextlib.closing(Scene(dsn, recording, tmp_path / "tape")) as made,
+    ):
+        yield made
 
 
 def test_the_judge_is_content_with_what_was_promised(scene: Scene) -> None:
     scene.add(1)
     scene.add(2, "effect", effects=1)
+    scene.record.found.append(1)
+    scene.record.absent.append(3)
 
-    assert scene.broken() == {}
+    judged = judge(scene.database, [scene.tape], scene.record, over=True, calm_at=0.0)
+
+    assert [check.claim for check in judged.checks if not check.holds] == []
+    assert (judged.acknowledged, judged.operations) == (2, 8)
 
 
 def test_the_judge_misses_what_was_acknowledged_and_is_nowhere(scene: Scene) -> None:
     scene.add(1)
-    scene.record.acknowledged[7] = uuid4()
+    job_id = scene.add(7)
+    scene.hand.execute("delete from faultline.ledger where job_id = %s", (job_id,))
 
-    assert scene.broken() == scene.broken(over=False) == {LOST: "1 (7)"}
+    assert list(scene.broken()) == list(scene.broken(over=False)) == [LOST]
+    assert str(job_id) in scene.broken()[LOST]
 
 
 def test_the_judge_misses_what_is_still_open_when_all_is_said_to_be_over(scene: Scene) -> None:
-    scene.add(1, done=False)
+    job_id = scene.add(1, done=False)
 
-    assert scene.broken() == {LOST: "1 (1)"}
+    assert scene.broken() == {"jobs that did not succeed": f"1 ({job_id})"}
     assert scene.broken(over=False) == {}
 
 
-def test_the_judge_misses_the_effect_of_a_job_that_is_done(scene: Scene) -> None:
-    scene.add(1, "effect", effects=0)
+def test_the_judge_sees_that_a_job_did_not_end_in_time(scene: Scene) -> None:
+    scene.add(1, done=False)
+    hour_ago = "now() - interval '1 hour'"
+    scene.hand.execute(f"update faultline.open_jobs set created_at = {hour_ago}, next_run_at = {hour_ago}".encode())
 
-    assert scene.broken() == {LOST: "1 (1)"}
-
-
-def test_the_judge_sees_two_jobs_where_one_was_submitted(scene: Scene) -> None:
-    scene.add(1)
-    scene.add(1)
-
-    assert DUPLICATED in scene.broken()
+    assert scene.broken(over=False) == {}
+    assert "s were allowed" in scene.broken(over=False, calm_at=1.0)[OTHERS]
 
 
-def test_the_judge_sees_an_effect_that_happened_twice(scene: Scene) -> None:
-    scene.add(1, "effect", effects=2)
+@pytest.mark.parametrize("effects", [0, 2])
+def test_the_judge_sees_an_effect_that_is_missing_or_there_twice(scene: Scene, effects: int) -> None:
+    scene.add(1, "effect", effects=effects)
 
-    assert scene.broken() == {DUPLICATED: "1 (1)"}
+    assert list(scene.broken()) == [TWICE]
 
 
 def test_the_judge_sees_an_effect_of_a_job_that_is_not_done(scene: Scene) -> None:
+    job_id = scene.add(1, done=False)
+    scene.hand.execute("insert into soak_effects values (%s, 1)", (job_id,))
+
+    assert "has an effect and is queued" in scene.broken(over=False)[TWICE]
+
+
+def test_the_judge_sees_a_job_that_nobody_has_asked_for(scene: Scene) -> None:
+    Driver(scene.hand).enqueue("nothing", {"n": 1})
+
+    assert "was enqueued by nobody" in scene.broken(over=False)[OTHERS]
+
+
+def test_the_judge_sees_a_protocol_that_does_not_fence(scene: Scene) -> None:
+    unfenced = Cut("complete", "compares", "j.fencing_token = l.token and j.lease_owner = l.owner", "true").mutant()
+    scene.hand.execute(unfenced.sql.encode())
+    scene.queue.enqueue("nothing", {"n": 1})
+    stale = scene.queue.claim_one()
+    scene.queue.release(stale)
+    scene.queue.claim_one()
+
+    scene.queue.complete(stale)
+
+    assert "accepted token 1 though token 2 had been granted before" in scene.broken()[OTHERS]
+
+
+def test_the_judge_sees_an_answer_that_is_not_true(scene: Scene) -> None:
+    """On the tape a refused completion becomes an accepted one."""
+    scene.queue.enqueue("nothing", {"n": 1})
+    stale = scene.queue.claim_one()
+    scene.queue.release(stale)
+    scene.queue.complete(scene.queue.claim_one())
+    scene.queue.complete(stale)
+    assert scene.broken() == {}
+
+    lines = scene.tape.read_text().splitlines(keepends=True)
+    assert "token_mismatch" in lines[-1]
+    refused = lines[-1].rpartition(",")[0].partition("[[")[0]
+    scene.tape.write_text("".join(lines[:-1]) + f"{refused}[]]\n")
+
+    assert "was completed by more than one lease" in scene.broken()[TWICE]
+
+
+@pytest.mark.parametrize("told", ["found", "absent"])
+def test_the_judge_sees_what_was_said_to_be_there_or_not(scene: Scene, told: str) -> None:
     scene.add(1)
-    scene.queue.connection.execute("insert into soak_effects values (5, 1)")
+    getattr(scene.record, told).append(7 if told == "found" else 1)
 
-    assert scene.broken() == {"effects of jobs that are not done, or of a stale token": "1 (5)"}
-
-
-def test_the_judge_sees_what_was_said_not_to_be_there(scene: Scene) -> None:
-    scene.add(1)
-    scene.record.absent.append(1)
-
-    assert scene.broken() == {"jobs that were rolled back, or not there when asked for, and are there": "1 (1)"}
+    assert scene.broken() == {"jobs of which asking told otherwise": "1 (7)" if told == "found" else "1 (1)"}
 
 
 def test_the_judge_sees_a_result_that_is_not_that_of_the_steps(scene: Scene) -> None:

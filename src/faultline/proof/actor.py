@@ -1,6 +1,7 @@
 """A worker process as drills need it: the real worker, with faults at named points, a muted heart or a wrong clock.
 
-Run as `python -m faultline.proof.actor`; the events go to standard output, every single one, as JSON lines.
+Run as `python -m faultline.proof.actor`; the events go to standard output, every single one, as JSON lines. What it sends to
+its database is on tape.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import logging
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from faultline.core.events import log_events
-from faultline.core.host import Host
 from faultline.proof.proxy import noticing_silence_after
 from faultline.proof.scripted import Scripted
+from faultline.proof.tape import Recording
 from faultline.proof.tasks import register
 from faultline.runtime.client import Faultline
 
@@ -50,12 +52,12 @@ class _StopAfterOne(logging.Handler):
             self._worker.stop()
 
 
-async def act(arguments: argparse.Namespace) -> None:
-    host = Host(
+async def act(arguments: argparse.Namespace, recording: Recording) -> None:
+    host = recording.host(
+        None if arguments.patience is None else noticing_silence_after(arguments.patience),
         faults=Scripted(arguments.fault, arguments.dsn),
         seconds=lambda: time.time() + arguments.skew,
         pulse=Muted if arguments.mute else None,
-        **({} if arguments.patience is None else noticing_silence_after(arguments.patience)),
     )
     async with Faultline(arguments.dsn, host=host) as app:
         register(app)
@@ -71,6 +73,7 @@ async def act(arguments: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m faultline.proof.actor")
     parser.add_argument("dsn")
+    parser.add_argument("tape", type=Path)
     parser.add_argument("--queue", action="append", default=[], help="NAME=CONCURRENCY")
     parser.add_argument("--fault", action="append", default=[], help="POINT=ACTION[@VISIT]")
     parser.add_argument("--mute", action="store_true", help="no heartbeat")
@@ -81,7 +84,8 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.queue = arguments.queue or ["default=10"]
     log_events(sys.stdout, level=logging.DEBUG, timespec="microseconds")
-    asyncio.run(act(arguments))
+    with Recording.to(arguments.tape, arguments.tape.name) as recording:
+        asyncio.run(act(arguments, recording))
 
 
 if __name__ == "__main__":

@@ -1,26 +1,20 @@
 """What the clients of a run saw, and what the database holds when it is over. `checker.check` compares the two.
 
 Every call is an operation: when it was invoked, and when and how it ended. `unknown` means that no answer came: it may have
-taken effect at any time since, or never. A process that is killed leaves such operations behind, so each is written down
-before it is sent.
+taken effect at any time since, or never. A process that is killed leaves such operations behind.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import count
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
-
-import orjson
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from faultline.store import holdings
 from faultline.store.database import run_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterable
 
     from psycopg import Connection
 
@@ -50,7 +44,6 @@ class Operation:
     ended_at: float = math.inf
     outcome: Outcome = "unknown"
     _history: History | None = None
-    _number: int = 0
 
     def ok(self, at: float, **facts: Any) -> None:
         """It was answered. `facts` are what only the answer tells: the job's id, its token."""
@@ -67,19 +60,11 @@ class Operation:
         """It was answered with leases: those that a claim was granted, or a reap took back. Each is an operation."""
         assert self._history is not None  # noqa: S101
         for job_id, token, owner in leases:
-            told = self._history.invoke(self.process, self.verb, self.invoked_at, job_id=job_id, token=token, owner=owner)
-            told.ok(at)
-        # Last: a process that is killed before this line leaves an answer that nobody can be sure of.
+            self._history.invoke(self.process, self.verb, self.invoked_at, job_id, token, owner).ok(at)
         self.ok(at)
 
     def _end(self, at: float, outcome: Outcome, facts: dict[str, Any]) -> None:
         assert self._history is not None and self.ended_at == math.inf, f"{self} has ended already"  # noqa: S101, PT018
-        if facts.get("job_id") is not None:
-            facts["job_id"] = str(facts["job_id"])
-        self._history.write({"n": self._number, "at": at, "outcome": outcome} | facts)
-        self.end(at, outcome, facts)
-
-    def end(self, at: float, outcome: Outcome, facts: dict[str, Any]) -> None:
         self.ended_at, self.outcome = at, outcome
         for name, value in facts.items():
             setattr(self, name, value)
@@ -91,67 +76,27 @@ class Operation:
 
 
 class History:
-    """Operations in the order of their invocation. With a file, each is on its way to the disk before it is sent."""
+    """Operations in the order of their invocation."""
 
-    def __init__(self, file: BinaryIO | None = None) -> None:
+    def __init__(self) -> None:
         self.operations: list[Operation] = []
-        self._file = file
-        self._numbers = count(1)
-
-    @classmethod
-    @contextmanager
-    def to(cls, path: Path) -> Iterator[Self]:
-        """Write to a new file. Unbuffered: what was written survives the death of the process."""
-        with path.open("xb", buffering=0) as file:
-            yield cls(file)
-
-    @classmethod
-    def read(cls, paths: Iterable[Path]) -> Self:
-        """What several processes have written, each to its own file. A last line that was cut off by a kill is no line."""
-        history = cls()
-        for path in paths:
-            known: dict[int, Operation] = {}
-            for line in path.read_bytes().split(b"\n")[:-1]:
-                history._take(orjson.loads(line), known)
-        history.operations.sort(key=lambda operation: operation.invoked_at)
-        return history
 
     def invoke(
         self,
         process: str,
         verb: str,
         at: float,
-        *,
         job_id: object = None,
         token: int | None = None,
         owner: str | None = None,
         key: str | None = None,
         detail: str | None = None,
     ) -> Operation:
-        """To be called before the call is made. A batch is one operation for each of its jobs; a claim is one."""
+        """One operation for each job of a batch; a claim is one, whatever it will be granted."""
         job = None if job_id is None else str(job_id)
-        number = next(self._numbers)
-        operation = Operation(process, verb, at, job, token, owner, key, detail, _history=self, _number=number)
-        if self._file is not None:
-            facts = {"job_id": job, "token": token, "owner": owner, "key": key, "detail": detail}
-            line = {"n": number, "process": process, "verb": verb, "at": at}
-            self.write(line | {name: value for name, value in facts.items() if value is not None})
+        operation = Operation(process, verb, at, job, token, owner, key, detail, _history=self)
         self.operations.append(operation)
         return operation
-
-    def write(self, line: dict[str, Any]) -> None:
-        if self._file is not None:
-            # In one piece: threads of one process share the file.
-            self._file.write(orjson.dumps(line) + b"\n")
-
-    def _take(self, line: dict[str, Any], known: dict[int, Operation]) -> None:
-        number = line.pop("n")
-        at = line.pop("at")
-        if "verb" in line:
-            known[number] = Operation(invoked_at=at, **line)
-            self.operations.append(known[number])
-        else:
-            known.pop(number).end(at, line.pop("outcome"), line)
 
 
 @dataclass(frozen=True, slots=True)

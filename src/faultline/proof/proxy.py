@@ -17,7 +17,7 @@ import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -249,15 +249,11 @@ def _lose_all_packets(end: socket.socket) -> None:
     end.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
 
-def noticing_silence_after(seconds: int) -> dict[str, Any]:
-    """Words for `Host`: connections that notice a half-open wire sooner than in production. No drill waits that long."""
-    eager = {
+def noticing_silence_after(seconds: int) -> dict[str, int]:
+    """Settings for connections that notice a half-open wire sooner than in production. No drill waits that long."""
+    return {
         "keepalives_idle": seconds,
         "keepalives_interval": seconds,
         "keepalives_count": 1,
         "tcp_user_timeout": 1000 * seconds,
-    }
-    return {
-        "connect": lambda dsn, **words: psycopg.connect(dsn, **{**words, **eager}),
-        "aconnect": lambda dsn, **words: psycopg.AsyncConnection.connect(dsn, **{**words, **eager}),
     }

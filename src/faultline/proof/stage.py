@@ -1,7 +1,8 @@
 """Where a drill plays: a scratch database, real worker processes with faults, barriers, and the trace of it all.
 
 Nothing is left to luck: a drill waits for what it sees in the database, and holds its actors back with barriers there.
-Whatever it started is stopped when the stage is left, also by Ctrl-C.
+All that its actors and its own clients send is on tape, for the history checker. Whatever it started is stopped when the
+stage is left, also by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,19 +21,27 @@ from uuid import UUID
 
 import psycopg
 
+from faultline.proof import tape
+from faultline.proof.checker import Limits, check
 from faultline.proof.drill import Verdict
+from faultline.proof.history import Final
+from faultline.proof.tape import Recording
+from faultline.proof.tasks import WITH_EFFECT
 from faultline.runtime.client import Faultline
-from faultline.store import invariants, proving, scratch, views
+from faultline.store import holdings, invariants, proving, scratch, views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from faultline.core.host import Host
     from faultline.core.model import JournalEntry
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 60.0
+#: What a job may take once the faults are over: a lease, a sweep and its backoff at their defaults, on a busy machine.
+SECONDS_TO_END = 45.0
 
 
 class Actor:
@@ -87,14 +96,20 @@ class Stage:
         self._actors: list[Actor] = []
         self._stack = contextlib.ExitStack()
         self._belongings = contextlib.ExitStack()
+        self._effects: str | None = None
+        self._calm_at: float | None = None
         self.dsn = ""
         self.app: Faultline
+        self._recording: Recording
         self._session: psycopg.Connection
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             dsn = stack.enter_context(scratch.database(self.server_dsn))
             self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faultline-drill-")))
+            self._tapes = self.folder / "tapes"
+            self._tapes.mkdir()
+            self._recording = stack.enter_context(Recording.to(self._tapes / "drill", "drill"))
             self._belongings = stack.enter_context(contextlib.ExitStack())
             self.move_to(dsn)
             stack.callback(self._end_actors)
@@ -115,7 +130,11 @@ class Stage:
         self._session = self.keep(psycopg.connect(dsn, autocommit=True))
         if self._mutant:
             self._session.execute(self._mutant.encode())
-        self.app = self.keep(Faultline(dsn))
+        self.app = self.keep(Faultline(dsn, host=self.host()))
+
+    def host(self, settings: dict[str, int] | None = None, **words: Any) -> Host:
+        """For a client of the drill's own: what it sends is on tape."""
+        return self._recording.host(settings, **words)
 
     # Actors
 
@@ -132,12 +151,13 @@ class Stage:
         dsn: str | None = None,
     ) -> Actor:
         """Start a worker process. `dsn`: another way to the same database, through a proxy for example."""
-        words = [dsn or self.dsn, "--skew", str(skew)]
+        actor_name = f"{name}.{len(self._actors)}"
+        words = [dsn or self.dsn, str(self._tapes / actor_name), "--skew", str(skew)]
         words += [] if patience is None else ["--patience", str(patience)]
         words += [word for queue in queues for word in ("--queue", queue)]
         words += [word for fault in faults for word in ("--fault", fault)]
         words += ["--mute"] * mute + ["--once"] * once
-        log = self.folder / f"{name}.{len(self._actors)}.log"
+        log = self.folder / f"{actor_name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "faultline.proof.actor", *words], stdout=output, start_new_session=True
@@ -190,7 +210,8 @@ class Stage:
 
     def make_effects(self) -> None:
         """The table that the task `apply` writes to."""
-        self._session.execute("create table effects (account integer, token bigint)")
+        self._session.execute("create table effects (job_id uuid, account integer, token bigint)")
+        self._effects = "select job_id, token from effects"
 
     def effects(self) -> list[tuple[int, int]]:
         """(account, token) of every effect that was committed."""
@@ -225,10 +246,33 @@ class Stage:
         """Put something that the drill itself did into the trace, with the time of this machine, as actors do."""
         self.verdict.trace.append({"at": _now(), "event": event, **fields})
 
-    def expect_sound(self) -> None:
-        """The last thing every drill asks for."""
+    def faults_are_over(self) -> None:
+        """From now on every job has to end in time."""
+        self._calm_at = self.app.database.run(holdings.time())
+
+    def expect_sound(self, *, whole: bool = True, unjudged: str = "") -> None:
+        """The last thing every drill asks for: the invariants, and that all clients saw agrees with what is there.
+
+        `whole`: every job was made through a client. `unjudged`: why what they saw cannot agree.
+        """
         broken = [violation.invariant for violation in invariants.violations(self.app.database.run)]
         self.verdict.expect("invariants broken", broken, [])
+        if unjudged:
+            self.note("history_not_judged", why=unjudged)
+            return
+        # Actors are still at work. What they hear of from now on may have happened before we look, or after.
+        looked_at = time.monotonic()
+        final = Final.read(self._session, effects=self._effects)
+        history = tape.read(sorted(self._tapes.iterdir()), until=looked_at)
+        limits = Limits(
+            whole=whole,
+            effects_of=WITH_EFFECT,
+            faults_stopped_at=self._calm_at,
+            seconds_to_end=lambda _: SECONDS_TO_END,
+        )
+        faults = [str(fault) for fault in check(history, final, limits)]
+        claim = f"promises broken in the history of {len(history.operations):,} operations"
+        self.verdict.holds(claim, faults, holds=bool(history.operations) and not faults)
 
     def _collect_trace(self) -> None:
         lines = [*self.verdict.trace, *(event for actor in self._actors for event in actor.events())]

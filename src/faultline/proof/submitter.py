@@ -13,6 +13,8 @@ from faultline.runtime.client import Faultline
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from faultline.core.host import Host
+
 _JOBS_AT_ONCE = 5
 _PAUSE_SECONDS = 0.01
 
@@ -20,8 +22,9 @@ _PAUSE_SECONDS = 0.01
 class Submitter:
     """`with` submits jobs of the task `credit`, each for an account of its own, until the block is left."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, host: Host) -> None:
         self._dsn = dsn
+        self._host = host
         #: In the order in which they were acknowledged. Only ever appended to.
         self.acknowledged: list[UUID] = []
         self._stop = threading.Event()
@@ -37,7 +40,7 @@ class Submitter:
 
     def _run(self) -> None:
         accounts = itertools.count(1)
-        with Faultline(self._dsn) as client:
+        with Faultline(self._dsn, host=self._host) as client:
             # The pause sets the pace; nothing depends on it.
             while not self._stop.wait(_PAUSE_SECONDS):
                 jobs = [self._job(next(accounts)) for _ in range(_JOBS_AT_ONCE)]

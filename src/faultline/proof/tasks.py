@@ -41,7 +41,7 @@ async def apply(job: Job, account: int, barrier: str = "", patience: float = 60.
     In its first epoch it can be held back at a barrier in between, and the server's patience with it be shortened.
     """
     async with job.transaction() as tx:
-        await tx.execute("insert into effects (account, token) values (%s, %s)", (account, job.fencing_token))
+        await tx.execute("insert into effects values (%s, %s, %s)", (job.id, account, job.fencing_token))
         if barrier and job.fencing_token == 1:
             await tx.execute("select set_config('idle_in_transaction_session_timeout', %s, true)", (f"{patience}s",))
             await tx.execute("select pg_advisory_xact_lock_shared(hashtext(%s))", (barrier,))
@@ -89,6 +89,9 @@ def seize(job: BlockingJob, file: str) -> int:
         with Path(file).open() as locked:
             ctypes.PyDLL(None).flock(locked.fileno(), fcntl.LOCK_SH)
     return job.fencing_token
+
+
+WITH_EFFECT = frozenset({apply.__name__, credit.__name__})
 
 
 def register(app: Faultline) -> None:

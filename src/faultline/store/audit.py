@@ -16,16 +16,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 
-class Standing(NamedTuple):
-    """A job, and the number that its submitter gave it as its argument `n`."""
-
-    job_id: UUID
-    number: int
-    state: str
-    task: str
-    fencing_token: int
-
-
 class Held(NamedTuple):
     """A job in somebody's hands, at this time of the database."""
 
@@ -43,21 +33,13 @@ class Claim(NamedTuple):
     ended: bool
 
 
-_STANDING = "select id, (args ->> 'n')::bigint, state, task, fencing_token from faultline.jobs"
-
-
-def standing() -> Statement[list[Standing]]:
-    """Every numbered job, open or done."""
-    return Statement("standing", _STANDING, (), lambda rows: list(map(Standing._make, rows)), repeatable=True, binary=True)
-
-
-def standing_of(numbers: Sequence[int]) -> Statement[list[Standing]]:
-    """The jobs with these numbers, after the answer to their submission was lost."""
+def there(numbers: Sequence[int]) -> Statement[list[int]]:
+    """Which of the jobs with these numbers exist: its submitter has given each one as its argument `n`."""
     return Statement(
-        name="standing_of",
-        sql=f"{_STANDING} where (args ->> 'n')::bigint = any(%s)",
+        name="there",
+        sql="select (args ->> 'n')::bigint from faultline.jobs where (args ->> 'n')::bigint = any(%s)",
         params=(list(numbers),),
-        read=lambda rows: list(map(Standing._make, rows)),
+        read=lambda rows: [row[0] for row in rows],
         repeatable=True,
     )
 

@@ -12,7 +12,6 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from faultline.core.host import Host
 from faultline.core.model import JobState, Submission
 from faultline.proof.drill import CannotPlay, Drill
 from faultline.runtime.client import Faultline
@@ -62,7 +61,7 @@ def _expect_no_effect_on_leases(stage: Stage) -> None:
     handles = stage.app.enqueue_many(jobs)
     for name, skew in SKEWS.items():
         stage.worker(name, queues=[f"{name}={JOBS_EACH}"], skew=skew)
-    with Faultline(stage.dsn, host=Host(seconds=lambda: time.time() + SKEWS["fast"])) as client:
+    with Faultline(stage.dsn, host=stage.host(seconds=lambda: time.time() + SKEWS["fast"])) as client:
         (delayed,) = client.enqueue_many([Submission("nothing", queue="later", delay_seconds=60)])
     stage.wait_for_end(*(handle.id for handle in handles))
     done = [stage.app.job(handle.id) for handle in handles]

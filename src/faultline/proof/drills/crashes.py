@@ -27,6 +27,7 @@ def crash(stage: Stage) -> None:
     stage.wait_for(lambda: stage.workers() > 1, "both workers are up")
     stage.wait_for(lambda: stage.app.database.run(views.counts())["succeeded"] >= JOBS // 5, "a fifth of the jobs is done")
     victim.signal(signal.SIGKILL)
+    stage.faults_are_over()
     killed_at = stage.app.database.run(views.clock())
     held = stage.app.database.run(views.held_by(victim.pid))
     stage.note("worker_killed", worker_name="A", signal="SIGKILL", jobs_held=len(held))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from faultline.core.errors import KeyConflict
 from faultline.core.faults import Faults, WireCut
-from faultline.core.host import Host
 from faultline.core.model import Submission
 from faultline.proof.drill import Drill
 from faultline.runtime.client import Faultline
@@ -61,7 +60,7 @@ def _at_once(stage: Stage, submission: Submission, *, first_commits: bool) -> li
     """One submitter's transaction is open; the others come with the same key and wait for what becomes of it."""
 
     def submit(_: int) -> JobHandle[None]:
-        with Faultline(stage.dsn) as client:
+        with Faultline(stage.dsn, host=stage.host()) as client:
             return client.enqueue_many([submission])[0]
 
     with ThreadPoolExecutor(SUBMITTERS) as threads, stage.app.database.connect() as session:
@@ -97,7 +96,7 @@ def _answer_lost(stage: Stage, submission: Submission) -> JobHandle[None]:
     """Submit, lose the answer, and let the client send again once the job has been run to its end."""
     done = len(stage.effects())
     faults = LostAnswer(lambda: stage.wait_for(lambda: len(stage.effects()) > done, "the job is done"))
-    with Faultline(stage.dsn, host=Host(faults=faults)) as client:
+    with Faultline(stage.dsn, host=stage.host(faults=faults)) as client:
         (handle,) = client.enqueue_many([submission])
     if faults.happened:
         stage.note("fault_took_effect", point="after_enqueue_committed", action="cut", job_id=handle.id)

@@ -59,6 +59,7 @@ def lock_wait(stage: Stage) -> None:
         stage.verdict.expect("jobs that a reaper could take meanwhile", taken, [])
         stage.verdict.expect("effects written meanwhile", stage.effects(), [])
     stage.note("rows_unlocked")
+    stage.faults_are_over()
     stage.wait_for_end(finished, credited, waiting)
     states = {stage.app.job(job_id).state for job_id in (finished, credited, waiting)}
     stage.verdict.expect("states of the locked jobs in the end", states, {JobState.SUCCEEDED})

@@ -43,7 +43,7 @@ def database_restart(stage: Stage) -> None:
     stage.make_effects()
     stage.verdict.expect("fsync, without which a crash may lose what was acknowledged", stage.value("show fsync"), "on")
     workers = [stage.worker("A"), stage.worker("B")]
-    with Submitter(server.dsn) as client:
+    with Submitter(server.dsn, stage.host()) as client:
         stage.wait_for(lambda: stage.workers() == len(workers), "both workers are up")
         stage.wait_for(lambda: _succeeded(stage) >= WARM_UP, "they are in full swing")
         server.kill()
@@ -52,6 +52,7 @@ def database_restart(stage: Stage) -> None:
         stage.move_to(server.dsn)
         done, known = _succeeded(stage), len(client.acknowledged)
         stage.note("server_restarted", succeeded=done)
+        stage.faults_are_over()
         stage.wait_for(lambda: len(client.acknowledged) >= known + AFTERWARDS, "the client goes on by itself")
     _wait_until_drained(stage)
     if any(worker.saw("listener_lost") for worker in workers):
@@ -69,7 +70,7 @@ def backend_kill_storm(stage: Stage) -> None:
         stage.worker(name, dsn=dsn)
     chance = random.Random(STORM_SEED)  # noqa: S311 - the same choices every time
     kills = 0
-    with Submitter(stage.dsn) as client:
+    with Submitter(stage.dsn, stage.host()) as client:
         stage.wait_for(lambda: _succeeded(stage) > 0, "the workers are at work")
         while kills < STORM_KILLS:
             sessions = _sessions(stage)
@@ -81,6 +82,7 @@ def backend_kill_storm(stage: Stage) -> None:
                 stage.verdict.took_effect(f"end of a worker's session that was {state}")
                 stage.wait_for(partial(_is_gone, stage, pid), "the session is gone")
         stage.note("storm_over", kills=kills, succeeded=_succeeded(stage))
+        stage.faults_are_over()
     _wait_until_drained(stage)
     expect_all_done_once(stage, client.acknowledged)
     stage.expect_sound()
@@ -107,6 +109,7 @@ def disk_full(stage: Stage) -> None:
     stage.verdict.expect("the worker lives", worker.alive, wanted=True)
     ballast.unlink()
     stage.note("disk_freed")
+    stage.faults_are_over()
     stage.app.enqueue_many([Submission("nothing")])
     _wait_until_drained(stage)
     stage.verdict.expect("jobs acknowledged and in the ledger", _succeeded(stage), BLOBS + 1)

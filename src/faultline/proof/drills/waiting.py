@@ -49,7 +49,7 @@ def urgent_behind_backlog(stage: Stage) -> None:
     stage.verdict.holds(
         f"seconds until each urgent job was done, each at most {SECONDS_MAX}", seconds, holds=max(seconds) <= SECONDS_MAX
     )
-    stage.expect_sound()
+    stage.expect_sound(whole=False)  # the others were put there past all clients
 
 
 DELAYED = 200_000
@@ -82,7 +82,7 @@ def delayed_million(stage: Stage) -> None:
     stage.verdict.expect(
         "jobs due tomorrow that were run today", DELAYED - stage.app.database.run(views.counts())["queued"], 0
     )
-    stage.expect_sound()
+    stage.expect_sound(whole=False)  # the others were put there past all clients
 
 
 def _claim_milliseconds(stage: Stage) -> float:

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from faultline.core.host import Host
 from faultline.core.model import Submission
 from faultline.proof.drill import Drill
 from faultline.proof.proxy import Cut, Moment, Proxy, noticing_silence_after
@@ -84,7 +83,7 @@ def _play(stage: Stage, part: Part) -> Played:
     )
     cuts = [proxy.cut(pattern, part.moment, silently=part.silently) for pattern in STATEMENTS]
     worker = stage.worker(part.name, queues=[f"{part.name}=10"], dsn=proxy.dsn, patience=1)
-    with Faultline(proxy.dsn, host=Host(**noticing_silence_after(1))) as client:
+    with Faultline(proxy.dsn, host=stage.host(noticing_silence_after(1))) as client:
         (submitted,) = client.enqueue_many([Submission("nothing", queue=part.name)])
     if part.silently and part.moment is Moment.BEFORE_SENT:
         # To the server the transaction is still open, with the job's row locked. The worker knows better, and has to wait

@@ -1,4 +1,7 @@
-"""The worker processes of a soak. Whoever is killed is replaced, whoever is frozen is thawed; at the end all are gone."""
+"""The worker processes of a soak. Whoever is killed is replaced, whoever is frozen is thawed; at the end all are gone.
+
+Each has a tape of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,9 +41,11 @@ class Member:
 
 
 class Crew:
-    def __init__(self, dsn: str, number: int, folder: Path) -> None:
+    def __init__(self, dsn: str, number: int, folder: Path, tapes: Path) -> None:
         self._dsn = dsn
         self._folder = folder
+        self._tapes = tapes
+        self._starts = count(1)
         self.members = [Member(number, self._start(number)) for number in range(number)]
         #: Processes that ended though nobody killed them, with their last words.
         self.surprises: list[str] = []
@@ -92,9 +98,10 @@ class Crew:
             member.process.send_signal(signal.SIGCONT)
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
+        tape = self._tapes / f"worker-{number}.{next(self._starts)}"
         with self._log(number).open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "faultline.proof.soak.tasks", self._dsn],
+                [sys.executable, "-m", "faultline.proof.soak.tasks", self._dsn, str(tape)],
                 stdin=subprocess.PIPE,  # closed when we end, in whatever way: they end too
                 stdout=log,
                 stderr=log,

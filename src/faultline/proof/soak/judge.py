@@ -1,55 +1,84 @@
-"""What was promised, against what is there: the producer's record against the database, number by number."""
+"""What was promised, against what is there: the history checker reads the tapes of all processes and the database.
+
+What it cannot know is asked for beside it: what the producer was told when it asked, and what the jobs were to give.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core.model import JobState
+from faultline.proof import tape
+from faultline.proof.checker import Limits, Rule, check
 from faultline.proof.drill import Check
-from faultline.proof.soak.tasks import WITH_EFFECT, WITH_STEPS, effects
+from faultline.proof.history import Final
+from faultline.proof.soak.tasks import EFFECTS_WRITTEN, LONG_LEASE_SECONDS, WITH_EFFECT, WITH_STEPS
 from faultline.store import audit, invariants
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
+    from pathlib import Path
     from typing import Any
 
+    from faultline.proof.checker import Fault
     from faultline.proof.soak.producer import Record
-    from faultline.store.audit import Standing
+    from faultline.store.database import Database
 
 LOST = "acknowledged jobs lost"
-DUPLICATED = "jobs and effects duplicated"
+TWICE = "jobs and effects that are not there exactly once"
+OTHERS = "other promises broken"
+_CLAIMS = {Rule.KEPT: LOST, Rule.ONCE: TWICE, Rule.EFFECT_ONCE: TWICE}
 _SHOWN = 20
+#: A lease, a sweep, a backoff, its own work, and on a busy machine a whole backlog of others before it.
+_SECONDS_TO_END = LONG_LEASE_SECONDS + 40.0
 
 
-def judge(ask: Callable[..., Any], record: Record, *, over: bool) -> list[Check]:
-    """`ask` runs a statement. `over`: all has drained, so every acknowledged job must be done; otherwise it must exist."""
-    jobs: list[Standing] = ask(audit.standing())
-    written = ask(effects())
-    done = {job.number: job for job in jobs if job.state == JobState.SUCCEEDED}
-    alive = {job.number: job for job in jobs if job.state in (JobState.QUEUED, JobState.RUNNING)}
-    expected = done if over else {**alive, **done}
-    times_written = Counter(number for number, _ in written)
-    wrong_token = [n for n, token in written if n not in done or done[n].fencing_token != token]
-    lost = [n for n, job_id in record.acknowledged.items() if n not in expected or expected[n].job_id != job_id]
-    lost += [n for n, job in done.items() if job.task in WITH_EFFECT and n not in times_written]
-    twice = [n for n, times in Counter(job.number for job in jobs).items() if times > 1]
-    twice += [n for n, times in times_written.items() if times > 1]
-    present = {job.number for job in jobs}
-    withdrawn = [n for n in (*record.absent, *record.withdrawn) if n in present]
-    broken = [violation.invariant for violation in invariants.violations(ask)]
-    return [
-        none_of(LOST, lost),
-        none_of(DUPLICATED, twice),
-        none_of("effects of jobs that are not done, or of a stale token", wrong_token),
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    #: Jobs of which some submission was answered.
+    acknowledged: int
+    operations: int
+    #: How long it took to judge them.
+    seconds: float
+    checks: list[Check]
+
+
+def judge(
+    database: Database, tapes: Sequence[Path], record: Record, *, over: bool, calm_at: float | None = None
+) -> Judgement:
+    """`over`: all has drained, so every job must be done. `calm_at`: when the faults stopped, in the database's time."""
+    begun = time.monotonic()
+    with database.connection() as connection:
+        final = Final.read(connection, effects=EFFECTS_WRITTEN)
+    history = tape.read(tapes, until=begun)
+    limits = Limits(effects_of=WITH_EFFECT, faults_stopped_at=calm_at, seconds_to_end=lambda _: _SECONDS_TO_END)
+    faults: dict[str, list[Fault]] = {LOST: [], TWICE: [], OTHERS: []}
+    for fault in check(history, final, limits):
+        faults[_CLAIMS.get(fault.rule, OTHERS)].append(fault)
+    seconds = time.monotonic() - begun
+    acknowledged = {op.job_id for op in history.operations if op.verb == "enqueue" and op.outcome == "ok"}
+    differ = database.run(audit.steps_that_differ(WITH_STEPS))
+    unwanted = (JobState.FAILED, JobState.CANCELLED, *((JobState.QUEUED, JobState.RUNNING) if over else ()))
+    checks = [
+        *(none_of(claim, broken) for claim, broken in faults.items()),
+        none_of("jobs that did not succeed", [job.job_id for job in final.jobs if job.state in unwanted]),
         none_of("submissions of which only a part is there", record.halves),
-        none_of("jobs that were rolled back, or not there when asked for, and are there", withdrawn),
-        none_of("jobs whose result differs from their steps", ask(audit.steps_that_differ(WITH_STEPS))),
-        none_of("invariants broken", broken),
+        none_of("jobs of which asking told otherwise", _told_otherwise(database, record)),
+        none_of("jobs whose result differs from their steps", differ),
+        none_of("invariants broken", [violation.invariant for violation in invariants.violations(database.run)]),
     ]
+    return Judgement(len(acknowledged), len(history.operations), seconds, checks)
 
 
-def none_of(claim: str, found: list[Any]) -> Check:
+def _told_otherwise(database: Database, record: Record) -> list[int]:
+    """Numbers that were there when the producer asked, and no longer are, or the other way round."""
+    there = database.run(audit.there([*record.found, *record.absent]))
+    return [n for n in record.found if n not in there] + [n for n in record.absent if n in there]
+
+
+def none_of(claim: str, found: Sequence[Any]) -> Check:
     """A list that must be empty. Of a long one the beginning is enough to look further."""
     shown = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
     return Check(claim, f"{len(found):,} ({shown})" if found else 0, not found)

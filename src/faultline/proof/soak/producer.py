@@ -1,4 +1,4 @@
-"""Submits jobs steadily and remembers what was acknowledged. Nothing is taken for granted that the database did not answer.
+"""Submits jobs steadily. What was acknowledged is on its tape; what it was told when it had to ask is in its record.
 
 Four ways of submitting, since each has its own way to survive a lost answer: many at once with ids made by the client, many
 in a transaction of our own, one by one with an id of our own, one by one with a key.
@@ -22,10 +22,9 @@ from faultline.store import audit, views
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
-    from uuid import UUID
 
+    from faultline.core.host import Host
     from faultline.core.model import Submission
-    from faultline.runtime.handle import JobHandle
 
 BACKLOG_MAX = 4000
 BULK_MAX = 60
@@ -39,25 +38,24 @@ _LONG_LEASES = 0.3
 
 @dataclass(slots=True)
 class Record:
-    """What the producer knows of its jobs, by their numbers."""
+    """What the producer knows of its jobs beside what is on its tape, by their numbers."""
 
-    acknowledged: dict[int, UUID] = field(default_factory=dict)
-    tasks: dict[int, str] = field(default_factory=dict)
+    #: How many it was told of, at once or when it asked.
+    acknowledged: int = 0
     #: Submissions whose answer was lost, and what asking gave: all of it is there, nothing of it, or (never!) a part.
     unknown: int = 0
     found: list[int] = field(default_factory=list)
     absent: list[int] = field(default_factory=list)
     halves: list[int] = field(default_factory=list)
-    #: Of transactions that ended before their commit was sent.
-    withdrawn: list[int] = field(default_factory=list)
 
 
 class Producer(threading.Thread):
     """`unfinished` is kept up to date by whoever watches the database: a soak must not drown in its own backlog."""
 
-    def __init__(self, dsn: str, chance: random.Random, per_second: float) -> None:
+    def __init__(self, dsn: str, host: Host, chance: random.Random, per_second: float) -> None:
         super().__init__(name="producer", daemon=True)
         self._dsn = dsn
+        self._host = host
         self._chance = chance
         self._per_second = per_second
         self._ids = Ids()
@@ -75,7 +73,7 @@ class Producer(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Faultline(self._dsn) as app:
+            with Faultline(self._dsn, host=self._host) as app:
                 register(app)
                 self._produce(app)
         except Exception as error:  # noqa: BLE001 - told to whoever looks at it
@@ -94,7 +92,7 @@ class Producer(threading.Thread):
         numbers, jobs = self._many(app)
         while not self._stopping.is_set():
             try:
-                handles = app.enqueue_many(jobs)
+                app.enqueue_many(jobs)
             except DatabaseUnavailable:
                 self._pause()
             except OutcomeUnknown:
@@ -102,7 +100,7 @@ class Producer(threading.Thread):
                 self._ask_for(app, numbers)
                 return
             else:
-                self._acknowledge(numbers, handles)
+                self.record.acknowledged += len(numbers)
                 return
 
     def _in_transaction(self, app: Faultline) -> None:
@@ -112,25 +110,23 @@ class Producer(threading.Thread):
         try:
             with app.database.connect() as connection:
                 connection.execute("begin")
-                handles = app.enqueue_many(jobs, conn=connection)
+                app.enqueue_many(jobs, conn=connection)
                 sent = True
                 connection.execute("commit")
         except (DatabaseUnavailable, psycopg.OperationalError):
             if sent:
                 self.record.unknown += 1
                 self._ask_for(app, numbers)
-            else:
-                self.record.withdrawn += numbers
         else:
-            self._acknowledge(numbers, handles)
+            self.record.acknowledged += len(numbers)
 
     def _ask_for(self, app: Faultline, numbers: list[int]) -> None:
-        there = {job.number: job.job_id for job in _asked(lambda: app.database.run(audit.standing_of(numbers)))}
+        there = _asked(lambda: app.database.run(audit.there(numbers)))
         if not there:
             self.record.absent += numbers
         elif len(there) == len(numbers):
             self.record.found += numbers
-            self.record.acknowledged |= there
+            self.record.acknowledged += len(numbers)
         else:
             self.record.halves += numbers
 
@@ -148,10 +144,10 @@ class Producer(threading.Thread):
                 _, there = _asked(lambda: app.database.run(views.endings([job_id])))
                 if there:
                     self.record.found.append(number)
-                    self.record.acknowledged[number] = job_id
+                    self.record.acknowledged += 1
                     return
             else:
-                self.record.acknowledged[number] = job_id
+                self.record.acknowledged += 1
                 return
 
     def _with_key(self, app: Faultline) -> None:
@@ -167,11 +163,8 @@ class Producer(threading.Thread):
             else:
                 if not handle.created:
                     self.record.found.append(number)
-                self.record.acknowledged[number] = handle.id
+                self.record.acknowledged += 1
                 return
-
-    def _acknowledge(self, numbers: list[int], handles: list[JobHandle[Any]]) -> None:
-        self.record.acknowledged.update(zip(numbers, [handle.id for handle in handles], strict=True))
 
     def _many(self, app: Faultline) -> tuple[list[int], list[Submission]]:
         pairs = [self._job(app) for _ in range(self._chance.randint(2, BULK_MAX))]
@@ -180,7 +173,6 @@ class Producer(threading.Thread):
     def _job(self, app: Faultline, **options: Any) -> tuple[int, Submission]:
         number, self._next = self._next, self._next + 1
         (name,) = self._chance.choices(tuple(_KINDS), weights=tuple(_KINDS.values()))
-        self.record.tasks[number] = name
         more = {"seconds": self._chance.choices(_WAITS_SECONDS, weights=_WAITS_WEIGHTS)[0]} if name == "wait" else {}
         if self._chance.random() < _LONG_LEASES:
             options["lease_seconds"] = LONG_LEASE_SECONDS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from faultline.proof.page import badge, checked, escaped, page, table
 from faultline.proof.soak import chart
-from faultline.proof.soak.judge import DUPLICATED, LOST
+from faultline.proof.soak.judge import LOST, TWICE
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -36,6 +36,9 @@ class Report:
     #: Ctrl-C: nothing was waited for, so a job that is still open is none that was lost.
     interrupted: bool
     acknowledged: int
+    #: What all processes saw, as the history checker has read it, and how long that took.
+    operations: int
+    judged_seconds: float
     drained_seconds: float | None
     faults: Counter[str]
     moments: list[tuple[float, str]]
@@ -114,6 +117,7 @@ class Report:
         facts = [
             ("time", f"{self.seconds:.0f} s, {self.workers} workers, seed {self.seed}"),
             ("acknowledged jobs", f"{self.acknowledged:,} ({self.per_second:,.0f} a second)"),
+            ("operations in the history", f"{self.operations:,}, judged in {self.judged_seconds:.1f} s"),
             ("faults that took effect", _counted(self.faults)),
             ("stale writes refused", _counted(self.refusals)),
             ("leases taken back", _counted(self.reaps)),
@@ -138,7 +142,8 @@ class Report:
         figures = [
             ("acknowledged jobs", f"{self.acknowledged:,}", f"{self.per_second:,.0f} a second"),
             ("lost", str(self.found_for(LOST)), ""),
-            ("duplicated", str(self.found_for(DUPLICATED)), ""),
+            ("duplicated", str(self.found_for(TWICE)), ""),
+            ("operations checked", f"{self.operations:,}", "of all processes"),
             ("faults", f"{sum(self.faults.values()):,}", "that took effect"),
             ("stale writes refused", f"{sum(self.refusals.values()):,}", ""),
             (

@@ -25,7 +25,8 @@ from faultline.proof.soak.producer import Producer
 from faultline.proof.soak.report import Report
 from faultline.proof.soak.tasks import EFFECTS
 from faultline.proof.soak.trouble import KINDS, Trouble
-from faultline.store import audit, migrate
+from faultline.proof.tape import Recording
+from faultline.store import audit, holdings, migrate
 from faultline.store.database import Database
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Soak:
         self._samples: list[Sample] = []
         self._interrupted = False
         self._begun = self._ended = 0.0
+        #: When the last fault was over, in the database's time.
+        self._calm_at: float | None = None
+        self._tapes: Path
         self._database: Database
         self._crew: Crew
         self._producer: Producer
@@ -100,9 +104,13 @@ class Soak:
             connection.execute(EFFECTS)
         self._database = Database(server.dsn)
         self._stack.callback(self._database.close)
-        self._crew = Crew(server.dsn, self.plan.workers, folder)
+        self._tapes = folder / "tapes"
+        self._tapes.mkdir()
+        self._crew = Crew(server.dsn, self.plan.workers, folder, self._tapes)
         self._stack.callback(self._crew.stop)
-        self._producer = Producer(server.dsn, random.Random(self._chance.random()), self.plan.jobs_per_second)  # noqa: S311
+        host = self._stack.enter_context(Recording.to(self._tapes / "producer", "producer")).host()
+        chance = random.Random(self._chance.random())  # noqa: S311
+        self._producer = Producer(server.dsn, host, chance, self.plan.jobs_per_second)
         self._trouble = Trouble(self._database, folder, self._crew, self._chance, seconds=self.plan.seconds)
         self._begun = time.monotonic()
         self._producer.start()
@@ -120,10 +128,14 @@ class Soak:
         """The faults are over: everything must come to its end. How long that took; None if it did not."""
         self._producer.unfinished = 1  # until the database says otherwise: what was read before is out of date
         while time.monotonic() < self._ended + DRAIN_SECONDS:
-            self._turn(lambda: None)
+            self._turn(self._look_for_calm)
             if not self._producer.unfinished and not self._crew.frozen:
                 return time.monotonic() - self._ended
         return None
+
+    def _look_for_calm(self) -> None:
+        if self._calm_at is None and not self._crew.frozen:
+            self._calm_at = self._database.run(holdings.time())
 
     def _turn(self, act: Callable[[], None]) -> None:
         self._crew.tick()
@@ -135,7 +147,7 @@ class Soak:
         if self._producer.error is not None:
             raise self._producer.error
         now = time.monotonic() - self._begun
-        acknowledged = len(self._producer.record.acknowledged)
+        acknowledged = self._producer.record.acknowledged
         if not self._samples or now >= self._samples[-1].at + _SAMPLE_SECONDS:
             self._samples.append(Sample(now, acknowledged, max(0, acknowledged - self._producer.unfinished)))
         self._tell(Glance(now, self.plan.seconds, acknowledged, self._producer.unfinished, self._trouble.took_effect))
@@ -144,7 +156,8 @@ class Soak:
     def _report(self, drained: float | None) -> Report:
         record, trouble = self._producer.record, self._trouble
         over = drained is not None
-        checks = judge(self._database.run, record, over=over)
+        judged = judge(self._database, sorted(self._tapes.iterdir()), record, over=over, calm_at=self._calm_at)
+        checks = judged.checks
         if not self._interrupted:
             checks.append(Check(f"all drained within {DRAIN_SECONDS:g} s", f"{drained:.1f} s" if over else "no", over))
             missing = [kind for kind in KINDS if not trouble.took_effect[kind]]
@@ -154,7 +167,9 @@ class Soak:
             workers=self.plan.workers,
             seed=self.plan.seed,
             interrupted=self._interrupted,
-            acknowledged=len(record.acknowledged),
+            acknowledged=judged.acknowledged,
+            operations=judged.operations,
+            judged_seconds=judged.seconds,
             drained_seconds=drained,
             faults=trouble.took_effect,
             moments=trouble.moments,

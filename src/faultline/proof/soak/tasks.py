@@ -1,6 +1,6 @@
 """What a soak runs: jobs of several kinds, each with a number by which it is found again, and the process that runs them.
 
-Run as `python -m faultline.proof.soak.tasks DSN`.
+Run as `python -m faultline.proof.soak.tasks DSN TAPE`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import os
 import secrets
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faultline.proof.tape import Recording
 from faultline.runtime.client import Faultline
 from faultline.runtime.job import BlockingJob, Job  # noqa: TC001 - looked at when the task is registered
 from faultline.runtime.process import run_until_signalled
-from faultline.store.queue import Statement
 
 if TYPE_CHECKING:
     from faultline.runtime.tasks import Task
@@ -30,8 +31,9 @@ CONCURRENCY = 50
 GRACE_SECONDS = 5.0
 
 #: No unique key: that the effect of a job exists once must not be the doing of this table.
-EFFECTS = "create table soak_effects (n bigint not null, token bigint not null)"
-_EFFECT = "insert into soak_effects (n, token) values (%s, %s)"
+EFFECTS = "create table soak_effects (job_id uuid not null, token bigint not null)"
+EFFECTS_WRITTEN = "select job_id, token from soak_effects"
+_EFFECT = "insert into soak_effects values (%s, %s)"
 
 
 async def nothing(n: int) -> int:
@@ -46,13 +48,13 @@ async def wait(n: int, seconds: float) -> int:
 async def effect(job: Job, n: int) -> None:
     """An effect that must exist exactly once, and the completion, in one transaction."""
     async with job.transaction() as tx:
-        await tx.execute(_EFFECT, (n, job.fencing_token))
+        await tx.execute(_EFFECT, (job.id, job.fencing_token))
         tx.complete(n)
 
 
 def effect_in_thread(job: BlockingJob, n: int) -> None:
     with job.transaction() as tx:
-        tx.execute(_EFFECT, (n, job.fencing_token))
+        tx.execute(_EFFECT, (job.id, job.fencing_token))
         tx.complete(n)
 
 
@@ -67,7 +69,7 @@ async def walk(job: Job, n: int) -> list[int]:  # noqa: ARG001 - the number is f
     return [await job.step(name, secrets.randbits, 32) for name in ("first", "second")]
 
 
-WITH_EFFECT = (effect.__name__, effect_in_thread.__name__)
+WITH_EFFECT = frozenset({effect.__name__, effect_in_thread.__name__})
 WITH_STEPS = walk.__name__
 
 
@@ -79,17 +81,14 @@ def register(app: Faultline) -> dict[str, Task[..., Any]]:
     return app.tasks
 
 
-def effects() -> Statement[list[tuple[int, int]]]:
-    """Every effect: the number of its job, and the token under which it was written."""
-    return Statement("effects", "select n, token from soak_effects", (), lambda rows: [(n, token) for n, token in rows])
-
-
 def main() -> None:
     """Work until told to stop, or until whoever started this process is gone: nobody else would stop it then."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    app = Faultline(sys.argv[1])
-    register(app)
-    run_until_signalled(lambda: app.worker({"default": CONCURRENCY}, grace_seconds=GRACE_SECONDS))
+    dsn, tape = sys.argv[1:]
+    with Recording.to(Path(tape), Path(tape).name) as recording:
+        app = Faultline(dsn, host=recording.host())
+        register(app)
+        run_until_signalled(lambda: app.worker({"default": CONCURRENCY}, grace_seconds=GRACE_SECONDS))
 
 
 def _end_with_parent() -> None:
