@@ -1,0 +1,1 @@
+"""The HTTP API and the dashboard: what people and programs outside see of the queues."""
