@@ -19,7 +19,9 @@ _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufff
 #: Narrower than this a picture scrolls.
 WIDTH_MIN = 440
 TEXT_WIDTH = 6.6  # of a character, on average, in pixels: enough to tell which labels would touch
-_STEPS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600)
+_STEPS = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400
+)  # fmt: skip
 _TICKS_MAX = 9
 
 #: Each drawn around the point where it happened.
@@ -29,6 +31,8 @@ SHAPES = {
     "refused": '<path class="refused" d="M-5.5 -5.5L5.5 5.5M5.5 -5.5L-5.5 5.5"/>',
     "ledger": '<circle class="ledger" r="6.5"/>',
     "end": '<circle class="end" r="4.5"/>',
+    "fail": '<circle class="fail" r="5"/>',
+    "queued": '<path class="queued" d="M0 -4V4"/>',
     "death": '<path class="death" d="M0 -8V8"/>',
     "right": '<path class="head" d="M-6 0L-13 -4V4Z"/>',
     "down": '<path class="head" d="M0 -6L-4 -13H4Z"/>',
@@ -116,7 +120,8 @@ def mark(shape: str, x: float, y: float, what: str) -> str:
     return f'<svg class="mark-{shape}" x="{x:.2f}%" y="{y:g}" overflow="visible">{title}{SHAPES[shape]}</svg>'
 
 
-def ticks(start: float, end: float) -> list[float]:
-    """Round seconds between two times, not too many."""
-    step = next((step for step in _STEPS if (end - start) / step <= _TICKS_MAX), end - start)
+def ticks(start: float, end: float, *, of: float | None = None) -> list[float]:
+    """Round seconds between two times, not too many for a picture that shows `of` seconds."""
+    shown = of or end - start
+    step = next((step for step in _STEPS if shown / step <= _TICKS_MAX), shown)
     return [at for number in range(int(start / step), int(end / step) + 2) if start <= (at := number * step) <= end]
