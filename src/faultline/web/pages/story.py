@@ -1,4 +1,4 @@
-"""The life of a job in sentences, for somebody who has never heard of a fencing token. Says nothing that is not on record."""
+"""The life of a job in sentences, for who never heard of a fencing token. Nothing is said that is not on record."""
 
 from __future__ import annotations
 
