@@ -1,1 +1,1 @@
-"""The HTTP API and the dashboard: what people and programs outside see of the queues."""
+"""The HTTP service: the API and the dashboard. It can do nothing that its roles in the database may not."""
