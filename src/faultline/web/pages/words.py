@@ -106,3 +106,9 @@ def pretty(value: Json) -> str:
 def words(name: str | None) -> str:
     """A name of the protocol as words."""
     return (name or "").replace("_", " ")
+
+
+def last_line(text: str | None) -> str:
+    """Of an error, the line that names it: tracebacks end with it."""
+    lines = (text or "").strip().splitlines()
+    return lines[-1] if lines else ""
