@@ -31,7 +31,7 @@ declare
                          "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
                          "prune", "worker_lock"],
     "faultline_viewer": ["api_key"],
-    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover",
+    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap", "reconcile", "recover",
                            "prune"]
   }';
   role_name text;
