@@ -65,14 +65,14 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
 async def cancel(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     found = await find(request, job_id, caller)
     reason = (await form_of(request)).one("reason")
-    await service_of(request).operate.run(verbs.cancel(found.id, reason))
+    await service_of(request).operate.run(verbs.cancel(found.id, reason, only_queues=caller.only_queues))
     return go(f"/jobs/{found.id}", said="cancelled")
 
 
 @router.post("/jobs/{job_id}/retry")
 async def retry(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     found = await find(request, job_id, caller)
-    await service_of(request).operate.run(verbs.retry(found.id))
+    await service_of(request).operate.run(verbs.retry(found.id, only_queues=caller.only_queues))
     return go(f"/jobs/{found.id}", said="retried")
 
 

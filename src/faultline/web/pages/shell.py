@@ -40,7 +40,7 @@ environment = Environment(
 )
 environment.filters |= {
     name: getattr(words, name)
-    for name in ("ago", "clock", "count", "duration", "last_line", "moment", "pretty", "rate", "short", "size", "words")
+    for name in ("ago", "clock", "count", "duration", "headline", "moment", "pretty", "rate", "short", "size", "words")
 }
 environment.globals["pages"] = [
     ("/", "overview", "Overview"),
@@ -56,7 +56,7 @@ def show(request: Request, caller: Caller | None, template: str, *, status: int 
     """A page. `template` names its file; `facts` are escaped as they are put in."""
     page = environment.get_template(f"{template}.html")
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    text = page.render(caller=caller, here=path, at=template, said=_said(request), **facts)
+    text = page.render(who=caller, here=path, at=template, said=_said(request), **facts)
     return HTMLResponse(text, status)
 
 

@@ -108,7 +108,7 @@ def words(name: str | None) -> str:
     return (name or "").replace("_", " ")
 
 
-def last_line(text: str | None) -> str:
-    """Of an error, the line that names it: tracebacks end with it."""
-    lines = (text or "").strip().splitlines()
-    return lines[-1] if lines else ""
+def headline(error: str | None) -> str:
+    """Of an error, the line that names it. The first: where it happened comes below."""
+    lines = (error or "").strip().splitlines()
+    return lines[0] if lines else ""
