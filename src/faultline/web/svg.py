@@ -20,7 +20,7 @@ _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufff
 WIDTH_MIN = 440
 TEXT_WIDTH = 6.6  # of a character, on average, in pixels: enough to tell which labels would touch
 _STEPS = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800,
     3600, 7200, 21600, 86400
 )  # fmt: skip
 _TICKS_MAX = 9
@@ -69,11 +69,13 @@ class Label:
 
 
 def label_at(x: float, text: str, kind: str, *, beside: int = 0, width_min: int = WIDTH_MIN) -> Label:
-    """Under its mark, or beside a line; turned inwards where it would leave the picture."""
+    """Under its mark, or beside a line: right of it, or left where `beside` is below 0. Turned inwards where it would leave
+    the picture.
+    """
     half = len(text) * TEXT_WIDTH / 2 / width_min * 100
     if beside:
-        fits = x + 2 * half < 100  # noqa: PLR2004 - per cent
-        return Label(x, text, "start" if fits else "end", kind, beside if fits else -beside)
+        right = x + 2 * half < 100 if beside > 0 else x - 2 * half < 0  # noqa: PLR2004 - per cent
+        return Label(x, text, "start" if right else "end", kind, abs(beside) if right else -abs(beside))
     anchor = "start" if x < half else "end" if x > 100 - half else "middle"
     return Label(x, text, anchor, kind, {"start": -6, "middle": 0, "end": 6}[anchor])
 

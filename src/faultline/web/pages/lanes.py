@@ -14,7 +14,7 @@ from markupsafe import Markup
 from faultline.core.epochs import EpochEnd
 from faultline.web import svg
 from faultline.web.pages.scale import Scale
-from faultline.web.pages.words import clock, duration, moment, words
+from faultline.web.pages.words import duration, moment, words
 from faultline.web.svg import SHAPES, Label, bar, escaped, in_rows, label_at, line, text
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LANES_MAX = 12
 _WIDTH_MIN = 290  # of a phone's screen, without its margins
 _ROW = 16
+_ROOM_BESIDE = 5.0  # per cent between two leases, for an arrow from the side
+_STRAIGHT = 0.25  # per cent: closer than this they are one line
 _FINAL = ("refused-name", "ledger-name", "fail-name")
 #: How an epoch's end is marked, and what stands beside the mark.
 _MARKS = {
@@ -186,7 +188,7 @@ class _Drawing:
         if epoch.end is EpochEnd.REAPED and epoch.ended_at is not None:
             because = words(epoch.because)
             self._mark("reap", epoch.ended_at, middle, f"taken back: {because}")
-            labels.append(self._label(epoch.ended_at, because or "taken back", "reap-name", beside=6))
+            labels.append(self._label(epoch.ended_at, because or "taken back", "reap-name", beside=-6))
         elif epoch.end in _MARKS and epoch.ended_at is not None:
             shape, word = _MARKS[epoch.end]
             self._mark(shape, epoch.ended_at, middle, word)
@@ -202,17 +204,21 @@ class _Drawing:
         if after.claimed_at is None or before.ended_at is None:
             return
         given, taken = self._x(before.ended_at), self._x(after.claimed_at)
-        near = abs(taken - given) < 4  # noqa: PLR2004 - per cent: no room for an arrow from the side
-        self._below.append(line(taken if near else given, start, taken if near else given, end, "link"))
-        if not near:
-            self._below.append(line(given, end, taken, end, "link"))
-        self._above.append(svg.mark("down" if near else "right", taken, end, f"taken over, {moment(after.claimed_at)}"))
+        away = abs(taken - given)
+        if away >= _ROOM_BESIDE:
+            self._below += [line(given, start, given, end, "link"), line(given, end, taken, end, "link")]
+        else:
+            bend = end - 22 if away > _STRAIGHT else end
+            self._below += [line(given, start, given, bend, "link"), line(given, bend, taken, bend, "link")]
+            self._below.append(line(taken, bend, taken, end, "link"))
+        shape = "right" if away >= _ROOM_BESIDE else "down"
+        self._above.append(svg.mark(shape, taken, end, f"taken over, {moment(after.claimed_at)}"))
 
     def _mark(self, shape: str, at: datetime, y: float, what: str) -> None:
         self._above.append(svg.mark(shape, self._x(at), y, f"{what}, {moment(at)}"))
 
     def _label(self, at: datetime, name: str, kind: str, *, beside: int = 0) -> Label:
-        return label_at(self._x(at), f"{name} {clock(at)}", kind, beside=beside, width_min=_WIDTH_MIN)
+        return label_at(self._x(at), name, kind, beside=beside, width_min=_WIDTH_MIN)
 
 
 def _scale(job: JobRecord, epochs: Sequence[Epoch], now: datetime, seconds: Callable[[datetime], float]) -> Scale:

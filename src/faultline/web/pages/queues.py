@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from faultline.store import overview, views
 from faultline.store import queue as verbs
 from faultline.web.access import Caller, needs
-from faultline.web.pages.curves import curve
 from faultline.web.forms import form_of
+from faultline.web.pages.curves import curve
 from faultline.web.pages.shell import go, show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
