@@ -1,0 +1,7 @@
+"""Live changes."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+router = APIRouter()
