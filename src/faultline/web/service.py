@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from faultline.core.ids import Ids
 from faultline.store import roles
 from faultline.store.database import AsyncDatabase
 from faultline.web.bucket import Bucket
+from faultline.web.changes import Changes
 from faultline.web.keys import Keys
 from faultline.web.sessions import Sessions
 from faultline.web.verdicts import Verdicts
@@ -60,6 +62,8 @@ class Service:
         self.sessions = Sessions(self.host.monotonic)
         #: The form token of everybody on this machine, while there are no keys and so no sessions.
         self.loopback_csrf = secrets.token_urlsafe(32)
+        self.changes = Changes(self)
+        self._watching: asyncio.Task[None] | None = None
         self._ids: Ids | None = None
 
     async def open(self) -> None:
@@ -73,7 +77,12 @@ class Service:
             await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=_AUDIT_SECONDS), answer_seconds=_AUDIT_SECONDS
         )
 
+        self._watching = asyncio.create_task(self.changes.run())
+
     async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
         for database in (self.read, self.enqueue, self.operate, self.audit):
             await database.close()
 
