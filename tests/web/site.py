@@ -11,9 +11,8 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import httpx
-import uvicorn
 
-from faultline.web.app import create_app
+from faultline.web.server import server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,20 +29,14 @@ _CLOSED = {"path", "line", "rect", "circle", "ellipse", "polygon", "polyline"}
 def served(dsn: str) -> Iterator[str]:
     """The address of a real server on this database."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(create_app(dsn, loopback_only=True), log_config=None))
-        started = threading.Event()
-
-        async def serve() -> None:
-            started.set()
-            await server.serve(sockets=[listener])
-
-        thread = threading.Thread(target=lambda: asyncio.run(serve()))
+        running = server(dsn)
+        thread = threading.Thread(target=lambda: asyncio.run(running.serve(sockets=[listener])))
         thread.start()
-        started.wait()
         try:
+            # A connection waits in the listener until it is served.
             yield f"http://localhost:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
+            running.should_exit = True
             thread.join()
 
 

@@ -24,8 +24,8 @@ def curve(values: Sequence[float | None], *, told: str, tall: bool = False) -> M
     drawn = "".join(_stretch(stretch) for stretch in _unbroken(points))
     return Markup(  # noqa: S704 - figures, and a text that is escaped
         f'<svg class="spark{" spark-tall" if tall else ""}" viewBox="0 0 100 100" preserveAspectRatio="none" role="img"'
-        f' aria-label="{escaped(told)}"><line class="base" vector-effect="non-scaling-stroke" x1="0" y1="99" x2="100" y2="99"/>'
-        f"{drawn}</svg>"
+        f' aria-label="{escaped(told)}"><line class="base" vector-effect="non-scaling-stroke" x1="0" y1="99" x2="100"'
+        f' y2="99"/>{drawn}</svg>'
     )
 
 

@@ -12,7 +12,7 @@ from faultline.store import overview, troubles, views
 from faultline.web.access import Caller, needs
 from faultline.web.pages.curves import curve
 from faultline.web.pages.shell import show
-from faultline.web.pages.verdict import checker_of
+from faultline.web.pages.verdict import last_verdict
 from faultline.web.pages.words import rate, short
 from faultline.web.service import service_of
 
@@ -76,7 +76,7 @@ async def overview_page(request: Request, caller: Annotated[Caller, Depends(need
         caller,
         "overview",
         now=now,
-        verdict=checker_of(request).look(),
+        verdict=last_verdict(request).look(),
         lines=lines,
         sums=sums(lines),
         trend=trend,

@@ -1,7 +1,7 @@
 // Keep the page as it is now: told by server-sent events, else by asking every few seconds. Without this file it still works.
 "use strict";
 (() => {
-  const EVENT_WAIT = 400, STEADY = 5000, POLL = 3000, RECONNECT = 15000;
+  const EVENT_WAIT = 300, POLL = 2000, RECONNECT = 15000;
   const box = document.getElementById("live");
   if (!box || !window.htmx) return;
   const word = document.getElementById("live-word"), button = document.getElementById("live-button");
@@ -30,8 +30,10 @@
   const refresh = () => {
     due = null;
     // Nobody looks, or somebody is copying: not now.
-    if (!document.hidden && !selecting()) htmx.trigger(document.getElementById("page"), "refresh");
-    later(connected ? STEADY : POLL);
+    const page = document.getElementById("page");
+    if (!document.hidden && !selecting()) htmx.trigger(page, "refresh");
+    // Not everything is an event: ages grow, and a job that simply goes on says nothing.
+    later(connected ? 1000 * (page.dataset.every || 5) : POLL);
   };
 
   const connect = () => {
@@ -39,7 +41,8 @@
     if (paused || source) return;
     source = new EventSource(box.dataset.events);
     source.onopen = () => { connected = true; say(); };
-    source.onerror = () => {
+    const lost = () => {
+      if (!source) return;
       source.close();
       source = null;
       connected = false;
@@ -47,6 +50,8 @@
       later(POLL);
       retry = setTimeout(connect, RECONNECT);
     };
+    source.onerror = lost;
+    source.addEventListener("end", lost);
     const told = () => later(EVENT_WAIT);
     source.onmessage = told;
     for (const kind of (box.dataset.kinds || "").split(" ").filter(Boolean)) source.addEventListener(kind, told);
