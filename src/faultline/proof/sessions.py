@@ -296,4 +296,6 @@ _EMPTY = """
 delete from faultline.open_jobs; delete from faultline.ledger; delete from faultline.journal; delete from faultline.steps;
 delete from faultline.keys; delete from faultline.workers; delete from faultline.settings;
 insert into faultline.settings default values;
+delete from faultline.tallies; delete from faultline.samples;
+update faultline.sampling set sampled_at = '-infinity', took_seconds = 0;
 """
