@@ -156,6 +156,8 @@ class AsyncDatabase:
         self._for_worker = for_worker
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
         self._facts: Facts | None = None
+        #: How often connections were given up and opened anew.
+        self.reconnects = 0
 
     async def facts(self) -> Facts:
         if self._facts is None:
@@ -177,6 +179,7 @@ class AsyncDatabase:
                     async with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
                         rows = [await self._send(connection, s, answer.params(s)) for s in statements]
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
+            self.reconnects += 1
             await pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
@@ -246,6 +249,7 @@ class WorkerSession:
         self._connection: psycopg.Connection | None = None
         self.direct = False
         self.locked = False
+        self.reconnects = -1
 
     @property
     def connected(self) -> bool:
@@ -257,6 +261,7 @@ class WorkerSession:
             with translated(self._dsn):
                 connection = _connect(self._dsn, self._host)
             self._connection, self.locked = connection, False
+            self.reconnects += 1
             self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
             if self.direct:
                 # A heartbeat that a crash forgets is beaten again; it need not wait for the disk.
