@@ -149,7 +149,7 @@ class Worker:
 
     def _handed_over(self, hold: Hold, ending: Ending | None) -> None:
         if hold.began_at is not None:
-            hold.counts.ran(self._monotonic() - hold.began_at)
+            hold.counts.ran.append(self._monotonic() - hold.began_at)
         if ending is None:
             self._settled([hold])
             hold.counts.succeeded += hold.settled
