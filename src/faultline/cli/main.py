@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from faultline.cli import database, proof, work
+from faultline.cli import database, keys, proof, serve, work
 from faultline.core.errors import FaultlineError
 
 app = typer.Typer(
@@ -17,6 +17,8 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command()(work.worker)
+app.command()(serve.serve)
+app.add_typer(keys.keys, name="api-keys")
 app.command()(database.migrate)
 app.command()(database.doctor)
 app.command()(database.recover)

@@ -111,6 +111,8 @@ class Call:
     def _read(self, jobs: Rows) -> Iterator[tuple[Operation, Callable[[float], None], str | None]]:
         """Each operation with what to do when it is accepted, or why it was not."""
         operations = self._operations
+        if not operations:
+            return  # a question: its rows are of no shape that is known here
         if self.verb == "enqueue_many":
             # Ids that the client made just now are not told back.
             for operation, (job_id,) in zip(operations, jobs or [(op.job_id,) for op in operations], strict=True):

@@ -29,10 +29,10 @@ declare
     "faultline_producer": ["enqueue", "enqueue_many", "cancel"],
     "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
-                         "prune", "worker_lock"],
-    "faultline_viewer": [],
-    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover",
-                           "prune"]
+                         "prune", "worker_lock", "tally", "sample", "roll_up"],
+    "faultline_viewer": ["api_key"],
+    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap",
+                           "reconcile", "recover", "prune", "sample", "roll_up"]
   }';
   role_name text;
   verb text;
@@ -55,8 +55,14 @@ begin
     execute format('grant execute on function faultline.now(), faultline.clock() to %I', role_name);
     if role_name in ('faultline_viewer', 'faultline_operator') then
       execute format(
-        'grant select on faultline.journal, faultline.steps, faultline.keys, faultline.workers, faultline.queues,'
+        'grant select on faultline.open_jobs, faultline.ledger, faultline.journal, faultline.steps, faultline.keys, faultline.workers, faultline.queues,'
         ' faultline.tallies, faultline.samples to %I',
+        role_name
+      );
+      -- All but the digests.
+      execute format(
+        'grant select (id, name, scopes, queues, created_at, expires_at, revoked_at, last_used_at)'
+        ' on faultline.api_keys to %I',
         role_name
       );
     end if;

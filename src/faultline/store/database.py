@@ -25,13 +25,14 @@ from faultline.core.faults import WireCut
 from faultline.core.host import Host
 from faultline.store import migrate
 from faultline.store.pool import CONNECT_SECONDS, AsyncPool, NoConnection, Pool
+from faultline.store.queue import Statement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from datetime import datetime
 
     from faultline.core.faults import Faults
-    from faultline.store.queue import Rows, Statement
+    from faultline.store.queue import Rows
 
 T = TypeVar("T")
 
@@ -93,9 +94,8 @@ class Database:
         answer = _Answer(statements)
         while answer.to_be_sent():
             pool = self._open_pool()
-            with translated(self.dsn), answer, pool.connection() as connection:
-                with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
-                    rows = [self._send(connection, s, answer.params(s)) for s in statements]
+            with translated(self.dsn), answer, pool.connection() as connection, _together(connection, statements):
+                rows = [self._send(connection, s, answer.params(s)) for s in statements]
                 return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
@@ -146,16 +146,20 @@ class AsyncDatabase:
         connections_max: int = 10,
         for_worker: bool = False,
         answer_seconds: float | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
         host: Host | None = None,
     ) -> None:
         self.dsn = dsn
         #: How long an answer is waited for. A pooler that is frozen in the middle would otherwise be waited for for ever.
         self._answer_seconds = answer_seconds
+        self._connect_seconds = connect_seconds
         self.host = host or Host()
         self._connections_max = connections_max
         self._for_worker = for_worker
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
         self._facts: Facts | None = None
+        #: How often connections were given up and opened anew.
+        self.reconnects = 0
 
     async def facts(self) -> Facts:
         if self._facts is None:
@@ -173,10 +177,10 @@ class AsyncDatabase:
         while answer.to_be_sent():
             pool = self._open_pool()
             with translated(self.dsn), answer:
-                async with pool.connection() as connection:
-                    async with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
-                        rows = [await self._send(connection, s, answer.params(s)) for s in statements]
+                async with pool.connection() as connection, _atogether(connection, statements):
+                    rows = [await self._send(connection, s, answer.params(s)) for s in statements]
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
+            self.reconnects += 1
             await pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
@@ -229,7 +233,9 @@ class AsyncDatabase:
         pool = self._pools.get(loop)
         if pool is None:
             self._forget_closed_loops()
-            self._pools[loop] = pool = AsyncPool(self._open, self._connections_max, self.host.monotonic)
+            self._pools[loop] = pool = AsyncPool(
+                self._open, self._connections_max, self.host.monotonic, seconds=self._connect_seconds
+            )
         return pool
 
 
@@ -246,6 +252,7 @@ class WorkerSession:
         self._connection: psycopg.Connection | None = None
         self.direct = False
         self.locked = False
+        self.reconnects = -1
 
     @property
     def connected(self) -> bool:
@@ -257,6 +264,7 @@ class WorkerSession:
             with translated(self._dsn):
                 connection = _connect(self._dsn, self._host)
             self._connection, self.locked = connection, False
+            self.reconnects += 1
             self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
             if self.direct:
                 # A heartbeat that a crash forgets is beaten again; it need not wait for the disk.
@@ -420,6 +428,16 @@ class _Answer(contextlib.AbstractContextManager[None]):
         raise _unknown(self._names) from error
 
 
+def _together(c: psycopg.Connection, statements: Sequence[Statement[Any]]) -> contextlib.AbstractContextManager[Any]:
+    return c.transaction() if len(statements) > 1 or statements[0].judged else contextlib.nullcontext()
+
+
+def _atogether(
+    c: psycopg.AsyncConnection, statements: Sequence[Statement[Any]]
+) -> contextlib.AbstractAsyncContextManager[Any]:
+    return c.transaction() if len(statements) > 1 or statements[0].judged else contextlib.nullcontext()
+
+
 def connection_was_lost(error: BaseException | None) -> bool:
     return isinstance(error, psycopg.OperationalError) and (
         error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
@@ -431,6 +449,11 @@ def _unknown(names: str) -> errors.OutcomeUnknown:
         f"the connection was lost while {names} ran; it may or may not have happened. "
         "Look the job up, or send an enqueue again with the same id"
     )
+
+
+def schema_is_right() -> Statement[Facts]:
+    """Raises what is wrong with the schema, also where it was right before."""
+    return Statement("schema", _FACTS, (), lambda rows: _read_facts(rows[0]), repeatable=True)
 
 
 def _read_facts(row: tuple[Any, ...] | None) -> Facts:
@@ -452,9 +475,7 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
         case psycopg.errors.UntranslatableCharacter():
             return errors.JobRejected(f"PostgreSQL cannot store this text: {message}")
         case NoConnection():
-            return errors.DatabaseUnavailable(
-                f"no connection to {dsn} within {CONNECT_SECONDS:g} s; nothing was sent: {message}"
-            )
+            return errors.DatabaseUnavailable(f"no connection to {dsn} in time; nothing was sent: {message}")
         # Read-only: a standby that was reached before it is promoted.
         case psycopg.OperationalError() | psycopg.errors.ReadOnlySqlTransaction() if (
             error.sqlstate is None or error.sqlstate.startswith(("08", "25006", "28", "3D", "53", "57P"))
@@ -475,6 +496,7 @@ _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] =
     "FL002": lambda error, message: errors.IllegalTransition(_with_hint(error, message)),
     "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
     "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
+    "57014": lambda _, message: errors.StatementTimeout(f"{message}; nothing was written"),
     "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),
 }
 

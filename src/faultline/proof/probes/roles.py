@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.proof.probes.probe import expect, probe, refused
+from faultline.store import failures
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -16,14 +17,17 @@ _CALLS = {
     "faultline_worker": {
         "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "fence",
         "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile", "prune", "worker_lock",
+        "tally", "sample", "roll_up",
     },
-    "faultline_viewer": set(),
+    "faultline_viewer": {"api_key"},
     "faultline_operator": {
-        "enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover", "prune",
+        "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap", "reconcile", "recover",
+        "prune", "sample", "roll_up",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
-_READS_MORE = {"journal", "steps", "keys", "workers", "queues", "tallies", "samples"}
+_KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "revoked_at", "last_used_at"}
+_READS_MORE = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples"}
 
 
 @probe("role")
@@ -48,6 +52,19 @@ def roles_may_call_their_verbs_and_nothing_else(sessions: Sessions) -> None:
                 privilege,
             )
             expect(f"what {role} may {privilege}", sorted(name for (name,) in found), sorted(tables))
+
+
+@probe("role")
+def nobody_reads_the_digests_of_api_keys(sessions: Sessions) -> None:
+    q = sessions.open()
+    for role in _CALLS:
+        found = q.execute(
+            "select attname from pg_attribute where attrelid = 'faultline.api_keys'::regclass and attnum > 0"
+            " and has_column_privilege(%s, attrelid, attnum, 'select')",
+            role,
+        )
+        told = role in ("faultline_viewer", "faultline_operator")
+        expect(f"what {role} may read of keys", {name for (name,) in found}, _KEY_FACTS if told else set())
 
 
 @probe("role")
@@ -91,6 +108,9 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         q.fail(kept)
         q.release(released)
         q.beat(sleeping=["default"])
+        q.run(verbs.tally("w", []))
+        q.run(verbs.sample())
+        q.run(verbs.roll_up())
         q.reap()
         q.run(verbs.reconcile())
         q.run(verbs.prune("ledger", older_than_seconds=60))
@@ -111,6 +131,7 @@ def a_producer_an_operator_and_a_viewer_can_do_their_work(sessions: Sessions) ->
         q.run(verbs.recover())
         q.run(verbs.pause("default"))
         q.run(verbs.resume("default"))
+        q.run(failures.retry(failures.Failed()))
         q.execute("set local role faultline_viewer")
         expect("what a viewer sees", q.state(job_id), "queued")
         for table in _READS_MORE:

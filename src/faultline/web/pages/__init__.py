@@ -1,0 +1,17 @@
+"""The dashboard: pages made on the server. `router` is mounted at `/`, the files of `web/static` at `/static`.
+
+Pages read; what their forms change goes through the same verbs, roles and scopes as the API. A GET changes nothing.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from faultline.web.pages import database, failures, job, jobs, overview, queues, signin, workers
+from faultline.web.pages.shell import show_problem
+
+__all__ = ["router", "show_problem"]
+
+router = APIRouter(include_in_schema=False)
+for page in (overview, jobs, job, queues, workers, failures, database, signin):
+    router.include_router(page.router)

@@ -1,0 +1,56 @@
+"""The last verdict on the invariants, renewed in the background while somebody looks: no page waits for it.
+
+Checking reads whole tables, so it is done now and then, and the less often the longer it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from faultline.core.errors import FaultlineError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from faultline.web.service import Service
+    from faultline.web.shapes import Verdict
+
+_EVERY_SECONDS = 60.0
+#: A check takes at most this share of the time.
+_SHARE = 0.02
+
+
+class LastVerdict:
+    """One check at a time. A verdict stands until the next."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._checking: asyncio.Task[None] | None = None
+        self._due = 0.0
+        self._verdict: Verdict | None = None
+
+    def look(self) -> Verdict | None:
+        """None: the first check is under way. Starts the next one when it is time."""
+        if self._checking is None and self._service.host.monotonic() >= self._due:
+            self._checking = asyncio.create_task(self._check())
+        return self._verdict
+
+    async def _check(self) -> None:
+        try:
+            self._verdict = await self._service.verdicts.latest()
+        except FaultlineError:
+            pass  # The database is away, or too slow: the last verdict stands and carries its time.
+        finally:
+            cost = self._verdict.took_seconds if self._verdict else 0.0
+            self._due = self._service.host.monotonic() + max(_EVERY_SECONDS, cost / _SHARE)
+            self._checking = None
+
+
+def last_verdict(request: Request) -> LastVerdict:
+    """The one of this server."""
+    state = request.app.state
+    if not hasattr(state, "last_verdict"):
+        state.last_verdict = LastVerdict(state.service)
+    found: LastVerdict = state.last_verdict
+    return found

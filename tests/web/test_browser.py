@@ -1,0 +1,154 @@
+"""The dashboard in a real browser: live, by keyboard, and on a phone's screen."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.core.model import JobState
+from faultline.store import queue as verbs
+from tests.web.site import PAGES, served
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+    from tests.driver import Driver
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(dsn: str, chromium: Browser) -> Iterator[Page]:
+    """A page of the dashboard on which nothing went wrong: no error, and nothing that the policy forbids."""
+    wrong: list[str] = []
+    with served(dsn) as address:
+        context = chromium.new_context(base_url=address)
+        opened = context.new_page()
+        opened.set_default_timeout(10_000)
+        opened.on("pageerror", lambda error: wrong.append(str(error)))
+        opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        yield opened
+        context.close()
+    assert wrong == []
+
+
+def said(page: Page, text: str) -> None:
+    sync_api.expect(page.locator("#page")).to_contain_text(text, timeout=10_000)
+
+
+def test_a_job_is_followed_live_from_its_submission_through_a_lease_race_into_the_ledger(page: Page, queue: Driver) -> None:
+    job_id = queue.enqueue("settle", {"batch": 7}, lease_seconds=0.5)
+    page.goto("/jobs")
+    page.get_by_role("link", name="settle").click()
+    said(page, "No worker has had this job yet")
+
+    stalled = queue.claim_one(worker="a")
+    said(page, "Worker A took the job")
+    said(page, "another worker may take over now")
+
+    queue.reap()
+    second = queue.claim_one(worker="b")
+    said(page, "Worker B took over")
+
+    queue.complete(stalled)
+    said(page, "The database refused")
+    assert page.locator("svg.mark-refused").count() == 1
+
+    queue.complete(second)
+    queue.renew(stalled)
+    said(page, "The ledger holds the job once, under token 2")
+    assert page.locator("svg.mark-ledger").count() == 1
+    assert queue.state(job_id) is JobState.SUCCEEDED
+
+
+def test_the_pause_button_stops_the_page_and_lets_it_go_on(page: Page, queue: Driver) -> None:
+    page.goto("/jobs")
+    live = page.locator("#live")
+    sync_api.expect(live).to_have_attribute("data-live", "live")
+    page.get_by_role("button", name="Pause").click()
+    sync_api.expect(live).to_have_attribute("data-live", "paused")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+
+    queue.enqueue("unseen")
+    # Longer than an event or a poll would take.
+    page.wait_for_timeout(2600)
+    assert asked == []
+
+    page.get_by_role("button", name="Resume").click()
+    said(page, "unseen")
+
+
+def test_without_events_the_page_asks_every_few_seconds(page: Page, queue: Driver) -> None:
+    page.route("**/api/v1/events", lambda route: route.fulfill(status=204))
+    page.goto("/jobs")
+    sync_api.expect(page.locator("#live")).to_have_attribute("data-live", "polling")
+
+    queue.enqueue("polled")
+
+    said(page, "polled")
+
+
+def test_cancel_and_retry_by_keyboard_while_the_page_is_live(page: Page, queue: Driver) -> None:
+    job_id = queue.enqueue("charge")
+    page.goto(f"/jobs/{job_id}")
+    page.get_by_role("button", name="Cancel job").focus()
+    with page.expect_response(lambda answer: answer.request.method == "GET" and "/jobs/" in answer.url):
+        pass  # the page is made anew, and the focus stays where it was
+    page.keyboard.press("Enter")
+    said(page, "Cancelled.")
+    assert queue.state(job_id) is JobState.CANCELLED
+
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent.trim()") == "Retry job":
+            break
+    page.keyboard.press("Enter")
+
+    said(page, "Queued again")
+    assert queue.state(job_id) is JobState.QUEUED
+
+
+def test_what_was_ticked_and_typed_outlives_a_refresh(page: Page, queue: Driver) -> None:
+    first = queue.enqueue("first")
+    page.goto("/jobs")
+    page.locator(f"#tick-{first}").check()
+    page.locator("#task").fill("half a wo")
+
+    queue.enqueue("second")
+    queue.run(verbs.cancel(queue.enqueue("third")))
+    said(page, "second")
+
+    assert page.locator(f"#tick-{first}").is_checked()
+    assert page.locator("#task").input_value() == "half a wo"
+
+
+def test_no_page_scrolls_sideways_on_a_phone(page: Page, queue: Driver) -> None:
+    long = "a-very-long-name-without-any-place-to-break-" * 2
+    job_id = queue.enqueue(long, {"text": "x" * 400}, queue=long[:90], idempotency_key="k" * 300)
+    queue.fail(queue.claim_one(queue=long[:90]), error="e" * 400)
+    queue.complete(queue.claim_one(queue=long[:90]), result="y" * 400)
+    queue.enqueue(long, queue=long[:90])
+    queue.fail(queue.claim_one(queue=long[:90]), then="fail", error="e" * 400)
+    queue.run(verbs.sample())
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+
+    for path in (*PAGES, f"/jobs/{job_id}"):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path

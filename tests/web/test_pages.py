@@ -1,0 +1,288 @@
+"""The dashboard by HTTP: every page empty and full, hostile text, forms without their token, and nothing inline."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from faultline.core.model import JobState
+from faultline.store import apikeys
+from faultline.store import queue as verbs
+from faultline.web.guard import POLICY
+from tests.web.site import PAGES, Page, Site, browsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.driver import Clock, Driver
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;{{ 7*7 }}"
+
+
+@pytest.fixture
+def site(dsn: str) -> Iterator[Site]:
+    with browsed(dsn) as opened:
+        yield opened
+
+
+def race(queue: Driver, clock: Clock, **fields: Any) -> UUID:
+    """A stalls past its lease, B takes over and finishes, A comes back and is refused."""
+    job_id = queue.enqueue("settle", {"batch": 7}, **fields)
+    name = fields.get("queue", "default")
+    clock.advance(1)
+    stalled = queue.claim_one(worker="a", queue=name)
+    queue.renew(stalled)
+    clock.advance(31)
+    queue.reap()
+    clock.advance(1)
+    second = queue.claim_one(worker="b", queue=name)
+    clock.advance(2)
+    queue.complete(stalled)
+    clock.advance(1)
+    queue.complete(second, result={"settled": 7})
+    return job_id
+
+
+def fill(queue: Driver, clock: Clock) -> list[UUID]:
+    """Jobs in every state, a race, a paused queue, a worker and some history."""
+    raced = race(queue, clock)
+    failing = queue.enqueue("charge", {"order": 1}, max_attempts=1, queue="mail")
+    queue.fail(queue.claim_one(queue="mail"), then="fail", error="ValueError: no such order\n  File x")
+    waiting = queue.enqueue("charge", {"order": 2}, queue="mail", delay_seconds=600)
+    cancelled = queue.enqueue("charge", {"order": 3}, queue="mail")
+    queue.run(verbs.cancel(cancelled, "not wanted"))
+    running = queue.enqueue("report", {"month": 3}, queue="reports", idempotency_key="report:3")
+    lease = queue.claim_one(queue="reports")
+    queue.run(verbs.step(lease, "fetch", {"rows": 3}))
+    queue.run(verbs.progress(lease, {"done": 1, "total": 4}))
+    queue.run(verbs.pause("mail", "the provider is down"))
+    queue.connection.execute("select faultline.sample()")
+    queue.connection.execute(
+        "insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases)"
+        " values ('w1', faultline.now(), faultline.now(), true, 1, 'host', '1', '{mail}', '{}', 1)"
+    )
+    return [raced, failing, waiting, cancelled, running]
+
+
+def test_every_page_shows_an_empty_database(site: Site) -> None:
+    for path in PAGES:
+        assert site.page(path).text
+
+
+def test_every_page_shows_a_full_database(site: Site, queue: Driver, clock: Clock) -> None:
+    jobs = fill(queue, clock)
+
+    for path in (*PAGES, *(f"/jobs/{job_id}" for job_id in jobs)):
+        site.page(path)
+
+    assert "the provider is down" in site.page("/queues").text
+    assert "ValueError: no such order" in site.page("/failures").text
+    assert "stale write refused" in site.page("/").text
+    assert "report:3" in site.page(f"/jobs/{jobs[-1]}").text
+
+
+def test_the_lease_race_is_drawn_and_told(site: Site, queue: Driver, clock: Clock) -> None:
+    page = site.page(f"/jobs/{race(queue, clock)}")
+
+    drawn = [attributes.get("class") for attributes in page.of("svg")]
+    assert drawn.count("mark-refused") == 1
+    assert drawn.count("mark-ledger") == 1
+    assert drawn.count("mark-claim") == 2
+    assert "The database refused" in page.text
+    assert "token 1 was no longer the current one, 2 was" in page.text
+    assert "The ledger holds the job once, under token 2 ." in page.text
+
+
+def test_hostile_text_in_every_field_stays_text(site: Site, queue: Driver, clock: Clock) -> None:
+    """A queue, a task, arguments, a key, an error, a step, progress, a result, an owner, a reason, a worker: all markup."""
+    words: dict[str, Any] = {"queue": HOSTILE[:100], "max_attempts": 2}
+    failed = queue.enqueue(HOSTILE, {HOSTILE: HOSTILE}, idempotency_key=HOSTILE, **words)
+    lease = queue.claim_one(worker=HOSTILE, queue=HOSTILE[:100])
+    queue.run(verbs.step(lease, HOSTILE, HOSTILE))
+    queue.run(verbs.progress(lease, {HOSTILE: HOSTILE}))
+    queue.fail(lease, then="fail", error=HOSTILE)
+    queue.complete(lease)
+    cancelled = queue.enqueue(HOSTILE, **words)
+    queue.run(verbs.cancel(cancelled, HOSTILE))
+    done = queue.enqueue(HOSTILE, **words)
+    queue.complete(queue.claim_one(worker=HOSTILE, queue=HOSTILE[:100]), result=HOSTILE)
+    queue.run(verbs.pause(HOSTILE[:100], HOSTILE))
+    queue.connection.execute("select faultline.sample()")
+    queue.connection.execute(
+        "insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues, sleeping)"
+        " values (%s, faultline.now(), faultline.now(), true, 1, %s, %s, array[%s], '{}')",
+        (HOSTILE.replace("/", "")[:99], HOSTILE, HOSTILE, HOSTILE[:100]),
+    )
+
+    shown = 0
+    for path in (*PAGES, *(f"/jobs/{job_id}" for job_id in (failed, cancelled, done))):
+        page = site.page(path)
+        assert not any(tag == "img" for tag, _ in page.tags), path
+        assert all(attributes.get("src", "").startswith("/static/") for attributes in page.of("script")), path
+        assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes), path
+        shown += HOSTILE in page.text
+    assert shown >= 6  # as text, braces and ampersands untouched
+
+
+def test_hostile_text_in_an_address_stays_text(site: Site) -> None:
+    for path in ("/jobs", "/failures", "/failures/redrive", "/sign-in"):
+        names = ("queue", "task", "state", "span", "key", "error", "next", "said", "n")
+        page = Page(site.get(path, params=dict.fromkeys(names, HOSTILE)).text)
+        assert not any(tag == "img" for tag, _ in page.tags), path
+    assert Page(site.get(f"/jobs/{HOSTILE}").text)
+
+
+def test_no_page_holds_anything_inline(site: Site, queue: Driver, clock: Clock) -> None:
+    jobs = fill(queue, clock)
+
+    for path in (*PAGES, *(f"/jobs/{job_id}" for job_id in jobs), "/nothing/here"):
+        answer = site.get(path)
+        page = Page(answer.text)
+        assert answer.headers["content-security-policy"] == POLICY
+        assert "'unsafe" not in POLICY
+        assert not any(tag == "style" for tag, _ in page.tags)
+        for tag, attributes in page.tags:
+            assert "style" not in attributes, (path, tag)
+            assert tag != "script" or (attributes.get("src") or "").startswith("/static/"), path
+            assert not any(name.startswith("on") for name in attributes), (path, tag)
+            address = attributes.get("href") or attributes.get("src") or attributes.get("action") or ""
+            assert not address.startswith(("http", "//", "javascript")), address
+
+
+def test_no_get_changes_anything(site: Site, queue: Driver, clock: Clock) -> None:
+    jobs = fill(queue, clock)
+    tables = ("open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "samples", "tallies", "api_keys")
+
+    def everything() -> list[Any]:
+        return [queue.value(f"select md5(coalesce(string_agg(t::text, '|' order by t::text), '')) from faultline.{name} t")
+                for name in tables]  # fmt: skip
+
+    before = everything()
+    actions = ("cancel", "retry")
+    for path in (*PAGES, *(f"/jobs/{job_id}" for job_id in jobs)):
+        site.get(path)
+    for path in (
+        *(f"/jobs/{jobs[1]}/{do}" for do in actions),
+        "/jobs/ticked",
+        "/queues/pause",
+        "/queues/resume",
+        "/sign-out",
+    ):
+        assert site.get(path).status_code in (404, 405), path
+
+    assert everything() == before
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong"])
+def test_a_form_without_its_token_does_nothing(site: Site, queue: Driver, token: str | None) -> None:
+    job_id = queue.enqueue()
+    fields = {"id": str(job_id), "do": "cancel", "queue": "default"} | ({} if token is None else {"csrf": token})
+
+    for path in (f"/jobs/{job_id}/cancel", "/jobs/ticked", "/queues/pause", "/failures/redrive"):
+        assert site.post(path, fields).status_code == 403, path
+
+    assert queue.state(job_id) is JobState.QUEUED
+    assert queue.value("select count(*) from faultline.queues") == 0
+
+
+def test_cancel_and_retry_by_their_forms(site: Site, queue: Driver) -> None:
+    job_id = queue.enqueue()
+    page = f"/jobs/{job_id}"
+
+    cancelled = site.send(page, f"{page}/cancel")
+    assert (cancelled.status_code, queue.state(job_id)) == (303, JobState.CANCELLED)
+    assert "From now on the database refuses" in site.page(cancelled.headers["location"]).text
+
+    assert site.send(page, f"{page}/retry").status_code == 303
+    assert queue.state(job_id) is JobState.QUEUED
+
+
+def test_ticked_jobs_are_cancelled_and_those_that_moved_on_left_alone(site: Site, queue: Driver) -> None:
+    ids = [queue.enqueue(queue="mail") for _ in range(3)]
+    fields = {"id": [*map(str, ids), str(uuid4()), "nonsense"], "do": "cancel"}
+
+    answer = site.send("/jobs?queue=mail", "/jobs/ticked", **fields)
+
+    assert answer.headers["location"] == "/jobs?queue=mail&said=bulk_cancelled&n=3"
+    assert "3 jobs cancelled." in site.page(answer.headers["location"]).text
+    assert {queue.state(job_id) for job_id in ids} == {JobState.CANCELLED}
+
+
+def test_a_queue_is_paused_with_a_reason_and_resumed(site: Site, queue: Driver) -> None:
+    queue.enqueue(queue="mail")
+    queue.connection.execute("select faultline.sample()")
+
+    site.send("/queues", "/queues/pause", queue="mail", reason="provider is down")
+    assert queue.claim(queue="mail") == []
+    assert "provider is down" in site.page("/queues").text
+
+    site.send("/queues", "/queues/resume", queue="mail")
+    assert len(queue.claim(queue="mail")) == 1
+
+
+def test_a_redrive_says_how_many_first_and_takes_only_those(site: Site, queue: Driver) -> None:
+    for error in ("boom", "boom", "other"):
+        queue.enqueue("charge")
+        queue.fail(queue.claim_one(), then="fail", error=error)
+    path = "/failures/redrive?task=charge&error=boom"
+    assert "Redrive 2 jobs?" in site.page(path).text
+
+    answer = site.send(path, "/failures/redrive")
+
+    assert answer.headers["location"] == "/failures?said=redriven&n=2"
+    assert queue.value("select array_agg(state order by state) from faultline.open_jobs") == ["failed", "queued", "queued"]
+
+
+def test_jobs_are_listed_a_page_at_a_time_without_repeats_or_gaps(site: Site, queue: Driver) -> None:
+    ids = {str(queue.enqueue()) for _ in range(120)}
+
+    seen: list[str] = []
+    path: str | None = "/jobs"
+    while path:
+        page = site.page(path)
+        seen += [box["value"] or "" for box in page.of("input") if box.get("name") == "id"]
+        path = next((link["href"] for link in page.of("a") if link.get("rel") == "next"), None)
+
+    assert len(seen) == 120
+    assert set(seen) == ids
+
+
+def test_filters_narrow_the_list(site: Site, queue: Driver) -> None:
+    wanted = queue.enqueue("charge", queue="mail", idempotency_key="order:1")
+    queue.enqueue("charge", queue="other")
+    queue.enqueue("ship", queue="mail")
+
+    def listed(query: str) -> list[str | None]:
+        return [box["value"] for box in site.page(f"/jobs?{query}").of("input") if box.get("name") == "id"]
+
+    assert listed("queue=mail&task=charge&state=queued&span=1h") == [str(wanted)]
+    assert listed("key=order:1") == [str(wanted)]
+    assert listed("state=failed") == []
+    assert site.get(f"/jobs?key={wanted}").headers["location"] == f"/jobs/{wanted}"
+
+
+def test_with_keys_one_signs_in_and_sees_only_what_the_key_may(dsn: str, queue: Driver) -> None:
+    hidden, seen = queue.enqueue(queue="secret"), queue.enqueue(queue="mail")
+    queue.connection.execute("select faultline.sample()")
+    key_id, text = apikeys.new_key(random.Random(1))
+    digest = apikeys.digest_of(text)
+    assert digest is not None
+    queue.run(apikeys.add(key_id, digest, name="mail team", scopes=["read"], queues=["mail"]))
+    with browsed(dsn) as site:
+        for path in PAGES[:-1]:
+            assert site.get(path).headers["location"].startswith("/sign-in"), path
+        assert site.post("/sign-in", {"key": "fl_wrong"}).status_code == 401
+
+        assert site.post("/sign-in", {"key": text, "next": "//elsewhere"}).headers["location"] == "/"
+
+        assert site.get(f"/jobs/{seen}").status_code == 200
+        assert site.get(f"/jobs/{hidden}").status_code == 404
+        assert site.get("/database").status_code == 403
+        for path in ("/", "/queues", "/jobs"):
+            assert "secret" not in site.get(path).text, path
+        assert "Cancel job" not in site.page(f"/jobs/{seen}").text
+        site.send("/", "/sign-out")
+        assert site.get("/").status_code == 303
