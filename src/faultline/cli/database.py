@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from faultline.embedded import Status
+    from faultline.store.database import Database
 
 Dsn = Annotated[str | None, typer.Option("--dsn", help="The database. Default: FAULTLINE_DSN, else DATABASE_URL.")]
 Folder = Annotated[Path | None, typer.Option("--folder", help="Where the private PostgreSQL lies. Default: .faultline")]
@@ -59,9 +60,8 @@ def recover(
 ) -> None:
     """After a lossy failover or a restored backup: void every lease and lift every open token above a floor."""
     from faultline.store import queue  # noqa: PLC0415
-    from faultline.store.database import Database  # noqa: PLC0415
 
-    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+    with opened(dsn) as database:
         lifted_to, lifted, requeued = database.run(queue.recover(floor))
     print(f"tokens lifted to {lifted_to}: {lifted}; running jobs queued again: {requeued}")
 
@@ -113,6 +113,20 @@ def resolved(dsn: str | None) -> Iterator[str]:
             yield server.dsn
     else:
         yield named
+
+
+@contextlib.contextmanager
+def opened(dsn: str | None) -> Iterator[Database]:
+    """The database to ask, for as long as the command runs."""
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+        yield database
+
+
+def print_json(value: object) -> None:
+    """One JSON text a line, for programs."""
+    print(json.dumps(value, default=str, ensure_ascii=False))
 
 
 def _folder(folder: Path | None) -> Path:
