@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: A time is counted under the first bound that it does not exceed; the longest under one more, at the end.
 BOUNDS = (
@@ -12,3 +16,19 @@ BOUNDS = (
 
 def place(seconds: float) -> int:
     return bisect_left(BOUNDS, seconds)
+
+
+def quantile(counts: Sequence[int], share: float) -> float | None:
+    """The time that this share of what was counted did not exceed, by a straight line within its bucket. None: no counts.
+
+    Of the longest no more is known than that they took longer than the last bound, which is the answer for them.
+    """
+    wanted = share * sum(counts)
+    if wanted <= 0:
+        return None
+    below, passed = 0.0, 0
+    for bound, count in zip(BOUNDS, counts, strict=False):
+        if count and passed + count >= wanted:
+            return below + (bound - below) * (wanted - passed) / count
+        below, passed = bound, passed + count
+    return BOUNDS[-1]

@@ -12,39 +12,51 @@ create table faultline.queues (
 
 -- What each worker did, by queue and minute. A worker writes its own rows, with what it counted since the minute began: sent
 -- twice, they say the same. `worker` is empty in rows that were rolled up, and `minute` is -infinity in the oldest of those,
--- so that the sum over all rows of a queue only ever grows.
+-- so that the sum over all rows of a queue only ever grows. The queue comes first in the key: there are few of them, and
+-- whoever asks about one reads its latest minutes in a row.
 create table faultline.tallies (
-  minute timestamptz not null,
   queue text not null,
+  minute timestamptz not null,
   worker text not null,
   started bigint not null default 0,
   succeeded bigint not null default 0,
   failed bigint not null default 0,
   retried bigint not null default 0,
   released bigint not null default 0,
+  -- Leases that this worker let go of, or was told that it had lost.
   lost bigint not null default 0,
   refused bigint not null default 0,
+  -- Jobs that this worker took back from dead ones.
+  recovered bigint not null default 0,
   wait_seconds_sum double precision not null default 0,
   run_seconds_sum double precision not null default 0,
   -- How many jobs waited, and ran, up to each bound (core/buckets.py) and longer than the one before; the last are the rest.
   waits bigint[] not null default '{}',
   runs bigint[] not null default '{}',
-  primary key (minute, queue, worker)
+  primary key (queue, minute, worker)
 ) with (fillfactor = 70);
 
 -- How much waited, by queue and minute. Counting a million jobs takes a fifth of a second, so it is done now and then and
 -- remembered; within a minute the newest sample stands.
 create table faultline.samples (
-  minute timestamptz not null,
   queue text not null,
+  minute timestamptz not null,
   sampled_at timestamptz not null,
   due bigint not null,
   delayed bigint not null,
   running bigint not null,
   failed bigint not null,
   oldest_due_at timestamptz,
-  primary key (minute, queue)
+  primary key (queue, minute)
 ) with (fillfactor = 70);
+
+-- When the queues were last counted, and what that took: the next time is put off by a multiple of it. One row.
+create table faultline.sampling (
+  only_row boolean primary key default true check (only_row),
+  sampled_at timestamptz not null default '-infinity',
+  took_seconds double precision not null default 0
+);
+insert into faultline.sampling default values;
 
 -- Keys of the HTTP API. Only a digest is kept: a key is 256 random bits, so nothing is gained by a slow one.
 create table faultline.api_keys (

@@ -106,6 +106,8 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.queues set paused_because = repeat('x', 1001)",
     "insert into faultline.tallies select * from faultline.tallies",
     "insert into faultline.samples select * from faultline.samples",
+    "insert into faultline.sampling default values",
+    "insert into faultline.sampling (only_row) values (false)",
     "insert into faultline.api_keys select id, sha256(digest), name, scopes, queues, created_at from faultline.api_keys",
     (
         "insert into faultline.api_keys select gen_random_uuid(), digest, name, scopes, queues, created_at"

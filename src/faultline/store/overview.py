@@ -1,0 +1,284 @@
+"""How the queues are doing, for people and metrics. No question here counts jobs: a full database answers like an empty one.
+
+Everything comes from what workers have told (`tallies`, one row a minute) and what was counted now and then (`samples`).
+The queues are found by jumping from one to the next in the key of those tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from faultline.core import buckets
+from faultline.store.queue import Rows, Statement
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+#: A worker that has not beaten for so long is asked after by `dead_workers`.
+SILENT_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """One queue. Counts are as old as `sampled_at` (None: never counted); rates and times are of the last five minutes."""
+
+    name: str
+    due: int
+    delayed: int
+    running: int
+    failed: int
+    oldest_due_at: datetime | None
+    sampled_at: datetime | None
+    paused_at: datetime | None
+    paused_because: str | None
+    started_per_second: float
+    succeeded_per_second: float
+    failed_per_second: float
+    retried_per_second: float
+    wait_seconds_p50: float | None
+    wait_seconds_p95: float | None
+    run_seconds_p50: float | None
+    run_seconds_p95: float | None
+    #: How fast `due` has grown (below 0: shrunk) in the last ten minutes. None: not known yet.
+    growth_per_second: float | None
+    #: How long the oldest due job has waited, by the database's clock.
+    oldest_due_seconds: float | None
+
+    @property
+    def drain_seconds(self) -> float | None:
+        """When nothing will be due, if it goes on like this. None: never, or not known."""
+        if self.due == 0:
+            return 0.0
+        return self.due / -self.growth_per_second if self.growth_per_second and self.growth_per_second < 0 else None
+
+
+class Minute(NamedTuple):
+    """One minute of a trend. `due` is None where nobody counted."""
+
+    minute: datetime
+    due: int | None
+    started: int
+    succeeded: int
+    failed: int
+    retried: int
+    refused: int
+    recovered: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """One worker process, as it told of itself in its last beat."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    queues: list[str]
+    sleeping: list[str]
+    started_at: datetime
+    beat_at: datetime
+    #: Since the last beat, by the database's clock.
+    age_seconds: float
+    leases: int
+    #: How far its clock is ahead of the database's. Nothing is decided by it.
+    clock_ahead_seconds: float | None
+
+    @property
+    def alive(self) -> bool:
+        """Silent for longer than this, it is asked after, and buried once its session is gone."""
+        return self.age_seconds < SILENT_SECONDS
+
+
+class Total(NamedTuple):
+    """All that was ever counted for a queue. Each number only grows."""
+
+    queue: str
+    started: int
+    succeeded: int
+    failed: int
+    retried: int
+    released: int
+    lost: int
+    refused: int
+    recovered: int
+
+
+class Trouble(NamedTuple):
+    """What went wrong in all queues lately."""
+
+    refused: int
+    lost: int
+    recovered: int
+    failed: int
+
+
+def queues() -> Statement[list[QueueLine]]:
+    """Every queue that has work, has done some within a day, or is paused."""
+    return Statement(name="overview", sql=_QUEUES, params=(), read=_queue_lines, repeatable=True)
+
+
+def trend(minutes: int = 60, queue: str | None = None) -> Statement[list[Minute]]:
+    """The last minutes, the oldest first, without gaps; of all queues, or of one."""
+    return Statement(
+        name="trend",
+        sql=_TREND,
+        params=(minutes - 1, queue),
+        read=lambda rows: list(map(Minute._make, rows)),
+        repeatable=True,
+    )
+
+
+def workers() -> Statement[list[WorkerLine]]:
+    return Statement(
+        name="worker_lines",
+        sql="select id, host, pid, version, queues, sleeping, started_at, beat_at,"
+        " greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0), leases, clock_ahead_seconds"
+        " from faultline.workers order by host, pid, id",
+        params=(),
+        read=lambda rows: [WorkerLine(*row) for row in rows],
+        repeatable=True,
+    )
+
+
+def totals() -> Statement[list[Total]]:
+    """For each queue, the sums over all time."""
+    return Statement(
+        name="totals",
+        sql="select queue, sum(started)::bigint, sum(succeeded)::bigint, sum(failed)::bigint, sum(retried)::bigint,"
+        " sum(released)::bigint, sum(lost)::bigint, sum(refused)::bigint, sum(recovered)::bigint"
+        " from faultline.tallies group by queue order by queue",
+        params=(),
+        read=lambda rows: list(map(Total._make, rows)),
+        repeatable=True,
+    )
+
+
+def trouble(minutes: int = 60) -> Statement[Trouble]:
+    """What went wrong in the last minutes, in all queues together."""
+    return Statement(
+        name="trouble",
+        sql=f"with recursive {_NAMES} select coalesce(sum(t.refused), 0)::bigint, coalesce(sum(t.lost), 0)::bigint,"
+        " coalesce(sum(t.recovered), 0)::bigint, coalesce(sum(t.failed), 0)::bigint"
+        " from tallied n join faultline.tallies t on t.queue = n.name"
+        " and t.minute > faultline.now() - make_interval(mins => %s)",
+        params=(minutes,),
+        read=lambda rows: Trouble._make(rows[0]),
+        repeatable=True,
+    )
+
+
+def _queue_lines(rows: Rows) -> list[QueueLine]:
+    lines = []
+    for *known, waits, runs, growth, oldest_seconds in rows:
+        times = [buckets.quantile(counts or (), share) for counts in (waits, runs) for share in (0.5, 0.95)]
+        lines.append(QueueLine(*known, *times, growth, oldest_seconds))
+    return lines
+
+
+#: The names in a table whose key begins with them, one probe of the index for each.
+_NAMES = ", ".join(
+    f"""{found} (name) as (
+  (select queue from faultline.{table} order by queue limit 1)
+  union all
+  select (select t.queue from faultline.{table} t where t.queue > f.name order by t.queue limit 1)
+  from {found} f
+  where f.name is not null
+)"""
+    for found, table in (("tallied", "tallies"), ("sampled", "samples"))
+)
+
+_QUEUES = f"""
+with recursive {_NAMES},
+known as (
+  select f.name from tallied f
+  where exists (
+    select from faultline.tallies t where t.queue = f.name and t.minute > faultline.now() - interval '1 day'
+  )
+  union
+  select f.name from sampled f
+  where exists (
+    select from faultline.samples s where s.queue = f.name and s.minute > faultline.now() - interval '1 day'
+  )
+  union
+  select q.name from faultline.queues q where q.paused_at is not null
+),
+since (minute, seconds) as (
+  select m.at, extract(epoch from faultline.now() - m.at)::float8
+  from (select date_trunc('minute', faultline.now()) - interval '4 minutes') as m (at)
+)
+select
+  k.name, coalesce(s.due, 0), coalesce(s.delayed, 0), coalesce(s.running, 0), coalesce(s.failed, 0),
+  s.oldest_due_at, s.sampled_at, q.paused_at, q.paused_because,
+  coalesce(c.started, 0) / since.seconds, coalesce(c.succeeded, 0) / since.seconds,
+  coalesce(c.failed, 0) / since.seconds, coalesce(c.retried, 0) / since.seconds,
+  w.counts, r.counts, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8
+from known k
+cross join since
+left join faultline.queues q on q.name = k.name
+left join lateral (
+  select * from faultline.samples x where x.queue = k.name order by x.minute desc limit 1
+) s on true
+left join lateral (
+  select sum(t.started)::float8 as started, sum(t.succeeded)::float8 as succeeded, sum(t.failed)::float8 as failed,
+    sum(t.retried)::float8 as retried
+  from faultline.tallies t
+  where t.queue = k.name and t.minute >= since.minute
+) c on true
+left join lateral (
+  select array_agg(x.total order by x.place) as counts
+  from (
+    select u.place, sum(u.times)::bigint as total
+    from faultline.tallies t cross join unnest(t.waits) with ordinality as u (times, place)
+    where t.queue = k.name and t.minute >= since.minute
+    group by u.place
+  ) x
+) w on true
+left join lateral (
+  select array_agg(x.total order by x.place) as counts
+  from (
+    select u.place, sum(u.times)::bigint as total
+    from faultline.tallies t cross join unnest(t.runs) with ordinality as u (times, place)
+    where t.queue = k.name and t.minute >= since.minute
+    group by u.place
+  ) x
+) r on true
+left join lateral (
+  select regr_slope(x.due, extract(epoch from x.sampled_at)::float8) as per_second
+  from faultline.samples x
+  where x.queue = k.name and x.minute > faultline.now() - interval '10 minutes'
+) g on true
+order by k.name
+"""
+
+_TREND = f"""
+with recursive {_NAMES},
+asked (minutes, queue) as (select %s::integer, %s::text),
+minutes (minute) as (
+  select date_trunc('minute', faultline.now()) - make_interval(mins => back)
+  from asked a cross join generate_series(a.minutes, 0, -1) as back
+),
+counted as (
+  select t.minute, sum(t.started) as started, sum(t.succeeded) as succeeded, sum(t.failed) as failed,
+    sum(t.retried) as retried, sum(t.refused) as refused, sum(t.recovered) as recovered
+  from asked a
+  join tallied n on a.queue is null or n.name = a.queue
+  join faultline.tallies t on t.queue = n.name and t.minute >= (select min(m.minute) from minutes m)
+  group by t.minute
+),
+waiting as (
+  select s.minute, sum(s.due) as due
+  from asked a
+  join sampled n on a.queue is null or n.name = a.queue
+  join faultline.samples s on s.queue = n.name and s.minute >= (select min(m.minute) from minutes m)
+  group by s.minute
+)
+select
+  m.minute, w.due::bigint, coalesce(c.started, 0)::bigint, coalesce(c.succeeded, 0)::bigint,
+  coalesce(c.failed, 0)::bigint, coalesce(c.retried, 0)::bigint, coalesce(c.refused, 0)::bigint,
+  coalesce(c.recovered, 0)::bigint
+from minutes m
+left join counted c on c.minute = m.minute
+left join waiting w on w.minute = m.minute
+order by m.minute
+"""

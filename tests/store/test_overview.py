@@ -1,0 +1,124 @@
+"""The overview says what was told and counted, and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.core import buckets
+from faultline.store import overview
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from tests.driver import Clock, Driver
+
+
+def told(queue: Driver, *, minutes_ago: int, name: str = "mail", worker: str = "w", **counts: object) -> None:
+    columns = ", ".join(["queue", "minute", "worker", *counts])
+    places = ", ".join(["%s"] * (3 + len(counts)))
+    minute = queue.value("select date_trunc('minute', faultline.now()) - make_interval(mins => %s::integer)", minutes_ago)
+    queue.connection.execute(
+        f"insert into faultline.tallies ({columns}) values ({places})".encode(), (name, minute, worker, *counts.values())
+    )
+
+
+def counted(queue: Driver, *, minutes_ago: int, due: int, name: str = "mail") -> None:
+    queue.connection.execute(
+        "insert into faultline.samples (queue, minute, sampled_at, due, delayed, running, failed, oldest_due_at)"
+        " select %s, date_trunc('minute', at), at, %s, 2, 3, 4, at - interval '9 seconds'"
+        " from (select faultline.now() - make_interval(mins => %s::integer)) as x (at)",
+        (name, due, minutes_ago),
+    )
+
+
+def test_a_queue_is_shown_with_its_last_sample_and_its_rates(queue: Driver, clock: Clock) -> None:
+    counted(queue, minutes_ago=1, due=70)
+    counted(queue, minutes_ago=0, due=10)
+    told(queue, minutes_ago=9, started=1_000_000)
+    told(queue, minutes_ago=1, worker="a", started=40, succeeded=30, runs=[10, 0, 30])
+    told(queue, minutes_ago=1, worker="b", started=20, failed=6, retried=3, waits=[0, 0, 0, 100])
+    seconds = 240 + queue.value("select extract(second from faultline.now())::float8")
+
+    (line,) = queue.run(overview.queues())
+
+    assert (line.name, line.due, line.delayed, line.running, line.failed) == ("mail", 10, 2, 3, 4)
+    assert line.oldest_due_seconds == pytest.approx(9)
+    assert line.started_per_second == pytest.approx(60 / seconds)
+    assert line.succeeded_per_second == pytest.approx(30 / seconds)
+    assert line.failed_per_second == pytest.approx(6 / seconds)
+    assert line.retried_per_second == pytest.approx(3 / seconds)
+    assert line.run_seconds_p50 == pytest.approx(0.0025 + 0.0025 * 10 / 30)
+    assert line.wait_seconds_p95 == pytest.approx(0.005 + 0.005 * 0.95)
+    assert line.growth_per_second == pytest.approx(-1.0)
+    assert line.drain_seconds == pytest.approx(10.0)
+
+
+def test_a_queue_that_grows_is_never_drained(queue: Driver, clock: Clock) -> None:
+    counted(queue, minutes_ago=1, due=10)
+    counted(queue, minutes_ago=0, due=70)
+
+    (line,) = queue.run(overview.queues())
+
+    assert (line.growth_per_second, line.drain_seconds) == (pytest.approx(1.0), None)
+    assert (line.wait_seconds_p50, line.started_per_second) == (None, 0.0)
+
+
+def test_a_paused_queue_is_known_and_one_that_was_silent_for_a_day_is_not(queue: Driver) -> None:
+    queue.run(verbs.pause("paused", "enough"))
+    told(queue, minutes_ago=1500, name="old", started=1)
+    told(queue, minutes_ago=1400, name="yesterday", started=1)
+
+    lines = queue.run(overview.queues())
+
+    assert [(line.name, line.paused_because, line.sampled_at) for line in lines] == [
+        ("paused", "enough", None),
+        ("yesterday", None, None),
+    ]
+
+
+def test_a_trend_has_no_gaps_and_sums_queues_and_workers(queue: Driver, clock: Clock) -> None:
+    told(queue, minutes_ago=2, worker="a", succeeded=1, refused=5)
+    told(queue, minutes_ago=2, worker="b", succeeded=2)
+    told(queue, minutes_ago=2, name="other", succeeded=4, failed=3)
+    told(queue, minutes_ago=3, succeeded=100)
+    counted(queue, minutes_ago=0, due=7)
+    counted(queue, minutes_ago=0, due=1, name="other")
+
+    everywhere, here = queue.run(overview.trend(3)), queue.run(overview.trend(3, "mail"))
+
+    assert [(m.due, m.succeeded, m.failed, m.refused) for m in everywhere] == [
+        (None, 7, 3, 5), (None, 0, 0, 0), (8, 0, 0, 0),
+    ]  # fmt: skip
+    assert [(m.due, m.succeeded, m.failed, m.refused) for m in here] == [(None, 3, 0, 5), (None, 0, 0, 0), (7, 0, 0, 0)]
+
+
+def test_totals_sum_all_there_is_and_trouble_the_last_hour(queue: Driver, clock: Clock) -> None:
+    told(queue, minutes_ago=5, refused=1, recovered=2, lost=3, failed=4)
+    told(queue, minutes_ago=90, refused=10, succeeded=5)
+    queue.connection.execute(
+        "insert into faultline.tallies (queue, minute, worker, refused) values ('mail', '-infinity', '', 100)"
+    )
+
+    (total,) = queue.run(overview.totals())
+
+    assert (total.queue, total.refused, total.succeeded, total.recovered) == ("mail", 111, 5, 2)
+    assert queue.run(overview.trouble()) == (1, 3, 2, 4)
+
+
+def test_a_worker_that_is_silent_is_not_called_alive(queue: Driver, clock: Clock) -> None:
+    queue.run(verbs.beat("w", host="h", pid=7, version="1", queues=["q"], sleeping=["q"], watched=False))
+
+    (fresh,) = queue.run(overview.workers())
+    clock.advance(seconds=4)
+    (silent,) = queue.run(overview.workers())
+
+    assert (fresh.id, fresh.pid, fresh.queues, fresh.sleeping, fresh.alive) == ("w", 7, ["q"], ["q"], True)
+    assert (silent.age_seconds, silent.alive) == (4.0, False)
+
+
+def test_a_quantile_lies_within_its_bucket() -> None:
+    assert buckets.quantile([], 0.5) is None
+    assert buckets.quantile([0, 0], 0.5) is None
+    assert buckets.quantile([4], 0.5) == pytest.approx(0.0005)
+    assert buckets.quantile([0] * len(buckets.BOUNDS) + [3], 0.5) == buckets.BOUNDS[-1]
