@@ -35,25 +35,6 @@ def migrate(dsn: Dsn = None) -> None:
     print(f"{without_password(found)}: {'applied ' + ', '.join(applied) if applied else 'up to date'}")
 
 
-def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
-    """Check the schema and every invariant. Exit code 1 when something is wrong."""
-    from faultline.store import invariants  # noqa: PLC0415
-    from faultline.store.database import Database  # noqa: PLC0415
-
-    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
-        database.facts()
-        broken = {violation.invariant: violation.rows for violation in invariants.violations(database.run)}
-    if as_json:
-        print(json.dumps({"invariants": {name: broken.get(name, []) for name in invariants.names()}}, default=str))
-    else:
-        for name in invariants.names():
-            print(f"{'BROKEN' if name in broken else 'ok    '}  {name.replace('_', ' ')}")
-            for row in broken.get(name, []):
-                print(f"          {', '.join(str(value) for value in row)}")
-    if broken:
-        raise typer.Exit(1)
-
-
 def recover(
     dsn: Dsn = None,
     floor: Annotated[int | None, typer.Option(help="Lift open tokens to this. Default: far above any known.")] = None,

@@ -1,10 +1,10 @@
 """A job's life in the terminal: one lane for each epoch, on one axis of time, with refused writes where they hit.
 
-    token  owner  12:03:04.100        12:03:07.020
-        1  w1/17  ├━━━━━━━━┤┄┄┄┄┄┄┄┄✗             reaped after 1.1 s
-                    lease_expired
-                  ✗ 12:03:06.922 complete refused: token_mismatch, the token is 2
-        2  w2/4              ├━━━━━━━━━━━━━━━━━●  succeeded after 1.6 s
+token  owner  12:03:04.100        12:03:07.020
+    1  w1/17  ├━━━━━━━━┤┄┄┄┄┄┄┄┄✗             reaped after 1.1 s
+                lease_expired
+              ✗ 12:03:06.922 complete refused: token_mismatch, the token is 2
+    2  w2/4              ├━━━━━━━━━━━━━━━━━●  succeeded after 1.6 s
 """
 
 from __future__ import annotations

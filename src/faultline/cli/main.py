@@ -9,9 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from faultline.cli import database, jobs, proof, work
+from faultline.cli import database, doctor, jobs, proof, work
 from faultline.core.errors import FaultlineError
-
 
 #: Longer than any first sentence: it is wrapped, not cut.
 _SENTENCE = 200
@@ -20,7 +19,7 @@ _SENTENCE = 200
 class Sections(TyperGroup):
     """The list of commands by what they are about. Plain text: Rich's panels would double the time that help takes."""
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the framework's signature
         sections: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
             if not command.hidden:
@@ -46,7 +45,7 @@ app.command(rich_help_panel=JOBS)(jobs.job)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
 app.command(rich_help_panel=RUNNING)(work.worker)
 app.command(rich_help_panel=DATABASE)(database.migrate)
-app.command(rich_help_panel=DATABASE)(database.doctor)
+app.command(rich_help_panel=DATABASE)(doctor.doctor)
 app.command(rich_help_panel=DATABASE)(database.recover)
 app.add_typer(database.db, name="db", rich_help_panel=DATABASE)
 app.command(rich_help_panel=PROOF)(proof.demo)
@@ -83,10 +82,9 @@ def _leave_quietly() -> None:
 
 def _refused_by_the_server(error: Exception) -> str | None:
     """What PostgreSQL said, where we have no word of our own for it."""
-    state = getattr(error, "sqlstate", None)
-    if state is None or not type(error).__module__.startswith("psycopg"):
+    if not type(error).__module__.startswith("psycopg"):
         return None
     said = str(error).strip().partition("\n")[0]
-    if state == "42501":
+    if getattr(error, "sqlstate", None) == "42501":
         said += "; connect as a login that was granted faultline_operator, or faultline_viewer to look only"
     return said

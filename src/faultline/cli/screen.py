@@ -14,11 +14,14 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
+from faultline.cli.spans import span
+
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
 #: Wide enough for any line: in a pipe, what is cut off is lost.
 _PIPE_COLUMNS = 2000
+_ID_COLUMNS = 36
 
 THEME = Theme(
     {
@@ -46,14 +49,18 @@ def console(*, stderr: bool = False) -> Console:
     return made
 
 
-def table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Table:
-    """A table without lines. Columns in `right` hold numbers; those in `whole` are never cut short."""
+def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) -> Table:
+    """A table without lines. Columns in `right` hold numbers; an id is never cut short."""
     made = Table(box=None, header_style="heading", pad_edge=False, padding=(0, 2, 0, 0))
     for name in columns:
+        wraps = last_wraps and name == columns[-1]
         made.add_column(
-            name, justify="right" if name in right else "left", no_wrap=True, overflow="fold" if name in whole else "ellipsis",
-            min_width=36 if name == "id" else None,
-        )  # fmt: skip
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+            min_width=_ID_COLUMNS if name == "id" else None,
+        )
     return made
 
 
@@ -69,20 +76,6 @@ def one_line(text: str | None, most: int = 120) -> str:
     """The first line of a text, for a cell of a table."""
     line = (text or "").strip().partition("\n")[0]
     return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def span(seconds: float) -> str:
-    """A length of time, as short as it stays useful: 85 ms, 3.2 s, 4 min, 2 h 5 min, 3 d."""
-    for limit, told in (
-        (0.0995, f"{seconds * 1000:.0f} ms"),
-        (9.95, f"{seconds:.1f} s"),
-        (99.5, f"{seconds:.0f} s"),
-        (5400, f"{seconds / 60:.0f} min"),
-        (172800, f"{seconds / 3600:.0f} h"),
-    ):
-        if abs(seconds) < limit:
-            return told
-    return f"{seconds / 86400:.0f} d"
 
 
 def since(at: datetime | None, now: datetime) -> str:
