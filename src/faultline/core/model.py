@@ -124,6 +124,7 @@ class Reaped:
     owner: str
     state: JobState
     reason: str
+    queue: str
 
 
 @dataclass(frozen=True, slots=True)

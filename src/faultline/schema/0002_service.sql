@@ -35,6 +35,8 @@ create table faultline.tallies (
   runs bigint[] not null default '{}',
   primary key (queue, minute, worker)
 ) with (fillfactor = 70);
+-- What `roll_up` walks.
+create index tallies_own on faultline.tallies (minute) where worker <> '';
 
 -- How much waited, by queue and minute. Counting a million jobs takes a fifth of a second, so it is done now and then and
 -- remembered; within a minute the newest sample stands.

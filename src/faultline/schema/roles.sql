@@ -29,10 +29,10 @@ declare
     "faultline_producer": ["enqueue", "enqueue_many", "cancel"],
     "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
-                         "prune", "worker_lock"],
+                         "prune", "worker_lock", "tally", "sample", "roll_up"],
     "faultline_viewer": [],
     "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover",
-                           "prune"]
+                           "prune", "sample", "roll_up"]
   }';
   role_name text;
   verb text;

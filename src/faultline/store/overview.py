@@ -7,7 +7,7 @@ The queues are found by jumping from one to the next in the key of those tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.core import buckets
 from faultline.store.queue import Rows, Statement
@@ -172,7 +172,8 @@ def _queue_lines(rows: Rows) -> list[QueueLine]:
     lines = []
     for *known, waits, runs, growth, oldest_seconds in rows:
         times = [buckets.quantile(counts or (), share) for counts in (waits, runs) for share in (0.5, 0.95)]
-        lines.append(QueueLine(*known, *times, growth, oldest_seconds))
+        facts: list[Any] = [*known, *times, growth, oldest_seconds]
+        lines.append(QueueLine(*facts))
     return lines
 
 

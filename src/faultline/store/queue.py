@@ -29,7 +29,7 @@ from faultline.core.model import (
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
     from faultline.core.ids import Ids
@@ -195,9 +195,9 @@ def reap(*, max_jobs: int = 1000, notice_dead: bool = True) -> Statement[list[Re
     """Take back the jobs of the dead."""
     return Statement(
         name="reap",
-        sql="select job_id, fencing_token, owner, state, reason from faultline.reap(%s, %s)",
+        sql="select job_id, fencing_token, owner, state, reason, queue from faultline.reap(%s, %s)",
         params=(max_jobs, notice_dead),
-        read=lambda rows: [Reaped(job, token, owner, JobState(state), reason) for job, token, owner, state, reason in rows],
+        read=lambda rows: [Reaped(*found, JobState(state), reason, name) for *found, state, reason, name in rows],
         repeatable=True,
     )
 
@@ -231,16 +231,46 @@ def resume(queue: str) -> Statement[bool]:
 
 
 def beat(
-    worker_id: str, *, host: str, pid: int, version: str, queues: Sequence[str], sleeping: Sequence[str], watched: bool
-) -> Statement[None]:
-    """Say that this worker is alive."""
+    worker_id: str,
+    *,
+    host: str,
+    pid: int,
+    version: str,
+    queues: Sequence[str],
+    sleeping: Sequence[str],
+    watched: bool,
+    leases: int = 0,
+    clock_ahead_seconds: float | None = None,
+) -> Statement[datetime]:
+    """Say that this worker is alive. Answers with the database's time."""
     return Statement(
         name="beat",
-        sql="select faultline.beat(%s, %s, %s, %s, %s, %s, %s)",
-        params=(worker_id, host, pid, version, list(queues), list(sleeping), watched),
+        sql="select faultline.beat(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        params=(worker_id, host, pid, version, list(queues), list(sleeping), watched, leases, clock_ahead_seconds),
+        read=lambda rows: rows[0][0],
+        repeatable=True,
+    )
+
+
+def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]:
+    """Tell what this worker did, for each queue since its row's minute began."""
+    return Statement(
+        name="tally",
+        sql="select faultline.tally(%s, %s::jsonb)",
+        params=(worker_id, jsontext.encode(list(rows), "tallies")),
         read=lambda _: None,
         repeatable=True,
     )
+
+
+def sample() -> Statement[bool]:
+    """Count what waits, unless that was done a moment ago. Answers whether it was done now."""
+    return Statement("sample", "select faultline.sample()", (), lambda rows: bool(rows[0][0]), repeatable=True)
+
+
+def roll_up() -> Statement[int]:
+    """Sum up what was measured long ago."""
+    return Statement("roll_up", "select faultline.roll_up()", (), lambda rows: int(rows[0][0]), repeatable=True)
 
 
 def leave(worker_id: str) -> Statement[None]:

@@ -16,10 +16,12 @@ _CALLS = {
     "faultline_worker": {
         "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "fence",
         "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile", "prune", "worker_lock",
+        "tally", "sample", "roll_up",
     },
     "faultline_viewer": set(),
     "faultline_operator": {
         "enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover", "prune",
+        "sample", "roll_up",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}

@@ -1,4 +1,5 @@
--- Say that this worker is alive, what it serves, and on which of its queues it sleeps and wants to be woken.
+-- Say that this worker is alive, what it serves and holds, and on which of its queues it sleeps and wants to be woken.
+-- Answers with the time here, so that the worker learns how far its own clock is ahead. Nothing is decided by that.
 -- `watched` says that it holds its advisory lock, so that its death can be noticed before its leases run out.
 create or replace function faultline.beat(
   worker_id text,
@@ -7,19 +8,25 @@ create or replace function faultline.beat(
   version text,
   queues text[],
   sleeping text[] default '{}',
-  watched boolean default false
-) returns void
+  watched boolean default false,
+  leases integer default 0,
+  clock_ahead_seconds double precision default null
+) returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 begin
-  insert into faultline.workers as w (id, started_at, beat_at, watched, pid, host, version, queues, sleeping)
+  insert into faultline.workers as w (
+    id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases, clock_ahead_seconds
+  )
   values (
     beat.worker_id, faultline.clock(), faultline.clock(), beat.watched, beat.pid, beat.host, beat.version,
-    beat.queues, beat.sleeping
+    beat.queues, beat.sleeping, beat.leases, beat.clock_ahead_seconds
   )
   on conflict (id) do update
-  set beat_at = excluded.beat_at, watched = excluded.watched, queues = excluded.queues, sleeping = excluded.sleeping;
+  set beat_at = excluded.beat_at, watched = excluded.watched, queues = excluded.queues, sleeping = excluded.sleeping,
+    leases = excluded.leases, clock_ahead_seconds = excluded.clock_ahead_seconds;
+  return faultline.clock();
 end
 $$;

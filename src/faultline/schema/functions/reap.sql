@@ -13,7 +13,8 @@ create or replace function faultline.reap(max_jobs integer default 1000, notice_
   fencing_token bigint,
   owner text,
   state text,
-  reason text
+  reason text,
+  queue text
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -33,6 +34,7 @@ declare
   owners text[];
   states text[];
   reasons text[];
+  queues text[];
 begin
   perform faultline.durable();
   with crowds as materialized (
@@ -72,7 +74,7 @@ begin
     where j.ctid = lost.ctid
     returning
       j.id, j.fencing_token, lost.owner, j.state, j.attempt, lost.reason,
-      j.claimed_at, lost.lease_expires_at, j.renewals
+      j.claimed_at, lost.lease_expires_at, j.renewals, j.queue
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -83,8 +85,9 @@ begin
     from taken t
     order by t.id
   )
-  select array_agg(t.id), array_agg(t.fencing_token), array_agg(t.owner), array_agg(t.state), array_agg(t.reason)
-  into ids, tokens, owners, states, reasons
+  select array_agg(t.id), array_agg(t.fencing_token), array_agg(t.owner), array_agg(t.state), array_agg(t.reason),
+    array_agg(t.queue)
+  into ids, tokens, owners, states, reasons, queues
   from taken t;
   perform faultline.wake_for(ids);
   if cardinality(dead) > 0 then
@@ -103,6 +106,6 @@ begin
     select faultline.clock(), 'worker_lost', g.id, jsonb_build_object('host', g.host, 'pid', g.pid, 'last_beat', g.beat_at)
     from gone g;
   end if;
-  return query select * from unnest(ids, tokens, owners, states, reasons);
+  return query select * from unnest(ids, tokens, owners, states, reasons, queues);
 end
 $$;

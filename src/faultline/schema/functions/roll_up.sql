@@ -1,0 +1,83 @@
+-- Keep what is measured small. Tallies of an hour ago are summed over the workers, those of 25 hours ago over all time; what
+-- is summed loses its histograms. Samples of 25 hours ago go. Answers with the number of rows that went.
+-- The sums over all rows of a queue stay what they are: a reader sees the rows before or after, never between.
+create or replace function faultline.roll_up(max_rows integer default 10000) returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+set jit = off
+as $$
+declare
+  at constant timestamptz := faultline.clock();
+  rows_gone integer;
+  samples_gone integer;
+begin
+  -- One at a time: two would wait for each other's rows.
+  if not pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0)) then
+    return 0;
+  end if;
+  with recursive tallied (name) as (
+    (select queue from faultline.tallies order by queue limit 1)
+    union all
+    select (select t.queue from faultline.tallies t where t.queue > f.name order by t.queue limit 1)
+    from tallied f
+    where f.name is not null
+  ),
+  old as (
+    delete from faultline.tallies t
+    where t.ctid = any (array(
+      select o.ctid from faultline.tallies o
+      where o.worker <> '' and o.minute < at - interval '1 hour'
+      limit roll_up.max_rows
+    ))
+    or t.ctid = any (array(
+      select o.ctid
+      from tallied f
+      join faultline.tallies o
+        on o.queue = f.name and o.minute > '-infinity' and o.minute < at - interval '25 hours'
+      limit roll_up.max_rows
+    ))
+    returning *
+  ),
+  summed as (
+    insert into faultline.tallies as t (
+      queue, minute, worker, started, succeeded, failed, retried, released, lost, refused, recovered,
+      wait_seconds_sum, run_seconds_sum
+    )
+    select
+      o.queue, case when o.minute < at - interval '25 hours' then '-infinity' else o.minute end, '',
+      sum(o.started), sum(o.succeeded), sum(o.failed), sum(o.retried), sum(o.released), sum(o.lost), sum(o.refused),
+      sum(o.recovered), sum(o.wait_seconds_sum), sum(o.run_seconds_sum)
+    from old o
+    group by 1, 2
+    on conflict (queue, minute, worker) do update
+    set started = t.started + excluded.started,
+        succeeded = t.succeeded + excluded.succeeded,
+        failed = t.failed + excluded.failed,
+        retried = t.retried + excluded.retried,
+        released = t.released + excluded.released,
+        lost = t.lost + excluded.lost,
+        refused = t.refused + excluded.refused,
+        recovered = t.recovered + excluded.recovered,
+        wait_seconds_sum = t.wait_seconds_sum + excluded.wait_seconds_sum,
+        run_seconds_sum = t.run_seconds_sum + excluded.run_seconds_sum
+  )
+  select count(*) into rows_gone from old;
+  with recursive sampled (name) as (
+    (select queue from faultline.samples order by queue limit 1)
+    union all
+    select (select s.queue from faultline.samples s where s.queue > f.name order by s.queue limit 1)
+    from sampled f
+    where f.name is not null
+  )
+  delete from faultline.samples s
+  where s.ctid = any (array(
+    select o.ctid
+    from sampled f
+    join faultline.samples o on o.queue = f.name and o.minute < at - interval '25 hours'
+    limit roll_up.max_rows
+  ));
+  get diagnostics samples_gone = row_count;
+  return rows_gone + samples_gone;
+end
+$$;

@@ -1,0 +1,47 @@
+-- Take down what a worker did: for each queue, what it has counted since the minute of the row began. Sent again it says the
+-- same, and what comes late never takes back what came after it.
+-- `rows` is a JSON array of objects with `queue`, `minute` and the counts, named like the columns of faultline.tallies.
+--
+-- Only minutes of this hour are taken: older ones may have been rolled up, and would be counted twice.
+create or replace function faultline.tally(worker_id text, rows jsonb) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+  if coalesce(tally.worker_id, '') = '' then
+    raise exception 'a tally wants the id of its worker: rows without one are rolled up' using errcode = 'FL005';
+  end if;
+  insert into faultline.tallies as t (
+    queue, minute, worker, started, succeeded, failed, retried, released, lost, refused, recovered,
+    wait_seconds_sum, run_seconds_sum, waits, runs
+  )
+  select
+    r.queue, date_trunc('minute', r.minute), tally.worker_id, r.started, r.succeeded, r.failed, r.retried, r.released,
+    r.lost, r.refused, r.recovered, r.wait_seconds_sum, r.run_seconds_sum, r.waits, r.runs
+  from jsonb_to_recordset(tally.rows) as r (
+    queue text, minute timestamptz, started bigint, succeeded bigint, failed bigint, retried bigint, released bigint,
+    lost bigint, refused bigint, recovered bigint, wait_seconds_sum float8, run_seconds_sum float8, waits bigint[],
+    runs bigint[]
+  )
+  where r.minute > faultline.clock() - interval '55 minutes'
+    and r.minute < faultline.clock() + interval '5 minutes'
+  on conflict (queue, minute, worker) do update
+  set started = excluded.started,
+      succeeded = excluded.succeeded,
+      failed = excluded.failed,
+      retried = excluded.retried,
+      released = excluded.released,
+      lost = excluded.lost,
+      refused = excluded.refused,
+      recovered = excluded.recovered,
+      wait_seconds_sum = excluded.wait_seconds_sum,
+      run_seconds_sum = excluded.run_seconds_sum,
+      waits = excluded.waits,
+      runs = excluded.runs
+  -- Within a minute every count only grows, so the larger sum is the later one.
+  where t.started + t.succeeded + t.failed + t.retried + t.released + t.lost + t.refused + t.recovered
+    <= excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.lost
+      + excluded.refused + excluded.recovered;
+end
+$$;
