@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from faultline.proof import svg, timeline
+from faultline.proof import timeline
 from faultline.proof.drill import Verdict
+from faultline.web import svg
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from faultline.store import vitals
+    from faultline.store.health import Health
     from faultline.store.overview import WorkerLine
 
 
@@ -71,8 +72,8 @@ def server(seen: vitals.Server, *, pooler: bool) -> Iterator[Finding]:
             "pooler",
             NOTE,
             "a pooler stands in between",
-            "fine for producers; give workers a direct connection if you can: behind a pooler they poll, and a dead worker's "
-            "jobs come back only when their leases run out",
+            "fine for producers; give workers a direct connection if you can: behind a pooler they poll, and a dead "
+            "worker's jobs come back only when their leases run out",
         )
     if seen.is_superuser:
         yield Finding(
@@ -196,68 +197,59 @@ def durability(
             "standbys",
             WARNING,
             f"{len(standbys)} connected, none of them synchronous",
-            "a promoted one may lack acknowledged jobs: set synchronous_standby_names, or run `faultline recover` afterwards",
+            "a promoted one may lack acknowledged jobs: set synchronous_standby_names, or `faultline recover` afterwards",
         )
 
 
 _GRANT_MONITOR = "to see it: grant pg_monitor to this login"
 
 
-def held_back(holders: Sequence[vitals.Holder], slots: Sequence[vitals.Slot], *, sees_sessions: bool) -> Iterator[Finding]:
+def held_back(seen: Health, slots: Sequence[vitals.Slot]) -> Iterator[Finding]:
     """Vacuum removes nothing that somebody may still see: claims then walk over ever more dead rows."""
-    bad = 0
-    for holder in holders:
-        old = (holder.seconds or 0) > _OLD_TRANSACTION_SECONDS or (holder.seconds is None and holder.xids > _OLD_XIDS)
-        if old:
-            bad += 1
-            age = span(holder.seconds) if holder.seconds is not None else f"{holder.xids:,} transactions"
-            told = f"{holder.kind} {holder.name}, {age} old ({holder.what})"
-            yield Finding("old snapshots", WARNING, told, _END_HOLDER[holder.kind])
+    holder = seen.oldest_snapshot
+    seconds = holder.seconds if holder else None
+    if holder and ((seconds or 0) > _OLD_TRANSACTION_SECONDS or (seconds is None and holder.age > _OLD_XIDS)):
+        who = ", ".join(filter(None, (holder.user, holder.application, holder.state)))
+        age = span(seconds) if seconds is not None else f"{holder.age:,} transactions"
+        told = f"{holder.kind} {holder.name} ({who}) holds one that is {age} old"
+        yield Finding("snapshots", WARNING, told, _END_HOLDER[holder.kind])
+    elif seen.sees_sessions:
+        yield Finding("snapshots", OK, "nothing old is held: vacuum can work")
+    else:
+        yield Finding("snapshots", NOTE, "what other logins hold was not seen", _GRANT_MONITOR)
     for slot in slots:
         if not slot.active and (slot.retained_bytes or 0) > _WAL_RETAINED_BYTES:
-            bad += 1
-            told = f"replication slot {slot.name} is not in use and keeps {slot.retained_bytes or 0:,} bytes of WAL"
-            yield Finding("slots", WARNING, told, "drop it, or bring its consumer back: the disk fills up")
-    if not bad:
-        yield Finding("old snapshots", OK, "nothing old is held: vacuum can work")
-    if not sees_sessions:
-        yield Finding("old snapshots", NOTE, "what other logins hold was not seen", _GRANT_MONITOR)
+            told = f"{slot.name} is not in use and keeps {slot.retained_bytes or 0:,} bytes of WAL"
+            yield Finding("replication slots", WARNING, told, "drop it, or bring its reader back: the disk fills up")
 
 
 _END_HOLDER = {
-    "transaction": "claims get slower while it stays: end it with pg_terminate_backend(pid), and find who left it open",
+    "session": "claims get slower while it lasts: find who left it open, or end it: select pg_terminate_backend(PID)",
     "prepared transaction": "commit or roll it back by its name; nobody else will",
-    "replication slot": "drop it with pg_drop_replication_slot if nobody reads it any more",
-    "standby": "a long query runs on the standby: end it, or turn hot_standby_feedback off there",
+    "slot": "bring its reader back, or drop it with pg_drop_replication_slot",
 }
 
 
-def bloat(tables: Sequence[vitals.TableSize], now: datetime) -> Iterator[Finding]:
-    bad = 0
-    for table in tables:
-        if not table.autovacuum:
-            bad += 1
-            todo = f"alter table faultline.{table.name} reset (autovacuum_enabled)"
-            yield Finding("vacuum", WRONG, f"autovacuum is switched off for {table.name}", todo)
-        if table.dead > _DEAD_ROWS and table.dead > table.live:
-            bad += 1
-            last = f"{span((now - table.vacuumed_at).total_seconds())} ago" if table.vacuumed_at else "never"
-            told = f"{table.name}: {table.dead:,} dead rows beside {table.live:,} live ones, last vacuum {last}"
-            yield Finding("bloat", WARNING, told, f"see what holds vacuum back above, then: vacuum faultline.{table.name}")
-    if not bad:
-        whole = sum(table.bytes + table.index_bytes for table in tables)
-        largest = max(tables, key=lambda table: table.bytes, default=None)
-        yield Finding("bloat", OK, f"{whole / 1e6:,.0f} MB in all{f', most in {largest.name}' if largest else ''}")
+def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
+    for name in never_vacuumed:
+        todo = f"alter table faultline.{name} reset (autovacuum_enabled)"
+        yield Finding("vacuum", WRONG, f"autovacuum is switched off for {name}", todo)
+    bloated = [table for table in seen.tables if table.dead_rows > max(_DEAD_ROWS, table.rows)]
+    for table in bloated:
+        last = f"{span((seen.at - table.vacuumed_at).total_seconds())} ago" if table.vacuumed_at else "never"
+        told = f"{table.name}: {table.dead_rows:,} dead rows beside {table.rows:,} live ones, last vacuum {last}"
+        yield Finding("bloat", WARNING, told, f"see what holds vacuum back above, then: vacuum faultline.{table.name}")
+    if not bloated:
+        yield Finding("bloat", OK, f"{seen.table_bytes / 1e6:,.0f} MB in all, few of it dead")
 
 
-def connections(seen: vitals.Connections, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
-    told = f"{seen.used} of {seen.available} in use, {len(workers)} workers"
-    crowded = seen.used > _CONNECTIONS_SHARE * seen.available
+def connections(seen: Health, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
+    told = f"{seen.connections} of {seen.connections_max} in use, {len(workers)} workers"
     # What a worker takes at most: its lanes and the rest of its pool, the heartbeat's and one to spare.
     most = sum(len(worker.queues) + 10 for worker in workers)
-    if crowded:
+    if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:
         yield Finding("connections", WARNING, told, "raise max_connections, or put a pooler in front of the producers")
-    elif most > seen.available:
+    elif most > seen.connections_max:
         todo = "raise max_connections, or run fewer workers with more concurrency each"
         yield Finding("connections", WARNING, f"{told}, which may open up to {most} under load", todo)
     else:

@@ -86,21 +86,20 @@ def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
 
 
 def _housekeeping(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
-    from faultline.store import vitals  # noqa: PLC0415
+    from faultline.store import health, vitals  # noqa: PLC0415
 
     def durable(standbys: list[vitals.Standby]) -> Iterator[Finding]:
-        return checks.durability(visit.must(vitals.settings(checks.SETTINGS)), standbys, sees_sessions=server.sees_sessions)
+        settings = visit.must(vitals.settings(checks.SETTINGS))
+        return checks.durability(settings, standbys, sees_sessions=server.sees_sessions)
 
-    def held(holders: list[vitals.Holder]) -> Iterator[Finding]:
-        return checks.held_back(holders, visit.must(vitals.slots()), sees_sessions=server.sees_sessions)
-
+    seen = visit.must(health.health())
     yield from _under("housekeeping", visit.about(durable, vitals.standbys()))
-    yield from _under("housekeeping", visit.about(held, vitals.holders()))
-    yield from _under("housekeeping", visit.about(checks.bloat, vitals.tables(), server.clock))
+    yield from _under("housekeeping", checks.held_back(seen, visit.must(vitals.slots())))
+    yield from _under("housekeeping", checks.bloat(seen, visit.must(vitals.never_vacuumed())))
 
 
 def _at_work(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
-    from faultline.store import overview, vitals  # noqa: PLC0415
+    from faultline.store import health, overview, vitals  # noqa: PLC0415
 
     before = time.time()
     now = visit.must(vitals.server()).clock
@@ -108,7 +107,7 @@ def _at_work(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     workers = yield from visit.list_of("workers", overview.workers())
     waiting = yield from visit.list_of("waiting", vitals.waiting())
     yield from _under("work", checks.clocks(ahead, workers or []))
-    yield from _under("work", visit.about(checks.connections, vitals.connections(), workers or []))
+    yield from _under("work", checks.connections(visit.must(health.health()), workers or []))
     if workers is not None and waiting is not None:
         yield from _under("work", visit.about(checks.at_work, vitals.overdue(), workers, waiting))
     paused = yield from visit.list_of("paused", vitals.paused())

@@ -3,6 +3,7 @@
 FaultlineError
 ├── ConfigError                 no database was named, or the name makes no sense
 ├── DatabaseUnavailable         the server could not be reached or refused us; nothing was written
+├── StatementTimeout            the database gave up on a statement that took too long; nothing was written
 ├── OutcomeUnknown              the answer to a write was lost; it may or may not have happened
 ├── SchemaError
 │   ├── SchemaMissing           `faultline migrate` was never run here
@@ -39,6 +40,10 @@ class ConfigError(FaultlineError):
 
 
 class DatabaseUnavailable(FaultlineError):
+    pass
+
+
+class StatementTimeout(FaultlineError):
     pass
 
 

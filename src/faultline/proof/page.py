@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import html
-import re
 from typing import TYPE_CHECKING
+
+from faultline.web.svg import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from faultline.proof.drill import Check
-
-#: What XML knows no way to write. Found text may hold it all the same.
-_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 STYLE = """
 :root {
@@ -67,11 +64,6 @@ def page(title: str, body: str, *, style: str = "") -> str:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n"
         f"<title>{escaped(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
-
-
-def escaped(value: object) -> str:
-    """Any value as text of a page, in an attribute or between tags."""
-    return html.escape(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", str(value)))
 
 
 def badge(text: str, kind: str) -> str:

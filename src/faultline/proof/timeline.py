@@ -9,10 +9,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from faultline.proof import epochs, svg
+from faultline.proof import epochs
 from faultline.proof.drills import DRILLS
-from faultline.proof.page import badge, checked, escaped, page
-from faultline.proof.svg import Label, in_rows, line, text, ticks
+from faultline.proof.page import badge, checked, page
+from faultline.web import svg
+from faultline.web.svg import SHAPES, Label, bar, escaped, in_rows, label_at, line, text, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,20 +40,6 @@ STYLE = f"""{svg.STYLE}.fault {{ stroke: var(--fault); stroke-dasharray: 2 3; }}
 .death {{ stroke: var(--fault); stroke-width: 3; stroke-linecap: round; }}
 """
 
-#: Each drawn around the point where it happened.
-_SHAPES = {
-    "claim": '<circle class="claim" r="4.5"/>',
-    "reap": '<path class="reap" d="M0 -10V10"/>',
-    "refused": '<path class="refused" d="M-5.5 -5.5L5.5 5.5M5.5 -5.5L-5.5 5.5"/>',
-    "ledger": '<circle class="ledger" r="6.5"/>',
-    "end": '<circle class="end" r="4.5"/>',
-    "death": '<path class="death" d="M0 -8V8"/>',
-    "right": '<path class="head" d="M-6 0L-13 -4V4Z"/>',
-    "down": '<path class="head" d="M0 -6L-4 -13H4Z"/>',
-    "beat": '<path class="beat" d="M0 8V13"/>',
-    "run": '<rect class="run" x="-9" y="-6" width="18" height="12" rx="3"/>',
-    "beyond": '<rect class="beyond" x="-9" y="-6" width="18" height="12" rx="3"/>',
-}
 _LEGEND = {
     "claim": "claimed",
     "run": "runs, holding the lease",
@@ -106,7 +93,7 @@ def _checks(verdict: Verdict) -> str:
 def _legend() -> str:
     items = [
         f'<li><svg width="20" height="20" viewBox="-10 {1 if shape == "beat" else -10} 20 20" aria-hidden="true">'
-        f"{_SHAPES[shape]}</svg>{word}</li>"
+        f"{SHAPES[shape]}</svg>{word}</li>"
         for shape, word in _LEGEND.items()
     ]
     return f'<ul class="legend">{"".join(items)}</ul>'
@@ -274,22 +261,10 @@ class Drawing:
         self._below.append(self._mark("down" if near else "right", after.times[0], end, "taken over"))
 
     def _bar(self, start: float, end: float, middle: float, thick: int, kind: str) -> str:
-        width = max(self.x(end) - self.x(start), 0.3)
-        return (
-            f'<rect class="{kind}" x="{self.x(start):.2f}%" y="{middle - thick / 2:g}" width="{width:.2f}%" '
-            f'height="{thick}" rx="{thick // 4}"/>'
-        )
+        return bar(self.x(start), self.x(end), middle, thick, kind)
 
     def _mark(self, shape: str, at: float, y: float, what: str) -> str:
-        title = f"<title>{escaped(what)}, {at:.2f} s</title>"
-        return f'<svg class="mark-{shape}" x="{self.x(at):.2f}%" y="{y:g}" overflow="visible">{title}{_SHAPES[shape]}</svg>'
+        return svg.mark(shape, self.x(at), y, f"{what}, {at:.2f} s")
 
     def _label(self, at: float, text: str, kind: str, *, beside: int = 0) -> Label:
-        """Under its mark, or beside a line; turned inwards where it would leave the picture."""
-        x = self.x(at)
-        half = len(text) * svg.TEXT_WIDTH / 2 / svg.WIDTH_MIN * 100
-        if beside:
-            fits = x + 2 * half < 100  # noqa: PLR2004 - per cent
-            return Label(x, text, "start" if fits else "end", kind, beside if fits else -beside)
-        anchor = "start" if x < half else "end" if x > 100 - half else "middle"
-        return Label(x, text, anchor, kind, {"start": -6, "middle": 0, "end": 6}[anchor])
+        return label_at(self.x(at), text, kind, beside=beside)

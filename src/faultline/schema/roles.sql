@@ -30,7 +30,7 @@ declare
     "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
                          "prune", "worker_lock", "tally", "sample", "roll_up"],
-    "faultline_viewer": [],
+    "faultline_viewer": ["api_key"],
     "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover",
                            "prune", "sample", "roll_up"]
   }';
@@ -57,6 +57,12 @@ begin
       execute format(
         'grant select on faultline.journal, faultline.steps, faultline.keys, faultline.workers, faultline.queues,'
         ' faultline.tallies, faultline.samples to %I',
+        role_name
+      );
+      -- All but the digests.
+      execute format(
+        'grant select (id, name, scopes, queues, created_at, expires_at, revoked_at, last_used_at)'
+        ' on faultline.api_keys to %I',
         role_name
       );
     end if;

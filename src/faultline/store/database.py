@@ -146,11 +146,13 @@ class AsyncDatabase:
         connections_max: int = 10,
         for_worker: bool = False,
         answer_seconds: float | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
         host: Host | None = None,
     ) -> None:
         self.dsn = dsn
         #: How long an answer is waited for. A pooler that is frozen in the middle would otherwise be waited for for ever.
         self._answer_seconds = answer_seconds
+        self._connect_seconds = connect_seconds
         self.host = host or Host()
         self._connections_max = connections_max
         self._for_worker = for_worker
@@ -229,7 +231,9 @@ class AsyncDatabase:
         pool = self._pools.get(loop)
         if pool is None:
             self._forget_closed_loops()
-            self._pools[loop] = pool = AsyncPool(self._open, self._connections_max, self.host.monotonic)
+            self._pools[loop] = pool = AsyncPool(
+                self._open, self._connections_max, self.host.monotonic, seconds=self._connect_seconds
+            )
         return pool
 
 
@@ -452,9 +456,7 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
         case psycopg.errors.UntranslatableCharacter():
             return errors.JobRejected(f"PostgreSQL cannot store this text: {message}")
         case NoConnection():
-            return errors.DatabaseUnavailable(
-                f"no connection to {dsn} within {CONNECT_SECONDS:g} s; nothing was sent: {message}"
-            )
+            return errors.DatabaseUnavailable(f"no connection to {dsn} in time; nothing was sent: {message}")
         # Read-only: a standby that was reached before it is promoted.
         case psycopg.OperationalError() | psycopg.errors.ReadOnlySqlTransaction() if (
             error.sqlstate is None or error.sqlstate.startswith(("08", "25006", "28", "3D", "53", "57P"))
@@ -475,6 +477,7 @@ _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] =
     "FL002": lambda error, message: errors.IllegalTransition(_with_hint(error, message)),
     "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
     "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
+    "57014": lambda _, message: errors.StatementTimeout(f"{message}; nothing was written"),
     "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),
 }
 

@@ -84,7 +84,10 @@ class AsyncPool:
         connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
         size: int,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        seconds: float = CONNECT_SECONDS,
     ) -> None:
+        self._seconds = seconds
         self._connect = connect
         self._size = size
         self._monotonic = monotonic
@@ -95,11 +98,11 @@ class AsyncPool:
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 await self._room.acquire()
         except TimeoutError:
             raise NoConnection(
-                f"all {self._size} connections of this program have been in use for {CONNECT_SECONDS:g} s"
+                f"all {self._size} connections of this program have been in use for {self._seconds:g} s"
             ) from None
         try:
             connection = await self._take()
@@ -131,7 +134,7 @@ class AsyncPool:
     async def _take(self) -> psycopg.AsyncConnection:
         if self._idle:
             return self._idle.pop()
-        patience = _Patience(self._monotonic)
+        patience = _Patience(self._monotonic, self._seconds)
         while True:
             try:
                 return await self._connect()
@@ -142,9 +145,9 @@ class AsyncPool:
 class _Patience:
     """A server that restarts is waited for; one that does not come back within the time is given up."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], seconds: float = CONNECT_SECONDS) -> None:
         self._monotonic = monotonic
-        self._give_up_at = monotonic() + CONNECT_SECONDS
+        self._give_up_at = monotonic() + seconds
         self._pause = _PAUSE_MIN
 
     def after(self, error: psycopg.OperationalError) -> float:

@@ -1,4 +1,4 @@
-"""What a doctor looks at: the server around the queues, its settings, what holds vacuum back, and who is at work.
+"""What a doctor looks at beside the database's health: the server, its settings and roles, and what waits for nobody.
 
 Read only, each question one statement, and none needs more than to be connected: what a login may not see is said to be
 unseen instead of being guessed.
@@ -63,16 +63,6 @@ class Role(NamedTuple):
     logins: list[str]
 
 
-class Holder(NamedTuple):
-    """Something that keeps vacuum from removing what died after it began."""
-
-    kind: str  # transaction, prepared transaction, replication slot, standby
-    name: str
-    seconds: float | None
-    xids: int
-    what: str
-
-
 class Standby(NamedTuple):
     name: str
     sync_state: str | None
@@ -82,21 +72,6 @@ class Slot(NamedTuple):
     name: str
     active: bool
     retained_bytes: int | None
-
-
-class TableSize(NamedTuple):
-    name: str
-    bytes: int
-    index_bytes: int
-    live: int
-    dead: int
-    vacuumed_at: datetime | None
-    autovacuum: bool
-
-
-class Connections(NamedTuple):
-    used: int
-    available: int
 
 
 class Waiting(NamedTuple):
@@ -183,40 +158,6 @@ def altered_functions() -> Statement[list[str]]:
     )
 
 
-def holders() -> Statement[list[Holder]]:
-    """Who keeps old row versions alive, the oldest first. Other logins' queries are seen by members of pg_monitor."""
-    return Statement(
-        name="holders",
-        sql="""
-select * from (
-  select 'transaction' as kind, format('pid %%s of %%s', pid, usename) as name,
-    extract(epoch from clock_timestamp() - xact_start)::float8 as seconds, age(backend_xmin) as xids,
-    coalesce(state, '') || coalesce(', ' || nullif(application_name, ''), '') as what
-  from pg_stat_activity
-  where backend_xmin is not null and pid <> pg_backend_pid() and backend_type = 'client backend'
-    and (datname = current_database() or datname is null)
-  union all
-  select 'prepared transaction', gid, extract(epoch from clock_timestamp() - prepared)::float8, age(transaction), owner
-  from pg_prepared_xacts
-  where database = current_database()
-  union all
-  select 'replication slot', slot_name, null, greatest(age(xmin), age(catalog_xmin)),
-    case when active then 'in use' else 'not in use' end
-  from pg_replication_slots
-  where xmin is not null or catalog_xmin is not null
-  union all
-  select 'standby', application_name, null, age(backend_xmin), 'hot_standby_feedback'
-  from pg_stat_replication
-  where backend_xmin is not null
-) found
-order by xids desc limit 10
-""",
-        params=(),
-        read=lambda rows: [Holder._make(row) for row in rows],
-        repeatable=True,
-    )
-
-
 def standbys() -> Statement[list[Standby]]:
     return _rows(Standby, "select application_name, sync_state from pg_stat_replication order by 1")
 
@@ -229,22 +170,15 @@ def slots() -> Statement[list[Slot]]:
     )
 
 
-def tables() -> Statement[list[TableSize]]:
-    return _rows(
-        TableSize,
-        "select c.relname::text, pg_table_size(c.oid), pg_indexes_size(c.oid), s.n_live_tup, s.n_dead_tup,"
-        " greatest(s.last_vacuum, s.last_autovacuum),"
-        " not coalesce('autovacuum_enabled=false' = any(c.reloptions), false)"
-        " from pg_class c join pg_stat_all_tables s on s.relid = c.oid"
-        " where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r' order by 2 desc",
-    )
-
-
-def connections() -> Statement[Connections]:
-    return _one_row(
-        Connections,
-        "select (select count(*)::integer from pg_stat_activity where backend_type = 'client backend'),"
-        " current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer",
+def never_vacuumed() -> Statement[list[str]]:
+    """The tables of ours for which somebody has switched autovacuum off."""
+    return Statement(
+        name="never_vacuumed",
+        sql="select relname::text from pg_class where relnamespace = 'faultline'::regnamespace"
+        " and 'autovacuum_enabled=false' = any(reloptions) order by 1",
+        params=(),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
     )
 
 

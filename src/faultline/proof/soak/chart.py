@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from faultline.proof import svg
-from faultline.proof.page import escaped
-from faultline.proof.svg import Label, line, text, ticks
+from faultline.web import svg
+from faultline.web.svg import Label, escaped, line, text, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

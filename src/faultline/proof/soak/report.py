@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from faultline.proof.page import badge, checked, escaped, page, table
+from faultline.proof.page import badge, checked, page, table
 from faultline.proof.soak import chart
 from faultline.proof.soak.judge import DUPLICATED, LOST
+from faultline.web.svg import escaped
 
 if TYPE_CHECKING:
     from collections import Counter

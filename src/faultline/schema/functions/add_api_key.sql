@@ -1,0 +1,24 @@
+-- Let a key of the HTTP API in. For the owner of the schema alone. Only the key's digest is given and kept; it holds for
+-- `valid` from now on, by the database's clock, or without an end. Answers with when it ends.
+create or replace function faultline.add_api_key(
+  id uuid,
+  digest bytea,
+  name text,
+  scopes text[],
+  queues text[] default null,
+  valid interval default null
+) returns timestamptz
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  at constant timestamptz := faultline.clock();
+begin
+  perform faultline.durable();
+  insert into faultline.api_keys (id, digest, name, scopes, queues, created_at, expires_at)
+  values (
+    add_api_key.id, add_api_key.digest, add_api_key.name, add_api_key.scopes, add_api_key.queues, at, at + add_api_key.valid
+  );
+  return at + add_api_key.valid;
+end
+$$;

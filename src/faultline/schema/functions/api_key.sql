@@ -1,0 +1,32 @@
+-- Who holds the key with this digest, and what it may do. No row for a key that is unknown, revoked or past its time: which
+-- of these it is, is nobody's business. Notes the minute of its use, unless somebody else is just noting it.
+create or replace function faultline.api_key(digest bytea) returns table (
+  id uuid,
+  name text,
+  scopes text[],
+  queues text[],
+  expires_at timestamptz
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  update faultline.api_keys k
+  set last_used_at = date_trunc('minute', faultline.now())
+  where k.id in (
+    select u.id
+    from faultline.api_keys u
+    where u.digest = api_key.digest
+      and u.revoked_at is null
+      and u.last_used_at is distinct from date_trunc('minute', faultline.now())
+    for no key update skip locked
+  );
+  return query
+  select k.id, k.name, k.scopes, k.queues, k.expires_at
+  from faultline.api_keys k
+  where k.digest = api_key.digest
+    and k.revoked_at is null
+    and (k.expires_at is null or k.expires_at > faultline.clock());
+end
+$$;

@@ -1,0 +1,193 @@
+"""Who is asking, and what they may do. Every route asks for a `Caller`; what it may see is judged on the row touched.
+
+For the API: `caller: Annotated[Caller, Depends(needs("read"))]`. The key comes as `Authorization: Bearer fl_...`, or by the
+cookie of a dashboard session; while no key exists at all and only this machine can reach us, everybody here has every scope.
+
+For the dashboard: `needs("read")` likewise. Nobody signed in is the `Problem` 401 `Unauthorized`, which `pages.show_problem`
+turns into a redirect to the sign-in form. That form posts the pasted key to a route that calls `sign_in(request, response,
+text)`; `sign_out` ends it. An unsafe request by cookie, or without any key, must carry `caller.csrf` as the form field
+`csrf` or the header `X-CSRF-Token`: `needs` checks it.
+
+Scopes: read (see), enqueue (submit), operate (cancel, retry, pause, resume), admin (all of them, and what concerns the whole
+server). A key that is bound to queues sees and touches their jobs alone: pass `caller.only_queues` to every statement.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Request, Security
+from fastapi.security import HTTPBearer
+
+from faultline.store import apikeys
+from faultline.web.problems import Problem
+from faultline.web.service import service_of
+from faultline.web.sessions import COOKIE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.responses import Response
+
+    from faultline.store.apikeys import ApiKey
+    from faultline.web.service import Service
+
+_SAFE = {"GET", "HEAD", "OPTIONS"}
+_EVERY_SCOPE = frozenset(apikeys.SCOPES)
+_bearer = HTTPBearer(auto_error=False, scheme_name="api_key", description="An API key: `fl_...`")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who may do something."""
+
+    #: Of whom no other caller's keys and limits are: the API key's id, or "loopback".
+    id: str
+    name: str
+    scopes: frozenset[str]
+    #: The queues it is bound to; None: all.
+    queues: frozenset[str] | None = None
+    #: What its forms must carry; None for callers that show a key with every request.
+    csrf: str | None = None
+
+    @property
+    def only_queues(self) -> list[str] | None:
+        """For statements."""
+        return None if self.queues is None else sorted(self.queues)
+
+    def may(self, scope: str) -> bool:
+        return scope in self.scopes or "admin" in self.scopes
+
+    def may_touch(self, queue: str) -> bool:
+        return self.queues is None or queue in self.queues
+
+
+def needs(scope: str) -> Callable[..., Awaitable[Caller]]:
+    """A dependency: the caller, who has this scope and has not asked too often."""
+
+    async def ask(request: Request, _: Annotated[object, Security(_bearer)]) -> Caller:
+        caller = await who(request)
+        service_of(request).bucket.take(caller.id)
+        if not caller.may(scope):
+            raise Problem(
+                403,
+                "Forbidden",
+                f"This key has not the scope {scope}.",
+                next_step=f"Use a key with the scope {scope}; `faultline api-keys create` makes one.",
+            )
+        return caller
+
+    return ask
+
+
+async def who(request: Request) -> Caller:
+    """Find out who is asking. Raises a `Problem` when that is nobody we know, or a page of somebody else's in a browser."""
+    service = service_of(request)
+    shown = request.headers.get("authorization")
+    if shown is not None:
+        return _caller(await _holder(service, shown))
+    session = service.sessions.find(request.cookies.get(COOKIE))
+    if session is not None:
+        refuse_other_sites(request)
+        key = await service.keys.holder(session.digest)
+        if key is not None:
+            await _check_form(request, session.csrf)
+            return _caller(key, session.csrf)
+        service.sessions.close(session.id)
+    if await service.keys.needed():
+        raise unauthorized("No API key was shown.")
+    refuse_strangers(request)
+    refuse_other_sites(request)
+    if not request.url.path.startswith("/api/"):
+        await _check_form(request, service.loopback_csrf)
+    return Caller("loopback", "everybody on this machine", _EVERY_SCOPE, csrf=service.loopback_csrf)
+
+
+async def sign_in(request: Request, response: Response, text: str) -> Caller:
+    """Open a session for whoever pasted this key, and give the browser its cookie."""
+    service = service_of(request)
+    refuse_other_sites(request)
+    key = await _holder(service, f"Bearer {text.strip()}")
+    service.sessions.close(request.cookies.get(COOKIE))
+    session = service.sessions.open(apikeys.digest_of(text.strip()) or b"")
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, session.id, path="/", secure=secure, httponly=True, samesite="strict")
+    return _caller(key, session.csrf)
+
+
+def sign_out(request: Request, response: Response) -> None:
+    service_of(request).sessions.close(request.cookies.get(COOKIE))
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+
+
+def unauthorized(why: str) -> Problem:
+    return Problem(
+        401,
+        "Unauthorized",
+        why,
+        next_step="Send `Authorization: Bearer fl_...`; `faultline api-keys create` makes a key.",
+        headers={"WWW-Authenticate": 'Bearer realm="faultline"'},
+    )
+
+
+def refuse_strangers(request: Request) -> None:
+    """Without keys only this machine may ask, by a name of its own, and directly.
+
+    By another name, a page whose name was made to point here could ask (DNS rebinding); through a proxy, everybody could.
+    """
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    client = request.client.host if request.client else ""
+    proxied = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"))
+    if not (is_loopback(host) and is_loopback(client)) or proxied:
+        raise Problem(
+            403,
+            "NotLoopback",
+            "While there are no API keys, only this machine is answered, under a name of its own such as localhost.",
+            next_step="Make a key with `faultline api-keys create`, and show it.",
+        )
+
+
+def refuse_other_sites(request: Request) -> None:
+    """A browser says where a request comes from. Following a link to us is fine, everything else is for our own pages."""
+    site = request.headers.get("sec-fetch-site", "none")
+    following = request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
+    origin = request.headers.get("origin")
+    foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
+    if (site not in ("none", "same-origin") or foreign) and not following:
+        raise Problem(403, "CrossSite", "This request comes from another site.", next_step="Use an API key in programs.")
+
+
+def is_loopback(host: str) -> bool:
+    if host in ("localhost", "localhost."):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _holder(service: Service, shown: str) -> ApiKey:
+    kind, _, text = shown.partition(" ")
+    digest = apikeys.digest_of(text.strip()) if kind.lower() == "bearer" else None
+    key = None if digest is None else await service.keys.holder(digest)
+    if key is None:
+        raise unauthorized("This API key is not known, or it is good no longer.")
+    return key
+
+
+async def _check_form(request: Request, wanted: str) -> None:
+    if request.method in _SAFE:
+        return
+    sent = request.headers.get("x-csrf-token")
+    if sent is None and request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        sent = str((await request.form()).get("csrf", ""))
+    if not hmac.compare_digest((sent or "").encode(), wanted.encode()):
+        raise Problem(403, "FormToken", "The form's token is missing or old.", next_step="Load the page again.")
+
+
+def _caller(key: ApiKey, csrf: str | None = None) -> Caller:
+    return Caller(key.id.hex, key.name, key.scopes, key.queues, csrf)

@@ -1,0 +1,107 @@
+"""The application: `create_app(dsn)` is all of the HTTP service, ready for uvicorn.
+
+    /health, /ready      for whoever starts and watches the process       web/watch.py
+    /metrics             for Prometheus                                   mounted here once `faultline.metrics` has a router
+    /api/v1/...          for programs; described at /openapi.json         web/api/
+    /, /static           for people                                       web/pages/, web/static/
+
+Every request passes `guard` (size of bodies, security headers); every route asks `access.needs(scope)` who is calling; every
+refusal is a `Problem`. `app.state.service` is the `Service` that all of them share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from faultline.core import events
+from faultline.core.errors import FaultlineError
+from faultline.web import pages, watch
+from faultline.web.guard import Guard
+from faultline.web.problems import Problem, problem_of
+from faultline.web.service import Limits, Service
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from fastapi.responses import Response
+
+    from faultline.core.host import Host
+
+STATIC = Path(__file__).parent / "static"
+
+
+def create_app(dsn: str, *, limits: Limits | None = None, loopback_only: bool = False, host: Host | None = None) -> FastAPI:
+    """The service on this database. `loopback_only` says that nobody but this machine can reach the server."""
+    service = Service(dsn, limits=limits, loopback_only=loopback_only, host=host)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await service.open()
+        try:
+            yield
+        finally:
+            await service.close()
+
+    app = FastAPI(
+        title="Faultline",
+        version=version("faultline-queue"),
+        description="Background jobs on PostgreSQL that stay right when things go wrong.",
+        lifespan=lifespan,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    app.add_middleware(Guard, body_bytes_max=service.limits.body_bytes_max)
+    for kind in (FaultlineError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _refuse)
+    app.include_router(watch.router)
+    app.include_router(pages.router)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    return app
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    """Answer with a problem: as JSON for programs, as a page for people. What is not the caller's fault is logged."""
+    problem = _problem(error)
+    if problem.status >= 500:  # noqa: PLR2004 - ours, not theirs
+        events.emit("request_failed", method=request.method, path=request.url.path, code=problem.code, error=_why(error))
+    wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
+    return pages.show_problem(request, problem) if wants_page else problem.response()
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:1000]
+
+
+_PLAIN = {404: "NotFound", 405: "MethodNotAllowed", 400: "BadRequest", 401: "Unauthorized", 403: "Forbidden"}
+
+
+def _problem(error: Exception) -> Problem:
+    match error:
+        case RequestValidationError():
+            return Problem(
+                422,
+                "InvalidRequest",
+                "The request is not as described at /openapi.json.",
+                next_step="Change what `errors` names.",
+                errors=[_fault(found) for found in error.errors()[:20]],
+            )
+        case HTTPException():
+            headers = dict(error.headers or {})
+            return Problem(error.status_code, _PLAIN.get(error.status_code, "Refused"), str(error.detail), headers=headers)
+        case _:
+            return problem_of(error)
+
+
+def _fault(found: dict[str, Any]) -> dict[str, str]:
+    """Where and what, but not the value itself: it may be a secret, or a megabyte."""
+    return {"place": ".".join(str(part) for part in found["loc"])[:200], "fault": str(found["msg"])[:300]}

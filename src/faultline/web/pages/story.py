@@ -1,0 +1,153 @@
+"""The life of a job in sentences, for who never heard of a fencing token. Nothing is said that is not on record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+
+from faultline.core.epochs import EpochEnd
+from faultline.core.model import JobState
+from faultline.web.pages.lanes import letters, worker_of
+from faultline.web.pages.words import ago, clock, count, duration, words
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from faultline.core.epochs import Epoch, RefusedWrite
+    from faultline.core.model import JobRecord
+
+#: More epochs than this are told in passing.
+_TOLD_MAX = 6
+_ERROR_LENGTH = 120
+
+
+class _Sentence(NamedTuple):
+    at: datetime
+    order: int
+    text: Markup
+
+
+def tell(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]:
+    """In the order in which it happened. Every value is escaped."""
+    if not epochs:
+        return [_untouched(job, now)]
+    teller = _Teller(letters(epochs), now)
+    told = epochs[-_TOLD_MAX:]
+    for number, epoch in enumerate(told):
+        others = [write.at for other in told if other is not epoch for write in other.refusals]
+        teller.tell(epoch, first=number == 0 and len(told) == len(epochs), others=others)
+    sentences = [sentence.text for sentence in sorted(teller.sentences, key=lambda sentence: sentence[:2])]
+    if len(told) < len(epochs):
+        sentences.insert(0, Markup("The first {} epochs are left out here.").format(count(len(epochs) - len(told))))
+    return [*sentences, *_after(job, epochs, now)]
+
+
+def _untouched(job: JobRecord, now: datetime) -> Markup:
+    if job.state is JobState.CANCELLED:
+        return Markup("It was cancelled before any worker had it.")
+    if job.next_run_at is not None and job.next_run_at > now:
+        return Markup("No worker has had this job yet. It is due {}.").format(ago(job.next_run_at, now))
+    waits = duration(now - (job.next_run_at or job.created_at))
+    return Markup("No worker has had this job yet. It has been waiting in <b>{}</b> for {}.").format(job.queue, waits)
+
+
+def _after(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]:
+    """What came of it all, where the last epoch does not say so already."""
+    refused = sum(len(epoch.refusals) for epoch in epochs)
+    if job.state is JobState.SUCCEEDED and (refused or len(epochs) > 1):
+        return [Markup("The ledger holds the job once, under token <b>{}</b>.").format(job.fencing_token)]
+    if job.state is JobState.QUEUED and job.next_run_at is not None:
+        if job.next_run_at > now:
+            return [Markup("The next attempt is due {}.").format(ago(job.next_run_at, now))]
+        return [Markup("It waits for the next worker.")]
+    if job.state is JobState.FAILED:
+        return [Markup("No attempt is left: the job has failed.")]
+    return []
+
+
+class _Teller:
+    def __init__(self, names: Mapping[str, str], now: datetime) -> None:
+        self._names = names
+        self._now = now
+        self.sentences: list[_Sentence] = []
+
+    def tell(self, epoch: Epoch, *, first: bool, others: Sequence[datetime]) -> None:
+        """`others`: when others were refused. What lies between the claim and the end parts the two in the telling."""
+        who = self._who(epoch)
+        if epoch.claimed_at is not None:
+            start = Markup("{} {} at {} under token <b>{}</b>").format(
+                who, "took the job" if first else "took over", self._clock(epoch.claimed_at), epoch.token
+            )
+            end = self._end(epoch)
+            parted = epoch.ended_at is not None and any(epoch.claimed_at < at < epoch.ended_at for at in others)
+            if parted and epoch.ended_at is not None:
+                self._say(epoch.claimed_at, 0, start + ".")
+                self._say(epoch.ended_at, 2, Markup("{} {}").format(who, end) + ".")
+            else:
+                self._say(epoch.claimed_at, 0, start + " and " + end + ".")
+        if epoch.refusals:
+            self._say(epoch.refusals[0].at, 1, self._refused(epoch, who))
+
+    def _say(self, at: datetime, order: int, text: Markup) -> None:
+        self.sentences.append(_Sentence(at, order, text))
+
+    def _who(self, epoch: Epoch) -> Markup:
+        return Markup("<b>Worker {}</b>").format(self._names.get(worker_of(epoch.owner), "unknown"))
+
+    def _clock(self, at: datetime | None) -> str:
+        return clock(at, self._now)
+
+    def _end(self, epoch: Epoch) -> Markup:
+        ended = self._clock(epoch.ended_at)
+        match epoch.end:
+            case EpochEnd.RUNNING:
+                return self._holds(epoch)
+            case EpochEnd.SUCCEEDED:
+                return Markup("finished it at {}").format(ended)
+            case EpochEnd.FAILED:
+                text = (epoch.because or "no error is on record").strip().splitlines()[-1][:_ERROR_LENGTH]
+                return Markup("failed at {}: <q>{}</q>").format(ended, text)
+            case EpochEnd.REAPED if epoch.because == "lease_expired":
+                return Markup("held it until {}, when its lease ran out").format(self._clock(epoch.lease_expires_at))
+            case EpochEnd.REAPED:
+                return Markup("held it until {}, when that worker was found dead").format(ended)
+            case EpochEnd.CANCELLED:
+                return Markup("held it until somebody cancelled it at {}").format(ended)
+            case end:
+                return Markup("held it until {}, when the job was {}").format(ended, words(end))
+
+    def _holds(self, epoch: Epoch) -> Markup:
+        renewed = f", renewed {count(epoch.renewals)} times" if epoch.renewals else ""
+        if epoch.lease_expires_at is not None and epoch.lease_expires_at < self._now:
+            over = self._clock(epoch.lease_expires_at)
+            return Markup("still has it, though its lease ran out at {}: another worker may take over now").format(over)
+        left = duration((epoch.lease_expires_at or self._now) - self._now)
+        return Markup("holds it now; the lease is good for {}{}").format(left, renewed)
+
+    def _refused(self, epoch: Epoch, who: Markup) -> Markup:
+        write = epoch.refusals[0]
+        more = len(epoch.refusals) - 1
+        again = (
+            Markup(", and {} more after that").format(f"{count(more)} time{'s' if more > 1 else ''}") if more else Markup()
+        )
+        return Markup('At {} {} came back and tried to {} it. <em class="refusal">The database refused</em>{}: {}.').format(
+            self._clock(write.at), who, words(write.verb), again, _why(epoch, write)
+        )
+
+
+def _why(epoch: Epoch, write: RefusedWrite) -> str:
+    match write.reason:
+        case "token_mismatch" if write.current_token is not None:
+            return f"token {epoch.token} was no longer the current one, {write.current_token} was"
+        case "token_mismatch":
+            return f"token {epoch.token} was no longer the current one"
+        case "lease_lost":
+            return "its lease had been taken back"
+        case "lease_expired":
+            return "its lease had run out"
+        case "not_running":
+            return "the job had ended"
+        case reason:
+            return words(reason)

@@ -1,0 +1,94 @@
+"""Errors as answers (RFC 9457, application/problem+json): a code for programs, a sentence for people, and what to do next.
+
+Raise a `Problem` anywhere below the application. Errors of `core/errors.py` become one by `problem_of`: `code` is the
+error's own name, `sqlstate` the one the database raises for it. What we did not foresee is a 500 that tells nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi.responses import Response
+
+from faultline.core import errors
+from faultline.store import jsontext
+
+
+class Problem(errors.FaultlineError):
+    """An answer that is a refusal. `more` are further members of the answer, `headers` of its headers."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        next_step: str = "",
+        headers: dict[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.next_step = next_step
+        self.headers = headers or {}
+        self.more = more
+
+    @property
+    def title(self) -> str:
+        """The code as words: `BodyTooLarge` is "Body too large"."""
+        words = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in self.code).strip()
+        return words[:1].upper() + words[1:]
+
+    def members(self) -> dict[str, Any]:
+        facts = {"type": "about:blank", "title": self.title, "status": self.status, "code": self.code, "detail": self.detail}
+        if self.next_step:
+            facts["next_step"] = self.next_step
+        return facts | self.more
+
+    def response(self) -> Response:
+        body = jsontext.encode(self.members(), "problem")
+        return Response(body, self.status, {"Cache-Control": "no-store", **self.headers}, "application/problem+json")
+
+
+_AWAY = "The database cannot be used at the moment; nothing was written."
+#: For errors whose own words are for whoever runs the server: status, what the caller is told, and what to do.
+_TOLD: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
+    errors.DatabaseUnavailable: (503, _AWAY, "Send the request again in a few seconds."),
+    errors.SchemaError: (503, "The database's schema is not the one of this server.", "Run `faultline migrate`."),
+    errors.StatementTimeout: (
+        504,
+        "The database did not answer in time, and gave up; nothing was written.",
+        "Ask for less at once, or again later.",
+    ),
+    errors.OutcomeUnknown: (
+        503,
+        "The connection to the database was lost while this was written; it may or may not have happened.",
+        "Send the request again with the same Idempotency-Key, or look the job up.",
+    ),
+    errors.UnreadableJson: (500, "The database holds JSON that this server cannot read.", "Look at the job with SQL."),
+    errors.ConfigError: (500, "The server is not set up rightly.", "Look at its log."),
+}
+#: For errors that speak of what the caller sent or named: their own words are the answer.
+_STATUS: dict[type[errors.FaultlineError], tuple[int, str]] = {
+    errors.JobRejected: (422, "Change the job and send it again."),
+    errors.KeyConflict: (409, "Use a new Idempotency-Key for another submission."),
+    errors.IllegalTransition: (409, "Look at the job's state first."),
+    errors.JobNotFound: (404, "Look for it in the list of jobs."),
+}
+_RETRY_SECONDS = "2"
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What to answer when this was raised."""
+    if isinstance(error, Problem):
+        return error
+    for kind, (status, detail, next_step) in _TOLD.items():
+        if isinstance(error, kind):
+            retry = {"Retry-After": _RETRY_SECONDS} if status in (503, 504) else None
+            return Problem(status, type(error).__name__, detail, next_step=next_step, headers=retry)
+    for known, (status, next_step) in _STATUS.items():
+        if isinstance(error, known):
+            return Problem(status, type(error).__name__, str(error), next_step=next_step, sqlstate=known.sqlstate)
+    return Problem(500, "InternalError", "Something went wrong here that should not.", next_step="Look at the server's log.")

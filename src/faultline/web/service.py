@@ -1,0 +1,95 @@
+"""One server: its databases, its limits, and what it remembers. Everything that requests share stands here.
+
+`service.read`, `service.enqueue` and `service.operate` are async databases, each in the role that may do no more than that:
+`await service.read.run(views.job(job_id))`. A route gets the service with `service_of(request)`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from faultline.core.host import Host
+from faultline.core.ids import Ids
+from faultline.store import roles
+from faultline.store.database import AsyncDatabase
+from faultline.web.bucket import Bucket
+from faultline.web.keys import Keys
+from faultline.web.sessions import Sessions
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request, one caller and one server may take. Each has an answer of its own when it is reached."""
+
+    body_bytes_max: int = 4 * 1024 * 1024
+    json_depth_max: int = 64
+    batch_jobs_max: int = 1000
+    page_jobs_max: int = 200
+    statement_seconds: float = 10.0
+    #: How long a connection to the database is waited for.
+    connect_seconds: float = 3.0
+    #: Per caller: so many requests a second in the long run, and so many at once.
+    requests_per_second: float = 1000.0
+    requests_burst: int = 2000
+    #: How long it may take until a key that was revoked is refused.
+    key_seconds: float = 2.0
+    #: Live streams, on the whole server.
+    streams_max: int = 200
+
+
+class Service:
+    """What the routes of one application share."""
+
+    def __init__(
+        self, dsn: str, *, limits: Limits | None = None, loopback_only: bool = False, host: Host | None = None
+    ) -> None:
+        self.dsn = dsn
+        self.limits = limits or Limits()
+        #: Whether nobody but this machine can reach us. Only then may there be no keys at all.
+        self.loopback_only = loopback_only
+        self.host = host or Host()
+        self.read = self.enqueue = self.operate = self._database(dsn)
+        self.keys = Keys(self)
+        self.bucket = Bucket(self.limits.requests_per_second, self.limits.requests_burst, self.host.monotonic)
+        self.sessions = Sessions(self.host.monotonic)
+        #: The form token of everybody on this machine, while there are no keys and so no sessions.
+        self.loopback_csrf = secrets.token_urlsafe(32)
+        self._ids: Ids | None = None
+
+    async def open(self) -> None:
+        """Take the roles that exist. Fails with what is wrong with the database, so that a mistake shows at the start."""
+        seconds = self.limits.statement_seconds
+        self.read = self._database(await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=seconds))
+        self.enqueue = self._database(await roles.dsn_as(self.dsn, "faultline_producer", statement_seconds=seconds))
+        self.operate = self._database(await roles.dsn_as(self.dsn, "faultline_operator", statement_seconds=seconds))
+
+    async def close(self) -> None:
+        for database in (self.read, self.enqueue, self.operate):
+            await database.close()
+
+    async def ids(self) -> Ids:
+        """Ids of new jobs, in the database's time: a submission whose answer is lost can be sent again."""
+        if self._ids is None:
+            monotonic = self.host.monotonic
+            offset = (await self.enqueue.facts()).clock.timestamp() - monotonic()
+            self._ids = Ids(lambda: offset + monotonic(), self.host.chance)
+        return self._ids
+
+    def _database(self, dsn: str) -> AsyncDatabase:
+        return AsyncDatabase(
+            dsn,
+            connections_max=10,
+            answer_seconds=self.limits.statement_seconds + 5,
+            connect_seconds=self.limits.connect_seconds,
+            host=self.host,
+        )
+
+
+def service_of(connection: HTTPConnection) -> Service:
+    service: Service = connection.app.state.service
+    return service
