@@ -240,7 +240,7 @@ def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
         told = f"{table.name}: {table.dead_rows:,} dead rows beside {table.rows:,} live ones, last vacuum {last}"
         yield Finding("bloat", WARNING, told, f"see what holds vacuum back above, then: vacuum faultline.{table.name}")
     if not bloated:
-        yield Finding("bloat", OK, f"{seen.table_bytes / 1e6:,.0f} MB in all, few of it dead")
+        yield Finding("bloat", OK, f"{seen.table_bytes / 1e6:,.0f} MB in all, little of it dead")
 
 
 def connections(seen: Health, workers: Sequence[WorkerLine]) -> Iterator[Finding]:

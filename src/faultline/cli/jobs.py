@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,12 +15,9 @@ from faultline.core.errors import FaultlineError, JobNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
     from uuid import UUID
 
-    from rich.console import Console
-
-    from faultline.core.model import JobRecord, JobState
+    from faultline.core.model import JobState
     from faultline.store.queue import Statement
 
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more jobs.")]
@@ -104,18 +100,17 @@ def job(
             }
         )
         return
-    from faultline.cli import screen  # noqa: PLC0415
-    from faultline.cli.lanes import lanes  # noqa: PLC0415
+    from faultline.cli import lanes, screen  # noqa: PLC0415
 
     console = screen.console()
-    _print_record(console, record, now=now, in_ledger=in_ledger)
+    lanes.print_record(console, record, now=now, in_ledger=in_ledger)
     console.print()
     if lives:
-        for line in lanes(lives, now=now, columns=console.width):
+        for line in lanes.lanes(lives, now=now, columns=console.width):
             console.print(line, soft_wrap=True)
     else:
         console.print("Nobody has held it yet.", style="quiet")
-    _print_values(console, record)
+    lanes.print_values(console, record)
 
 
 def cancel(
@@ -149,53 +144,3 @@ def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], St
                 refused += 1
     if refused:
         raise typer.Exit(1)
-
-
-def _print_record(console: Console, record: JobRecord, *, now: datetime, in_ledger: int) -> None:
-    from rich.text import Text  # noqa: PLC0415
-
-    from faultline.cli import screen  # noqa: PLC0415
-
-    console.print(
-        Text.assemble((record.task, "bold"), ("  in queue ", "quiet"), record.queue, "  ", screen.state(record.state))
-    )
-    console.print(screen.quiet(str(record.id)))
-    console.print()
-    facts = {
-        "enqueued": f"{screen.clock(record.created_at)}  ({screen.since(record.created_at, now)})",
-        "attempt": f"{record.attempt} of {record.max_attempts}",
-        "priority": str(record.priority) if record.priority else "",
-        "key": record.idempotency_key or "",
-    }
-    if record.state == "queued" and record.next_run_at is not None:
-        again = "next try" if record.attempt else "due"
-        facts[again] = f"{screen.clock(record.next_run_at)}  ({screen.since(record.next_run_at, now)})"
-    if record.lease_expires_at is not None:
-        facts["lease"] = f"until {screen.clock(record.lease_expires_at)}  ({screen.since(record.lease_expires_at, now)})"
-    if record.finished_at is not None:
-        facts["finished"] = f"{screen.clock(record.finished_at)}  ({screen.since(record.finished_at, now)})"
-    facts["ledger"] = f"{in_ledger} row, by token {record.fencing_token}" if in_ledger else "no row: not done"
-    for name, value in facts.items():
-        if value:
-            console.print(Text.assemble((f"{name:10}", "quiet"), value))
-
-
-def _print_values(console: Console, record: JobRecord) -> None:
-    from rich.text import Text  # noqa: PLC0415
-
-    from faultline.cli import screen  # noqa: PLC0415
-
-    for name, value in (("args", record.args), ("progress", record.progress), ("result", record.result)):
-        if value is not None:
-            console.print()
-            console.print(screen.quiet(name))
-            console.print(Text(_pretty(value)), soft_wrap=True)
-    if record.last_error:
-        console.print()
-        console.print(screen.quiet("last error"))
-        console.print(Text(record.last_error.rstrip(), style="failed"), soft_wrap=True)
-
-
-def _pretty(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else json.dumps(value, ensure_ascii=False, indent=2, default=str)  # noqa: PLR2004

@@ -1,0 +1,64 @@
+"""Queues, workers and jobs as tables for the terminal. Imported when one is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from faultline.cli import screen
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from faultline.store.overview import QueueLine, WorkerLine
+
+
+def queue_table(lines: Sequence[QueueLine]) -> Table:
+    numbers = ("due", "later", "running", "failed", "done/s", "oldest", "wait p95", "run p95")
+    made = screen.table("queue", *numbers, "", right=numbers, last_wraps=True)
+    for line in lines:
+        made.add_row(
+            Text(line.name, style="bold"),
+            f"{line.due:,}",
+            f"{line.delayed:,}" if line.delayed else screen.quiet("0"),
+            Text(f"{line.running:,}", style="running" if line.running else "quiet"),
+            Text(f"{line.failed:,}", style="failed" if line.failed else "quiet"),
+            f"{line.succeeded_per_second:,.1f}",
+            _span(line.oldest_due_seconds if line.due else None),
+            _span(line.wait_seconds_p95),
+            _span(line.run_seconds_p95),
+            _remark(line),
+        )
+    return made
+
+
+def worker_table(lines: Sequence[WorkerLine]) -> Table:
+    made = screen.table(
+        "worker", "host", "pid", "leases", "beat", "clock", "queues", right=("pid", "leases", "beat", "clock")
+    )
+    for line in lines:
+        made.add_row(
+            line.id,
+            line.host,
+            str(line.pid),
+            f"{line.leases:,}",
+            Text(screen.span(line.age_seconds) + " ago", style="ok" if line.alive else "warning"),
+            "" if line.clock_ahead_seconds is None else screen.quiet(f"{line.clock_ahead_seconds:+.2f} s"),
+            ", ".join(line.queues),
+        )
+    return made
+
+
+def _remark(line: QueueLine) -> object:
+    if line.paused_at is not None:
+        return Text(f"paused{': ' + line.paused_because if line.paused_because else ''}", style="warning")
+    if line.drain_seconds:
+        return _span(line.drain_seconds, "empty in ")
+    return ""
+
+
+def _span(seconds: float | None, before: str = "") -> object:
+    return screen.quiet("-") if seconds is None else before + screen.span(seconds)
