@@ -92,10 +92,10 @@ def _housekeeping(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]
         settings = visit.must(vitals.settings(checks.SETTINGS))
         return checks.durability(settings, standbys, sees_sessions=server.sees_sessions)
 
-    seen = visit.must(health.health())
+    seen, slots, never = visit.must(health.health()), visit.must(vitals.slots()), visit.must(vitals.never_vacuumed())
     yield from _under("housekeeping", visit.about(durable, vitals.standbys()))
-    yield from _under("housekeeping", checks.held_back(seen, visit.must(vitals.slots())))
-    yield from _under("housekeeping", checks.bloat(seen, visit.must(vitals.never_vacuumed())))
+    yield from _under("housekeeping", checks.held_back(seen, slots))
+    yield from _under("housekeeping", checks.bloat(seen, never))
 
 
 def _at_work(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:

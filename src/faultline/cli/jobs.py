@@ -11,13 +11,15 @@ import typer
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
 from faultline.core.config import choose_dsn
-from faultline.core.errors import FaultlineError, JobNotFound
+from faultline.core.errors import ConfigError, FaultlineError, JobNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from faultline.core.model import JobState
+    from faultline.store.database import Database
+    from faultline.store.failures import Failed
     from faultline.store.queue import Statement
 
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more jobs.")]
@@ -128,6 +130,77 @@ def cancel(
     from faultline.store import queue as verbs  # noqa: PLC0415
 
     _for_each(job_ids, dsn, lambda found: verbs.cancel(found, because))
+
+
+def retry(
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Jobs that failed or were cancelled.")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Every failed job that fits the options.")] = False,  # noqa: FBT002
+    queue: Annotated[str | None, typer.Option(help="With --failed: of this queue.")] = None,
+    task: Annotated[str | None, typer.Option(help="With --failed: of this task.")] = None,
+    error: Annotated[str | None, typer.Option(metavar="TEXT", help="With --failed: whose error begins so.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,  # noqa: FBT002
+    dsn: Dsn = None,
+) -> None:
+    """Give jobs that ended badly another chance, with all their attempts.
+
+    With --failed, what would be retried is shown first, and nothing is done without a yes.
+
+    \b
+    Examples:
+      faultline retry 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01
+      faultline retry --failed --task charge --error TimeoutError
+      faultline retry --failed --queue mail --yes
+    """
+    from faultline.store import queue as verbs  # noqa: PLC0415
+    from faultline.store.failures import Failed  # noqa: PLC0415
+
+    if failed == bool(job_ids) or (job_ids and (queue or task or error)):
+        raise ConfigError("name jobs by their ids, or all failed ones with --failed [--queue ..] [--task ..] [--error ..]")
+    if job_ids:
+        _for_each(job_ids, dsn, verbs.retry)
+        return
+    which = Failed(queue=queue, task=task, error_prefix=error)
+    with opened(dsn) as database:
+        if _previewed(database, which) and (yes or _agreed()):
+            print(f"{_retried(database, which):,} jobs are queued again")
+
+
+def _previewed(database: Database, which: Failed) -> bool:
+    """Show the failed jobs in groups. Whether there are any."""
+    from faultline.cli import screen, tables  # noqa: PLC0415
+    from faultline.store import failures, views  # noqa: PLC0415
+
+    groups, more = database.run(failures.groups(which))
+    if not groups:
+        print("no failed job fits")
+        return False
+    screen.console().print(tables.failure_table(groups, database.run(views.clock())))
+    if more:
+        print(f"among the newest {failures.WINDOW:,} failed jobs; there may be more, and all that fit are retried")
+    return True
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        print("nothing was retried: add --yes to retry them", file=sys.stderr)
+        return False
+    return typer.confirm("Retry them?")
+
+
+def _retried(database: Database, which: Failed) -> int:
+    """In batches, from the newest to the oldest: what fails again meanwhile is not tried a second time."""
+    from faultline.store import failures  # noqa: PLC0415
+
+    jobs, left = 0, True
+    while left:
+        done = database.run(failures.retry(which))
+        jobs += done.jobs
+        left = done.behind is not None
+        if done.behind is not None:
+            which = which.behind(done.behind)
+    return jobs
 
 
 def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:

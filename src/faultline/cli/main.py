@@ -43,6 +43,7 @@ JOBS, RUNNING, DATABASE, PROOF = "Jobs", "Running", "Database", "Proof"
 app.command(rich_help_panel=JOBS)(jobs.enqueue)
 app.command(rich_help_panel=JOBS)(jobs.job)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
+app.command(rich_help_panel=JOBS)(jobs.retry)
 app.command(rich_help_panel=RUNNING)(work.worker)
 app.add_typer(queues.queues, name="queues", rich_help_panel=RUNNING)
 app.command(rich_help_panel=RUNNING)(queues.workers)

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from faultline.cli import screen
+from faultline.cli.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
+    from rich.console import RenderableType
     from rich.table import Table
 
+    from faultline.store.failures import Group
     from faultline.store.overview import QueueLine, WorkerLine
 
 
@@ -45,14 +49,27 @@ def worker_table(lines: Sequence[WorkerLine]) -> Table:
             line.host,
             str(line.pid),
             f"{line.leases:,}",
-            Text(screen.span(line.age_seconds) + " ago", style="ok" if line.alive else "warning"),
+            Text(span(line.age_seconds) + " ago", style="ok" if line.alive else "warning"),
             "" if line.clock_ahead_seconds is None else screen.quiet(f"{line.clock_ahead_seconds:+.2f} s"),
             ", ".join(line.queues),
         )
     return made
 
 
-def _remark(line: QueueLine) -> object:
+def failure_table(groups: Sequence[Group], now: datetime) -> Table:
+    made = screen.table("jobs", "task", "queues", "last", "error", right=("jobs",), last_wraps=True)
+    for group in groups:
+        made.add_row(
+            f"{group.jobs:,}",
+            Text(group.task, style="bold"),
+            ", ".join(group.queues),
+            screen.since(group.last_at, now),
+            Text(screen.one_line(group.error), style="failed"),
+        )
+    return made
+
+
+def _remark(line: QueueLine) -> RenderableType:
     if line.paused_at is not None:
         return Text(f"paused{': ' + line.paused_because if line.paused_because else ''}", style="warning")
     if line.drain_seconds:
@@ -60,5 +77,5 @@ def _remark(line: QueueLine) -> object:
     return ""
 
 
-def _span(seconds: float | None, before: str = "") -> object:
-    return screen.quiet("-") if seconds is None else before + screen.span(seconds)
+def _span(seconds: float | None, before: str = "") -> RenderableType:
+    return screen.quiet("-") if seconds is None else before + span(seconds)

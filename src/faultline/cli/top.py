@@ -95,8 +95,8 @@ def _ended_by_signals() -> Iterator[None]:
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    wanted = {signal.SIGTERM: end, signal.SIGHUP: end, signal.SIGTSTP: signal.SIG_IGN}
-    before = {number: signal.signal(number, action) for number, action in wanted.items()}
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     try:
         yield
     finally:

@@ -295,5 +295,6 @@ grant select on story.time to public;
 _EMPTY = """
 delete from faultline.open_jobs; delete from faultline.ledger; delete from faultline.journal; delete from faultline.steps;
 delete from faultline.keys; delete from faultline.workers; delete from faultline.settings;
+delete from faultline.api_keys;
 insert into faultline.settings default values;
 """

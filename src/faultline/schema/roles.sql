@@ -31,8 +31,8 @@ declare
                          "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
                          "prune", "worker_lock", "tally", "sample", "roll_up"],
     "faultline_viewer": ["api_key"],
-    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover",
-                           "prune", "sample", "roll_up"]
+    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap",
+                           "reconcile", "recover", "prune", "sample", "roll_up"]
   }';
   role_name text;
   verb text;

@@ -202,21 +202,24 @@ def reap(*, max_jobs: int = 1000, notice_dead: bool = True) -> Statement[list[Re
     )
 
 
-def cancel(job_id: object, reason: str | None = None) -> Statement[JobState]:
-    """Stop a job for good. Whoever runs it can write nothing more."""
+def cancel(job_id: object, reason: str | None = None, *, only_queues: Sequence[str] | None = None) -> Statement[JobState]:
+    """Stop a job for good. Whoever runs it can write nothing more. With `only_queues`, no other queue's job exists."""
     return Statement(
         name="cancel",
-        sql="select faultline.cancel(%s, %s)",
-        params=(job_id, reason),
+        sql="select faultline.cancel(%s, %s, %s::text[])",
+        params=(job_id, reason, None if only_queues is None else list(only_queues)),
         read=lambda rows: JobState(rows[0][0]),
         repeatable=True,
     )
 
 
-def retry(job_id: object) -> Statement[JobState]:
-    """Give a job that ended badly another chance."""
+def retry(job_id: object, *, only_queues: Sequence[str] | None = None) -> Statement[JobState]:
+    """Give a job that ended badly another chance. With `only_queues`, no other queue's job exists."""
     return Statement(
-        name="retry", sql="select faultline.retry(%s)", params=(job_id,), read=lambda rows: JobState(rows[0][0])
+        name="retry",
+        sql="select faultline.retry(%s, %s::text[])",
+        params=(job_id, None if only_queues is None else list(only_queues)),
+        read=lambda rows: JobState(rows[0][0]),
     )
 
 

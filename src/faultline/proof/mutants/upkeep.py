@@ -155,7 +155,10 @@ _DEAD = [
 _END = [
     Cut("cancel", "locks the row", "\n  for update;", ";"),
     Cut(
-        "cancel", "says that there is nothing to cancel", "perform faultline.not_open(cancel.job_id, 'cancelled');", "null;"
+        "cancel",
+        "says that there is nothing to cancel",
+        "perform faultline.not_open(cancel.job_id, 'cancelled', cancel.only_queues);",
+        "null;",
     ),
     Cut("cancel", "leaves a failed job alone", "elsif job.state = 'failed' then", "elsif false then"),
     Cut("cancel", "cancels once", "elsif job.state in ('queued', 'running') then", "else"),
@@ -199,25 +202,31 @@ _END = [
     Cut(
         "not_open",
         "tells a done job from none",
-        "if exists (select from faultline.ledger f where f.job_id = not_open.job_id) then",
-        "if false then",
+        "select from faultline.ledger f\n    where",
+        "select from faultline.ledger f\n    where false and",
     ),
     Cut("retry", "locks the row", "\n  for update;", ";"),
-    Cut("retry", "says that there is nothing to retry", "perform faultline.not_open(retry.job_id, 'retried');", "null;"),
-    Cut("retry", "leaves a waiting job alone", "in ('queued', 'running')", "in ('running')"),
-    Cut("retry", "leaves a running job alone", "in ('queued', 'running')", "in ('queued')"),
-    Cut("retry", "is due now", "      next_run_at = faultline.clock(),\n"),
-    Cut("retry", "gives all attempts back", "      attempt = 0,\n"),
-    Cut("retry", "forgets the crashes", "      reaps = 0,\n"),
-    Cut("retry", "forgets the error", ",\n      last_error = null\n", "\n"),
-    Cut("retry", "leaves the token as it is", "      attempt = 0,\n", "      attempt = 0,\n      fencing_token = 0,\n"),
     Cut(
         "retry",
-        "is told by the journal",
-        "  insert into faultline.journal (at, job_id, event, fencing_token, detail)\n"
-        "  values (faultline.clock(), retry.job_id, 'retried', job.fencing_token, jsonb_build_object('was', job.state));\n",
+        "says that there is nothing to retry",
+        "perform faultline.not_open(retry.job_id, 'retried', retry.only_queues);",
+        "null;",
     ),
-    Cut("retry", "wakes workers", "  perform faultline.wake_for(array[retry.job_id]);\n"),
+    Cut("retry", "leaves a waiting job alone", "in ('queued', 'running')", "in ('running')"),
+    Cut("retry", "leaves a running job alone", "in ('queued', 'running')", "in ('queued')"),
+    Cut("start_over", "is due now", "        next_run_at = faultline.clock(),\n"),
+    Cut("start_over", "gives all attempts back", "        attempt = 0,\n"),
+    Cut("start_over", "forgets the crashes", "        reaps = 0,\n"),
+    Cut("start_over", "forgets the error", ",\n        last_error = null\n", "\n"),
+    Cut(
+        "start_over",
+        "leaves the token as it is",
+        "        attempt = 0,\n",
+        "        attempt = 0,\n        fencing_token = 0,\n",
+    ),
+    Cut("start_over", "is told by the journal", "  from again a;\n", "  from again a where false;\n"),
+    Cut("start_over", "tells how the job had ended", "jsonb_build_object('was', a.was)", "'{}'"),
+    Cut("start_over", "wakes workers", "  perform faultline.wake_for(start_over.job_ids);\n"),
 ]
 
 _RECOVER = [

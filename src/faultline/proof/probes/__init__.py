@@ -1,6 +1,6 @@
 """Small stories, one promise each, that must end as promised on a sound protocol. Taking out a guard breaks at least one."""
 
-from faultline.proof.probes import claims, endings, enqueues, ground, leases, locks, plans, reaps, roles, tables
+from faultline.proof.probes import claims, endings, enqueues, ground, leases, locks, plans, reaps, roles, service, tables
 from faultline.proof.probes.probe import PROBES, Probe
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "plans",
     "reaps",
     "roles",
+    "service",
     "tables",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from faultline.proof.probes.leases import VERBS
 from faultline.proof.probes.probe import expect, probe
+from faultline.store import apikeys, failures
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -67,6 +69,15 @@ def what_operators_and_refused_fences_leave_behind_is_durable(sessions: Sessions
         q, lambda q, lease: q.run(verbs.retry(lease.job_id)), first=lambda q, lease: q.fail(lease, then="fail")
     )
     expect("synchronous_commit after retry", retried, "on")
+    bulk = _level_after(
+        q, lambda q, _: q.run(failures.retry(failures.Failed())), first=lambda q, lease: q.fail(lease, then="fail")
+    )
+    expect("synchronous_commit after retry_failed", bulk, "on")
+    for verb, statement in (
+        ("add_api_key", apikeys.add(UUID(int=1), bytes(32), name="n", scopes=["read"])),
+        ("revoke_api_key", apikeys.revoke(UUID(int=1))),
+    ):
+        expect(f"synchronous_commit after {verb}", _level_after(q, lambda q, _, s=statement: q.run(s)), "on")
     refused = _level_after(q, lambda q, lease: q.run(verbs.record_refusal(lease)), first=_expire)
     expect("synchronous_commit after record_refusal", refused, "on")
 

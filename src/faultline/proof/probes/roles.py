@@ -18,13 +18,14 @@ _CALLS = {
         "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile", "prune", "worker_lock",
         "tally", "sample", "roll_up",
     },
-    "faultline_viewer": set(),
+    "faultline_viewer": {"api_key"},
     "faultline_operator": {
-        "enqueue", "enqueue_many", "cancel", "retry", "pause", "resume", "reap", "reconcile", "recover", "prune",
-        "sample", "roll_up",
+        "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap", "reconcile", "recover",
+        "prune", "sample", "roll_up",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
+_KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "revoked_at", "last_used_at"}
 _READS_MORE = {"journal", "steps", "keys", "workers", "queues", "tallies", "samples"}
 
 
@@ -50,6 +51,19 @@ def roles_may_call_their_verbs_and_nothing_else(sessions: Sessions) -> None:
                 privilege,
             )
             expect(f"what {role} may {privilege}", sorted(name for (name,) in found), sorted(tables))
+
+
+@probe("role")
+def nobody_reads_the_digests_of_api_keys(sessions: Sessions) -> None:
+    q = sessions.open()
+    for role in _CALLS:
+        found = q.execute(
+            "select attname from pg_attribute where attrelid = 'faultline.api_keys'::regclass and attnum > 0"
+            " and has_column_privilege(%s, attrelid, attnum, 'select')",
+            role,
+        )
+        told = role in ("faultline_viewer", "faultline_operator")
+        expect(f"what {role} may read of keys", {name for (name,) in found}, _KEY_FACTS if told else set())
 
 
 @probe("role")

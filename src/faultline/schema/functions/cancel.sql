@@ -1,8 +1,9 @@
 -- Stop a job for good. Answers with its state, `cancelled`.
 -- Before: queued or running. After: cancelled, no owner. From this commit on the worker that runs it can write nothing
 -- more: every verb refuses it with `not_running`. It is told at once by a notification and, failing that, by its next renewal.
--- Waits while the job's own transaction holds the row; if that completes the job, the answer is FL002.
-create or replace function faultline.cancel(job_id uuid, reason text default null) returns text
+-- Waits while the job's own transaction holds the row; if that completes the job, the answer is FL002. With `only_queues`, a job of any other
+-- queue does not exist.
+create or replace function faultline.cancel(job_id uuid, reason text default null, only_queues text[] default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
@@ -14,10 +15,10 @@ begin
   perform faultline.durable();
   select j.state, j.fencing_token, j.lease_owner, j.claimed_at, j.lease_expires_at, j.renewals into job
   from faultline.open_jobs j
-  where j.id = cancel.job_id
+  where j.id = cancel.job_id and (cancel.only_queues is null or j.queue = any (cancel.only_queues))
   for update;
   if not found then
-    perform faultline.not_open(cancel.job_id, 'cancelled');
+    perform faultline.not_open(cancel.job_id, 'cancelled', cancel.only_queues);
   elsif job.state = 'failed' then
     raise exception 'job % has failed and cannot be cancelled', cancel.job_id using errcode = 'FL002';
   elsif job.state in ('queued', 'running') then

@@ -1,10 +1,14 @@
--- Raise what is true of a job that has no open row: it has succeeded (FL002), or there is none (FL004).
-create or replace function faultline.not_open(job_id uuid, wish text) returns void
+-- Raise what is true of a job that has no open row: it has succeeded (FL002), or there is none (FL004). With `only_queues`,
+-- a job of any other queue does not exist.
+create or replace function faultline.not_open(job_id uuid, wish text, only_queues text[] default null) returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 begin
-  if exists (select from faultline.ledger f where f.job_id = not_open.job_id) then
+  if exists (
+    select from faultline.ledger f
+    where f.job_id = not_open.job_id and (not_open.only_queues is null or f.queue = any (not_open.only_queues))
+  ) then
     raise exception 'job % has succeeded and cannot be %', not_open.job_id, not_open.wish
       using errcode = 'FL002', hint = 'enqueue a new job to do the work again';
   end if;

@@ -1,38 +1,26 @@
 -- Give a job that ended badly another chance. Answers with its state, `queued`.
--- Before: failed or cancelled. After: queued and due now, its attempts counted from zero. The token is not reset: it only
--- ever grows, so whoever ran the job in its first life stays locked out of its second.
-create or replace function faultline.retry(job_id uuid) returns text
+-- Before: failed or cancelled. After: as start_over says. With `only_queues`, a job of any other queue does not exist.
+create or replace function faultline.retry(job_id uuid, only_queues text[] default null) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare
-  job record;
+  state text;
 begin
   perform faultline.durable();
-  select j.state, j.fencing_token into job
+  select j.state into state
   from faultline.open_jobs j
-  where j.id = retry.job_id
+  where j.id = retry.job_id and (retry.only_queues is null or j.queue = any (retry.only_queues))
   for update;
   if not found then
-    perform faultline.not_open(retry.job_id, 'retried');
-  elsif job.state in ('queued', 'running') then
-    raise exception 'job % is %; only a failed or cancelled job can be retried', retry.job_id, job.state
+    perform faultline.not_open(retry.job_id, 'retried', retry.only_queues);
+  elsif state in ('queued', 'running') then
+    raise exception 'job % is %; only a failed or cancelled job can be retried', retry.job_id, state
       using errcode = 'FL002';
   end if;
-  update faultline.open_jobs j
-  set state = 'queued',
-      next_run_at = faultline.clock(),
-      attempt = 0,
-      reaps = 0,
-      started = false,
-      finished_at = null,
-      last_error = null
-  where j.id = retry.job_id;
-  insert into faultline.journal (at, job_id, event, fencing_token, detail)
-  values (faultline.clock(), retry.job_id, 'retried', job.fencing_token, jsonb_build_object('was', job.state));
-  perform faultline.wake_for(array[retry.job_id]);
+  perform faultline.start_over(array[retry.job_id]);
   return 'queued';
 end
 $$;

@@ -1,0 +1,68 @@
+-- Give failed jobs another chance, those that failed last first: of a queue, of a task, whose error begins with a text; null
+-- asks for all. Looks at no more than 10,000 jobs, and retries no more than `max_jobs` of them (at most 1,000). Answers with
+-- how many were retried, and, when there may be more, with the place behind which to go on: pass it as `before_at`, `before_id`.
+-- A job that somebody has locked is passed over. With `only_queues`, jobs of other queues do not exist.
+create or replace function faultline.retry_failed(
+  queue text default null,
+  task text default null,
+  error_prefix text default null,
+  only_queues text[] default null,
+  max_jobs integer default 1000,
+  before_at timestamptz default 'infinity',
+  before_id uuid default 'ffffffff-ffff-ffff-ffff-ffffffffffff'
+) returns table (
+  retried integer,
+  next_at timestamptz,
+  next_id uuid
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  most constant integer := least(greatest(coalesce(retry_failed.max_jobs, 0), 0), 1000);
+  chosen uuid[];
+  locked uuid[];
+begin
+  perform faultline.durable();
+  with seen as materialized (
+    select j.id, j.finished_at, j.queue, j.task, j.last_error, row_number() over (order by j.finished_at desc, j.id desc) as place
+    from faultline.open_jobs j
+    where j.state = 'failed'
+      and j.finished_at <= retry_failed.before_at
+      and (j.finished_at, j.id) < (retry_failed.before_at, retry_failed.before_id)
+    order by j.finished_at desc, j.id desc
+    limit 10000
+  ),
+  fitting as (
+    select s.id, s.finished_at, s.place
+    from seen s
+    where (retry_failed.queue is null or s.queue = retry_failed.queue)
+      and (retry_failed.task is null or s.task = retry_failed.task)
+      and (retry_failed.error_prefix is null or starts_with(s.last_error, retry_failed.error_prefix))
+      and (retry_failed.only_queues is null or s.queue = any (retry_failed.only_queues))
+    order by s.place
+    limit most
+  )
+  select
+    array(select f.id from fitting f),
+    coalesce(full_batch.finished_at, full_window.finished_at),
+    coalesce(full_batch.id, full_window.id)
+  into chosen, next_at, next_id
+  from (select 1) as one
+  left join lateral (select f.finished_at, f.id from fitting f order by f.place offset greatest(most - 1, 0) limit 1)
+    full_batch on true
+  left join seen full_window on full_window.place = 10000;
+  -- Judged again under the lock: since then it may have been retried by somebody else.
+  locked := array(
+    select j.id
+    from faultline.open_jobs j
+    where j.id = any (chosen) and j.state = 'failed'
+    order by j.id
+    for update skip locked
+  );
+  perform faultline.start_over(locked);
+  retried := cardinality(locked);
+  return next;
+end
+$$;

@@ -1,0 +1,30 @@
+-- Queue jobs again that ended badly. Before: the caller holds their rows' locks and has seen that they failed or were
+-- cancelled. After: queued and due now, their attempts counted from zero. The token is not reset: it only ever grows, so
+-- whoever ran a job in its first life stays locked out of its second.
+create or replace function faultline.start_over(job_ids uuid[]) returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  with ended as (
+    select j.id, j.state from faultline.open_jobs j where j.id = any (start_over.job_ids)
+  ),
+  again as (
+    update faultline.open_jobs j
+    set state = 'queued',
+        next_run_at = faultline.clock(),
+        attempt = 0,
+        reaps = 0,
+        started = false,
+        finished_at = null,
+        last_error = null
+    from ended e
+    where j.id = e.id
+    returning j.id, j.fencing_token, e.state as was
+  )
+  insert into faultline.journal (at, job_id, event, fencing_token, detail)
+  select faultline.clock(), a.id, 'retried', a.fencing_token, jsonb_build_object('was', a.was)
+  from again a;
+  perform faultline.wake_for(start_over.job_ids);
+end
+$$;
