@@ -164,7 +164,7 @@ def retry(
     which = Failed(queue=queue, task=task, error_prefix=error)
     with opened(dsn) as database:
         if _previewed(database, which) and (yes or _agreed()):
-            print(f"{_retried(database, which):,} jobs are queued again")
+            print(f"queued again: {_retried(database, which):,}")
 
 
 def _previewed(database: Database, which: Failed) -> bool:
