@@ -144,16 +144,15 @@ def roles() -> Statement[list[Role]]:
 
 def altered_functions() -> Statement[list[str]]:
     """Functions whose text is not this build's, or that are none of its."""
-    body = re.compile(r"create or replace function faultline\.(\w+)\(.*?\$\$(.*?)\$\$", re.DOTALL)
-    texts = dict(body.findall(migrate.definitions().text))
-    names = re.findall(r"create or replace function faultline\.(\w+)", migrate.definitions().text)
+    texts: dict[str, str | None] = {}
+    for piece in migrate.definitions().text.split("create or replace function faultline.")[1:]:
+        body = re.search(r"\$\$(.*?)\$\$", piece, re.DOTALL)
+        texts[piece.partition("(")[0]] = body[1] if body else None  # one that only returns: an invariant knows those
     return Statement(
         name="altered_functions",
         sql="select proname::text, prosrc from pg_proc where pronamespace = 'faultline'::regnamespace order by 1",
         params=(),
-        read=lambda rows: [
-            name for name, text in rows if name not in names or (texts.get(name, text) != text and text != "")
-        ],
+        read=lambda rows: [name for name, text in rows if name not in texts or texts[name] not in (text, None)],
         repeatable=True,
     )
 

@@ -20,7 +20,7 @@ _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufff
 WIDTH_MIN = 440
 TEXT_WIDTH = 6.6  # of a character, on average, in pixels: enough to tell which labels would touch
 _STEPS = (
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800,
     3600, 7200, 21600, 86400
 )  # fmt: skip
 _TICKS_MAX = 9
