@@ -143,6 +143,28 @@ def journal(job_id: object) -> Statement[list[JournalEntry]]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A part of a job that is done, whichever attempt did it."""
+
+    name: str
+    fencing_token: int
+    recorded_at: datetime
+    result: Json
+
+
+def steps(job_id: object) -> Statement[list[StepRecord]]:
+    """The remembered parts of a job, in the order in which they were done."""
+    return Statement(
+        name="steps",
+        sql="select name, fencing_token, recorded_at, result::text from faultline.steps where job_id = %s"
+        " order by recorded_at, name",
+        params=(job_id,),
+        read=lambda rows: [StepRecord(r[0], r[1], r[2], _json(r[3])) for r in rows],
+        repeatable=True,
+    )
+
+
 def ledger_rows(job_id: object) -> Statement[int]:
     """How often this job has been done. One, or something is very wrong."""
     return Statement(

@@ -186,7 +186,7 @@ _END = [
         "cancel",
         "tells of its epoch",
         "faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals)",
-        "'{}'",
+        "'{}'::jsonb",
     ),
     Cut(
         "reap",

@@ -1,20 +1,17 @@
-"""The dashboard: pages made on the server. `router` is mounted at `/`, the files of `web/static` at `/static`."""
+"""The dashboard: pages made on the server. `router` is mounted at `/`, the files of `web/static` at `/static`.
+
+Pages read; what their forms change goes through the same verbs, roles and scopes as the API. A GET changes nothing.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fastapi import APIRouter
-from fastapi.responses import PlainTextResponse, Response
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
+from faultline.web.pages import database, failures, job, jobs, overview, queues, signin, workers
+from faultline.web.pages.shell import show_problem
 
-    from faultline.web.problems import Problem
+__all__ = ["router", "show_problem"]
 
 router = APIRouter(include_in_schema=False)
-
-
-def show_problem(request: Request, problem: Problem) -> Response:  # noqa: ARG001
-    """What a person sees of a refusal. (Programs, under /api, get problem+json.)"""
-    return PlainTextResponse(f"{problem.title}: {problem.detail}\n{problem.next_step}\n", problem.status, problem.headers)
+for page in (overview, jobs, job, queues, workers, failures, database, signin):
+    router.include_router(page.router)

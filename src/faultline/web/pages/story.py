@@ -9,7 +9,7 @@ from markupsafe import Markup
 from faultline.core.epochs import EpochEnd
 from faultline.core.model import JobState
 from faultline.web.pages.lanes import letters, worker_of
-from faultline.web.pages.words import ago, clock, count, duration, words
+from faultline.web.pages.words import ago, clock, count, duration, headline, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ class _Teller:
             case EpochEnd.SUCCEEDED:
                 return Markup("finished it at {}").format(ended)
             case EpochEnd.FAILED:
-                text = (epoch.because or "no error is on record").strip().splitlines()[-1][:_ERROR_LENGTH]
+                text = headline(epoch.because)[:_ERROR_LENGTH] or "no error is on record"
                 return Markup("failed at {}: <q>{}</q>").format(ended, text)
             case EpochEnd.REAPED if epoch.because == "lease_expired":
                 return Markup("held it until {}, when its lease ran out").format(self._clock(epoch.lease_expires_at))

@@ -106,3 +106,9 @@ def pretty(value: Json) -> str:
 def words(name: str | None) -> str:
     """A name of the protocol as words."""
     return (name or "").replace("_", " ")
+
+
+def headline(error: str | None) -> str:
+    """Of an error, the line that names it. The first: where it happened comes below."""
+    lines = (error or "").strip().splitlines()
+    return lines[0] if lines else ""

@@ -1,0 +1,44 @@
+"""The database behind the queues: what grows, what is not cleared and because of whom, and how much is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from faultline.store.health import Health, health, wal_bytes_per_second
+from faultline.web.access import Caller, needs
+from faultline.web.pages.shell import show
+from faultline.web.problems import Problem
+from faultline.web.service import service_of
+
+if TYPE_CHECKING:
+    from fastapi.responses import HTMLResponse
+
+router = APIRouter()
+#: A snapshot that is older keeps the claim's index from being cleared.
+OLD_SECONDS = 300.0
+DEAD_SHARE = 0.5
+_LOOKS_KEPT = 20
+_RATE_OVER_SECONDS = 30.0
+
+
+@router.get("/database")
+async def database_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
+    if caller.queues is not None:
+        raise Problem(
+            403, "Forbidden", "This key is bound to queues; the database belongs to all.", next_step="Use a key for all."
+        )
+    found = await service_of(request).read.run(health())
+    rate = wal_bytes_per_second(_earlier(request, found), found)
+    return show(
+        request, caller, "database", health=found, wal_rate=rate, old_seconds=OLD_SECONDS, dead_share=DEAD_SHARE, now=found.at
+    )
+
+
+def _earlier(request: Request, found: Health) -> Health | None:
+    """A look at about half a minute ago; the one before, while there is none."""
+    looks: list[Health] = getattr(request.app.state, "health_looks", [])
+    recent = [look for look in looks if (found.at - look.at).total_seconds() <= _RATE_OVER_SECONDS]
+    request.app.state.health_looks = [*looks, found][-_LOOKS_KEPT:]
+    return recent[0] if recent else (looks[-1] if looks else None)

@@ -1,0 +1,62 @@
+"""Jobs that failed, in groups by what went wrong, and their redrive: first how many there are, then all of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from faultline.store import failures, views
+from faultline.web.access import Caller, needs
+from faultline.web.forms import form_of
+from faultline.web.pages.shell import go, show
+from faultline.web.service import service_of
+
+if TYPE_CHECKING:
+    from fastapi.responses import HTMLResponse, RedirectResponse
+
+router = APIRouter()
+#: Batches of a redrive, each of up to a thousand jobs: what is left is redriven by asking again.
+_BATCHES_MAX = 50
+
+
+@router.get("/failures")
+async def failures_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
+    read = service_of(request).read
+    which = _which(caller, queue=request.query_params.get("queue"))
+    (groups, more), now = await asyncio.gather(read.run(failures.groups(which)), read.run(views.clock()))
+    return show(request, caller, "failures", groups=groups, more=more, which=which, window=failures.WINDOW, now=now)
+
+
+@router.get("/failures/redrive")
+async def preview(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> HTMLResponse:
+    """How many jobs a redrive would take, and the question whether to."""
+    query = request.query_params
+    which = _which(caller, queue=query.get("queue"), task=query.get("task"), error=query.get("error"))
+    count = await service_of(request).read.run(failures.count(which))
+    return show(request, caller, "redrive", which=which, count=count)
+
+
+@router.post("/failures/redrive")
+async def redrive(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    form = await form_of(request)
+    error = next(iter(form.all("error")), None)
+    which = _which(caller, queue=form.one("queue"), task=form.one("task"), error=error)
+    redriven = 0
+    for _ in range(_BATCHES_MAX):
+        retried = await service_of(request).operate.run(failures.retry(which))
+        redriven += retried.jobs
+        if retried.behind is None:
+            break
+        which = which.behind(retried.behind)
+    return go("/failures", said="redriven", n=redriven)
+
+
+def _which(
+    caller: Caller, *, queue: str | None = None, task: str | None = None, error: str | None = None
+) -> failures.Failed:
+    def clean(text: str | None) -> str | None:
+        return text.replace("\x00", "") or None if text else None
+
+    return failures.Failed(clean(queue), clean(task), clean(error), caller.only_queues)

@@ -1,0 +1,103 @@
+"""One job: who held it under which token, how that ended, and what was refused. Cancel and retry."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Request
+from markupsafe import Markup
+
+from faultline.core.epochs import epochs as epochs_of
+from faultline.core.model import JobState
+from faultline.store import queue as verbs
+from faultline.store import views
+from faultline.web.access import Caller, needs
+from faultline.web.forms import form_of
+from faultline.web.pages import lanes, story
+from faultline.web.pages.shell import go, show
+from faultline.web.problems import Problem
+from faultline.web.service import service_of
+
+if TYPE_CHECKING:
+    from fastapi.responses import HTMLResponse, RedirectResponse
+
+    from faultline.core.model import JobRecord, Json
+
+router = APIRouter()
+#: Longer values are cut: a page is no place for a megabyte.
+TEXT_MAX = 20_000
+
+
+@router.get("/jobs/{job_id}")
+async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
+    found = await find(request, job_id, caller)
+    read = service_of(request).read
+    journal, steps, now = await asyncio.gather(
+        read.run(views.journal(found.id)), read.run(views.steps(found.id)), read.run(views.clock())
+    )
+    life = epochs_of(found, journal)
+    told = story.tell(found, life, now)
+    return show(
+        request,
+        caller,
+        "job",
+        job=found,
+        now=now,
+        epochs=life,
+        names=lanes.letters(life),
+        worker_of=lanes.worker_of,
+        told=told,
+        picture=lanes.draw(found, life, now=now, told=Markup(" ").join(told).striptags()) if life else None,
+        legend=lanes.legend(life),
+        lanes_max=lanes.LANES_MAX,
+        others=[entry for entry in journal if entry.event in ("retried", "recovered", "reconciled", "cancelled")],
+        steps=steps,
+        percent=percent(found.progress),
+        can_cancel=caller.may("operate") and found.state in (JobState.QUEUED, JobState.RUNNING),
+        can_retry=caller.may("operate") and found.state in (JobState.FAILED, JobState.CANCELLED),
+        text_max=TEXT_MAX,
+    )
+
+
+@router.post("/jobs/{job_id}/cancel")
+async def cancel(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    found = await find(request, job_id, caller)
+    reason = (await form_of(request)).one("reason")
+    await service_of(request).operate.run(verbs.cancel(found.id, reason, only_queues=caller.only_queues))
+    return go(f"/jobs/{found.id}", said="cancelled")
+
+
+@router.post("/jobs/{job_id}/retry")
+async def retry(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    found = await find(request, job_id, caller)
+    await service_of(request).operate.run(verbs.retry(found.id, only_queues=caller.only_queues))
+    return go(f"/jobs/{found.id}", said="retried")
+
+
+async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:
+    """The job, if there is one that this caller may see. A job of another queue does not exist for it."""
+    try:
+        found = await service_of(request).read.run(views.job(UUID(job_id)))
+    except ValueError:
+        found = None
+    if found is None or not caller.may_touch(found.queue):
+        raise Problem(404, "JobNotFound", f"There is no job {job_id[:60]}.", next_step="Look for it in the list of jobs.")
+    return found
+
+
+def percent(progress: Json) -> float | None:
+    """How far a job is, where its progress says so: a share up to 1, a percentage, or so many of so many."""
+    match progress:
+        case {"done": (int() | float()) as done, "total": (int() | float()) as total} if total > 0:
+            share = done / total
+        case {"percent": (int() | float()) as percentage}:
+            share = percentage / 100
+        case bool():
+            return None
+        case int() | float():
+            share = progress if progress <= 1 else progress / 100
+        case _:
+            return None
+    return max(0.0, min(share, 1.0)) * 100

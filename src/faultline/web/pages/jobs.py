@@ -1,0 +1,123 @@
+"""The list of jobs: filters, a page at a time, and what can be done with the ticked ones."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlencode
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Request
+
+from faultline.core.errors import IllegalTransition, JobNotFound
+from faultline.core.model import JobState
+from faultline.store import listing, overview, views
+from faultline.store import queue as verbs
+from faultline.web import cursors
+from faultline.web.access import Caller, needs
+from faultline.web.forms import form_of
+from faultline.web.pages.shell import go, show
+from faultline.web.service import service_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from fastapi.responses import Response
+
+router = APIRouter()
+_PAGE_JOBS = 50
+_TICKED_MAX = 200
+_SPANS = {"15m": timedelta(minutes=15), "1h": timedelta(hours=1), "24h": timedelta(days=1), "7d": timedelta(days=7)}
+SPAN_NAMES = {"15m": "last 15 minutes", "1h": "last hour", "24h": "last day", "7d": "last week"}
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What the form asks for. Words that make no sense ask for nothing."""
+
+    queue: str = ""
+    task: str = ""
+    state: str = ""
+    span: str = ""
+    key: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Filters:
+        words = {name: query.get(name, "").replace("\x00", "").strip()[:500] for name in cls.__slots__}
+        words["state"] = words["state"] if words["state"] in set(JobState) else ""
+        words["span"] = words["span"] if words["span"] in _SPANS else ""
+        return cls(**words)
+
+    def wanted(self, caller: Caller, now: datetime) -> listing.Wanted:
+        return listing.Wanted(
+            state=JobState(self.state) if self.state else None,
+            queue=self.queue or None,
+            task=self.task or None,
+            created_after=now - _SPANS[self.span] if self.span else None,
+            keys=[self.key] if self.key else None,
+            only_queues=caller.only_queues,
+        )
+
+    @property
+    def query(self) -> dict[str, str]:
+        return {name: value for name in self.__slots__ if (value := getattr(self, name))}
+
+
+@router.get("/jobs")
+async def jobs_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> Response:
+    filters = Filters.of(request.query_params)
+    job_id = _as_id(filters.key)
+    read = service_of(request).read
+    if job_id is not None and await read.run(views.job(job_id)) is not None:
+        return go(f"/jobs/{job_id}")
+    now, queues = await asyncio.gather(read.run(views.clock()), read.run(overview.queues()))
+    wanted = filters.wanted(caller, now)
+    order = listing.order_of(wanted)
+    cursor = request.query_params.get("behind")
+    behind = cursors.decode(cursor, order.name, order.types) if cursor else None
+    page = await read.run(listing.jobs(wanted, page_jobs=_PAGE_JOBS, behind=behind))
+    older = filters.query | {"behind": cursors.encode(order.name, page.behind)} if page.behind else None
+    return show(
+        request,
+        caller,
+        "jobs",
+        now=now,
+        page=page,
+        filters=filters,
+        first="/jobs?" + urlencode(filters.query),
+        older="/jobs?" + urlencode(older) if older else None,
+        behind=bool(cursor),
+        order=order.name,
+        window=listing.WINDOW,
+        states=list(JobState),
+        spans=SPAN_NAMES,
+        queues=[line.name for line in queues if caller.may_touch(line.name)],
+    )
+
+
+@router.post("/jobs/ticked")
+async def ticked(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> Response:
+    """Cancel or retry each ticked job by itself: one that cannot be is left alone and counted."""
+    form = await form_of(request)
+    ids = [job_id for text in form.all("id")[:_TICKED_MAX] if (job_id := _as_id(text)) is not None]
+    verb = verbs.retry if form.one("do") == "retry" else verbs.cancel
+    done = 0
+    for job_id in ids:
+        try:
+            await service_of(request).operate.run(verb(job_id, only_queues=caller.only_queues))
+            done += 1
+        except (IllegalTransition, JobNotFound):
+            continue  # It has moved on since the list was made.
+    said = "bulk_nothing" if not ids else "bulk_retried" if verb is verbs.retry else "bulk_cancelled"
+    filters = Filters.of({name: form.one(f"filter_{name}") or "" for name in Filters.__slots__})
+    return go("/jobs", said=said, n=done, **filters.query)
+
+
+def _as_id(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

@@ -1,0 +1,107 @@
+"""Are we right, and are we keeping up. Answers alike with ten jobs and ten million: nothing here counts rows."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from faultline.store import overview, troubles, views
+from faultline.web.access import Caller, needs
+from faultline.web.pages.curves import curve
+from faultline.web.pages.shell import show
+from faultline.web.pages.verdict import checker_of
+from faultline.web.pages.words import rate, short
+from faultline.web.service import service_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fastapi.responses import HTMLResponse
+
+    from faultline.store.overview import Minute, QueueLine
+
+router = APIRouter()
+_MINUTES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """All queues together."""
+
+    due: int
+    delayed: int
+    running: int
+    oldest_seconds: float | None
+    per_second: float
+    growth_per_second: float | None
+
+    @property
+    def drain_seconds(self) -> float | None:
+        if self.due == 0:
+            return 0.0
+        growth = self.growth_per_second
+        return self.due / -growth if growth is not None and growth < 0 else None
+
+
+def sums(lines: Sequence[QueueLine]) -> Sums:
+    oldest = [line.oldest_due_seconds for line in lines if line.oldest_due_seconds is not None and line.due]
+    growths = [line.growth_per_second for line in lines if line.growth_per_second is not None]
+    return Sums(
+        due=sum(line.due for line in lines),
+        delayed=sum(line.delayed for line in lines),
+        running=sum(line.running for line in lines),
+        oldest_seconds=max(oldest, default=None),
+        per_second=sum(line.succeeded_per_second for line in lines),
+        growth_per_second=sum(growths) if growths else None,
+    )
+
+
+@router.get("/")
+async def overview_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
+    read = service_of(request).read
+    only = caller.only_queues
+    lines, trends, now = await asyncio.gather(
+        read.run(overview.queues()),
+        # A key that is bound to queues is shown their sum, not that of all.
+        asyncio.gather(*(read.run(overview.trend(_MINUTES, queue)) for queue in ([None] if only is None else only))),
+        read.run(views.clock()),
+    )
+    lines = [line for line in lines if caller.may_touch(line.name)]
+    trend = [_summed(minutes) for minutes in zip(*trends, strict=True)]
+    return show(
+        request,
+        caller,
+        "overview",
+        now=now,
+        verdict=checker_of(request).look(),
+        lines=lines,
+        sums=sums(lines),
+        trend=trend,
+        hour=_summed(trend),
+        throughput=_throughput(trend),
+        backlog=_backlog(trend),
+        # The journal knows no queues.
+        troubles=await read.run(troubles.troubles()) if only is None else [],
+    )
+
+
+def _summed(minutes: Sequence[Minute]) -> Minute:
+    """The same minute of several queues, or several minutes."""
+    due = [minute.due for minute in minutes if minute.due is not None]
+    _, _, *counts = zip(*minutes, strict=True)
+    return overview.Minute(minutes[0].minute, sum(due) if due else None, *map(sum, counts))
+
+
+def _throughput(trend: Sequence[Minute]) -> object:
+    # The last minute is not over.
+    rates = [minute.succeeded / 60 for minute in trend[:-1]]
+    return curve(rates, tall=True, told=f"Jobs done a second, over the last hour: at most {rate(max(rates))}.")
+
+
+def _backlog(trend: Sequence[Minute]) -> object:
+    depths = [None if minute.due is None else float(minute.due) for minute in trend]
+    most = max((depth for depth in depths if depth is not None), default=0.0)
+    return curve(depths, tall=True, told=f"Jobs that waited, over the last hour: at most {short(most)}.")

@@ -1,0 +1,58 @@
+"""The queues, and pausing them. A paused queue grants no job; what runs goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from faultline.store import overview, views
+from faultline.store import queue as verbs
+from faultline.web.access import Caller, needs
+from faultline.web.pages.curves import curve
+from faultline.web.forms import form_of
+from faultline.web.pages.shell import go, show
+from faultline.web.problems import Problem
+from faultline.web.service import service_of
+
+if TYPE_CHECKING:
+    from fastapi.responses import HTMLResponse, RedirectResponse
+
+router = APIRouter()
+_TRENDS_MAX = 30
+_MINUTES = 30
+
+
+@router.get("/queues")
+async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
+    read = service_of(request).read
+    lines, now = await asyncio.gather(read.run(overview.queues()), read.run(views.clock()))
+    lines = [line for line in lines if caller.may_touch(line.name)]
+    drawn = [line.name for line in lines[:_TRENDS_MAX]]
+    trends = await asyncio.gather(*(read.run(overview.trend(_MINUTES, name)) for name in drawn))
+    curves = {
+        name: curve([minute.succeeded for minute in trend[:-1]], told=f"Jobs done each minute, over {_MINUTES} minutes.")
+        for name, trend in zip(drawn, trends, strict=True)
+    }
+    return show(request, caller, "queues", lines=lines, curves=curves, now=now)
+
+
+@router.post("/queues/pause")
+async def pause(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    form = await form_of(request)
+    await service_of(request).operate.run(verbs.pause(_queue(form.one("queue"), caller), form.one("reason")))
+    return go("/queues", said="paused")
+
+
+@router.post("/queues/resume")
+async def resume(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    form = await form_of(request)
+    resumed = await service_of(request).operate.run(verbs.resume(_queue(form.one("queue"), caller)))
+    return go("/queues", said="resumed" if resumed else "was_not_paused")
+
+
+def _queue(name: str | None, caller: Caller) -> str:
+    if name is None or not caller.may_touch(name):
+        raise Problem(404, "QueueNotFound", "There is no such queue.", next_step="Look for it in the list of queues.")
+    return name

@@ -1,0 +1,90 @@
+"""What every page shares: templates that escape all they are given, the frame around them, and how a refusal is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from faultline.web.pages import words
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from faultline.web.access import Caller
+    from faultline.web.problems import Problem
+
+_UNAUTHORIZED = 401
+
+#: What a page says after something was done. Only these: a link from elsewhere cannot put words into our mouth.
+_SAID = {
+    "cancelled": "Cancelled. From now on the database refuses every write of the worker that had it.",
+    "retried": "Queued again. Its attempts count from zero; its token keeps growing.",
+    "paused": "Paused. What runs goes on; nothing more is granted until the queue is resumed.",
+    "resumed": "Resumed. Workers that sleep were woken.",
+    "was_not_paused": "It was not paused.",
+    "bulk_cancelled": "{n} cancelled.",
+    "bulk_retried": "{n} queued again.",
+    "bulk_nothing": "No job was ticked.",
+    "redriven": "{n} queued again.",
+}
+
+environment = Environment(
+    loader=PackageLoader("faultline.web", "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+environment.filters |= {
+    name: getattr(words, name)
+    for name in ("ago", "clock", "count", "duration", "headline", "moment", "pretty", "rate", "short", "size", "words")
+}
+environment.globals["pages"] = [
+    ("/", "overview", "Overview"),
+    ("/jobs", "jobs", "Jobs"),
+    ("/queues", "queues", "Queues"),
+    ("/workers", "workers", "Workers"),
+    ("/failures", "failures", "Failures"),
+    ("/database", "database", "Database"),
+]
+
+
+def show(request: Request, caller: Caller | None, template: str, *, status: int = 200, **facts: Any) -> HTMLResponse:
+    """A page. `template` names its file; `facts` are escaped as they are put in."""
+    page = environment.get_template(f"{template}.html")
+    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    text = page.render(who=caller, here=path, at=template, said=_said(request), **facts)
+    return HTMLResponse(text, status)
+
+
+def go(path: str, *, said: str | None = None, n: int | None = None, **query: str) -> RedirectResponse:
+    """To another page, after something was done. `said` is a key of the words it will say."""
+    asked = query | ({"said": said} if said else {}) | ({"n": str(n)} if n is not None else {})
+    return RedirectResponse(f"{path}?{urlencode(asked)}" if asked else path, status_code=303)
+
+
+def show_problem(request: Request, problem: Problem) -> Response:
+    """What a person sees of a refusal. (Programs, under /api, get problem+json.) Who is not signed in may do that first."""
+    if problem.status == _UNAUTHORIZED and request.url.path != "/sign-in":
+        wanted = request.url.path if request.method == "GET" else "/"
+        return RedirectResponse(f"/sign-in?{urlencode({'next': wanted})}", status_code=303)
+    answer = show(request, None, "problem", status=problem.status, problem=problem)
+    answer.headers.update(problem.headers)
+    return answer
+
+
+def own_path(text: str) -> str:
+    """A path of this site, or the overview: nobody is led elsewhere by a link to us."""
+    parts = urlsplit(text)
+    plain = text.startswith("/") and not text.startswith("//") and "\\" not in text and parts.netloc == ""
+    return text if plain and text.isprintable() else "/"
+
+
+def _said(request: Request) -> str | None:
+    said = _SAID.get(request.query_params.get("said", ""))
+    number = request.query_params.get("n", "0")
+    jobs = "1 job" if number == "1" else f"{int(number):,} jobs" if number.isdecimal() and len(number) < 10 else "Jobs"  # noqa: PLR2004
+    return said.format(n=jobs) if said else None

@@ -1,0 +1,28 @@
+"""The worker processes: are they alive, what do they hold, and does their clock agree with the database's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from faultline.store import overview, views
+from faultline.web.access import Caller, needs
+from faultline.web.pages.shell import show
+from faultline.web.service import service_of
+
+if TYPE_CHECKING:
+    from fastapi.responses import HTMLResponse
+
+router = APIRouter()
+#: More than this between two clocks is worth a word, though nothing is decided by it.
+SKEW_SECONDS = 1.0
+
+
+@router.get("/workers")
+async def workers_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
+    read = service_of(request).read
+    workers, now = await asyncio.gather(read.run(overview.workers()), read.run(views.clock()))
+    seen = [worker for worker in workers if caller.queues is None or caller.queues & set(worker.queues)]
+    return show(request, caller, "workers", workers=seen, now=now, skew_seconds=SKEW_SECONDS)
