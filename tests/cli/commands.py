@@ -11,7 +11,7 @@ FAULTLINE = Path(sys.executable).with_name("faultline")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This one's, without what names a database or a look."""
+    """What surrounds a command: nothing that names a database or a look."""
     unwanted = ("FAULTLINE_DSN", "DATABASE_URL", "NO_COLOR", "FORCE_COLOR")
     clean = {name: value for name, value in os.environ.items() if name not in unwanted}
     return {**clean, "COLUMNS": "120", **more}

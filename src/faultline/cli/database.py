@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,7 +108,11 @@ def opened(dsn: str | None) -> Iterator[Database]:
 
 def print_json(value: object) -> None:
     """One JSON text a line, for programs."""
-    print(json.dumps(value, default=str, ensure_ascii=False))
+    print(json.dumps(value, default=_as_text, ensure_ascii=False))
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _folder(folder: Path | None) -> Path:

@@ -12,14 +12,16 @@ from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
 from faultline.core.config import choose_dsn
 from faultline.core.errors import ConfigError, FaultlineError, JobNotFound
+from faultline.core.model import JobState  # noqa: TC001 - Typer looks at it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
     from uuid import UUID
 
-    from faultline.core.model import JobState
     from faultline.store.database import Database
     from faultline.store.failures import Failed
+    from faultline.store.listing import Page
     from faultline.store.queue import Statement
 
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more jobs.")]
@@ -66,6 +68,60 @@ def enqueue(
     print(made.id)
     if not made.created:
         print(f"the key {key} named this job already; nothing new was made", file=sys.stderr)
+
+
+def jobs(  # noqa: PLR0913, PLR0917 - one for each option
+    queue: Annotated[str | None, typer.Option(help="Of this queue.")] = None,
+    task: Annotated[str | None, typer.Option(help="Of this task.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="In this state.")] = None,
+    younger: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued within: 90s, 5m, 1h30m, 2d.")] = None,
+    older: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued longer ago than that.")] = None,
+    key: Annotated[str | None, typer.Option(help="With this idempotency key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs on a page.")] = 20,
+    after: Annotated[str | None, typer.Option(metavar="PLACE", help="Go on behind this place.")] = None,
+    dsn: Dsn = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a command's flag
+) -> None:
+    """List jobs: the newest first; failed ones by when they failed; a queue's waiting ones in the order they will run.
+
+    Where there are more, the command for the next page is printed to standard error.
+
+    \b
+    Examples:
+      faultline jobs
+      faultline jobs --state failed --task charge --younger 1h
+      faultline jobs --queue mail --state queued --limit 100
+      faultline jobs --key order:42 --json
+    """
+    from datetime import timedelta  # noqa: PLC0415 - late, so that --help is quick
+
+    from faultline.store import listing, views  # noqa: PLC0415
+
+    spans = [None if text is None else timedelta(seconds=values.seconds(text)) for text in (younger, older)]
+    with opened(dsn) as database:
+        now = database.run(views.clock())
+        since, until = (None if span is None else now - span for span in spans)
+        keys = None if key is None else [key]
+        wanted = listing.Wanted(state, queue, task, created_after=since, created_before=until, keys=keys)
+        place = None if after is None else values.place(after, listing.order_of(wanted).types)
+        page = database.run(listing.jobs(wanted, page_jobs=limit, behind=place))
+    _print_page(page, now, as_json=as_json)
+
+
+def _print_page(page: Page, now: datetime, *, as_json: bool) -> None:
+    if as_json:
+        for line in page.jobs:
+            print_json(line._asdict())
+    elif page.jobs:
+        from faultline.cli import screen, tables  # noqa: PLC0415
+
+        screen.console().print(tables.job_table(page.jobs, now))
+    else:
+        print("no job fits" + (" so far" if page.stopped_early else ""))
+    if page.behind is not None:
+        why = "10,000 jobs were looked through; go on" if page.stopped_early else "more"
+        sys.stdout.flush()
+        print(f"{why}: --after {values.place_text(page.behind)}", file=sys.stderr)
 
 
 def job(

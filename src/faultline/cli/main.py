@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from faultline.cli import database, doctor, jobs, proof, queues, top, work
+from faultline.cli import database, doctor, jobs, proof, queues, top, up, work
 from faultline.core.errors import FaultlineError
 
 #: Longer than any first sentence: it is wrapped, not cut.
@@ -41,6 +41,7 @@ app = typer.Typer(
 )
 JOBS, RUNNING, DATABASE, PROOF = "Jobs", "Running", "Database", "Proof"
 app.command(rich_help_panel=JOBS)(jobs.enqueue)
+app.command(rich_help_panel=JOBS)(jobs.jobs)
 app.command(rich_help_panel=JOBS)(jobs.job)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
 app.command(rich_help_panel=JOBS)(jobs.retry)
@@ -48,6 +49,7 @@ app.command(rich_help_panel=RUNNING)(work.worker)
 app.add_typer(queues.queues, name="queues", rich_help_panel=RUNNING)
 app.command(rich_help_panel=RUNNING)(queues.workers)
 app.command(rich_help_panel=RUNNING)(top.top)
+app.command(rich_help_panel=RUNNING)(up.up)
 app.command(rich_help_panel=DATABASE)(database.migrate)
 app.command(rich_help_panel=DATABASE)(doctor.doctor)
 app.command(rich_help_panel=DATABASE)(database.recover)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from faultline.store.failures import Group
+    from faultline.store.listing import JobLine
     from faultline.store.overview import QueueLine, WorkerLine
 
 
@@ -54,6 +55,34 @@ def worker_table(lines: Sequence[WorkerLine]) -> Table:
             ", ".join(line.queues),
         )
     return made
+
+
+def job_table(lines: Sequence[JobLine], now: datetime) -> Table:
+    made = screen.table("id", "state", "queue", "task", "attempt", "enqueued", "")
+    for line in lines:
+        made.add_row(
+            str(line.id),
+            screen.state(line.state),
+            line.queue,
+            Text(line.task, style="bold"),
+            f"{line.attempt} of {line.max_attempts}",
+            screen.since(line.created_at, now),
+            _stands(line, now),
+        )
+    return made
+
+
+def _stands(line: JobLine, now: datetime) -> Text:
+    """What matters most of a job in its state."""
+    if line.state == "running":
+        return screen.quiet(f"{line.owner}, for {screen.length(now - line.claimed_at)}" if line.claimed_at else "")
+    if line.state == "queued" and line.next_run_at is not None and line.next_run_at > now:
+        return screen.quiet(f"runs {screen.since(line.next_run_at, now)}")
+    if line.last_error:
+        return Text(screen.one_line(line.last_error), style=line.state if line.state == "failed" else "quiet")
+    if line.finished_at and line.claimed_at:
+        return screen.quiet(f"took {screen.length(line.finished_at - line.claimed_at)}")
+    return Text()
 
 
 def failure_table(groups: Sequence[Group], now: datetime) -> Table:

@@ -18,7 +18,9 @@ def curve(values: Sequence[float | None], *, told: str, tall: bool = False) -> M
     """`told` is the same in words. Where a value is None nobody looked, and the curve has a gap."""
     most = max((value for value in values if value is not None), default=0.0) or 1.0
     step = 100 / max(len(values) - 1, 1)
-    points = [None if v is None else (number * step, _BOTTOM - (_BOTTOM - _TOP) * v / most) for number, v in enumerate(values)]
+    points = [
+        None if v is None else (number * step, _BOTTOM - (_BOTTOM - _TOP) * v / most) for number, v in enumerate(values)
+    ]
     drawn = "".join(_stretch(stretch) for stretch in _unbroken(points))
     return Markup(  # noqa: S704 - figures, and a text that is escaped
         f'<svg class="spark{" spark-tall" if tall else ""}" viewBox="0 0 100 100" preserveAspectRatio="none" role="img"'

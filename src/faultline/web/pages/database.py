@@ -32,7 +32,14 @@ async def database_page(request: Request, caller: Annotated[Caller, Depends(need
     found = await service_of(request).read.run(health())
     rate = wal_bytes_per_second(_earlier(request, found), found)
     return show(
-        request, caller, "database", health=found, wal_rate=rate, old_seconds=OLD_SECONDS, dead_share=DEAD_SHARE, now=found.at
+        request,
+        caller,
+        "database",
+        health=found,
+        wal_rate=rate,
+        old_seconds=OLD_SECONDS,
+        dead_share=DEAD_SHARE,
+        now=found.at,
     )
 
 
