@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from faultline.cli import database, doctor, jobs, proof, queues, top, up, work
+from faultline.cli import database, doctor, jobs, keys, proof, queues, serve, top, up, work
 from faultline.core.errors import FaultlineError
 
 #: Longer than any first sentence: it is wrapped, not cut.
@@ -46,6 +46,8 @@ app.command(rich_help_panel=JOBS)(jobs.job)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
 app.command(rich_help_panel=JOBS)(jobs.retry)
 app.command(rich_help_panel=RUNNING)(work.worker)
+app.command(rich_help_panel=RUNNING)(serve.serve)
+app.add_typer(keys.keys, name="api-keys", rich_help_panel=RUNNING)
 app.add_typer(queues.queues, name="queues", rich_help_panel=RUNNING)
 app.command(rich_help_panel=RUNNING)(queues.workers)
 app.command(rich_help_panel=RUNNING)(top.top)

@@ -50,7 +50,7 @@ def up(
             migrate.migrate(connection)
         crew = Crew(found)
         stack.callback(crew.stop)
-        crew.start("serve", "faultline", "serve", "--port", str(port))
+        crew.start("serve", "faultline", "serve", "--quiet", "--port", str(port))
         hands = [crew.start(f"worker {n + 1}", "faultline", "worker", f"{SHOP}:app", "--quiet") for n in range(workers)]
         if load:
             crew.start("load", SHOP)

@@ -25,13 +25,14 @@ from faultline.core.faults import WireCut
 from faultline.core.host import Host
 from faultline.store import migrate
 from faultline.store.pool import CONNECT_SECONDS, AsyncPool, NoConnection, Pool
+from faultline.store.queue import Statement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from datetime import datetime
 
     from faultline.core.faults import Faults
-    from faultline.store.queue import Rows, Statement
+    from faultline.store.queue import Rows
 
 T = TypeVar("T")
 
@@ -93,9 +94,8 @@ class Database:
         answer = _Answer(statements)
         while answer.to_be_sent():
             pool = self._open_pool()
-            with translated(self.dsn), answer, pool.connection() as connection:
-                with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
-                    rows = [self._send(connection, s, answer.params(s)) for s in statements]
+            with translated(self.dsn), answer, pool.connection() as connection, _together(connection, statements):
+                rows = [self._send(connection, s, answer.params(s)) for s in statements]
                 return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
@@ -175,9 +175,8 @@ class AsyncDatabase:
         while answer.to_be_sent():
             pool = self._open_pool()
             with translated(self.dsn), answer:
-                async with pool.connection() as connection:
-                    async with connection.transaction() if len(statements) > 1 else contextlib.nullcontext():
-                        rows = [await self._send(connection, s, answer.params(s)) for s in statements]
+                async with pool.connection() as connection, _atogether(connection, statements):
+                    rows = [await self._send(connection, s, answer.params(s)) for s in statements]
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             await pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
@@ -424,6 +423,16 @@ class _Answer(contextlib.AbstractContextManager[None]):
         raise _unknown(self._names) from error
 
 
+def _together(c: psycopg.Connection, statements: Sequence[Statement[Any]]) -> contextlib.AbstractContextManager[Any]:
+    return c.transaction() if len(statements) > 1 or statements[0].judged else contextlib.nullcontext()
+
+
+def _atogether(
+    c: psycopg.AsyncConnection, statements: Sequence[Statement[Any]]
+) -> contextlib.AbstractAsyncContextManager[Any]:
+    return c.transaction() if len(statements) > 1 or statements[0].judged else contextlib.nullcontext()
+
+
 def connection_was_lost(error: BaseException | None) -> bool:
     return isinstance(error, psycopg.OperationalError) and (
         error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
@@ -435,6 +444,11 @@ def _unknown(names: str) -> errors.OutcomeUnknown:
         f"the connection was lost while {names} ran; it may or may not have happened. "
         "Look the job up, or send an enqueue again with the same id"
     )
+
+
+def schema_is_right() -> Statement[Facts]:
+    """Raises what is wrong with the schema, also where it was right before."""
+    return Statement("schema", _FACTS, (), lambda rows: _read_facts(rows[0]), repeatable=True)
 
 
 def _read_facts(row: tuple[Any, ...] | None) -> Facts:

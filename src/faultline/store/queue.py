@@ -49,6 +49,8 @@ class Statement(Generic[T]):
     repeatable: bool = False
     #: Ask for the answer in the server's own form: cheaper to write there and to read here, where there is much of it.
     binary: bool = False
+    #: Its reader may refuse the answer by raising, and then nothing of it is kept.
+    judged: bool = False
     #: What to send when it is sent again, if that differs.
     params_again: tuple[Any, ...] | None = None
 

@@ -29,6 +29,16 @@ class Ending:
     error: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A remembered part of a job."""
+
+    name: str
+    fencing_token: int
+    recorded_at: datetime
+    result: Json
+
+
 def job(job_id: object) -> Statement[JobRecord | None]:
     return Statement(
         name="job",
@@ -133,12 +143,26 @@ def _time(value: datetime) -> datetime:
     return value
 
 
-def journal(job_id: object) -> Statement[list[JournalEntry]]:
+def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list[JournalEntry]]:
+    """What happened to a job, in order; of a very long story the end."""
     return Statement(
         name="journal",
-        sql="select at, event, fencing_token, owner, detail::text from faultline.journal where job_id = %s order by id",
+        sql="select at, event, fencing_token, owner, detail::text from faultline.journal where job_id = %s"
+        " order by id desc limit %s",
+        params=(job_id, entries_max),
+        read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in reversed(rows)],
+        repeatable=True,
+    )
+
+
+def steps(job_id: object) -> Statement[list[Step]]:
+    """The parts of a job that are done, in the order in which they were."""
+    return Statement(
+        name="steps",
+        sql="select name, fencing_token, recorded_at, result::text from faultline.steps where job_id = %s"
+        " order by recorded_at, name limit 1000",
         params=(job_id,),
-        read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in rows],
+        read=lambda rows: [Step(r[0], r[1], r[2], _json(r[3])) for r in rows],
         repeatable=True,
     )
 

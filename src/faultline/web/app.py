@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 
 from faultline.core import events
 from faultline.core.errors import FaultlineError
-from faultline.web import pages, watch
+from faultline.web import api, pages, watch
 from faultline.web.guard import Guard
 from faultline.web.problems import Problem, problem_of
 from faultline.web.service import Limits, Service
@@ -64,6 +64,7 @@ def create_app(dsn: str, *, limits: Limits | None = None, loopback_only: bool = 
     for kind in (FaultlineError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
     app.include_router(watch.router)
+    app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
@@ -95,6 +96,8 @@ def _problem(error: Exception) -> Problem:
                 next_step="Change what `errors` names.",
                 errors=[_fault(found) for found in error.errors()[:20]],
             )
+        case HTTPException(__cause__=Problem() as cause):
+            return cause  # FastAPI says of everything that goes wrong while a body is read that it was a bad one
         case HTTPException():
             headers = dict(error.headers or {})
             return Problem(error.status_code, _PLAIN.get(error.status_code, "Refused"), str(error.detail), headers=headers)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,11 +16,15 @@ from faultline.core.ids import Ids
 from faultline.store import roles
 from faultline.store.database import AsyncDatabase
 from faultline.web.bucket import Bucket
+from faultline.web.changes import Changes
 from faultline.web.keys import Keys
 from faultline.web.sessions import Sessions
+from faultline.web.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
+
+_AUDIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +32,6 @@ class Limits:
     """What one request, one caller and one server may take. Each has an answer of its own when it is reached."""
 
     body_bytes_max: int = 4 * 1024 * 1024
-    json_depth_max: int = 64
-    batch_jobs_max: int = 1000
-    page_jobs_max: int = 200
     statement_seconds: float = 10.0
     #: How long a connection to the database is waited for.
     connect_seconds: float = 3.0
@@ -53,12 +55,15 @@ class Service:
         #: Whether nobody but this machine can reach us. Only then may there be no keys at all.
         self.loopback_only = loopback_only
         self.host = host or Host()
-        self.read = self.enqueue = self.operate = self._database(dsn)
+        self.read = self.enqueue = self.operate = self.audit = self._database(dsn)
+        self.verdicts = Verdicts(self)
         self.keys = Keys(self)
         self.bucket = Bucket(self.limits.requests_per_second, self.limits.requests_burst, self.host.monotonic)
         self.sessions = Sessions(self.host.monotonic)
         #: The form token of everybody on this machine, while there are no keys and so no sessions.
         self.loopback_csrf = secrets.token_urlsafe(32)
+        self.changes = Changes(self)
+        self._watching: asyncio.Task[None] | None = None
         self._ids: Ids | None = None
 
     async def open(self) -> None:
@@ -67,9 +72,18 @@ class Service:
         self.read = self._database(await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=seconds))
         self.enqueue = self._database(await roles.dsn_as(self.dsn, "faultline_producer", statement_seconds=seconds))
         self.operate = self._database(await roles.dsn_as(self.dsn, "faultline_operator", statement_seconds=seconds))
+        # Looking at every job takes its time, and must not take the connections of those who are quick.
+        self.audit = self._database(
+            await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=_AUDIT_SECONDS), answer_seconds=_AUDIT_SECONDS
+        )
+
+        self._watching = asyncio.create_task(self.changes.run())
 
     async def close(self) -> None:
-        for database in (self.read, self.enqueue, self.operate):
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        for database in (self.read, self.enqueue, self.operate, self.audit):
             await database.close()
 
     async def ids(self) -> Ids:
@@ -80,11 +94,12 @@ class Service:
             self._ids = Ids(lambda: offset + monotonic(), self.host.chance)
         return self._ids
 
-    def _database(self, dsn: str) -> AsyncDatabase:
+    def _database(self, dsn: str, *, answer_seconds: float | None = None) -> AsyncDatabase:
         return AsyncDatabase(
             dsn,
             connections_max=10,
-            answer_seconds=self.limits.statement_seconds + 5,
+            # The server gives up first, and says so.
+            answer_seconds=(answer_seconds or self.limits.statement_seconds) + 5,
             connect_seconds=self.limits.connect_seconds,
             host=self.host,
         )

@@ -1,12 +1,52 @@
-"""For whoever starts and watches the process. `/health`: it runs. `/ready`: it can do its work, or the reasons why not."""
+"""For whoever starts and watches the process. `/health`: it runs. `/ready`: it can do its work, or the reasons why not.
+
+Both answer anybody who can reach the server: who asks is a machine that holds no key, and learns nothing but this.
+"""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+
+from faultline.core.errors import FaultlineError
+from faultline.store import overview
+from faultline.store.database import schema_is_right
+from faultline.web.problems import problem_of
+from faultline.web.service import service_of
+from faultline.web.shapes import Health, Readiness
 
 router = APIRouter(tags=["watch"])
 
 
-@router.get("/health")
-async def health() -> dict[str, str]:
-    return {"status": "up"}
+@router.get("/health", summary="Whether the process is up")
+async def health() -> Health:
+    return Health(status="up")
+
+
+@router.get(
+    "/ready",
+    summary="Whether it can do its work",
+    responses={503: {"model": Readiness, "description": "It cannot; the reasons are told."}},
+)
+async def ready(
+    request: Request,
+    response: Response,
+    workers: Annotated[Literal["0", "1"], Query(description="1: at least one worker must be alive, too.")] = "0",
+) -> Readiness:
+    """Ready when the database can be reached and has the right schema. Workers are counted, and demanded only if asked."""
+    service = service_of(request)
+    reasons: list[str] = []
+    alive = None
+    try:
+        await service.read.run(schema_is_right())
+        alive = sum(line.alive for line in await service.read.run(overview.workers()))
+    except FaultlineError as error:
+        problem = problem_of(error)
+        reasons.append(f"{problem.code}: {problem.detail}")
+    if workers == "1" and alive == 0:
+        reasons.append("NoWorkers: no worker is alive.")
+    if reasons:
+        response.status_code = 503
+        response.headers["Retry-After"] = "2"
+    return Readiness(ready=not reasons, reasons=reasons, workers_alive=alive)

@@ -29,9 +29,10 @@ _RETRY_FAILED = [
     Cut("retry_failed", "takes at most 1,000 jobs", ", 0), 0), 1000)", ", 0), 0), 2000)"),
     Cut(
         "retry_failed",
-        "looks at failed jobs only",
+        "retries failed jobs only",
         "where j.state = 'failed'\n",
         "where j.state in ('failed', 'cancelled')\n",
+        also=("where j.id = any (chosen) and j.state = 'failed'", "where j.id = any (chosen)"),
     ),
     Cut("retry_failed", "looks at 10,000 jobs", "    limit 10000\n"),
     Cut(
@@ -77,12 +78,6 @@ _RETRY_FAILED = [
         "says that there is more behind the window",
         "coalesce(full_batch.finished_at, full_window.finished_at)",
         "full_batch.finished_at",
-    ),
-    Cut(
-        "retry_failed",
-        "judges again under the lock",
-        "where j.id = any (chosen) and j.state = 'failed'",
-        "where j.id = any (chosen)",
     ),
     Cut("retry_failed", "locks the rows", "    for update skip locked\n"),
     Cut("retry_failed", "passes over locked rows", "for update skip locked", "for update"),

@@ -85,6 +85,7 @@ def a_retried_job_has_all_its_attempts_but_never_an_old_token(sessions: Sessions
         expect("the second life", (second.attempt, second.fencing_token), (1, 3))
         expect("a write of the first life", reasons(q.complete(first)), ["token_mismatch"])
         expect("journal", q.events(first.job_id)[1:3], ["cancelled" if then == "cancel" else "attempt_failed", "retried"])
+        expect("what it was", q.journal(first.job_id)[2].detail, {"was": "cancelled" if then == "cancel" else "failed"})
         q.complete(second)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.proof.probes.probe import expect, probe, refused
+from faultline.store import failures
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _CALLS = {
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
 _KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "revoked_at", "last_used_at"}
-_READS_MORE = {"journal", "steps", "keys", "workers", "queues", "tallies", "samples"}
+_READS_MORE = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples"}
 
 
 @probe("role")
@@ -125,6 +126,7 @@ def a_producer_an_operator_and_a_viewer_can_do_their_work(sessions: Sessions) ->
         q.execute("set local role faultline_operator")
         q.run(verbs.retry(job_id))
         q.run(verbs.recover())
+        q.run(failures.retry(failures.Failed()))
         q.execute("set local role faultline_viewer")
         expect("what a viewer sees", q.state(job_id), "queued")
         for table in _READS_MORE:

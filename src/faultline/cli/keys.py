@@ -1,0 +1,106 @@
+"""Commands about the keys of the HTTP API. A key's text is shown once, when it is made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.cli.database import AsJson, Dsn, resolved
+from faultline.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from faultline.store.apikeys import ApiKeyLine
+
+keys = typer.Typer(help="Make, list and revoke the keys of the HTTP API.", no_args_is_help=True)
+
+_DAY_SECONDS = 86_400.0
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Whose it is, for people.")],
+    scope: Annotated[list[str], typer.Option(help="read, enqueue, operate or admin; may be repeated.")],
+    queue: Annotated[list[str] | None, typer.Option(help="Bind it to a queue; may be repeated. Default: all.")] = None,
+    days: Annotated[
+        float | None, typer.Option(min=0.001, max=36_500, help="How long it is good. Default: for ever.")
+    ] = None,
+    dsn: Dsn = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a command's flag
+) -> None:
+    """Make a key and show it, once. Only its digest is kept."""
+    from faultline.store import apikeys  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    unknown = sorted(set(scope) - set(apikeys.SCOPES))
+    if unknown:
+        raise ConfigError(f"--scope {unknown[0]}: there is read, enqueue, operate and admin")
+    if not 1 <= len(name) <= 100:  # noqa: PLR2004 - as in the table
+        raise ConfigError("a key's name has 1 to 100 characters")
+    key_id, text = apikeys.new_key(random.SystemRandom())
+    statement = apikeys.add(
+        key_id,
+        apikeys.digest_of(text) or b"",
+        name=name,
+        scopes=sorted(set(scope)),
+        queues=sorted(set(queue)) if queue else None,
+        valid_seconds=None if days is None else days * _DAY_SECONDS,
+    )
+    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+        expires_at = database.run(statement)
+    if as_json:
+        print(json.dumps({"id": key_id, "key": text, "expires_at": expires_at}, default=str))
+    else:
+        print(text)
+        typer.echo(f"id {key_id}; it is not shown again", err=True)
+
+
+@keys.command("list")
+def list_keys(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
+    """List all keys, without what could be used."""
+    from faultline.store import apikeys  # noqa: PLC0415
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+        lines = database.run(apikeys.lines())
+    if as_json:
+        print(json.dumps([asdict(line) for line in lines], default=str))
+        return
+    for line in lines:
+        print(f"{line.id}  {line.name}  {','.join(line.scopes)}  {_where(line)}  {_how_long(line)}")
+
+
+@keys.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `api-keys list` shows it.")],
+    dsn: Dsn = None,
+) -> None:
+    """Let a key in no more. Servers know it within two seconds."""
+    from uuid import UUID  # noqa: PLC0415
+
+    from faultline.store import apikeys  # noqa: PLC0415
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    try:
+        wanted = UUID(key_id)
+    except ValueError as error:
+        raise ConfigError(f"{key_id} is no id of a key; `faultline api-keys list` shows them") from error
+    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+        known = database.run(apikeys.revoke(wanted))
+    if not known:
+        raise ConfigError(f"there is no key {key_id}; `faultline api-keys list` shows them")
+    print("revoked")
+
+
+def _where(line: ApiKeyLine) -> str:
+    return "all queues" if line.queues is None else f"queues {','.join(line.queues)}"
+
+
+def _how_long(line: ApiKeyLine) -> str:
+    if line.revoked_at is not None:
+        return f"revoked {line.revoked_at:%Y-%m-%d %H:%M}"
+    return "for ever" if line.expires_at is None else f"until {line.expires_at:%Y-%m-%d %H:%M}"

@@ -1,0 +1,34 @@
+"""The command that serves the HTTP API and the dashboard."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from faultline.cli.database import Dsn, resolved
+from faultline.core.errors import ConfigError
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on. Others than loopback need API keys.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    dsn: Dsn = None,
+    quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
+) -> None:
+    """Serve the HTTP API and the dashboard until SIGTERM or Ctrl-C."""
+    from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
+
+    try:
+        from faultline.web.server import server  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; run: pip install 'faultline-queue[server]'") from error
+
+    if not quiet:
+        log_events()
+    with resolved(dsn) as found:
+        ready = server(found, host=host, port=port)
+        print(f"listening on http://{'[' + host + ']' if ':' in host else host}:{port}", flush=True)
+        ready.run()
+    if not ready.started:
+        raise typer.Exit(1)

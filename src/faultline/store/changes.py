@@ -1,0 +1,61 @@
+"""What has changed, for those who watch: the journal by its numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from faultline.store import jsontext
+from faultline.store.queue import Rows, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from faultline.core.model import Json
+
+
+class Change(NamedTuple):
+    """A line of the journal, with its number and the queue of its job. A job that was pruned has none."""
+
+    id: int
+    at: datetime
+    job_id: UUID | None
+    queue: str | None
+    event: str
+    fencing_token: int | None
+    owner: str | None
+    detail: Json
+
+
+_COLUMNS = (
+    "e.id, e.at, e.job_id, (select j.queue from faultline.jobs j where j.id = e.job_id), e.event, e.fencing_token,"
+    " e.owner, e.detail::text"
+)
+
+
+def end() -> Statement[int]:
+    """The number of the last line so far."""
+    return Statement(
+        "journal_end",
+        "select coalesce(max(id), 0) from faultline.journal",
+        (),
+        lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def since(number: int, *, also: Sequence[int] = (), lines_max: int) -> Statement[list[Change]]:
+    """The lines behind a number, in order; `also` asks for single ones before it, which may have been committed late."""
+    return Statement(
+        name="changes",
+        sql=f"(select {_COLUMNS} from faultline.journal e where e.id = any (%s))"
+        f" union all (select {_COLUMNS} from faultline.journal e where e.id > %s order by e.id limit %s)",
+        params=(list(also), number, lines_max),
+        read=_changes,
+        repeatable=True,
+    )
+
+
+def _changes(rows: Rows) -> list[Change]:
+    return sorted(Change._make((*row[:-1], jsontext.decode(row[-1]))) for row in rows)

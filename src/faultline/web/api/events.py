@@ -1,0 +1,114 @@
+"""Live changes, as server-sent events.
+
+event: journal   a line of the journal; `id:` is where to go on, and `data.id` tells a line that comes twice
+event: queues    every queue, whenever one has changed
+event: reset     too much was missed: load what you show anew
+event: end       the last one, with the reason: too_slow, closing, signed_out
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Header, Request, Response
+
+from faultline.core import events
+from faultline.core.errors import FaultlineError
+from faultline.store import jsontext
+from faultline.web.access import Caller, needs, who
+from faultline.web.service import service_of
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from faultline.web.changes import Changes, Client
+
+router = APIRouter(tags=["watch"])
+
+_HEARTBEAT_SECONDS = 15.0
+#: A connection that takes nothing for so long is given up.
+_SEND_SECONDS = 20.0
+
+
+@router.get(
+    "/events",
+    summary="Live changes, as server-sent events",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+)
+async def watch(
+    request: Request,
+    caller: Annotated[Caller, Depends(needs("read"))],
+    last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,18}$")] = None,
+) -> Response:
+    source = service_of(request).changes
+    client = await source.join(caller)
+    try:
+        missed = [] if last_event_id is None else await source.missed(caller, int(last_event_id))
+    except BaseException:
+        source.leave(client)
+        raise
+    return EventStream(request, source, client, missed)
+
+
+class EventStream(Response):
+    media_type = "text/event-stream"
+
+    def __init__(self, request: Request, source: Changes, client: Client, missed: list[bytes]) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self.headers["Cache-Control"] = "no-store"
+        self.headers["X-Accel-Buffering"] = "no"
+        self._request = request
+        self._source = source
+        self._client = client
+        self._missed = missed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            for text in (b"retry: 2000\n\n", *self._missed):
+                await _send(send, text)
+            while not gone.done():
+                text = await self._next(gone)
+                if text is None:
+                    break
+                await _send(send, text)
+            if not gone.done():
+                reason = jsontext.encode({"reason": self._client.ended}, "event")
+                await _send(send, f"event: end\ndata: {reason}\n\n".encode(), last=True)
+        except TimeoutError:
+            events.emit("stream_given_up", caller=self._client.caller.name)
+        finally:
+            self._source.leave(self._client)
+            gone.cancel()
+
+    async def _next(self, gone: asyncio.Task[None]) -> bytes | None:
+        """What waits, or a sign of life. None: it is over."""
+        waiting = asyncio.create_task(self._client.waiting.get())
+        await asyncio.wait({waiting, gone}, timeout=_HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if waiting.done():
+            return waiting.result()
+        waiting.cancel()
+        if not gone.done() and not await self._still_let_in():
+            self._client.end("signed_out")
+        return b": alive\n\n"
+
+    async def _still_let_in(self) -> bool:
+        try:
+            caller = await who(self._request)
+        except FaultlineError as error:
+            return getattr(error, "status", 503) >= 500  # noqa: PLR2004 - the database is away, that is not their fault
+        return caller.queues == self._client.caller.queues and caller.may("read")
+
+
+async def _send(send: Send, text: bytes, *, last: bool = False) -> None:
+    async with asyncio.timeout(_SEND_SECONDS):
+        await send({"type": "http.response.body", "body": text, "more_body": not last})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

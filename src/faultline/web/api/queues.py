@@ -1,0 +1,45 @@
+"""How it is going: queues, workers, and whether what must always be true still is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+
+from faultline.store import overview
+from faultline.web.access import Caller, needs
+from faultline.web.problems import Problem
+from faultline.web.service import service_of
+from faultline.web.shapes import Queues, QueueState, Verdict, Workers, WorkerState
+
+router = APIRouter()
+
+Reader = Annotated[Caller, Depends(needs("read"))]
+
+
+@router.get("/queues", tags=["queues"], summary="Every queue: what waits, how fast it goes")
+async def queues(request: Request, caller: Reader) -> Queues:
+    lines = await service_of(request).read.run(overview.queues())
+    return Queues(queues=[QueueState.model_validate(line) for line in lines if caller.may_touch(line.name)])
+
+
+@router.get("/workers", tags=["workers"], summary="Every worker: whether it lives, what it holds")
+async def workers(request: Request, caller: Reader) -> Workers:
+    """A key that is bound to queues sees the workers that serve them, and of their queues its own."""
+    lines = [WorkerState.model_validate(line) for line in await service_of(request).read.run(overview.workers())]
+    if caller.queues is not None:
+        for line in lines:
+            line.queues = [name for name in line.queues if caller.may_touch(name)]
+            line.sleeping = [name for name in line.sleeping if caller.may_touch(name)]
+        lines = [line for line in lines if line.queues]
+    return Workers(workers=lines)
+
+
+@router.get("/invariants", tags=["watch"], summary="Whether what must always be true still is")
+async def invariants(request: Request, caller: Reader) -> Verdict:
+    """Checked at most every 30 seconds, since it looks at every job; `checked_at` tells when."""
+    if caller.queues is not None:
+        raise Problem(
+            403, "Forbidden", "This key is bound to queues, and this concerns all.", next_step="Use a key for all queues."
+        )
+    return await service_of(request).verdicts.latest()

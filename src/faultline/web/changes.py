@@ -1,0 +1,206 @@
+"""Live changes, read once for all who watch: one look at the database a second, however many streams there are.
+
+Lines of the journal are told at least once: each carries its number, and a stream that is taken up again with the number it
+saw last (`Last-Event-ID`) begins there. Numbers are given out before they are committed, so a line may come late; the gaps
+are looked after for a while, and a stream is never told to go on behind one. A client that does not keep up is let go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from faultline.core import events
+from faultline.core.errors import FaultlineError
+from faultline.runtime.notifier import Notifier
+from faultline.store import changes, overview
+from faultline.store.queue import sample
+from faultline.web.problems import Problem
+
+if TYPE_CHECKING:
+    from faultline.store.changes import Change
+    from faultline.store.overview import QueueLine
+    from faultline.web.access import Caller
+    from faultline.web.service import Service
+
+_TICK_SECONDS = 1.0
+#: A hint makes us look sooner, but not more often than this.
+_TICK_SECONDS_MIN = 0.2
+_LINES_MAX = 1000
+#: How long a number that was skipped may still turn up.
+_GAP_SECONDS = 10.0
+_GAPS_MAX = 1000
+_WAITING_MAX = 256
+_json = TypeAdapter(Any)
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """Somebody who watches. `waiting` holds what is still to be sent to them; None ends the stream."""
+
+    caller: Caller
+    waiting: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_WAITING_MAX))
+    #: Why it was let go.
+    ended: str | None = None
+
+    def tell(self, text: bytes) -> None:
+        if self.ended is not None:
+            return
+        try:
+            self.waiting.put_nowait(text)
+        except asyncio.QueueFull:
+            self.end("too_slow")
+
+    def end(self, why: str) -> None:
+        """Forget what waits: the end must be heard."""
+        self.ended = self.ended or why
+        while not self.waiting.empty():
+            self.waiting.get_nowait()
+        self.waiting.put_nowait(None)
+
+
+class Changes:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._clients: set[Client] = set()
+        self._watched = asyncio.Event()
+        self._hint = asyncio.Event()
+        self._last: int | None = None
+        self._gaps: dict[int, float] = {}
+        self._queues: list[QueueLine] = []
+        self._looked_at = 0.0
+
+    async def join(self, caller: Caller) -> Client:
+        """Watch from now on. Raises a `Problem` when too many do."""
+        if len(self._clients) >= self._service.limits.streams_max:
+            raise Problem(
+                503,
+                "TooManyStreams",
+                f"This server has {self._service.limits.streams_max} live streams already.",
+                next_step="Ask for what you need instead, or try again later.",
+                headers={"Retry-After": "10"},
+            )
+        client = Client(caller)
+        client.tell(_event("queues", _shown(self._queues, caller)))
+        self._clients.add(client)
+        try:
+            await self._begin()
+        except BaseException:
+            self.leave(client)
+            raise
+        self._watched.set()
+        return client
+
+    def leave(self, client: Client) -> None:
+        self._clients.discard(client)
+
+    def close(self) -> None:
+        for client in list(self._clients):
+            client.end("closing")
+
+    async def missed(self, caller: Caller, number: int) -> list[bytes]:
+        """What was told behind this number. Too much of it is not told at all: the watcher had better begin anew."""
+        found = await self._service.read.run(changes.since(number, lines_max=_LINES_MAX))
+        if len(found) >= _LINES_MAX:
+            return [_event("reset", {"reason": f"more than {_LINES_MAX} lines were missed"})]
+        return [_told(change, change.id) for change in found if _may_see(caller, change)]
+
+    async def run(self) -> None:
+        """For as long as the server lives."""
+        notifier = Notifier(self._service.read, on_work=lambda *_: self._hint.set(), on_cancel=lambda _: self._hint.set())
+        listening = asyncio.create_task(notifier.run())
+        try:
+            while True:
+                await self._watched.wait()
+                await self._look()
+                await asyncio.sleep(_TICK_SECONDS_MIN)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TICK_SECONDS - _TICK_SECONDS_MIN):
+                        await self._hint.wait()
+                self._hint.clear()
+        finally:
+            listening.cancel()
+
+    async def _look(self) -> None:
+        try:
+            await self.tick()
+        except FaultlineError as error:
+            events.emit("live_changes_late", level=logging.WARNING, error=str(error)[:500])
+        except Exception as error:  # noqa: BLE001 - whatever it was, those who watch must see what comes next
+            events.emit("live_changes_failed", level=logging.ERROR, error=f"{type(error).__name__}: {error}"[:500])
+
+    async def tick(self) -> None:
+        """Look once and tell everyone."""
+        if not self._clients:
+            self._watched.clear()
+            self._last = None  # who comes later begins then
+            self._gaps.clear()
+            return
+        now = self._service.host.monotonic()
+        await self._begin()
+        found = await self._service.read.run(changes.since(self._last or 0, also=list(self._gaps), lines_max=_LINES_MAX))
+        for change in found:
+            self._note(change, now)
+            text = _told(change, self._settled())
+            for client in self._clients:
+                if _may_see(client.caller, change):
+                    client.tell(text)
+        self._gaps = {number: until for number, until in self._gaps.items() if until > now}
+        if now - self._looked_at >= _TICK_SECONDS:
+            self._looked_at = now
+            await self._look_at_queues()
+
+    async def _begin(self) -> None:
+        """Know where the journal ends, before anybody asks for what came before that."""
+        if self._last is None:
+            end = await self._service.read.run(changes.end())
+            self._last = end if self._last is None else self._last
+
+    async def _look_at_queues(self) -> None:
+        with contextlib.suppress(FaultlineError):
+            await self._service.operate.run(sample())
+        lines = await self._service.read.run(overview.queues())
+        if lines == self._queues:
+            return
+        self._queues = lines
+        texts: dict[frozenset[str] | None, bytes] = {}
+        for client in self._clients:
+            bound = client.caller.queues
+            if bound not in texts:
+                texts[bound] = _event("queues", _shown(lines, client.caller))
+            client.tell(texts[bound])
+
+    def _note(self, change: Change, now: float) -> None:
+        self._gaps.pop(change.id, None)
+        if self._last is not None and change.id > self._last:
+            first = max(self._last + 1, change.id - _GAPS_MAX)
+            self._gaps |= dict.fromkeys(range(first, change.id), now + _GAP_SECONDS)
+            for number in list(self._gaps)[:-_GAPS_MAX]:
+                del self._gaps[number]
+            self._last = change.id
+
+    def _settled(self) -> int:
+        """Everything up to this number has been told."""
+        return min(self._gaps) - 1 if self._gaps else self._last or 0
+
+
+def _may_see(caller: Caller, change: Change) -> bool:
+    return caller.queues is None or (change.queue is not None and change.queue in caller.queues)
+
+
+def _told(change: Change, settled: int) -> bytes:
+    return _event("journal", change._asdict(), settled)
+
+
+def _shown(lines: list[QueueLine], caller: Caller) -> list[dict[str, Any]]:
+    return [asdict(line) for line in lines if caller.may_touch(line.name)]
+
+
+def _event(kind: str, what: Any, number: int | None = None) -> bytes:
+    head = f"event: {kind}\n" if number is None else f"event: {kind}\nid: {number}\n"
+    return head.encode() + b"data: " + _json.dump_json(what) + b"\n\n"

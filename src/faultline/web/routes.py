@@ -1,0 +1,98 @@
+"""How JSON comes in: checked for what no shape can say, before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from faultline.web.problems import Problem
+from faultline.web.shapes import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+JSON_DEPTH_MAX = 64
+#: Digits and a sign: what 64 bits can say has no more.
+_INTEGER_LENGTH_MAX = 20
+
+
+def _described(what: str) -> dict[str, Any]:
+    shape = {"$ref": "#/components/schemas/Refusal"}
+    return {"model": Refusal, "description": what, "content": {"application/problem+json": {"schema": shape}}}
+
+
+#: What any route may answer beside what it is for.
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: _described("No JSON, or a cursor that is none."),
+    401: _described("No API key, or none that is good."),
+    403: _described("The key lacks the scope, or is bound to other queues."),
+    404: _described("There is no such job, or none that this key may see."),
+    405: _described("Not this method."),
+    409: _described("The key was used for another submission, or the job's state does not allow this."),
+    413: _described("The body is too large."),
+    422: _described("The request is not as described."),
+    429: _described("Too many requests; Retry-After says when."),
+    500: _described("A fault of the server."),
+    503: _described("The database is away, or the outcome is unknown."),
+    504: _described("The database took too long."),
+}
+
+
+class CheckedRequest(Request):
+    async def json(self) -> Any:
+        body = await self.body()
+        try:
+            found = json.loads(body, parse_int=_integer, parse_constant=_refuse_constant)
+        except RecursionError:
+            raise _too_deep() from None
+        except UnicodeDecodeError as error:
+            raise Problem(400, "NoJson", "The body is no UTF-8 text.", next_step="Send JSON in UTF-8.") from error
+        _check_depth(found)
+        return found
+
+
+class CheckedRoute(APIRoute):
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def checked(request: Request) -> Response:
+            return await answer(CheckedRequest(request.scope, request.receive))
+
+        return checked
+
+
+def _integer(text: str) -> int:
+    if len(text) > _INTEGER_LENGTH_MAX or not -(2**63) <= (number := int(text)) < 2**64:
+        raise Problem(
+            400, "NumberTooLarge", "A number has more than 64 bits.", next_step="Pass it as text, or as a smaller one."
+        )
+    return number
+
+
+def _refuse_constant(text: str) -> float:
+    raise Problem(400, "NoJson", f"{text} is no JSON.", next_step="Send null, or leave it out.")
+
+
+def _check_depth(found: Any) -> None:
+    """Level by level, without recursion of our own."""
+    level = [found]
+    for _ in range(JSON_DEPTH_MAX + 1):
+        level = [
+            item
+            for value in level
+            if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> Problem:
+    return Problem(
+        400, "JsonTooDeep", f"The JSON is nested deeper than {JSON_DEPTH_MAX} levels.", next_step="Send a flatter value."
+    )

@@ -1,0 +1,51 @@
+"""Run the application. It listens to others only where keys protect it, and lets its live streams go when it stops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from faultline.core.errors import ConfigError
+from faultline.store import apikeys
+from faultline.store.database import Database
+from faultline.web.access import is_loopback
+from faultline.web.app import create_app
+
+if TYPE_CHECKING:
+    from faultline.web.service import Limits
+
+_GRACE_SECONDS = 10
+
+
+class Server(uvicorn.Server):
+    async def shutdown(self, sockets: Any = None) -> None:
+        # They would go on for ever, and a stop waits for what is under way.
+        self.config.app.state.service.changes.close()  # type: ignore[union-attr]
+        await super().shutdown(sockets)
+
+
+def server(dsn: str, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits | None = None) -> Server:
+    """A server that is ready to run. Raises when the database is not, or when everybody could come in."""
+    database = Database(dsn)
+    try:
+        has_keys = database.run(apikeys.exist())
+    finally:
+        database.close()
+    if not has_keys and not is_loopback(host):
+        raise ConfigError(
+            f"there are no API keys, so everybody who reaches {host} could do everything. Make one with `faultline api-keys "
+            "create NAME --scope read`, or listen on 127.0.0.1"
+        )
+    app = create_app(dsn, limits=limits, loopback_only=is_loopback(host))
+    return Server(
+        uvicorn.Config(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+    )

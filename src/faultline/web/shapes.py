@@ -1,0 +1,318 @@
+"""The shapes of requests and answers, as /openapi.json shows them. What is not described is refused."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+
+from faultline.core.epochs import EpochEnd
+from faultline.core.model import JobState
+
+BATCH_JOBS_MAX = 1000
+PAGE_JOBS_MAX = 200
+RETRY_JOBS_MAX = 10_000
+#: PostgreSQL cannot hold this one character.
+_NO_NUL = r"^[^\x00]*$"
+
+QueueName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_NO_NUL)]
+TaskName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_NO_NUL)]
+Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
+Cursor = Annotated[str, StringConstraints(min_length=1, max_length=400)]
+
+
+class Asked(BaseModel):
+    """What comes in: exactly as described, or refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewJob(Asked):
+    """A job to be done."""
+
+    task: TaskName
+    args: dict[str, Any] = Field({}, description="The arguments of the task, by name.")
+    queue: QueueName = "default"
+    priority: int = Field(0, ge=-1000, le=1000, description="Lower runs first.")
+    delay_seconds: float | None = Field(None, ge=0, le=315_360_000, allow_inf_nan=False)
+    run_at: AwareDatetime | None = Field(None, strict=False, description="Not before this time. Not together with a delay.")
+    max_attempts: int = Field(5, ge=1, le=1000)
+    lease_seconds: float = Field(30, ge=0.1, le=86_400, allow_inf_nan=False)
+    keep_args: bool = Field(True, description="Whether the arguments are kept once the job has succeeded.")
+
+
+class NewJobs(Asked):
+    jobs: list[NewJob] = Field(min_length=1, max_length=BATCH_JOBS_MAX)
+
+
+class Placed(BaseModel):
+    id: UUID
+
+
+class PlacedJobs(BaseModel):
+    jobs: list[Placed]
+
+
+class JobFilter(Asked):
+    """Which jobs are listed, and where the page begins."""
+
+    # From a URL everything comes as text.
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    state: JobState | None = None
+    queue: QueueName | None = None
+    task: TaskName | None = None
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+    key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_NO_NUL)] | None = Field(
+        None, description="An idempotency key: of a submission by this API key, or of one outside of HTTP."
+    )
+    limit: int = Field(50, ge=1, le=PAGE_JOBS_MAX)
+    cursor: Cursor | None = Field(None, description="`next_cursor` of the page before, asked for with the same filters.")
+
+
+class JobSummary(BaseModel):
+    id: UUID
+    state: JobState
+    queue: str
+    task: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    fencing_token: int
+    created_at: datetime
+    next_run_at: datetime | None
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    owner: str | None
+    lease_expires_at: datetime | None
+    idempotency_key: str | None
+    last_error: str | None
+
+
+class JobPage(BaseModel):
+    jobs: list[JobSummary]
+    next_cursor: str | None = Field(description="Where the next page begins; null at the end.")
+    stopped_early: bool = Field(description="Enough jobs were looked at for one request; more may fit further on.")
+
+
+class RefusedWrite(BaseModel):
+    at: datetime
+    verb: str
+    reason: str
+    current_token: int | None
+
+
+class Epoch(BaseModel):
+    """One owner's time with the job."""
+
+    token: int
+    owner: str | None
+    claimed_at: datetime | None
+    ended_at: datetime | None
+    end: EpochEnd
+    because: str | None
+    attempt: int | None
+    renewals: int | None
+    lease_expires_at: datetime | None
+    refusals: list[RefusedWrite]
+
+
+class Entry(BaseModel):
+    """A line of the journal."""
+
+    at: datetime
+    event: str
+    fencing_token: int | None
+    owner: str | None
+    detail: Any
+
+
+class Step(BaseModel):
+    name: str
+    fencing_token: int
+    recorded_at: datetime
+    result: Any
+
+
+class LedgerEntry(BaseModel):
+    """That the job has been done, once and for all: under which token, by whom, when."""
+
+    fencing_token: int
+    owner: str
+    claimed_at: datetime
+    finished_at: datetime
+
+
+class Job(JobSummary):
+    """Everything about one job."""
+
+    renewals: int | None
+    reaps: int | None
+    progress: Any
+    args: Any
+    result: Any
+    epochs: list[Epoch]
+    journal: list[Entry]
+    steps: list[Step]
+    ledger: LedgerEntry | None
+
+
+class CancelJob(Asked):
+    reason: Text | None = None
+
+
+class Changed(BaseModel):
+    id: UUID
+    state: JobState
+
+
+class RetryFailed(Asked):
+    """Which failed jobs are retried together."""
+
+    queue: QueueName | None = None
+    task: TaskName | None = None
+    error_prefix: Text | None = None
+    preview: bool = Field(False, description="Only count them.")
+    max_jobs: int = Field(RETRY_JOBS_MAX, ge=1, le=RETRY_JOBS_MAX)
+    cursor: Cursor | None = Field(None, description="`next_cursor` of the answer before.")
+
+
+class RetriedJobs(BaseModel):
+    preview: bool
+    jobs: int = Field(description="How many were retried, or would be.")
+    at_least: bool = Field(description="There may be more: only the newest were looked at.")
+    next_cursor: str | None = Field(description="Where to go on; null when there is no more.")
+
+
+class FailureFilter(Asked):
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    queue: QueueName | None = None
+    task: TaskName | None = None
+
+
+class FailureGroup(BaseModel):
+    """Failed jobs of one task with the same first line of their errors."""
+
+    task: str
+    error: str
+    jobs: int
+    queues: list[str]
+    first_at: datetime
+    last_at: datetime
+    example: UUID
+
+
+class Failures(BaseModel):
+    groups: list[FailureGroup]
+    at_least: bool = Field(description="Only the newest failed jobs were looked at; there may be more.")
+
+
+class QueueState(BaseModel):
+    """One queue. Counts are as old as `sampled_at`; rates and times are of the last five minutes."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    name: str
+    due: int
+    delayed: int
+    running: int
+    failed: int
+    oldest_due_at: datetime | None
+    oldest_due_seconds: float | None
+    sampled_at: datetime | None
+    paused_at: datetime | None
+    paused_because: str | None
+    started_per_second: float
+    succeeded_per_second: float
+    failed_per_second: float
+    retried_per_second: float
+    wait_seconds_p50: float | None
+    wait_seconds_p95: float | None
+    run_seconds_p50: float | None
+    run_seconds_p95: float | None
+    growth_per_second: float | None
+    drain_seconds: float | None
+
+
+class Queues(BaseModel):
+    queues: list[QueueState]
+
+
+class PauseQueue(Asked):
+    reason: Text | None = None
+
+
+class Paused(BaseModel):
+    queue: str
+    paused_at: datetime
+
+
+class Resumed(BaseModel):
+    queue: str
+    was_paused: bool
+
+
+class WorkerState(BaseModel):
+    """One worker process, as it told of itself in its last beat."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    alive: bool
+    queues: list[str]
+    sleeping: list[str]
+    started_at: datetime
+    beat_at: datetime
+    age_seconds: float
+    leases: int
+    clock_ahead_seconds: float | None
+
+
+class Workers(BaseModel):
+    workers: list[WorkerState]
+
+
+class Invariant(BaseModel):
+    name: str
+    holds: bool
+    rows: list[list[str]] = Field(description="Some of the rows that break it.")
+
+
+class Verdict(BaseModel):
+    """What must always be true of the database, and whether it is."""
+
+    holds: bool
+    checked_at: datetime
+    took_seconds: float
+    invariants: list[Invariant]
+
+
+class Refusal(BaseModel):
+    """RFC 9457, with a code for programs and what to do next."""
+
+    type: Literal["about:blank"]
+    title: str
+    status: int
+    code: str
+    detail: str
+    next_step: str | None = None
+    sqlstate: str | None = None
+    errors: list[dict[str, str]] | None = None
+    job_ids: list[UUID] | None = None
+
+
+class Health(BaseModel):
+    status: Literal["up"]
+
+
+class Readiness(BaseModel):
+    ready: bool
+    reasons: list[str]
+    workers_alive: int | None
