@@ -161,3 +161,64 @@ def test_a_login_without_the_right_is_told_which_role_has_it(queue: Driver, dsn:
 
     assert (asked.returncode, asked.stdout) == (1, "")
     assert asked.stderr.startswith("faultline: permission denied for function cancel; connect as a login")
+
+
+def test_jobs_are_listed_by_what_is_asked_for(queue: Driver, dsn: str) -> None:
+    failed, waiting = queue.enqueue("charge", queue="pay", idempotency_key="order:42"), queue.enqueue("mail")
+    queue.fail(queue.claim_one(queue="pay"), then="fail", error="no cover")
+
+    def ids(*words: str) -> list[str]:
+        lines = faultline("jobs", "--json", *words, FAULTLINE_DSN=dsn).stdout.splitlines()
+        return [json.loads(line)["id"] for line in lines]
+
+    assert ids() == [str(waiting), str(failed)]
+    assert ids("--state", "failed") == ids("--queue", "pay") == ids("--task", "charge") == [str(failed)]
+    assert ids("--key", "order:42") == [str(failed)]
+    assert ids("--older", "1h") == []
+    assert ids("--younger", "1h", "--queue", "default") == [str(waiting)]
+    shown = faultline("jobs", FAULTLINE_DSN=dsn).stdout.splitlines()
+    assert shown[2].split()[:4] == [str(failed), "failed", "pay", "charge"]
+    assert shown[2].rstrip().endswith("no cover")
+
+
+@pytest.mark.parametrize("words", [(), ("--state", "queued", "--queue", "default"), ("--state", "failed")])
+def test_pages_of_jobs_follow_each_other(queue: Driver, dsn: str, words: tuple[str, ...]) -> None:
+    made = {str(queue.enqueue()) for _ in range(5)}
+    if "failed" in words:
+        for lease in queue.claim():
+            queue.fail(lease, then="fail")
+
+    seen: list[str] = []
+    after: tuple[str, ...] = ()
+    while True:
+        page = faultline("jobs", "--json", "--limit", "2", *words, *after, FAULTLINE_DSN=dsn)
+        seen += [json.loads(line)["id"] for line in page.stdout.splitlines()]
+        if not page.stderr:
+            break
+        after = tuple(page.stderr.removeprefix("more: ").split())
+
+    assert len(seen) == 5
+    assert set(seen) == made
+
+
+def test_a_place_of_another_list_is_refused(dsn: str) -> None:
+    asked = faultline("jobs", "--state", "failed", "--after", NOBODY, FAULTLINE_DSN=dsn)
+
+    assert asked.returncode == 1
+    assert asked.stderr.startswith(f"faultline: --after {NOBODY}: no place in this list")
+
+
+def test_a_reader_that_has_read_enough_ends_it_quietly(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("select faultline.enqueue('a-task-with-quite-a-name') from generate_series(1, 1000)")
+
+    listed = subprocess.Popen(
+        [FAULTLINE, "jobs", "--limit", "1000", "--json", "--dsn", dsn],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    )  # fmt: skip
+    assert listed.stdout is not None
+    assert listed.stderr is not None
+    with listed:
+        assert listed.stdout.readline().startswith('{"id": ')
+        listed.stdout.close()
+
+        assert listed.stderr.read() == ""

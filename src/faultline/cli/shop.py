@@ -49,7 +49,7 @@ async def report(job: Job, pages: int) -> int | Retry | Cancel:
 
 
 async def _bank(order: int) -> str:
-    await asyncio.sleep(_chance.uniform(0.02, 0.2))
+    await asyncio.sleep(_chance.uniform(0.1, 0.8))
     if _chance.random() < 0.08:  # noqa: PLR2004
         raise BankAway("the bank did not answer")
     return f"receipt-{order}"

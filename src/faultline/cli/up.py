@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def up(
     from faultline.store import migrate  # noqa: PLC0415 - late, so that --help is quick
     from faultline.store.database import Database, translated  # noqa: PLC0415
 
+    _refuse_taken(port)
     signal.signal(signal.SIGTERM, _interrupt)
     with resolved(dsn or "embedded:") as found, contextlib.ExitStack() as stack:
         with Database(found).connect() as connection, translated(found):
@@ -99,6 +101,16 @@ class Crew:
             except subprocess.TimeoutExpired:
                 member.kill()
                 member.wait()
+
+
+def _refuse_taken(port: int) -> None:
+    """Somebody else's server there would answer in place of ours."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(f"port {port} is taken ({error.strerror}); name another: faultline up --port 9000") from None
 
 
 def _wait_for(crew: Crew, address: str) -> None:
