@@ -17,7 +17,7 @@ def test_every_seed_keeps_the_promises_and_every_kind_of_fault_took_effect(dsn: 
     assert len(outcomes) == SEEDS
     faults: Counter[str] = sum((Counter(outcome.faults) for outcome in outcomes), Counter())
     assert set(faults) == {"crash", "freeze", "cut off", "slow", "restart", "lost messages"}
-    assert sum(outcome.refused for outcome in outcomes) > SEEDS  # stale writes were tried, and refused
+    assert sum(outcome.refused for outcome in outcomes) > SEEDS / 2  # stale writes were tried, and refused
 
 
 def test_a_seed_is_a_history(dsn: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from faultline.core.host import Host
 from faultline.runtime.heartbeat import Heartbeat, Thread
 from faultline.runtime.hold import Hold
+from faultline.runtime.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +54,7 @@ def time() -> Time:
 
 
 def heartbeat_on(dsn: str, time: Time) -> Heartbeat:
-    return Heartbeat(dsn, "w", ["default"], Host(monotonic=time, pulse=ByHand))
+    return Heartbeat(dsn, "w", ["default"], Host(monotonic=time, pulse=ByHand), Tally(time))
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def heartbeat(dsn: str, time: Time) -> Iterator[Heartbeat]:
 
 def hold_of(queue: Driver, time: Time) -> Hold:
     queue.enqueue(lease_seconds=LEASE_SECONDS)
-    return Hold(queue.claim_one(), time.now)
+    return Hold(queue.claim_one(), time.now, Tally(time).of("default"))
 
 
 def renewals(queue: Driver, hold: Hold) -> Any:
@@ -118,14 +119,15 @@ def test_trust_is_counted_from_before_the_round_trip(dsn: str, queue: Driver) ->
         slow.now += 1.0
         return slow.now
 
-    beating = Heartbeat(dsn, "w", ["default"], Host(monotonic=look, pulse=ByHand))
+    beating = Heartbeat(dsn, "w", ["default"], Host(monotonic=look, pulse=ByHand), Tally(look))
     hold = hold_of(queue, slow)
     beating.keep([hold])
     slow.now += 10
     asked_after = slow.now
     beating.tick()
     assert renewals(queue, hold) == 1
-    assert hold.renewed_at == asked_after + 2  # looked at for the tick, then just before asking; not after the answer
+    # Looked at for the tick, for the database's time after the beat, then just before asking; not after the answer.
+    assert hold.renewed_at == asked_after + 3
     asyncio.run(beating.stop())
 
 
@@ -152,8 +154,8 @@ def test_a_lease_is_let_go_in_time_while_a_beat_hangs(dsn: str, queue: Driver, s
     blocker.connection.execute("lock table faultline.workers in access exclusive mode")  # a beat waits for it, 10 s at most
 
     async def story() -> float:
-        beating = Heartbeat(dsn, "w", ["default"], Host())
-        hold = Hold(lease, monotonic())
+        beating = Heartbeat(dsn, "w", ["default"], Host(), Tally(monotonic))
+        hold = Hold(lease, monotonic(), Tally(monotonic).of("default"))
         beating.keep([hold])
         begun = monotonic()
         beating.start()

@@ -12,6 +12,7 @@ from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.core.model import Bound, Lease
 from faultline.runtime.lane import Company, Lane
+from faultline.runtime.tally import Tally
 from faultline.store.database import AsyncDatabase
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answ
             rests=lambda _, __: None,
             company=Company(),
             chance=random.Random(1),
+            tally=Tally(lambda: 0.0),
         )
         faults.then = lambda: lane.hint(Bound(0, early))
         assert len(await lane._claim(1)) == 1  # noqa: SLF001 - one claim, without the loop around it

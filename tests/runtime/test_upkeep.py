@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faultline.core.model import Submission
+from faultline.runtime.tally import Tally
 from faultline.runtime.upkeep import Retention, Upkeep
 from faultline.store import queue as verbs
 from faultline.store.database import AsyncDatabase
@@ -24,7 +25,10 @@ AGES = Retention(ledger=100, failed=200, journal=300, keys=400)
 def tend(dsn: str, times: int = 1, *, at_once: int = 1, settled_in: Callable[[], bool] = lambda: True) -> None:
     async def main() -> None:
         database = AsyncDatabase(dsn, for_worker=True)
-        many = [Upkeep(database, settled_in=settled_in, retention=AGES, chance=random.Random(n)) for n in range(at_once)]
+        many = [
+            Upkeep(database, settled_in=settled_in, retention=AGES, chance=random.Random(n), tally=Tally(lambda: 0.0))
+            for n in range(at_once)
+        ]
         for _ in range(times):
             await asyncio.gather(*(upkeep.tick() for upkeep in many))
         await database.close()

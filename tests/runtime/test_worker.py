@@ -250,6 +250,7 @@ def test_what_was_claimed_later_but_is_more_urgent_runs_first(app: Faultline, qu
         order.append(name)
 
     from faultline.runtime.hold import Hold  # noqa: PLC0415
+    from faultline.runtime.tally import Tally  # noqa: PLC0415
     from faultline.runtime.worker import Worker  # noqa: PLC0415
 
     async def story() -> None:
@@ -262,7 +263,7 @@ def test_what_was_claimed_later_but_is_more_urgent_runs_first(app: Faultline, qu
             for name, priority in (("later", 0), ("urgent", -5)):
                 queue.enqueue("late", {"name": name}, priority=priority)
                 (lease,) = queue.claim(1)
-                lane.put([Hold(lease, 0.0)])
+                lane.put([Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))])
             going_on.set()
             while len(order) < 3:
                 await asyncio.sleep(0.01)

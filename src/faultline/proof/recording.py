@@ -137,6 +137,8 @@ class Call:
     def _read(self, rows: Rows) -> Iterator[tuple[Operation, Callable[[float], None], str | None]]:
         """Each operation with what to do when it is accepted, or why it was not."""
         operations = self._operations
+        if not operations:
+            return  # a question: its rows are of no shape that is known here
         if self.verb == "enqueue_many":
             # Ids that the client made just now are not told back.
             ids = [row[0] for row in rows] if rows and len(rows[0]) > 1 else [op.job_id for op in operations]

@@ -297,4 +297,6 @@ delete from faultline.open_jobs; delete from faultline.ledger; delete from fault
 delete from faultline.keys; delete from faultline.workers; delete from faultline.settings;
 delete from faultline.api_keys;
 insert into faultline.settings default values;
+delete from faultline.tallies; delete from faultline.samples;
+update faultline.sampling set sampled_at = '-infinity', took_seconds = 0;
 """

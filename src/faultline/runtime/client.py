@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
@@ -66,6 +67,8 @@ class Faultline:
         self._opening = threading.Lock()
         self._server: embedded.Server | None = None
         self.tasks: dict[str, Task[..., Any]] = {}
+        #: How many new jobs this process has put into each queue. What its caller rolled back afterwards is among them.
+        self.enqueued: Counter[str] = Counter()
         os.register_at_fork(after_in_child=_weakly(self._after_fork))
 
     @overload
@@ -123,7 +126,7 @@ class Faultline:
             placed = [p for answer in self.database.run_all(self._statements(jobs, self.database.facts())) for p in answer]
         else:
             placed = []
-        return self._handles(placed, places)
+        return self._handles(jobs, placed, places)
 
     async def aenqueue_many(
         self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
@@ -138,7 +141,7 @@ class Faultline:
             placed = [p for answer in await self.async_database.run_all(statements) for p in answer]
         else:
             placed = []
-        return self._handles(placed, places)
+        return self._handles(jobs, placed, places)
 
     def cancel(self, job_id: UUID, reason: str | None = None) -> JobState:
         """Stop a job for good, queued or running. Raises `IllegalTransition` when it has ended already."""
@@ -264,8 +267,9 @@ class Faultline:
             self._ids = Ids(lambda: offset + monotonic(), self.host.chance)
         return self._ids
 
-    def _handles(self, placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:
+    def _handles(self, jobs: Sequence[Submission], placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:
         """Handles in the order in which the jobs were given."""
+        self.enqueued.update([job.queue or "default" for job, one in zip(jobs, placed, strict=True) if one.created])
         if events.are_detailed():
             for one in placed:
                 events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease, Settled
     from faultline.runtime.hold import Hold
+    from faultline.runtime.tally import Tally
     from faultline.store.database import AsyncDatabase
     from faultline.store.queue import Statement
 
@@ -51,13 +52,16 @@ class Released:
 Ending = Completed | Failed | Released
 _EVENTS: dict[type[Ending], str] = {Completed: "job_completed", Failed: "job_failed", Released: "job_released"}
 
+_VERBS: dict[type[Ending], str] = {Completed: "complete", Failed: "fail", Released: "release"}
+
 
 class Completer:
     """`settled` is called for every ending once it is written or refused: the job is out of this worker's hands."""
 
-    def __init__(self, database: AsyncDatabase, settled: Callable[[Sequence[Hold]], None]) -> None:
+    def __init__(self, database: AsyncDatabase, settled: Callable[[Sequence[Hold]], None], tally: Tally) -> None:
         self._database = database
         self._settled = settled
+        self._tally = tally
         #: Endings whose rows somebody has locked, to be sent again with the next batch.
         self._aside = 0
         #: The last ending that was to be written was refused: somebody else has the job.
@@ -89,6 +93,7 @@ class Completer:
             try:
                 settled = await self._database.run(statement_for(endings))
             except (DatabaseUnavailable, OutcomeUnknown) as error:
+                self._tally.database_failed()
                 events.emit("completion_delayed", jobs=len(endings), error=str(error))
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)
@@ -105,7 +110,12 @@ class Completer:
 
     def _after(self, endings: list[Ending], settled: Settled) -> list[Ending]:
         """Report the refused ones, let go of all that is decided, and give back those whose rows somebody has locked."""
+        unwritten = {*settled.busy, *(refusal.lease for refusal in settled.stale)}
+        written = [ending for ending in endings if ending.hold.lease not in unwritten] if unwritten else endings
+        _count(written)
+        counts = {ending.hold.lease: ending.hold.counts for ending in endings} if settled.stale else {}
         for refusal in settled.stale:
+            counts[refusal.lease].refuse(_VERBS[type(endings[0])], refusal.reason.value)
             events.emit(
                 "stale_write_blocked",
                 job_id=refusal.lease.job_id,
@@ -113,8 +123,9 @@ class Completer:
                 current_token=refusal.current_token,
                 reason=refusal.reason.value,
             )
-        if events.are_detailed():
-            self._tell(endings, settled)
+        for ending in written if events.are_detailed() else ():
+            lease = ending.hold.lease
+            events.emit_detail(_EVENTS[type(ending)], job_id=lease.job_id, token=lease.fencing_token)
         self.refused_last = bool(settled.stale)
         busy: set[Lease] = set(settled.busy)
         self._settled([ending.hold for ending in endings if ending.hold.lease not in busy])
@@ -131,11 +142,6 @@ class Completer:
         for ending in busy:
             self.put(ending)
 
-    def _tell(self, endings: list[Ending], settled: Settled) -> None:
-        unwritten = {*settled.busy, *(refusal.lease for refusal in settled.stale)}
-        for lease in [ending.hold.lease for ending in endings if ending.hold.lease not in unwritten]:
-            events.emit_detail(_EVENTS[type(endings[0])], job_id=lease.job_id, token=lease.fencing_token)
-
     async def _still_to_write(self, endings: list[Ending], error: FaultlineError) -> list[Ending]:
         """After a lost answer: `complete` finds its own work in the ledger, the others must look before they write again."""
         if isinstance(endings[0], Completed) or not isinstance(error, OutcomeUnknown):
@@ -144,7 +150,9 @@ class Completer:
             held = await self._database.run(views.still_held([ending.hold.lease for ending in endings]))
         except (DatabaseUnavailable, OutcomeUnknown):
             return endings
-        self._settled([ending.hold for ending in endings if ending.hold.lease not in held])
+        gone = [ending for ending in endings if ending.hold.lease not in held]
+        _count(gone)
+        self._settled([ending.hold for ending in gone])
         return [ending for ending in endings if ending.hold.lease in held]
 
     async def _split(self, endings: list[Ending], error: Exception) -> None:
@@ -161,6 +169,22 @@ class Completer:
             return
         events.emit("completion_failed", job_id=ending.hold.lease.job_id, error=str(error))
         self._settled([ending.hold])
+
+
+def _count(written: list[Ending]) -> None:
+    for ending in written:
+        counts = ending.hold.counts
+        match ending:
+            case Completed():
+                counts.succeeded += 1
+            case Released():
+                counts.released += 1
+            case Failed(failure=failure) if failure.then == "cancel":
+                pass
+            case Failed(hold, failure) if failure.then == "retry" and hold.lease.attempt < hold.lease.max_attempts:
+                counts.retried += 1
+            case Failed():
+                counts.failed += 1
 
 
 def statement_for(endings: list[Ending]) -> Statement[Settled]:

@@ -54,6 +54,7 @@ class Executor:
         self._database = database
         self._threads = threads
         self._chance = app.host.chance
+        self._monotonic = app.host.monotonic
         self._faults = app.host.faults
         self._result_bytes_max = 1_048_576
 
@@ -63,6 +64,8 @@ class Executor:
         try:
             if hold.lease.mark_start and not await self._mark(hold):
                 return
+            hold.counts.started += 1
+            hold.began_at = self._monotonic()
             task = self._app.tasks.get(hold.lease.task)
             misfit = self._misfit(hold, task)
             if task is None or misfit is not None:

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from faultline.core.host import Host
     from faultline.core.model import Lease
     from faultline.runtime.hold import Hold
+    from faultline.runtime.tally import Tally
 
 BEAT_SECONDS = 1.0
 _WATCH_SECONDS = 0.5
 _BATCH_MAX = 1000
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 2.0
+_TELL_PAUSE_MAX = 60.0
 
 
 class Heartbeat:
@@ -42,11 +44,17 @@ class Heartbeat:
         worker_id: str,
         queues: Iterable[str],
         host: Host,
+        tally: Tally,
     ) -> None:
         self._session = WorkerSession(dsn, lock=worker_id, host=host)
         self._worker_id = worker_id
         self._queues = list(queues)
         self._monotonic = host.monotonic
+        self._seconds = host.seconds
+        self._tally = tally
+        self._tell_at = -1e9
+        self._tell_pause = BEAT_SECONDS
+        self._clock_ahead: float | None = None
         self._changed = threading.Lock()
         self._holds: dict[Lease, Hold] = {}
         self._sleeping: frozenset[str] = frozenset()
@@ -63,6 +71,7 @@ class Heartbeat:
 
     def _leave(self) -> None:
         try:
+            self._tell(self._monotonic(), at_last=True)
             self._session.run(queue.leave(self._worker_id))
         except Exception as error:  # noqa: BLE001 - its row is noticed to be old
             events.emit("worker_leave_failed", worker=self._worker_id, error=str(error))
@@ -96,6 +105,14 @@ class Heartbeat:
             self._lost(hold, reason)
 
     @property
+    def held(self) -> int:
+        return len(self._holds)
+
+    @property
+    def reconnects(self) -> int:
+        return max(0, self._session.reconnects)
+
+    @property
     def connected(self) -> bool:
         return self._session.connected
 
@@ -116,8 +133,10 @@ class Heartbeat:
         try:
             self._beat(now)
             self._renew(now)
+            self._tell(now)
         except Exception as error:  # noqa: BLE001 - a heart that stops for any of them loses every lease from then on
             self._failures += 1
+            self._tally.database_failed()
             if self._failures == 1:
                 events.emit("heartbeat_failed", worker=self._worker_id, error=str(error))
             return min(_PAUSE_MAX, _PAUSE_MIN * 2.0 ** min(self._failures, 10), self._until_distrust())
@@ -146,7 +165,7 @@ class Heartbeat:
             return
         # Connect first: whether somebody can watch over us depends on the connection.
         self._session.connect()
-        self._session.run(
+        database = self._session.run(
             queue.beat(
                 self._worker_id,
                 host=socket.gethostname(),
@@ -155,11 +174,26 @@ class Heartbeat:
                 queues=self._queues,
                 sleeping=sorted(sleeping) if self._session.direct else [],
                 watched=self._session.locked,
+                leases=len(self._holds),
+                clock_ahead_seconds=self._clock_ahead,
             )
         )
+        self._tally.set_clock(database, self._monotonic())
+        self._clock_ahead = self._seconds() - database.timestamp()
         with self._changed:
             if sleeping == self._sleeping:
                 self._beat_at = now
+
+    def _tell(self, now: float, *, at_last: bool = False) -> None:
+        """Tell what was counted. It must not cost the leases anything: what the database refuses is told more rarely."""
+        rows = self._tally.changed() if at_last or now >= self._tell_at else []
+        if not rows:
+            return
+        self._tell_at = now + self._tell_pause
+        self._tell_pause = min(self._tell_pause * 2, _TELL_PAUSE_MAX)
+        self._session.run(queue.tally(self._worker_id, rows))
+        self._tally.settled()
+        self._tell_pause = BEAT_SECONDS
 
     def _renew(self, now: float) -> None:
         with self._changed:
@@ -169,13 +203,16 @@ class Heartbeat:
             asked_at = self._monotonic()
             settled = self._session.run(queue.renew(list(batch)))
             for refusal in settled.stale:
-                self._lost(batch.pop(refusal.lease), refusal.reason)
+                hold = batch.pop(refusal.lease)
+                hold.counts.refuse("renew", refusal.reason)
+                self._lost(hold, refusal.reason)
             for lease in settled.busy:
                 if not batch[lease].in_transaction:
                     # Somebody is deciding about this job right now. Not renewed: asked again soon.
                     batch.pop(lease)
             for hold in batch.values():
                 hold.renewed_at = asked_at
+            self._tally.renewed += len(batch)
             for lease in batch if events.are_detailed() else ():
                 events.emit_detail("lease_renewed", job_id=lease.job_id, token=lease.fencing_token)
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from faultline.core.model import Lease
+    from faultline.runtime.tally import Counts
 
 #: One for all: held for a moment, hundreds of thousands of times.
 _lock = threading.Lock()
@@ -17,11 +18,15 @@ _lock = threading.Lock()
 class Hold:
     """Trust in a lease is counted from *before* the round trip that granted it: a slow answer must not lengthen it."""
 
-    __slots__ = ("attempt", "ending", "in_transaction", "lease", "lost", "renewed_at", "settled")
+    __slots__ = ("attempt", "began_at", "counts", "ending", "in_transaction", "lease", "lost", "renewed_at", "settled")
 
-    def __init__(self, lease: Lease, granted_at: float) -> None:
+    def __init__(self, lease: Lease, granted_at: float, counts: Counts) -> None:
         self.lease = lease
         self.renewed_at = granted_at
+        #: Where it is counted how its queue is doing.
+        self.counts = counts
+        #: When the attempt was begun, by the steady clock. None: it was not.
+        self.began_at: float | None = None
         #: Why it was lost; None while it is not.
         self.lost: str | None = None
         #: The job's own transaction holds the row's lock: nobody can take the job meanwhile.
@@ -48,6 +53,7 @@ class Hold:
             if self.lost is not None or self.settled:
                 return False
             self.lost = reason
+            self.counts.lost += 1
             attempt = self.attempt
         if attempt is not None:
             _cancel(attempt)

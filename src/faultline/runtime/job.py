@@ -56,13 +56,14 @@ class _Facts:
         """True once this attempt can write nothing more. A long computation looks at it now and then, and stops."""
         return self._hold.lost is not None
 
-    def _refuse_if_stale(self, settled: Settled) -> None:
+    def _refuse_if_stale(self, verb: str, settled: Settled) -> None:
         if settled.stale:
             refusal = settled.stale[0]
-            raise self._lost(refusal.reason.value, refusal.current_token)
+            raise self._lost(verb, refusal.reason.value, refusal.current_token)
 
-    def _lost(self, reason: str, current_token: int | None) -> StaleLease:
+    def _lost(self, verb: str, reason: str, current_token: int | None) -> StaleLease:
         self._hold.lose(reason)
+        self._hold.counts.refuse(verb, reason)
         events.emit(
             "stale_write_blocked",
             job_id=self.id,
@@ -140,13 +141,13 @@ class Job(_Facts):
         result = function(*args, **kwargs)
         if inspect.isawaitable(result):
             result = await result
-        self._refuse_if_stale(await self._run(queue.step(self._hold.lease, name, result)))
+        self._refuse_if_stale("step", await self._run(queue.step(self._hold.lease, name, result)))
         # As it will be remembered: a first run and a later one must not differ.
         return jsontext.decode(jsontext.encode(result, f"result of step {name}"))
 
     async def progress(self, progress: Json) -> None:
         """Show how far the job has come."""
-        self._refuse_if_stale(await self._run(queue.progress(self._hold.lease, progress)))
+        self._refuse_if_stale("progress", await self._run(queue.progress(self._hold.lease, progress)))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -162,9 +163,8 @@ class Job(_Facts):
                 yield transaction
                 transaction.refuse_if_broken()
                 if transaction.result is not None:
-                    self._refuse_if_stale(
-                        await arun_on(connection, queue.complete([self._hold.lease], [transaction.result]))
-                    )
+                    completed = queue.complete([self._hold.lease], [transaction.result])
+                    self._refuse_if_stale("complete", await arun_on(connection, completed))
             except BaseException as error:
                 if not connection.closed:
                     await connection.execute("rollback")
@@ -198,7 +198,7 @@ class Job(_Facts):
             await self._database.run(queue.record_refusal(self._hold.lease))
         except FaultlineError as failure:
             events.emit("refusal_not_recorded", job_id=self.id, error=str(failure))
-        return self._lost(error.reason or "lease_lost", error.current_token)
+        return self._lost("fence", error.reason or "lease_lost", error.current_token)
 
 
 class BlockingJob(_Facts):
@@ -220,11 +220,11 @@ class BlockingJob(_Facts):
         if done:
             return result
         result = function(*args, **kwargs)
-        self._refuse_if_stale(self._run(queue.step(self._hold.lease, name, result)))
+        self._refuse_if_stale("step", self._run(queue.step(self._hold.lease, name, result)))
         return jsontext.decode(jsontext.encode(result, f"result of step {name}"))
 
     def progress(self, progress: Json) -> None:
-        self._refuse_if_stale(self._run(queue.progress(self._hold.lease, progress)))
+        self._refuse_if_stale("progress", self._run(queue.progress(self._hold.lease, progress)))
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -239,7 +239,8 @@ class BlockingJob(_Facts):
                 yield transaction
                 transaction.refuse_if_broken()
                 if transaction.result is not None:
-                    self._refuse_if_stale(run_on(connection, queue.complete([self._hold.lease], [transaction.result])))
+                    completed = queue.complete([self._hold.lease], [transaction.result])
+                    self._refuse_if_stale("complete", run_on(connection, completed))
             except BaseException as error:
                 if not connection.closed:
                     connection.execute("rollback")
@@ -267,4 +268,4 @@ class BlockingJob(_Facts):
             self._database.run(queue.record_refusal(self._hold.lease))
         except FaultlineError as failure:
             events.emit("refusal_not_recorded", job_id=self.id, error=str(failure))
-        return self._lost(error.reason or "lease_lost", error.current_token)
+        return self._lost("fence", error.reason or "lease_lost", error.current_token)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from faultline.core.model import Lease
+    from faultline.runtime.tally import Tally
     from faultline.store.database import AsyncDatabase
 
 Asker = TypeVar("Asker")
@@ -37,7 +38,7 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 class Lane:
     """`start(hold)` runs a job; `took(holds)` is told of every lease before anything runs; `rests(lane, bool)` of sleep."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first two say with whom it works together
         self,
         name: str,
         concurrency: int,
@@ -49,8 +50,11 @@ class Lane:
         rests: Callable[[Lane, bool], None],
         company: Company[Lane],
         chance: random.Random,
+        tally: Tally,
     ) -> None:
         self.name = name
+        self._tally = tally
+        self._counts = tally.of(name)
         self.concurrency = concurrency
         self.running = 0
         self.waiting: deque[Hold] = deque()
@@ -84,6 +88,7 @@ class Lane:
             try:
                 leases = await self._claim(wanted)
             except Exception as error:  # noqa: BLE001 - whatever the server said, this queue is served on
+                self._tally.database_failed()
                 events.emit("claim_failed", queue=self.name, error=str(error))
                 await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
                 pause = min(pause * 2, _PAUSE_MAX)
@@ -167,7 +172,9 @@ class Lane:
         for hint in self._hints:
             self._lower(hint)
         if leases:
-            self.put([Hold(lease, asked_at) for lease in leases])
+            counts = self._counts
+            counts.claimed(leases)
+            self.put([Hold(lease, asked_at, counts) for lease in leases])
         return leases
 
     def put(self, holds: list[Hold]) -> None:

@@ -1,4 +1,4 @@
-"""Look after the queue: take back the jobs of the dead, close what is done, forget what is old. Every worker does it.
+"""Look after the queue: take back the jobs of the dead, close what is done, count, forget what is old. Every worker does it.
 
 Any number may run at once: each skips what another has locked. All of it is in small bites, so that nobody waits for it.
 """
@@ -10,16 +10,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
+from faultline.core.model import JobState
 from faultline.store import queue
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from faultline.runtime.tally import Tally
     from faultline.store.database import AsyncDatabase
 
 REAP_SECONDS = 1.0
 PRUNE_SECONDS = 60.0
+#: How often a worker asks for it; the database sees to it that all of them together do not do it too often.
+SAMPLE_SECONDS = 5.0
+_SAMPLE_SHARE = 50.0
 #: Only a restore or somebody's own SQL makes it necessary, and it looks at every open job.
 RECONCILE_SECONDS = 3600.0
 _BITE_ROWS = 1000
@@ -41,9 +46,16 @@ class Upkeep:
     """`settled_in` tells whether this worker itself has been connected long enough to judge others."""
 
     def __init__(
-        self, database: AsyncDatabase, *, settled_in: Callable[[], bool], retention: Retention, chance: random.Random
+        self,
+        database: AsyncDatabase,
+        *,
+        settled_in: Callable[[], bool],
+        retention: Retention,
+        chance: random.Random,
+        tally: Tally,
     ) -> None:
         self._database = database
+        self._tally = tally
         self._settled_in = settled_in
         self._retention = retention
         self._chance = chance
@@ -66,10 +78,27 @@ class Upkeep:
                 self._reconciled_at = now
                 await self.reconcile()
         except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again
+            self._tally.database_failed()
             events.emit("upkeep_failed", error=str(error))
+
+    async def sample(self) -> None:
+        """Count what waits, now and then. Apart from the rest: where there is much to count, nobody waits for it."""
+        while True:
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._database.run(queue.sample())
+            except Exception as error:  # noqa: BLE001 - likewise
+                self._tally.database_failed()
+                events.emit("sample_failed", error=str(error))
+            # One that failed for taking too long is not tried again at once: it wrote down nothing of what it took.
+            took = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(max(SAMPLE_SECONDS, _SAMPLE_SHARE * took) * self._chance.uniform(0.75, 1.25))
 
     async def reap(self) -> None:
         for reaped in await self._database.run(queue.reap(notice_dead=self._settled_in())):
+            self._tally.reaped[reaped.reason] += 1
+            if reaped.state == JobState.QUEUED:
+                self._tally.of(reaped.queue).recovered += 1
             events.emit(
                 "lease_reaped",
                 job_id=reaped.job_id,
@@ -89,3 +118,4 @@ class Upkeep:
                 gone = await self._database.run(queue.prune(what, older_than_seconds=age, max_rows=_BITE_ROWS))
                 if gone < _BITE_ROWS:
                     break
+        await self._database.run(queue.roll_up())

@@ -19,6 +19,7 @@ from faultline.runtime.executor import Executor
 from faultline.runtime.heartbeat import Heartbeat
 from faultline.runtime.lane import Company, Lane
 from faultline.runtime.notifier import Notifier
+from faultline.runtime.tally import Tally
 from faultline.runtime.threads import Threads
 from faultline.runtime.upkeep import Retention, Upkeep
 from faultline.store import queue
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from faultline.runtime.client import Faultline
     from faultline.runtime.completer import Ending
     from faultline.runtime.hold import Hold
+    from faultline.runtime.tally import Report
 
 _SETTLED_IN_SECONDS = 3.0
 #: Longer than any statement of a worker takes: locks are waited for 10 s at most.
@@ -67,15 +69,20 @@ class Worker:
             app.dsn, connections_max=len(queues) + 8, for_worker=True, answer_seconds=_ANSWER_SECONDS, host=host
         )
         self._threads = Threads()
-        self._heartbeat = Heartbeat(app.dsn, self.id, queues, host)
-        self._completer = Completer(self._database, self._settled)
+        self._tally = Tally(host.monotonic, queues)
+        self._heartbeat = Heartbeat(app.dsn, self.id, queues, host, self._tally)
+        self._completer = Completer(self._database, self._settled, self._tally)
         self._executor = Executor(app, self._database, self._threads, mark=self._marked, hand_over=self._handed_over)
         self._marks: Batcher[tuple[Hold, asyncio.Future[bool]]] = Batcher(self._mark)
         self._company: Company[Lane] = Company()
         self._lanes = {name: self._lane(name, concurrency) for name, concurrency in queues.items()}
         self._resting: frozenset[str] = frozenset()
         self._upkeep = Upkeep(
-            self._database, settled_in=self._settled_in, retention=retention or Retention(), chance=host.chance
+            self._database,
+            settled_in=self._settled_in,
+            retention=retention or Retention(),
+            chance=host.chance,
+            tally=self._tally,
         )
         self._notifier = Notifier(self._database, on_work=self._hint, on_cancel=self._cancelled)
 
@@ -83,15 +90,25 @@ class Worker:
         """Claim nothing more, finish within the grace time, give the rest back."""
         self._stop.set()
 
+    def report(self) -> Report:
+        """What this worker has done so far. From any thread."""
+        return self._tally.report(
+            enqueued=self._app.enqueued,
+            reconnects=self._heartbeat.reconnects + self._database.reconnects,
+            leases=self._heartbeat.held,
+        )
+
     async def run(self) -> None:
         async with self:
             await self._stop.wait()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        await self._database.facts()
+        facts = await self._database.facts()
+        self._tally.set_clock(facts.clock, self._monotonic())
         self._heartbeat.start()
-        loops = [*(lane.run() for lane in self._lanes.values()), self._notifier.run(), self._upkeep.run()]
+        upkeep = (self._upkeep.run(), self._upkeep.sample())
+        loops = [*(lane.run() for lane in self._lanes.values()), self._notifier.run(), *upkeep]
         self._services = [asyncio.create_task(loop) for loop in loops]
         events.emit("worker_started", worker=self.id, queues=",".join(self._lanes))
         return self
@@ -117,6 +134,7 @@ class Worker:
             rests=self._rests,
             company=self._company,
             chance=self._app.host.chance,
+            tally=self._tally,
         )
 
     # From claim to ending
@@ -130,8 +148,11 @@ class Worker:
         self._jobs[hold] = lane, self._loop.create_task(self._executor.run(hold))
 
     def _handed_over(self, hold: Hold, ending: Ending | None) -> None:
+        if hold.began_at is not None:
+            hold.counts.ran.append(self._monotonic() - hold.began_at)
         if ending is None:
             self._settled([hold])
+            hold.counts.succeeded += hold.settled
             if hold.settled and events.are_detailed():
                 events.emit_detail("job_completed", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
         else:
@@ -155,8 +176,13 @@ class Worker:
         try:
             settled = await self._database.run(queue.mark_started([hold.lease for hold, _ in asked]))
             refused = {refusal.lease for refusal in settled.stale} | set(settled.busy)
+            why = {refusal.lease: refusal.reason for refusal in settled.stale}
+            for hold, _ in asked if why else ():
+                if hold.lease in why:
+                    hold.counts.refuse("mark_started", why[hold.lease])
         except Exception as error:  # noqa: BLE001 - somebody waits for the answer, whatever happened
             # Not on record, so not to be run: the lease runs out and the attempt is given back.
+            self._tally.database_failed()
             events.emit("mark_failed", error=str(error))
             refused = {hold.lease for hold, _ in asked}
         for hold, answer in asked:

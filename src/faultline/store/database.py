@@ -158,6 +158,8 @@ class AsyncDatabase:
         self._for_worker = for_worker
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
         self._facts: Facts | None = None
+        #: How often connections were given up and opened anew.
+        self.reconnects = 0
 
     async def facts(self) -> Facts:
         if self._facts is None:
@@ -178,6 +180,7 @@ class AsyncDatabase:
                 async with pool.connection() as connection, _atogether(connection, statements):
                     rows = [await self._send(connection, s, answer.params(s)) for s in statements]
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
+            self.reconnects += 1
             await pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
@@ -249,6 +252,7 @@ class WorkerSession:
         self._connection: psycopg.Connection | None = None
         self.direct = False
         self.locked = False
+        self.reconnects = -1
 
     @property
     def connected(self) -> bool:
@@ -260,6 +264,7 @@ class WorkerSession:
             with translated(self._dsn):
                 connection = _connect(self._dsn, self._host)
             self._connection, self.locked = connection, False
+            self.reconnects += 1
             self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
             if self.direct:
                 # A heartbeat that a crash forgets is beaten again; it need not wait for the disk.

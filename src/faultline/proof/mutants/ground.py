@@ -83,12 +83,21 @@ NO_GUARDS: dict[str, str] = {
     "enqueue: runs with the rights of its owner": "enqueue_many, which it calls, does, and who may call one may call both",
     "judge: plans anew, and by its indexes": "whoever calls it plans anew",
     **dict.fromkeys(
-        ("beat: plans anew, and by its indexes", "enqueue: plans anew, and by its indexes"),
+        (
+            "beat: plans anew, and by its indexes",
+            "enqueue: plans anew, and by its indexes",
+            "tally: plans anew, and by its indexes",
+        ),
         "there is but one way to plan it",
     ),
     "leave: plans anew, and by its indexes": "a list of workers is never long",
     **dict.fromkeys(
-        ("reconcile: plans anew, and by its indexes", "recover: plans anew, and by its indexes"), "it looks at every job"
+        (
+            "reconcile: plans anew, and by its indexes",
+            "recover: plans anew, and by its indexes",
+            "sample: plans anew, and by its indexes",
+        ),
+        "it looks at every job",
     ),
 }
 NO_GUARDS_BEFORE_18 = {"recall: plans anew, and by its indexes": "a function in SQL kept no plans then"}

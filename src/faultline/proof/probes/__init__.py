@@ -1,6 +1,19 @@
 """Small stories, one promise each, that must end as promised on a sound protocol. Taking out a guard breaks at least one."""
 
-from faultline.proof.probes import claims, endings, enqueues, ground, leases, locks, plans, reaps, roles, service, tables
+from faultline.proof.probes import (
+    claims,
+    endings,
+    enqueues,
+    ground,
+    leases,
+    locks,
+    measures,
+    plans,
+    reaps,
+    roles,
+    service,
+    tables,
+)
 from faultline.proof.probes.probe import PROBES, Probe
 
 __all__ = [
@@ -12,6 +25,7 @@ __all__ = [
     "ground",
     "leases",
     "locks",
+    "measures",
     "plans",
     "reaps",
     "roles",

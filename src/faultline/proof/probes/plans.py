@@ -47,6 +47,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "reap": (lambda q, _: q.reap(), ()),
     "claim": (lambda q, _: q.claim(3), ()),
     "journal": (lambda q, lease: q.journal(lease.job_id), ("journal",)),
+    "roll_up": (lambda q, _: q.run(verbs.roll_up()), ("tallies",)),
 }
 
 #: Rows for each table, straight into it, past guards and statistics.
@@ -67,6 +68,8 @@ _ROWS_FOR = {
     "steps": "insert into faultline.steps select gen_random_uuid(), 's', 1, now(), null from generate_series(1, %s)",
     "journal": "insert into faultline.journal (at, job_id, event) select now(), gen_random_uuid(), 'retried'"
     " from generate_series(1, %s)",
+    "tallies": "insert into faultline.tallies (queue, minute, worker) select 'default', now() - n * interval '1 minute', ''"
+    " from generate_series(61, %s) n",
     "keys": "insert into faultline.keys select n::text, gen_random_uuid(), '', now() from generate_series(1, %s) n",
 }
 

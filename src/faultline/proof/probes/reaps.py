@@ -241,10 +241,15 @@ def a_worker_is_on_the_list_as_it_last_said(sessions: Sessions) -> None:
     sessions.clock.take()
     q.beat(watched=False)
     sessions.clock.advance(5)
-    q.run(verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=["mail"], watched=True))
+    second = {"queues": ["mail"], "sleeping": ["mail"], "watched": True, "leases": 7, "clock_ahead_seconds": -1.5}
+    answer = q.run(verbs.beat("w", host="h", pid=1, version="0", **second))
+    expect("the answer to a beat", answer, q.value("select faultline.clock()"))
     q.beat("other")
-    found = q.execute("select beat_at = faultline.now(), watched, queues, sleeping from faultline.workers where id = 'w'")
-    expect("on the list", found, [(True, True, ["mail"], ["mail"])])
+    found = q.execute(
+        "select beat_at = faultline.now(), watched, queues, sleeping, leases, clock_ahead_seconds from faultline.workers"
+        " where id = 'w'"
+    )
+    expect("on the list", found, [(True, True, ["mail"], ["mail"], 7, -1.5)])
     q.run(verbs.leave("w"))
     expect("left", q.value("select array_agg(id) from faultline.workers"), ["other"])
 

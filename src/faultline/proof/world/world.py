@@ -30,7 +30,7 @@ EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 WORKERS = 3
 #: After the faults stop, everything must end within a lease, a sweep and its backoffs, over and over for each attempt.
 CALM_SECONDS_MAX = 90.0
-_TABLES = "open_jobs, ledger, journal, steps, keys, workers"
+_TABLES = "open_jobs, ledger, journal, steps, keys, workers, tallies, samples"
 #: Production bodies never read a setting; these do.
 CLOCKS = "".join(
     f"create or replace function faultline.{name}() returns timestamptz language sql {kind}"
@@ -75,6 +75,7 @@ def run(dsn: str, seed: int, *, keep_history: bool = False) -> Outcome:
             control.execute(
                 b"truncate effects, " + b", ".join(b"faultline." + t.strip().encode() for t in _TABLES.split(","))
             )
+            control.execute("update faultline.sampling set sampled_at = '-infinity'")
         loop = VirtualLoop()
         asyncio.set_event_loop(loop)
         world = _World(loop, dsn, seed)

@@ -1,0 +1,115 @@
+"""The guards of what is measured."""
+
+from __future__ import annotations
+
+from faultline.proof.mutants.texts import Cut
+
+_COUNTS = ("started", "succeeded", "failed", "retried", "released", "lost", "refused", "recovered")
+_SUMS = ("wait_seconds_sum", "run_seconds_sum")
+
+_TALLY = [
+    Cut("tally", "wants a worker", "coalesce(tally.worker_id, '') = ''", "tally.worker_id is null"),
+    Cut("tally", "wants a worker that is not null", "coalesce(tally.worker_id, '') = ''", "tally.worker_id = ''"),
+    Cut("tally", "takes no minute that may be rolled up", "r.minute > faultline.clock() - interval '55 minutes'\n    and "),
+    Cut("tally", "takes no minute of the future", "\n    and r.minute < faultline.clock() + interval '5 minutes'"),
+    Cut("tally", "counts by the minute", "date_trunc('minute', r.minute)", "r.minute"),
+    Cut(
+        "tally",
+        "takes nothing back",
+        "excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.lost",
+        "1000 + excluded.released + excluded.lost",
+    ),
+    *(
+        Cut("tally", f"takes the newest {name}", f"{name} = excluded.{name}", f"{name} = t.{name}")
+        for name in (*_COUNTS, *_SUMS, "waits", "runs")
+    ),
+]
+
+_SAMPLE = [
+    Cut("sample", "is done by one", "not pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0))", "false"),
+    Cut(
+        "sample",
+        "lets nobody wait",
+        "pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0))",
+        "(pg_advisory_xact_lock(hashtextextended('faultline sample', 0)) is not null)",
+    ),
+    Cut("sample", "is not done all the time", "greatest(5, 50 * l.took_seconds)", "50 * l.took_seconds"),
+    Cut("sample", "is done rarely where it is dear", "greatest(5, 50 * l.took_seconds)", "5"),
+    Cut("sample", "goes on after the clock was set back", "began >= l.sampled_at\n      and "),
+    Cut("sample", "remembers when", "set sampled_at = began, took_seconds", "set took_seconds"),
+    Cut("sample", "remembers what it took", ", took_seconds = extract(epoch from faultline.clock() - began)"),
+    Cut("sample", "tells due jobs", "count(*) filter (where j.next_run_at <= began)", "count(*)"),
+    Cut("sample", "tells delayed jobs", "count(*) filter (where j.next_run_at > began)", "count(*)"),
+    Cut(
+        "sample",
+        "tells the oldest due job",
+        "min(j.next_run_at) filter (where j.next_run_at <= began)",
+        "min(j.next_run_at)",
+    ),
+    Cut("sample", "counts waiting jobs", "where j.state = 'queued'", "where true"),
+    Cut("sample", "counts leased jobs", "where j.state = 'running' and", "where j.state = 'x' and"),
+    Cut("sample", "counts failed jobs only", " and j.state = 'failed'"),
+    Cut(
+        "sample",
+        "knows queues that were worked on",
+        "where t.queue = f.name and t.minute > began - interval '1 day'",
+        "where false",
+    ),
+    Cut("sample", "forgets them after a day", " and t.minute > began - interval '1 day'"),
+    Cut("sample", "knows queues that have emptied", "where s.due + s.delayed + s.running + s.failed > 0", "where false"),
+    Cut("sample", "forgets them then", "where s.due + s.delayed + s.running + s.failed > 0", "where true"),
+    Cut("sample", "looks at the last one", "order by s.minute desc limit 1", "order by s.minute limit 1"),
+    Cut("sample", "knows queues where jobs wait", "    select w.queue from waiting w\n    union\n"),
+    Cut("sample", "knows queues where jobs run", "    select l.queue from leased l\n    union\n"),
+    Cut("sample", "knows queues where jobs have failed", "    union\n    select e.queue from ended e\n"),
+    Cut("sample", "keeps one of a minute", "date_trunc('minute', began)", "began"),
+    *(
+        Cut("sample", f"keeps the newest {name}", f"{name} = excluded.{name}", f"{name} = samples.{name}")
+        for name in ("sampled_at", "due", "delayed", "running", "failed", "oldest_due_at")
+    ),
+]
+
+_ROLL_UP = [
+    Cut("roll_up", "is done by one", "not pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0))", "false"),
+    Cut("roll_up", "lets nobody wait", "pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0))",
+        "(pg_advisory_xact_lock(hashtextextended('faultline roll_up', 0)) is not null)"),
+    Cut("roll_up", "leaves the last hour alone", "o.worker <> '' and o.minute < at - interval '1 hour'", "o.worker <> ''"),
+    Cut("roll_up", "leaves what is rolled up alone", "o.worker <> '' and o.minute", "o.minute"),
+    Cut(
+        "roll_up",
+        "takes no more than it was asked for",
+        "o.minute < at - interval '1 hour'\n      limit roll_up.max_rows",
+        "o.minute < at - interval '1 hour'",
+    ),
+    Cut("roll_up", "leaves the sum of all time alone", " and o.minute > '-infinity' and", " and"),
+    Cut("roll_up", "keeps the minutes of a day", "at - interval '25 hours' then '-infinity'", "at then '-infinity'"),
+    Cut(
+        "roll_up",
+        "sums over all time in the end",
+        "case when o.minute < at - interval '25 hours' then '-infinity' else o.minute end",
+        "o.minute",
+    ),
+    Cut(
+        "roll_up",
+        "forgets old samples only",
+        "o.queue = f.name and o.minute < at - interval '25 hours'\n    limit",
+        "o.queue = f.name\n    limit",
+    ),
+    *(
+        Cut("roll_up", f"adds {name} to what was summed", f"t.{name} + excluded.{name}", f"excluded.{name}")
+        for name in (*_COUNTS, *_SUMS)
+    ),
+    *(
+        Cut("roll_up", f"sums {name}", f"sum(o.{name})", f"max(o.{name})")
+        for name in (*_COUNTS, *_SUMS)
+    ),
+]  # fmt: skip
+
+_BEAT = [
+    Cut("beat", f"tells the newest {name}", f"{name} = excluded.{name}", f"{name} = w.{name}")
+    for name in ("leases", "clock_ahead_seconds")
+] + [
+    Cut("beat", "answers with the time", "return faultline.clock();", "return 'epoch'::timestamptz;"),
+]
+
+CUTS = [*_TALLY, *_SAMPLE, *_ROLL_UP, *_BEAT]
