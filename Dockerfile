@@ -25,4 +25,4 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
 # Workers finish what runs on SIGTERM; give them the time: `stop_grace_period` in compose.yaml.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["faultline"]
-CMD ["serve", "--host", "0.0.0.0", "--port", "8000"]
+CMD ["serve", "--host", "0.0.0.0", "--port", "8000", "--keys-later"]

@@ -26,9 +26,7 @@ def create(
     name: Annotated[str, typer.Argument(help="Whose it is, for people.")],
     scope: Annotated[list[str], typer.Option(help="read, enqueue, operate or admin; may be repeated.")],
     queue: Annotated[list[str] | None, typer.Option(help="Bind it to a queue; may be repeated. Default: all.")] = None,
-    days: Annotated[
-        float | None, typer.Option(min=0.001, max=36_500, help="How long it is good. Default: for ever.")
-    ] = None,
+    days: Annotated[float | None, typer.Option(min=0.001, max=36_500, help="How long. Default: for ever.")] = None,
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002 - a command's flag
 ) -> None:

@@ -36,13 +36,8 @@ _COLUMNS = (
 
 def end() -> Statement[int]:
     """The number of the last line so far."""
-    return Statement(
-        "journal_end",
-        "select coalesce(max(id), 0) from faultline.journal",
-        (),
-        lambda rows: int(rows[0][0]),
-        repeatable=True,
-    )
+    sql = "select coalesce(max(id), 0) from faultline.journal"
+    return Statement("journal_end", sql, (), lambda rows: int(rows[0][0]), repeatable=True)
 
 
 def since(number: int, *, also: Sequence[int] = (), lines_max: int) -> Statement[list[Change]]:

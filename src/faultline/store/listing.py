@@ -108,7 +108,7 @@ def jobs(wanted: Wanted, *, page_jobs: int, behind: Place | None = None) -> Stat
         sql=f"select {columns}, fits, place from ("
         f" select {inner}, ({fits}) as fits, row_number() over (order by {by}) as place"
         f" from faultline.jobs where {scope} and {place} order by {by} limit {WINDOW}"
-        f") seen where fits or place = {WINDOW} order by place limit %s",
+        f") seen where fits or place = {WINDOW} order by {by} limit %s",
         params=(*fits_params, *scope_params, *place_params, page_jobs + 1),
         read=lambda rows: _page(rows, order, page_jobs),
         repeatable=True,

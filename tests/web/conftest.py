@@ -1,0 +1,119 @@
+"""A real server on a real PostgreSQL, in a thread of the test's own."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import psycopg
+import pytest
+
+from faultline.store import apikeys
+from faultline.store.database import run_on
+from faultline.web.server import Server, server
+from faultline.web.service import Limits
+from tests.driver import Driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+#: A key that was revoked is refused at once: the tests need not wait for it.
+QUICK = Limits(key_seconds=0.0, statement_seconds=5.0, connect_seconds=1.0)
+
+
+@contextlib.contextmanager
+def running(dsn: str, limits: Limits = QUICK) -> Iterator[str]:
+    """The address of a server that runs until the block ends."""
+    ready: Server = server(dsn, port=0, limits=limits)
+    thread = threading.Thread(target=ready.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 20
+        while not ready.started:
+            assert thread.is_alive(), "the server did not start"
+            assert time.monotonic() < deadline, "the server did not start in time"
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{ready.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        ready.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+class Api:
+    """A client with a key."""
+
+    def __init__(self, address: str, key: str | None, key_id: UUID | None = None) -> None:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self.address = address
+        self.key = key
+        self.key_id = key_id
+        self.http = httpx.Client(base_url=address, headers=headers, timeout=30)
+
+    def get(self, path: str, **words: Any) -> httpx.Response:
+        return self.http.get(_full(path), **words)
+
+    def post(self, path: str, **words: Any) -> httpx.Response:
+        return self.http.post(_full(path), **words)
+
+    def submit(self, task: str = "t", **fields: Any) -> str:
+        answer = self.post("/jobs", json={"task": task, **fields})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+
+def _full(path: str) -> str:
+    return path if path.startswith(("/health", "/ready", "/openapi", "//")) else f"/api/v1{path}"
+
+
+@pytest.fixture
+def db(dsn: str) -> Iterator[Driver]:
+    """The owner's own session, with the verbs on it."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield Driver(connection)
+
+
+@pytest.fixture
+def address(dsn: str) -> Iterator[str]:
+    with running(dsn) as found:
+        yield found
+
+
+@pytest.fixture
+def caller(db: Driver, address: str) -> Iterator[Callable[..., Api]]:
+    """Makes clients, each with a key of its own: `caller("read", queues=["a"])`."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*scopes: str, **fields: Any) -> Api:
+            key_id, text = apikeys.new_key(random.SystemRandom())
+            digest = apikeys.digest_of(text) or b""
+            run_on(db.connection, apikeys.add(key_id, digest, name="test", scopes=scopes or ["admin"], **fields))
+            api = Api(address, text, key_id)
+            stack.callback(api.http.close)
+            return api
+
+        yield make
+
+
+@pytest.fixture
+def api(caller: Callable[..., Api]) -> Api:
+    """A client that may do everything."""
+    return caller("admin")
+
+
+def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """A refusal as it must be: problem+json, with this status and code, and no trace of our insides."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    members: dict[str, Any] = answer.json()
+    assert (members["status"], members["code"]) == (status, code), members
+    assert members["title"]
+    assert members["detail"]
+    assert "Traceback" not in answer.text
+    assert "psycopg" not in answer.text
+    return members

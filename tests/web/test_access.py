@@ -1,0 +1,203 @@
+"""Who may do what: keys, scopes, queues, browsers. Each refusal is its own answer, and none tells what it should not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from faultline.core.errors import ConfigError
+from faultline.store import apikeys, roles
+from faultline.store.database import run_on
+from faultline.store.queue import Statement
+from faultline.web.server import server
+from faultline.web.service import Limits, Service
+from faultline.web.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
+from tests.web.conftest import QUICK, Api, refused, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.driver import Driver
+
+NOWHERE = "00000000-0000-0000-0000-000000000001"
+
+
+@pytest.mark.parametrize(
+    "shown", [None, "Bearer", "Bearer x", "Basic abc", f"Bearer fl_{'0' * 12}_{'A' * 43}", "Bearer \u00e9"]
+)
+def test_without_a_good_key_nobody_is_let_in(api: Api, shown: str | None) -> None:
+    headers = {} if shown is None else {"Authorization": shown.encode("latin-1")}
+
+    for path in ("/jobs", f"/jobs/{NOWHERE}", "/queues", "/workers", "/invariants", "/failures", "/events"):
+        answer = httpx.get(f"{api.address}/api/v1{path}", headers=headers)
+        refused(answer, 401, "Unauthorized")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_a_key_is_good_until_it_is_revoked_or_its_time_is_over(caller: Callable[..., Api], db: Driver) -> None:
+    key, expired = caller("read"), caller("read", valid_seconds=0)
+    assert key.get("/jobs").status_code == 200
+
+    assert key.key_id is not None
+    run_on(db.connection, apikeys.revoke(key.key_id))
+
+    refused(key.get("/jobs"), 401, "Unauthorized")
+    refused(expired.get("/jobs"), 401, "Unauthorized")
+
+
+def test_a_key_can_do_what_its_scopes_say_and_nothing_else(caller: Callable[..., Api], api: Api) -> None:
+    job_id = api.submit()
+    doings: dict[str, Callable[[Api], httpx.Response]] = {
+        "read": lambda api: api.get("/jobs"),
+        "enqueue": lambda api: api.post("/jobs", json={"task": "t"}),
+        "operate": lambda api: api.post(f"/jobs/{job_id}/cancel"),
+    }
+
+    for scope in doings:
+        key = caller(scope)
+        for doing, call in doings.items():
+            if doing == scope:
+                assert call(key).is_success
+            else:
+                refused(call(key), 403, "Forbidden")
+
+
+def test_a_job_of_another_queue_is_as_good_as_none(caller: Callable[..., Api], api: Api, db: Driver) -> None:
+    bound = caller("admin", queues=["a"])
+    theirs = api.submit(queue="b")
+    api.submit(queue="b")
+    db.fail(db.claim(queue="b")[1], then="fail")
+
+    for call in (bound.get(f"/jobs/{theirs}"), bound.post(f"/jobs/{theirs}/cancel"), bound.post(f"/jobs/{theirs}/retry")):
+        told = refused(call, 404, "JobNotFound")
+        assert told["detail"].replace(theirs, "") == _none(bound, call).replace(NOWHERE, "")
+    assert bound.post("/jobs/retry", json={}).json()["jobs"] == 0
+    assert bound.post("/jobs/retry", json={"queue": "b", "preview": True}).json()["jobs"] == 0
+    assert bound.get("/failures").json()["groups"] == []
+    refused(bound.post("/jobs", json={"task": "t", "queue": "b"}), 403, "QueueForbidden")
+    refused(bound.post("/jobs/batch", json={"jobs": [{"task": "t", "queue": "a"}, {"task": "t"}]}), 403, "QueueForbidden")
+    refused(bound.post("/queues/b/pause"), 404, "QueueNotFound")
+    refused(bound.get("/invariants"), 403, "Forbidden")
+
+
+def _none(api: Api, like: httpx.Response) -> str:
+    """What is said of a job that does not exist at all."""
+    path = like.request.url.path.split("/")
+    path[4] = NOWHERE
+    answer = api.http.request(like.request.method, "/".join(path))
+    return str(answer.json()["detail"])
+
+
+def test_without_keys_only_this_machine_is_answered_and_under_its_own_name(dsn: str) -> None:
+    with running(dsn) as address:
+        ask = httpx.Client(base_url=address)
+
+        assert ask.post("/api/v1/jobs", json={"task": "t"}).status_code == 201
+        for headers in ({"Host": "evil.example"}, {"Host": "evil.example:80"}, {"X-Forwarded-For": "1.2.3.4"}, {"Host": ""}):
+            refused(ask.get("/api/v1/jobs", headers=headers), 403, "NotLoopback")
+        for headers in (
+            {"Origin": "https://evil.example"},
+            {"Origin": "null"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+        ):
+            refused(ask.post("/api/v1/jobs", json={"task": "t"}, headers=headers), 403, "CrossSite")
+        ask.close()
+
+
+def test_once_there_is_a_key_this_machine_must_show_one_too(dsn: str, db: Driver) -> None:
+    with running(dsn) as address:
+        assert httpx.get(f"{address}/api/v1/jobs").status_code == 200
+
+        run_on(db.connection, apikeys.add(apikeys.UUID(int=1), bytes(32), name="n", scopes=["read"]))
+
+        refused(httpx.get(f"{address}/api/v1/jobs"), 401, "Unauthorized")
+
+
+def test_without_keys_the_server_listens_to_nobody_else(dsn: str, db: Driver) -> None:
+    with pytest.raises(ConfigError, match="there are no API keys"):
+        server(dsn, host="0.0.0.0")  # noqa: S104 - that is the point
+
+    run_on(db.connection, apikeys.add(apikeys.UUID(int=1), bytes(32), name="n", scopes=["read"]))
+
+    assert server(dsn, host="0.0.0.0").config.app.state.service.loopback_only is False  # type: ignore[union-attr]  # noqa: S104
+
+
+def test_the_server_does_each_thing_in_the_role_that_may_do_no_more(dsn: str) -> None:
+    async def taken() -> list[tuple[str, str]]:
+        service = Service(dsn, limits=QUICK)
+        await service.open()
+        who = Statement(
+            "who", "select current_user, current_setting('statement_timeout')", (), lambda rows: (rows[0][0], rows[0][1])
+        )
+        try:
+            return [await database.run(who) for database in (service.read, service.enqueue, service.operate)]
+        finally:
+            await service.close()
+
+    found = asyncio.run(taken())
+
+    assert found == [("faultline_viewer", "5s"), ("faultline_producer", "5s"), ("faultline_operator", "5s")]
+
+
+def test_where_a_role_cannot_be_taken_the_server_goes_on_and_says_so(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", logger="faultline.events"):
+        chosen = asyncio.run(roles.dsn_as(dsn, "no_such_role", statement_seconds=5))
+
+    assert "no_such_role" not in chosen
+    assert "statement_timeout=5000" in chosen
+    assert [record.getMessage() for record in caplog.records] == ["role_not_taken"]
+
+
+def test_a_session_ends_when_it_is_idle_or_old() -> None:
+    now = [0.0]
+    sessions = Sessions(lambda: now[0])
+    idle, used = sessions.open(b"1"), sessions.open(b"2")
+
+    now[0] = IDLE_SECONDS - 1
+    assert sessions.find(used.id) is used
+    now[0] = IDLE_SECONDS + 1
+    assert sessions.find(idle.id) is None
+    assert sessions.find(used.id) is used
+    while now[0] < AGE_SECONDS:
+        now[0] += IDLE_SECONDS / 2
+        sessions.find(used.id)
+
+    assert sessions.find(used.id) is None
+    assert sessions.find(None) is None
+
+
+def test_answers_leave_a_browser_no_freedom(api: Api) -> None:
+    for answer in (api.get("/jobs"), api.get("/health"), api.get("//nowhere"), api.get("/jobs?x=1")):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in answer.headers
+
+
+def test_who_asks_too_often_is_told_when_to_ask_again(dsn: str, db: Driver) -> None:
+    with running(dsn, Limits(requests_per_second=0.5, requests_burst=3, key_seconds=0)) as address, httpx.Client() as ask:
+        answers = [ask.get(f"{address}/api/v1/jobs") for _ in range(4)]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    refused(answers[3], 429, "RateLimited")
+    assert 1 <= int(answers[3].headers["retry-after"]) <= 2
+
+
+def test_a_secret_is_never_told_back(api: Api, capfd: pytest.CaptureFixture[str]) -> None:
+    secret = f"fl_{'0' * 12}_{'S' * 43}"
+
+    answers = [
+        httpx.get(f"{api.address}/api/v1/jobs", headers={"Authorization": f"Bearer {secret}"}),
+        httpx.get(f"{api.address}/api/v1/jobs", params={"key": secret, "x": secret}),
+        api.post("/jobs", json={"task": "t", "password": secret, "args": 5}),
+    ]
+
+    assert all(secret not in answer.text for answer in answers)
+    assert secret not in "".join(capfd.readouterr())

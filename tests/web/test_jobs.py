@@ -1,0 +1,185 @@
+"""Submitting, looking at and operating jobs over HTTP."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from faultline.core.model import JobState
+from faultline.store import queue as verbs
+from tests.web.conftest import Api, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.driver import Driver
+
+
+def test_a_submitted_job_is_as_it_was_asked_for(api: Api, db: Driver) -> None:
+    asked = {"task": "mail", "args": {"to": "ada"}, "queue": "post", "priority": -5, "max_attempts": 2, "lease_seconds": 10}
+
+    answer = api.post("/jobs", json=asked)
+
+    assert answer.status_code == 201
+    job = api.get(f"/jobs/{answer.json()['id']}").json()
+    assert {name: job[name] for name in ("task", "args", "queue", "priority", "max_attempts", "state")} == {
+        "task": "mail", "args": {"to": "ada"}, "queue": "post", "priority": -5, "max_attempts": 2, "state": "queued",
+    }  # fmt: skip
+    assert answer.headers["location"] == f"/api/v1/jobs/{job['id']}"
+    assert db.claim_one(queue="post").args == {"to": "ada"}
+
+
+def test_a_batch_is_submitted_in_order_all_or_none(api: Api, db: Driver) -> None:
+    answer = api.post("/jobs/batch", json={"jobs": [{"task": "a"}, {"task": "b"}, {"task": "c"}]})
+    bad = api.post("/jobs/batch", json={"jobs": [{"task": "a"}, {"task": "b", "args": {"x": "\x00"}}]})
+
+    assert [api.get(f"/jobs/{one['id']}").json()["task"] for one in answer.json()["jobs"]] == ["a", "b", "c"]
+    assert "job 2 of 2" in refused(bad, 422, "JobRejected")["detail"]
+    assert len(db.claim()) == 3
+
+
+def test_one_job_tells_its_whole_story(api: Api, db: Driver) -> None:
+    job_id = api.submit(max_attempts=3)
+    first = db.claim_one(worker="first")
+    db.fail(first, error="ValueError: boom")
+    second = db.claim_one(worker="second")
+    db.complete(first)
+    db.complete(second, result={"ok": True})
+
+    job = api.get(f"/jobs/{job_id}").json()
+
+    assert (job["state"], job["result"], job["fencing_token"]) == ("succeeded", {"ok": True}, 2)
+    assert [(epoch["token"], epoch["end"], len(epoch["refusals"])) for epoch in job["epochs"]] == [
+        (1, "failed", 1),
+        (2, "succeeded", 0),
+    ]
+    assert [entry["event"] for entry in job["journal"]] == ["attempt_failed", "stale_write_blocked"]
+    assert (job["ledger"]["fencing_token"], job["ledger"]["owner"]) == (2, second.owner)
+
+
+@pytest.mark.parametrize("body", [{"task": "t", "args": {"a": 1}}, {"jobs": [{"task": "t"}, {"task": "u"}]}])
+def test_the_same_key_and_body_give_the_same_answer(api: Api, db: Driver, body: dict[str, Any]) -> None:
+    path = "/jobs/batch" if "jobs" in body else "/jobs"
+
+    first, second = (api.post(path, json=body, headers={"Idempotency-Key": "order:42"}) for _ in range(2))
+
+    assert (first.status_code, first.json()) == (second.status_code, second.json()) == (201, first.json())
+    assert "idempotency-replayed" not in first.headers
+    assert second.headers["idempotency-replayed"] == "true"
+    assert len(db.claim()) == len(body.get("jobs", [1]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"task": "u"},
+        {"task": "t", "args": {"a": 1}},
+        {"task": "t", "queue": "other"},
+        {"task": "t", "priority": 1},
+        {"task": "t", "max_attempts": 4},
+    ],
+)
+def test_the_same_key_and_another_body_is_a_conflict(api: Api, db: Driver, other: dict[str, Any]) -> None:
+    api.post("/jobs", json={"task": "t"}, headers={"Idempotency-Key": "k"})
+
+    conflict = api.post("/jobs", json=other, headers={"Idempotency-Key": "k"})
+
+    assert refused(conflict, 409, "KeyConflict")["sqlstate"] == "FL003"
+    assert len(db.claim()) == 1
+
+
+def test_a_longer_batch_under_the_same_key_leaves_nothing_behind(api: Api, db: Driver) -> None:
+    api.post("/jobs/batch", json={"jobs": [{"task": "t"}]}, headers={"Idempotency-Key": "k"})
+
+    conflict = api.post("/jobs/batch", json={"jobs": [{"task": "t"}, {"task": "t"}]}, headers={"Idempotency-Key": "k"})
+
+    refused(conflict, 409, "KeyConflict")
+    assert len(db.claim()) == 1
+
+
+def test_many_at_once_with_one_key_make_one_job(api: Api, db: Driver) -> None:
+    def submit(_: int) -> tuple[int, str]:
+        answer = api.post("/jobs", json={"task": "t"}, headers={"Idempotency-Key": "k"})
+        return answer.status_code, answer.text
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = set(pool.map(submit, range(24)))
+
+    assert len(answers) == 1
+    assert len(db.claim()) == 1
+
+
+def test_two_callers_with_one_key_do_not_meet(caller: Callable[..., Api], db: Driver) -> None:
+    one, other = caller("enqueue", queues=["a"]), caller("enqueue", "read", queues=["b"])
+
+    first = one.post("/jobs", json={"task": "t", "queue": "a"}, headers={"Idempotency-Key": "k"})
+    second = other.post("/jobs", json={"task": "u", "queue": "b"}, headers={"Idempotency-Key": "k"})
+
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert [job["id"] for job in other.get("/jobs?key=k").json()["jobs"]] == [second.json()["id"]]
+
+
+def test_cancel_and_retry_change_the_state_and_say_when_they_cannot(api: Api, db: Driver) -> None:
+    job_id = api.submit()
+
+    cancelled = api.post(f"/jobs/{job_id}/cancel", json={"reason": "not needed"})
+    retried = api.post(f"/jobs/{job_id}/retry")
+    again = api.post(f"/jobs/{job_id}/retry")
+
+    assert (cancelled.json()["state"], retried.json()["state"]) == ("cancelled", "queued")
+    refused(again, 409, "IllegalTransition")
+    refused(api.post("/jobs/00000000-0000-0000-0000-000000000001/cancel"), 404, "JobNotFound")
+    assert db.job(job_id).state is JobState.QUEUED
+
+
+def test_failed_jobs_are_grouped_previewed_and_retried_together(api: Api, db: Driver) -> None:
+    for task, error in [("a", "Timeout: 1\nsecond line")] * 3 + [("a", "Refused")] + [("b", "Timeout: 1")]:
+        api.submit(task)
+        db.fail(db.claim_one(), then="fail", error=error)
+
+    groups = api.get("/failures").json()["groups"]
+    body = {"task": "a", "error_prefix": "Timeout"}
+    preview = api.post("/jobs/retry", json={**body, "preview": True}).json()
+    some = api.post("/jobs/retry", json={**body, "max_jobs": 2}).json()
+    rest = api.post("/jobs/retry", json={**body, "cursor": some["next_cursor"]}).json()
+
+    assert [(group["task"], group["error"], group["jobs"]) for group in groups] == [
+        ("a", "Timeout: 1", 3),
+        ("b", "Timeout: 1", 1),
+        ("a", "Refused", 1),
+    ]
+    assert (preview["jobs"], preview["at_least"]) == (3, False)
+    assert (some["jobs"], rest["jobs"], rest["next_cursor"]) == (2, 1, None)
+    assert len(db.claim()) == 3
+
+
+def test_a_paused_queue_grants_nothing_until_it_is_resumed(api: Api, db: Driver) -> None:
+    api.submit(queue="a/b c")
+
+    api.post("/queues/a%2Fb%20c/pause", json={"reason": "maintenance"})
+
+    (line,) = api.get("/queues").json()["queues"]
+    assert (line["name"], line["paused_because"]) == ("a/b c", "maintenance")
+    assert db.claim(queue="a/b c") == []
+    assert api.post("/queues/a%2Fb%20c/resume").json()["was_paused"] is True
+    assert len(db.claim(queue="a/b c")) == 1
+
+
+def test_workers_are_listed_with_what_they_told(api: Api, db: Driver) -> None:
+    db.run(verbs.beat("w1", host="h", pid=1, version="1", queues=["a"], sleeping=[], watched=False))
+
+    (worker,) = api.get("/workers").json()["workers"]
+    assert (worker["id"], worker["alive"], worker["queues"]) == ("w1", True, ["a"])
+    assert api.get("/ready?workers=1").json()["workers_alive"] == 1
+
+
+def test_the_invariants_are_judged_and_the_judgement_is_kept_for_a_while(api: Api, db: Driver) -> None:
+    first = api.get("/invariants").json()
+    db.connection.execute("set session_replication_role = replica")
+    db.connection.execute("insert into faultline.steps values (gen_random_uuid(), 'orphan', 1, now(), null)")
+    second = api.get("/invariants").json()
+
+    assert first["holds"] is True
+    assert (second["checked_at"], second["holds"]) == (first["checked_at"], True)
