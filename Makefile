@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format migrate lease-race lease-race-log prove bench-quick lock clean
+.PHONY: help demo up test check format migrate lease-race lease-race-log prove bench-quick lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 demo: $(READY)  ## watch a stale write being refused
 	@$(BIN)/faultline demo
+
+up: $(READY)  ## the API, the dashboard, workers and a demo load, until Ctrl-C
+	@$(BIN)/faultline up
 
 test: check  ## check the code and run every test
 	$(BIN)/pytest -n 2 --dist worksteal

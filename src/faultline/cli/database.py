@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from faultline.embedded import Status
+    from faultline.store.database import Database
 
 Dsn = Annotated[str | None, typer.Option("--dsn", help="The database. Default: FAULTLINE_DSN, else DATABASE_URL.")]
 Folder = Annotated[Path | None, typer.Option("--folder", help="Where the private PostgreSQL lies. Default: .faultline")]
@@ -34,34 +36,14 @@ def migrate(dsn: Dsn = None) -> None:
     print(f"{without_password(found)}: {'applied ' + ', '.join(applied) if applied else 'up to date'}")
 
 
-def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
-    """Check the schema and every invariant. Exit code 1 when something is wrong."""
-    from faultline.store import invariants  # noqa: PLC0415
-    from faultline.store.database import Database  # noqa: PLC0415
-
-    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
-        database.facts()
-        broken = {violation.invariant: violation.rows for violation in invariants.violations(database.run)}
-    if as_json:
-        print(json.dumps({"invariants": {name: broken.get(name, []) for name in invariants.names()}}, default=str))
-    else:
-        for name in invariants.names():
-            print(f"{'BROKEN' if name in broken else 'ok    '}  {name.replace('_', ' ')}")
-            for row in broken.get(name, []):
-                print(f"          {', '.join(str(value) for value in row)}")
-    if broken:
-        raise typer.Exit(1)
-
-
 def recover(
     dsn: Dsn = None,
     floor: Annotated[int | None, typer.Option(help="Lift open tokens to this. Default: far above any known.")] = None,
 ) -> None:
     """After a lossy failover or a restored backup: void every lease and lift every open token above a floor."""
     from faultline.store import queue  # noqa: PLC0415
-    from faultline.store.database import Database  # noqa: PLC0415
 
-    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+    with opened(dsn) as database:
         lifted_to, lifted, requeued = database.run(queue.recover(floor))
     print(f"tokens lifted to {lifted_to}: {lifted}; running jobs queued again: {requeued}")
 
@@ -113,6 +95,24 @@ def resolved(dsn: str | None) -> Iterator[str]:
             yield server.dsn
     else:
         yield named
+
+
+@contextlib.contextmanager
+def opened(dsn: str | None) -> Iterator[Database]:
+    """The database to ask, for as long as the command runs."""
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+        yield database
+
+
+def print_json(value: object) -> None:
+    """One JSON text a line, for programs."""
+    print(json.dumps(value, default=_as_text, ensure_ascii=False))
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _folder(folder: Path | None) -> Path:

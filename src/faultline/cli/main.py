@@ -2,40 +2,97 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from faultline.cli import database, keys, proof, serve, work
+from faultline.cli import database, doctor, jobs, keys, proof, queues, serve, top, up, work
 from faultline.core.errors import FaultlineError
+
+#: Longer than any first sentence: it is wrapped, not cut.
+_SENTENCE = 200
+
+
+class Sections(TyperGroup):
+    """The list of commands by what they are about. Plain text: Rich's panels would double the time that help takes."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the framework's signature
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                about = str(getattr(command, "rich_help_panel", "Commands"))
+                sections.setdefault(about, []).append((f"{name:<9}", command.get_short_help_str(_SENTENCE)))
+        for about, rows in sections.items():
+            with formatter.section(about):
+                formatter.write_dl(rows)
+
 
 app = typer.Typer(
     name="faultline",
+    cls=Sections,
     help="Background jobs on PostgreSQL that stay right when things go wrong.",
+    epilog="`faultline COMMAND --help` shows the options and examples of a command.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    rich_markup_mode=None,
 )
-app.command()(work.worker)
-app.command()(serve.serve)
-app.add_typer(keys.keys, name="api-keys")
-app.command()(database.migrate)
-app.command()(database.doctor)
-app.command()(database.recover)
-app.add_typer(database.db, name="db")
-app.command()(proof.demo)
-app.command()(proof.drill)
-app.command()(proof.explore)
-app.command()(proof.simulate)
-app.command()(proof.soak)
-app.command()(proof.prove)
-app.command()(proof.bench)
+JOBS, RUNNING, DATABASE, PROOF = "Jobs", "Running", "Database", "Proof"
+app.command(rich_help_panel=JOBS)(jobs.enqueue)
+app.command(rich_help_panel=JOBS)(jobs.jobs)
+app.command(rich_help_panel=JOBS)(jobs.job)
+app.command(rich_help_panel=JOBS)(jobs.cancel)
+app.command(rich_help_panel=JOBS)(jobs.retry)
+app.command(rich_help_panel=RUNNING)(work.worker)
+app.command(rich_help_panel=RUNNING)(serve.serve)
+app.add_typer(keys.keys, name="api-keys", rich_help_panel=RUNNING)
+app.add_typer(queues.queues, name="queues", rich_help_panel=RUNNING)
+app.command(rich_help_panel=RUNNING)(queues.workers)
+app.command(rich_help_panel=RUNNING)(top.top)
+app.command(rich_help_panel=RUNNING)(up.up)
+app.command(rich_help_panel=DATABASE)(database.migrate)
+app.command(rich_help_panel=DATABASE)(doctor.doctor)
+app.command(rich_help_panel=DATABASE)(database.recover)
+app.add_typer(database.db, name="db", rich_help_panel=DATABASE)
+app.command(rich_help_panel=PROOF)(proof.demo)
+app.command(rich_help_panel=PROOF)(proof.drill)
+app.command(rich_help_panel=PROOF)(proof.explore)
+app.command(rich_help_panel=PROOF)(proof.simulate)
+app.command(rich_help_panel=PROOF)(proof.soak)
+app.command(rich_help_panel=PROOF)(proof.prove)
+app.command(rich_help_panel=PROOF)(proof.bench)
 
 
 def main() -> None:
     try:
         app()
+        sys.stdout.flush()
     except FaultlineError as error:
         sys.exit(f"faultline: {error}")
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        _leave_quietly()
+    except Exception as error:
+        told = _refused_by_the_server(error)
+        if told is None:
+            raise
+        sys.exit(f"faultline: {told}")
+
+
+def _leave_quietly() -> None:
+    """Whoever read us has read enough: `faultline jobs | head`. Python's own flush at the end must not complain either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(141)
+
+
+def _refused_by_the_server(error: Exception) -> str | None:
+    """What PostgreSQL said, where we have no word of our own for it."""
+    if not type(error).__module__.startswith("psycopg"):
+        return None
+    said = str(error).strip().partition("\n")[0]
+    if getattr(error, "sqlstate", None) == "42501":
+        said += "; connect as a login that was granted faultline_operator, or faultline_viewer to look only"
+    return said

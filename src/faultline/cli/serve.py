@@ -13,10 +13,17 @@ from faultline.core.errors import ConfigError
 def serve(
     host: Annotated[str, typer.Option(help="The address to listen on. Others than loopback need API keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    keys_later: Annotated[bool, typer.Option("--keys-later", help="Start without a key; make one later.")] = False,  # noqa: FBT002
     dsn: Dsn = None,
     quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
 ) -> None:
-    """Serve the HTTP API and the dashboard until SIGTERM or Ctrl-C."""
+    """Serve the HTTP API and the dashboard until SIGTERM or Ctrl-C.
+
+    \b
+    Examples:
+      faultline serve
+      faultline api-keys create ada --scope admin && faultline serve --host 0.0.0.0
+    """
     from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
 
     try:
@@ -27,7 +34,7 @@ def serve(
     if not quiet:
         log_events()
     with resolved(dsn) as found:
-        ready = server(found, host=host, port=port)
+        ready = server(found, host=host, port=port, keys_later=keys_later)
         print(f"listening on http://{'[' + host + ']' if ':' in host else host}:{port}", flush=True)
         ready.run()
     if not ready.started:

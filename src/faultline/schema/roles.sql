@@ -55,8 +55,9 @@ begin
     execute format('grant execute on function faultline.now(), faultline.clock() to %I', role_name);
     if role_name in ('faultline_viewer', 'faultline_operator') then
       execute format(
-        'grant select on faultline.open_jobs, faultline.ledger, faultline.journal, faultline.steps, faultline.keys, faultline.workers, faultline.queues,'
-        ' faultline.tallies, faultline.samples to %I',
+        -- The tables behind `jobs` as well: the invariants are asked of the rows themselves.
+        'grant select on faultline.open_jobs, faultline.ledger, faultline.journal, faultline.steps, faultline.keys,'
+        ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples to %I',
         role_name
       );
       -- All but the digests.

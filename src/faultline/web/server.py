@@ -25,14 +25,19 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def server(dsn: str, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits | None = None) -> Server:
-    """A server that is ready to run. Raises when the database is not, or when everybody could come in."""
+def server(
+    dsn: str, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits | None = None, keys_later: bool = False
+) -> Server:
+    """A server that is ready to run. Raises when the database is not, or when there is no key to protect it.
+
+    `keys_later`: there may be no key yet. Until there is one, others get no further than /health and /ready.
+    """
     database = Database(dsn)
     try:
         has_keys = database.run(apikeys.exist())
     finally:
         database.close()
-    if not has_keys and not is_loopback(host):
+    if not has_keys and not keys_later and not is_loopback(host):
         raise ConfigError(
             f"there are no API keys, so everybody who reaches {host} could do everything. Make one with `faultline api-keys "
             "create NAME --scope read`, or listen on 127.0.0.1"

@@ -1,8 +1,8 @@
 """The protocol without one of its guards, for every guard there is. Who takes one out must be seen doing it.
 
 Where the guards are found: `catalogue` looks for those that the database itself lists, `texts` for those that many functions
-have alike; those that stand once in a function are listed by hand, in `leases`, `queues`, `upkeep`, `service`,
-`measures` and `ground`.
+have alike; those that stand once in a function are listed by hand, in `leases`, `queues`, `upkeep`, `service`, `measures`
+and `ground`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
     modern = connection.info.server_version >= _POSTGRESQL_18
     none = ground.NO_GUARDS if modern else ground.NO_GUARDS | ground.NO_GUARDS_BEFORE_18
     found = [cut.mutant(about) for cut, about in texts.common() if cut.name not in none]
-    found += [
-        cut.mutant() for cut in (*leases.CUTS, *queues.CUTS, *upkeep.CUTS, *service.CUTS, *measures.CUTS, *ground.CUTS)
-    ]
+    by_hand = (leases, queues, upkeep, service, measures, ground)
+    found += [cut.mutant() for module in by_hand for cut in module.CUTS]
     found += [cut.mutant() for cut in (queues.SINCE_18 if modern else queues.BEFORE_18)]
     found += [*ground.TABLES, *catalogue.taken_out(connection)]
     return found

@@ -1,0 +1,301 @@
+"""What a doctor makes of what it sees: findings with a level, and what to do about each. No database is asked here.
+
+`wrong` means that a promise is broken or will be by the next crash; `warning`, that it will get slow or is not looked after;
+`note` is worth knowing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from faultline.cli.spans import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from faultline.store import vitals
+    from faultline.store.health import Health
+    from faultline.store.overview import WorkerLine
+
+
+class Level(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    level: Level
+    found: str
+    #: What to do about it; empty if nothing is to be done.
+    todo: str = ""
+    rows: tuple[Any, ...] = ()
+
+
+OK, NOTE, WARNING, WRONG = Level
+#: Settings that `settings` judges.
+SETTINGS = (
+    "autovacuum", "track_counts", "fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names",
+    "wal_level", "archive_mode", "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout",
+    "data_checksums", "max_connections",
+)  # fmt: skip
+_SKEW_SECONDS = 2.0
+_OLD_TRANSACTION_SECONDS = 300.0
+_OLD_XIDS = 1_000_000
+_WRAP_NEAR = 1_200_000_000
+_WAL_RETAINED_BYTES = 1 << 30
+_DEAD_ROWS = 100_000
+_CONNECTIONS_SHARE = 0.8
+_SILENT_SECONDS = 10.0
+_WAITED_SECONDS = 60.0
+_PAUSED_LONG_SECONDS = 86_400.0
+
+
+def server(seen: vitals.Server, *, pooler: bool) -> Iterator[Finding]:
+    yield Finding("connection", OK, f"database {seen.database} as {seen.user}{', through a pooler' if pooler else ''}")
+    if seen.version_number < 150000:  # noqa: PLR2004 - PostgreSQL's way to write 15
+        yield Finding(
+            "server version", WRONG, f"PostgreSQL {seen.version}", "Faultline needs 15 or newer: upgrade the server"
+        )
+    else:
+        yield Finding("server version", OK, f"PostgreSQL {seen.version}")
+    if seen.is_standby:
+        yield Finding("standby", WRONG, "this is a standby, which takes no writes", "connect to the primary")
+    if pooler:
+        yield Finding(
+            "pooler",
+            NOTE,
+            "a pooler stands in between",
+            "fine for producers; give workers a direct connection if you can: behind a pooler they poll, and a dead "
+            "worker's jobs come back only when their leases run out",
+        )
+    if seen.is_superuser:
+        yield Finding(
+            "login", NOTE, f"{seen.user} is a superuser", "give each program a login with one of the roles instead"
+        )
+    if seen.xid_age > _WRAP_NEAR:
+        yield Finding(
+            "transaction ids",
+            WARNING,
+            f"{seen.xid_age:,} since the oldest row was frozen",
+            "vacuum is not keeping up: see what holds it back below, then run VACUUM (FREEZE) on the largest tables",
+        )
+
+
+def clocks(ahead_seconds: float, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
+    """Nothing is decided by these clocks; what they write into logs will not line up."""
+    level = NOTE if abs(ahead_seconds) > _SKEW_SECONDS else OK
+    direction = "ahead of" if ahead_seconds > 0 else "behind"
+    told = f"this machine's clock is {span(abs(ahead_seconds))} {direction} the database's"
+    yield Finding("clock", level, told, "let a time service set it; leases are not affected" if level is NOTE else "")
+    for worker in workers:
+        ahead = worker.clock_ahead_seconds
+        if ahead is not None and abs(ahead) > _SKEW_SECONDS:
+            told = f"worker {worker.id} on {worker.host}: {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
+            yield Finding("clock", NOTE, told, "let a time service set that machine's clock; leases are not affected")
+
+
+def roles(seen: Sequence[vitals.Role], *, superuser: bool) -> Iterator[Finding]:
+    missing = [role.name for role in seen if not role.exists]
+    ungranted = [role.name for role in seen if role.exists and not role.granted]
+    if missing:
+        yield Finding(
+            "roles",
+            NOTE,
+            f"not there: {', '.join(missing)}",
+            "all works for the schema's owner; to hand out less, run `faultline migrate` once as a login with CREATEROLE",
+        )
+    if ungranted:
+        yield Finding("roles", WARNING, f"without their grants: {', '.join(ungranted)}", "run: faultline migrate")
+    if not missing and not ungranted:
+        yield Finding("roles", OK, "all four exist and have their grants")
+    for role in seen:
+        if role.exists and role.logins:
+            yield Finding(role.name, OK, f"logins: {', '.join(role.logins)}")
+    if not superuser:
+        ours = [role.name for role in seen if role.ours]
+        yield Finding(
+            "login", OK, f"this one may act as {', '.join(ours) if ours else 'none of the roles: it is the owner'}"
+        )
+
+
+def settings(seen: Mapping[str, vitals.Setting]) -> Iterator[Finding]:
+    values = {name: setting.value for name, setting in seen.items()}
+    for name, level, todo in _MUST_BE_ON:
+        if name in values:
+            yield Finding(name, OK if values[name] == "on" else level, values[name], "" if values[name] == "on" else todo)
+    commit = values.get("synchronous_commit", "on")
+    yield Finding(
+        "synchronous_commit",
+        NOTE if commit == "off" else OK,
+        commit,
+        "the verbs raise it for themselves; your own writes may be lost in a crash" if commit == "off" else "",
+    )
+    minimal = values.get("wal_level") == "minimal"
+    yield Finding(
+        "wal_level",
+        NOTE if minimal else OK,
+        values.get("wal_level", "?"),
+        "no standby and no archive is possible: set wal_level = replica" if minimal else "",
+    )
+    for name, short_ms, todo in _TIMEOUTS:
+        milliseconds = int(values.get(name, "0"))
+        short = 0 < milliseconds < short_ms
+        yield Finding(
+            name, WARNING if short else OK, span(milliseconds / 1000) if milliseconds else "none", todo if short else ""
+        )
+
+
+#: Name, what it is to be off, and what to do then.
+_MUST_BE_ON = (
+    (
+        "autovacuum",
+        WRONG,
+        "turn it on: every job leaves dead rows, and a queue that is never vacuumed gets slower with each",
+    ),
+    ("track_counts", WRONG, "turn it on: without it autovacuum does not know where to go"),
+    ("fsync", WRONG, "turn it on: a crash of the machine can lose acknowledged jobs and corrupt the database"),
+    ("full_page_writes", WARNING, "turn it on, unless the file system never tears a page: a crash can corrupt the database"),
+    ("data_checksums", NOTE, "enable with pg_checksums while the server is down: silent damage is then noticed"),
+)
+#: Name, how short is too short, and why. Workers set their own; these are the defaults for everyone else's sessions.
+_TIMEOUTS = (
+    ("statement_timeout", 1000, "enqueueing many jobs at once and `faultline migrate` may need longer; set it per login"),
+    ("lock_timeout", 100, "verbs for a single job wait for its row: give them a second or more"),
+    ("idle_in_transaction_session_timeout", 1000, "a program that computes between two statements will be cut off"),
+)
+
+
+def durability(
+    seen: Mapping[str, vitals.Setting], standbys: Sequence[vitals.Standby], *, sees_sessions: bool
+) -> Iterator[Finding]:
+    names = seen["synchronous_standby_names"].value if "synchronous_standby_names" in seen else ""
+    if not standbys:
+        level, todo = (WARNING, "commits wait for it: start the standby, or empty the setting") if names else (NOTE, "")
+        archived = "archive_mode" in seen and seen["archive_mode"].value != "off"
+        told = f"no standby is connected{', though one is named: ' + names if names else ''}"
+        yield Finding(
+            "standbys", level, told, todo or ("" if archived else "and no WAL archive: a lost disk loses the queue")
+        )
+        return
+    if not sees_sessions:
+        yield Finding(
+            "standbys", NOTE, f"{len(standbys)} connected; whether they are synchronous was not seen", _GRANT_MONITOR
+        )
+        return
+    synchronous = [standby.name for standby in standbys if standby.sync_state in ("sync", "quorum")]
+    if synchronous:
+        yield Finding("standbys", OK, f"{len(standbys)} connected, synchronous: {', '.join(synchronous)}")
+    else:
+        yield Finding(
+            "standbys",
+            WARNING,
+            f"{len(standbys)} connected, none of them synchronous",
+            "a promoted one may lack acknowledged jobs: set synchronous_standby_names, or `faultline recover` afterwards",
+        )
+
+
+_GRANT_MONITOR = "to see it: grant pg_monitor to this login"
+
+
+def held_back(seen: Health, slots: Sequence[vitals.Slot]) -> Iterator[Finding]:
+    """Vacuum removes nothing that somebody may still see: claims then walk over ever more dead rows."""
+    holder = seen.oldest_snapshot
+    seconds = holder.seconds if holder else None
+    if holder and ((seconds or 0) > _OLD_TRANSACTION_SECONDS or (seconds is None and holder.age > _OLD_XIDS)):
+        who = ", ".join(filter(None, (holder.user, holder.application, holder.state)))
+        age = span(seconds) if seconds is not None else f"{holder.age:,} transactions"
+        told = f"{holder.kind} {holder.name} ({who}) holds one that is {age} old"
+        yield Finding("snapshots", WARNING, told, _END_HOLDER[holder.kind])
+    elif seen.sees_sessions:
+        yield Finding("snapshots", OK, "nothing old is held: vacuum can work")
+    else:
+        yield Finding("snapshots", NOTE, "what other logins hold was not seen", _GRANT_MONITOR)
+    for slot in slots:
+        if not slot.active and (slot.retained_bytes or 0) > _WAL_RETAINED_BYTES:
+            told = f"{slot.name} is not in use and keeps {slot.retained_bytes or 0:,} bytes of WAL"
+            yield Finding("replication slots", WARNING, told, "drop it, or bring its reader back: the disk fills up")
+
+
+_END_HOLDER = {
+    "session": "claims get slower while it lasts: find who left it open, or end it: select pg_terminate_backend(PID)",
+    "prepared transaction": "commit or roll it back by its name; nobody else will",
+    "slot": "bring its reader back, or drop it with pg_drop_replication_slot",
+}
+
+
+def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
+    for name in never_vacuumed:
+        todo = f"alter table faultline.{name} reset (autovacuum_enabled)"
+        yield Finding("vacuum", WRONG, f"autovacuum is switched off for {name}", todo)
+    bloated = [table for table in seen.tables if table.dead_rows > max(_DEAD_ROWS, table.rows)]
+    for table in bloated:
+        last = f"{span((seen.at - table.vacuumed_at).total_seconds())} ago" if table.vacuumed_at else "never"
+        told = f"{table.name}: {table.dead_rows:,} dead rows beside {table.rows:,} live ones, last vacuum {last}"
+        yield Finding("bloat", WARNING, told, f"see what holds vacuum back above, then: vacuum faultline.{table.name}")
+    if not bloated:
+        yield Finding("bloat", OK, f"{seen.table_bytes / 1e6:,.0f} MB in all, little of it dead")
+
+
+def connections(seen: Health, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
+    told = f"{seen.connections} of {seen.connections_max} in use, {len(workers)} workers"
+    # What a worker takes at most: its lanes and the rest of its pool, the heartbeat's and one to spare.
+    most = sum(len(worker.queues) + 10 for worker in workers)
+    if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:
+        yield Finding("connections", WARNING, told, "raise max_connections, or put a pooler in front of the producers")
+    elif most > seen.connections_max:
+        todo = "raise max_connections, or run fewer workers with more concurrency each"
+        yield Finding("connections", WARNING, f"{told}, which may open up to {most} under load", todo)
+    else:
+        yield Finding("connections", OK, told)
+
+
+def at_work(overdue: vitals.Overdue, workers: Sequence[WorkerLine], waiting: Sequence[vitals.Waiting]) -> Iterator[Finding]:
+    silent = [worker for worker in workers if worker.age_seconds > _SILENT_SECONDS]
+    alive = [worker for worker in workers if worker not in silent]
+    for worker in silent:
+        told = f"{worker.id} on {worker.host} (pid {worker.pid}): no beat for {span(worker.age_seconds)}"
+        yield Finding(
+            "workers", WARNING, told, "it is frozen, cut off or dead; its jobs come back by themselves, look at its log"
+        )
+    if alive:
+        yield Finding("workers", OK, f"{len(alive)} alive, {sum(worker.leases for worker in alive)} leases in their hands")
+    elif not silent:
+        yield Finding("workers", NOTE, "none is running", "start one: faultline worker MODULE:app")
+    versions = sorted({worker.version for worker in alive})
+    if len(versions) > 1:
+        yield Finding("workers", NOTE, f"of several versions: {', '.join(versions)}", "finish the upgrade")
+    served = {queue for worker in alive for queue in worker.queues}
+    for queue in waiting:
+        if queue.queue not in served and not queue.paused:
+            told = f"{queue.queue}: due for {span(queue.oldest_seconds)}, and no worker serves it"
+            yield Finding("waiting", WARNING, told, f"start one: faultline worker MODULE:app --queue {queue.queue}")
+        elif queue.oldest_seconds > _WAITED_SECONDS and not queue.paused:
+            told = f"{queue.queue}: the oldest due job has waited for {span(queue.oldest_seconds)}"
+            yield Finding("waiting", WARNING, told, "more workers, more concurrency, or quicker tasks")
+    if overdue.seconds > _WAITED_SECONDS:
+        told = f"{overdue.leases} ran out up to {span(overdue.seconds)} ago and nobody took them back"
+        yield Finding("leases", WARNING, told, "workers do that: start one, or call faultline.reap()")
+
+
+def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], now: datetime) -> Iterator[Finding]:
+    for name, at, because in paused:
+        seconds = (now - at).total_seconds()
+        told = f"{name} has been paused for {span(seconds)}{': ' + because if because else ''}"
+        yield Finding(
+            "paused",
+            WARNING if seconds > _PAUSED_LONG_SECONDS else NOTE,
+            told,
+            f"when it is time: faultline queues resume {name}",
+        )
+    if failed:
+        todo = "look: faultline jobs --state failed; try again: faultline retry --failed"
+        yield Finding("failed jobs", NOTE, f"{failed:,} have used up their attempts", todo)
+    else:
+        yield Finding("failed jobs", OK, "none")

@@ -1,0 +1,258 @@
+"""`faultline doctor`: look at everything, say what was found and what to do. It changes nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from faultline.cli import checks
+from faultline.cli.checks import Finding, Level
+from faultline.cli.database import AsJson, Dsn, print_json, resolved
+from faultline.core.errors import DatabaseUnavailable, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    import psycopg
+
+    from faultline.store.queue import Statement
+    from faultline.store.vitals import Server
+
+T = TypeVar("T")
+
+
+def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
+    """Check server, schema, roles, settings, housekeeping, invariants and workers, and say what to do.
+
+    Levels: ok, note, warning, wrong. The exit code is 1 only if something is wrong.
+
+    \b
+    Examples:
+      faultline doctor
+      faultline doctor --json | jq '.findings[] | select(.level == "wrong")'
+    """
+    found: list[tuple[str, Finding]] = []
+    with resolved(dsn) as chosen:
+        show = _silently if as_json else _Page().show
+        for section, finding in _examine(chosen):
+            found.append((section, finding))
+            show(section, finding)
+    levels = Counter(finding.level for _, finding in found)
+    if as_json:
+        findings = [{"section": section, **asdict(finding)} for section, finding in found]
+        print_json({"levels": {level: levels[level] for level in Level}, "findings": findings})
+    else:
+        print("\n" + ", ".join(f"{levels[level]} {level}" for level in reversed(Level) if levels[level]))
+    if levels[Level.WRONG]:
+        raise typer.Exit(1)
+
+
+def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
+    """One connection, one question after the other; what cannot be answered does not stop the rest."""
+    from faultline.store import migrate, vitals  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store.database import Database  # noqa: PLC0415
+
+    try:
+        connection = Database(dsn).connect()
+    except DatabaseUnavailable as error:
+        yield "server", Finding("connection", Level.WRONG, str(error), "start the server, or correct the DSN")
+        return
+    with connection:
+        visit = _Visit(connection)
+        server = visit.must(vitals.server())
+        pooler = vitals.behind_pooler(connection)
+        yield from _under("server", checks.server(server, pooler=pooler))
+        yield from _under("settings", visit.about(checks.settings, vitals.settings(checks.SETTINGS)))
+        try:
+            book = visit.look(vitals.schema_book())
+            if isinstance(book, vitals.Unseen):
+                yield "schema", Finding("schema", Level.WRONG, book.why, "grant one of the four roles to this login")
+                return
+            migrate.check(book)
+        except SchemaError as error:
+            yield "schema", Finding("schema", Level.WRONG, *_parted(str(error)))
+            return
+        yield "schema", Finding("schema", Level.OK, f"{migrate.numbered()[-1].number}, as this build has it")
+        yield from _under("schema", visit.about(_definitions, vitals.altered_functions()))
+        yield from _under("schema", visit.about(checks.roles, vitals.roles(), superuser=server.is_superuser))
+        yield from _housekeeping(visit, server)
+        yield from _at_work(visit, server)
+        yield from _invariants(visit)
+
+
+def _housekeeping(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
+    from faultline.store import health, vitals  # noqa: PLC0415
+
+    def durable(standbys: list[vitals.Standby]) -> Iterator[Finding]:
+        settings = visit.must(vitals.settings(checks.SETTINGS))
+        return checks.durability(settings, standbys, sees_sessions=server.sees_sessions)
+
+    seen, slots, never = visit.must(health.health()), visit.must(vitals.slots()), visit.must(vitals.never_vacuumed())
+    yield from _under("housekeeping", visit.about(durable, vitals.standbys()))
+    yield from _under("housekeeping", checks.held_back(seen, slots))
+    yield from _under("housekeeping", checks.bloat(seen, never))
+
+
+def _at_work(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
+    from faultline.store import health, overview, vitals  # noqa: PLC0415
+
+    before = time.time()
+    now = visit.must(vitals.server()).clock
+    ahead = (before + time.time()) / 2 - now.timestamp()
+    workers = yield from visit.list_of("workers", overview.workers())
+    waiting = yield from visit.list_of("waiting", vitals.waiting())
+    yield from _under("work", checks.clocks(ahead, workers or []))
+    yield from _under("work", checks.connections(visit.must(health.health()), workers or []))
+    if workers is not None and waiting is not None:
+        yield from _under("work", visit.about(checks.at_work, vitals.overdue(), workers, waiting))
+    paused = yield from visit.list_of("paused", vitals.paused())
+    yield from _under("work", visit.about(checks.set_aside, vitals.failed(), paused or [], server.clock))
+
+
+def _invariants(visit: _Visit) -> Iterator[tuple[str, Finding]]:
+    """The long part where there is much data: a terminal is told which one is being checked."""
+    from faultline.store import invariants, vitals  # noqa: PLC0415
+
+    names, unseen = invariants.names(), 0
+    for number, name in enumerate(names, start=1):
+        title = name.replace("_", " ")
+        with _progress(f"checking {number} of {len(names)}: {title}"):
+            violation = visit.look(invariants.invariant(name))
+        if isinstance(violation, vitals.Unseen):
+            unseen += 1
+        elif violation is None:
+            yield "invariants", Finding(title, Level.OK, "")
+        else:
+            told = f"broken by {len(violation.rows)} rows or more: {_shown(violation.rows[0])}"
+            todo = "keep a copy of the database, stop whoever wrote past the verbs, and read docs/operations.md"
+            yield "invariants", Finding(title, Level.WRONG, told, todo, tuple(map(tuple, violation.rows)))
+    if unseen:
+        told = f"{unseen} of {len(names)} not checked: this login may not read the tables"
+        yield "invariants", Finding("the others", Level.NOTE, told, "ask as the owner of the schema")
+
+
+def _definitions(altered: list[str]) -> Iterator[Finding]:
+    if altered:
+        told = f"not this build's: {', '.join(altered)}"
+        yield Finding(
+            "functions",
+            Level.WRONG,
+            told,
+            "somebody changed them: delete from faultline.migrations where number = 0, then run: faultline migrate",
+        )
+    else:
+        yield Finding("functions", Level.OK, "as this build has them")
+
+
+class _Visit:
+    """One connection to look through."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+
+    def look(self, statement: Statement[T]) -> Any:
+        from faultline.store import vitals  # noqa: PLC0415
+
+        return vitals.look(self._connection, statement)
+
+    def must(self, statement: Statement[T]) -> T:
+        """What everybody may see."""
+        from faultline.store.database import run_on  # noqa: PLC0415
+
+        return run_on(self._connection, statement)
+
+    def list_of(self, name: str, statement: Statement[list[T]]) -> Generator[tuple[str, Finding], None, list[T] | None]:
+        """The answer, for several checks; None, and a finding, if the login may not have it."""
+        from faultline.store import vitals  # noqa: PLC0415
+
+        seen = vitals.look(self._connection, statement)
+        if isinstance(seen, vitals.Unseen):
+            yield "work", _unseen(name, seen.why)
+            return None
+        return seen
+
+    def about(
+        self, check: Callable[..., Iterator[Finding]], statement: Statement[Any], *more: Any, **words: Any
+    ) -> Iterator[Finding]:
+        """The findings of a check about an answer; or that the login may not have it."""
+        from faultline.store import vitals  # noqa: PLC0415
+
+        seen = self.look(statement)
+        if isinstance(seen, vitals.Unseen):
+            yield _unseen(statement.name.replace("_", " "), seen.why)
+        else:
+            yield from check(seen, *more, **words)
+
+
+def _unseen(name: str, why: str) -> Finding:
+    return Finding(
+        name, Level.NOTE, f"not seen: {why}", "to see it: grant faultline_viewer to this login, or ask as the owner"
+    )
+
+
+def _under(section: str, findings: Iterator[Finding]) -> Iterator[tuple[str, Finding]]:
+    for finding in findings:
+        yield section, finding
+
+
+def _parted(message: str) -> tuple[str, str]:
+    found, _, todo = message.partition("; ")
+    return found, todo
+
+
+def _shown(row: tuple[Any, ...]) -> str:
+    return ", ".join(map(str, row))
+
+
+def _silently(_: str, __: Finding) -> None:
+    """What programs read is printed at the end, as one text."""
+
+
+class _progress:  # noqa: N801 - reads as a word
+    """One line on a terminal's standard error, gone when the work is done."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line if sys.stderr.isatty() else None
+
+    def __enter__(self) -> None:
+        if self._line:
+            print(f"\r{self._line}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._line:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+_NAMES_COLUMNS = {"settings": 36, "invariants": 34}
+
+
+class _Page:
+    """Prints findings as they come, under their sections."""
+
+    def __init__(self) -> None:
+        from faultline.cli import screen  # noqa: PLC0415
+
+        self._console = screen.console()
+        self._section = ""
+
+    def show(self, section: str, finding: Finding) -> None:
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        if section != self._section:
+            self._console.print(Text(section if not self._section else f"\n{section}", style="heading"))
+            self._section = section
+        told = Text(finding.found)
+        if finding.todo:
+            told.append(f"\n→ {finding.todo}", style=finding.level if finding.level is not Level.NOTE else "quiet")
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(width=7, no_wrap=True)
+        grid.add_column(min_width=_NAMES_COLUMNS.get(section, 20), no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(finding.level, style=finding.level), finding.check, told)
+        self._console.print(grid)

@@ -1,0 +1,112 @@
+"""One frame of `faultline top`: a line of sums, the last hour as small pictures, the queues, the workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Group
+from rich.text import Text
+
+from faultline.cli import screen, tables
+from faultline.cli.queues import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from faultline.store.database import Database
+    from faultline.store.overview import Minute, QueueLine, Trouble, WorkerLine
+
+_BARS = "▁▂▃▄▅▆▇█"
+_TREND_MINUTES = 60
+#: Lines that are always there: head, sums, pictures, headings and blanks.
+_FIXED_ROWS = 13
+
+
+class Look(NamedTuple):
+    """What one look at the database found."""
+
+    at: str
+    where: str
+    queues: list[QueueLine]
+    workers: list[WorkerLine]
+    trend: list[Minute]
+    trouble: Trouble
+
+
+def ask(database: Database) -> Look:
+    from faultline.store import overview, vitals  # noqa: PLC0415 - late: the frame itself needs no database driver
+
+    server = database.run(vitals.server())
+    return Look(
+        at=f"{server.clock.astimezone():%H:%M:%S}",
+        where=f"database {server.database}, PostgreSQL {server.version}",
+        queues=counted(database),
+        workers=database.run(overview.workers()),
+        trend=database.run(overview.trend(_TREND_MINUTES)),
+        trouble=database.run(overview.trouble(_TREND_MINUTES)),
+    )
+
+
+def frame(look: Look, *, columns: int, rows: int | None) -> RenderableType:
+    """As much as the screen holds. What waits most and who is silent stand first, so that they are never cut off."""
+    queues = sorted(look.queues, key=lambda line: (-line.due, -line.running, line.name))
+    workers = sorted(look.workers, key=lambda line: (line.alive, line.host, line.pid))
+    left = None if rows is None else max(2, rows - _FIXED_ROWS)
+    queues_shown = len(queues) if left is None else min(len(queues), max(1, left - min(len(workers), left // 2)))
+    workers_shown = len(workers) if left is None else max(1, left - queues_shown)
+    return Group(
+        _head(look, columns),
+        Text(),
+        _sums(look),
+        Text(),
+        _picture("done", [minute.succeeded for minute in look.trend], "succeeded"),
+        _picture("due", [minute.due or 0 for minute in look.trend], "queued"),
+        _picture("refused", [minute.refused for minute in look.trend], "refused"),
+        Text(),
+        tables.queue_table(queues[:queues_shown]) if queues else screen.quiet("No queue has work."),
+        _more(len(queues) - queues_shown),
+        tables.worker_table(workers[:workers_shown]) if workers else screen.quiet("No worker is running."),
+        _more(len(workers) - workers_shown),
+    )
+
+
+def away(why: str) -> RenderableType:
+    return Group(Text("faultline top", style="bold"), Text(), Text(why, style="wrong"), screen.quiet("asking again; q ends"))
+
+
+def _head(look: Look, columns: int) -> Text:
+    head = Text.assemble(("faultline top", "bold"), "  ", (look.where, "quiet"))
+    right = f"{look.at}  q ends"
+    head.truncate(max(20, columns - len(right) - 2), overflow="ellipsis")
+    return head.append(" " * max(2, columns - head.cell_len - len(right))).append(right, style="quiet")
+
+
+def _sums(look: Look) -> Text:
+    alive = sum(worker.alive for worker in look.workers)
+    trouble = look.trouble
+    parts = (
+        (f"{sum(line.due for line in look.queues):,}", "due", "queued"),
+        (f"{sum(line.running for line in look.queues):,}", "running", "running"),
+        (f"{sum(line.succeeded_per_second for line in look.queues):,.1f}/s", "done", "succeeded"),
+        (f"{alive} of {len(look.workers)}", "workers", "ok" if alive == len(look.workers) else "warning"),
+        (f"{trouble.failed:,}", "failed/h", "failed" if trouble.failed else "quiet"),
+        (f"{trouble.recovered:,}", "recovered/h", "note" if trouble.recovered else "quiet"),
+        (f"{trouble.refused:,}", "refused/h", "refused" if trouble.refused else "quiet"),
+    )
+    line = Text()
+    for number, name, style in parts:
+        line.append(number, style=style).append(f" {name}", style="quiet").append("   ")
+    return line
+
+
+def _picture(name: str, numbers: Sequence[int], style: str) -> Text:
+    most = max(numbers, default=0)
+    bars = "".join(_BARS[round(number / most * (len(_BARS) - 1))] if most else _BARS[0] for number in numbers)
+    line = Text(f"{name:8} ", style="quiet").append(bars, style=style if most else "quiet")
+    return line.append(f"  most in a minute: {most:,}", style="quiet")
+
+
+def _more(left_out: int) -> Text:
+    return Text(f"and {left_out} more\n" if left_out > 0 else "", style="quiet")

@@ -1,0 +1,275 @@
+"""Commands about jobs: make one, look at them, stop them, give them another chance."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.cli import values
+from faultline.cli.database import AsJson, Dsn, opened, print_json
+from faultline.core.config import choose_dsn
+from faultline.core.errors import ConfigError, FaultlineError, JobNotFound
+from faultline.core.model import JobState  # noqa: TC001 - Typer looks at it
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from faultline.store.database import Database
+    from faultline.store.failures import Failed
+    from faultline.store.listing import Page
+    from faultline.store.queue import Statement
+
+JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more jobs.")]
+
+
+def enqueue(
+    task: Annotated[str, typer.Argument(help="The task's name, as its worker knows it.")],
+    args: Annotated[str, typer.Argument(help="Its arguments, a JSON object; - reads them from standard input.")] = "{}",
+    queue: Annotated[str | None, typer.Option(help="Default: the queue named default.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Not before: 90s, 5m, 1h30m, 2d.")] = None,
+    priority: Annotated[int | None, typer.Option(min=-1000, max=1000, help="Smaller goes first. Default: 0.")] = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: the same one makes no second job.")] = None,
+    max_attempts: Annotated[int | None, typer.Option(min=1, max=1000, help="Default: 5.")] = None,
+    dsn: Dsn = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a command's flag
+) -> None:
+    """Make a job and print its id.
+
+    The command does not know your tasks: what is unset here has the database's default, not the task's.
+
+    \b
+    Examples:
+      faultline enqueue charge '{"order_id": 42}'
+      faultline enqueue report '{"day": "2026-01-31"}' --queue slow --delay 1h30m
+      faultline enqueue charge '{"order_id": 42}' --key order:42
+    """
+    from faultline.core.model import Submission  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.runtime.client import Faultline  # noqa: PLC0415
+
+    submission = Submission(
+        task=task,
+        args=values.arguments(args),
+        queue=queue,
+        priority=priority,
+        delay_seconds=None if delay is None else values.seconds(delay),
+        max_attempts=max_attempts,
+        idempotency_key=key,
+    )
+    with Faultline(choose_dsn(dsn)) as app:
+        made = app.enqueue_many([submission])[0]
+    if as_json:
+        print_json({"id": made.id, "created": made.created})
+        return
+    print(made.id)
+    if not made.created:
+        print(f"the key {key} named this job already; nothing new was made", file=sys.stderr)
+
+
+def jobs(  # noqa: PLR0913, PLR0917 - one for each option
+    queue: Annotated[str | None, typer.Option(help="Of this queue.")] = None,
+    task: Annotated[str | None, typer.Option(help="Of this task.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="In this state.")] = None,
+    younger: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued within: 90s, 5m, 1h30m, 2d.")] = None,
+    older: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued longer ago than that.")] = None,
+    key: Annotated[str | None, typer.Option(help="With this idempotency key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs on a page.")] = 20,
+    after: Annotated[str | None, typer.Option(metavar="PLACE", help="Go on behind this place.")] = None,
+    dsn: Dsn = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a command's flag
+) -> None:
+    """List jobs: the newest first; failed ones by when they failed; a queue's waiting ones in the order they will run.
+
+    Where there are more, the command for the next page is printed to standard error.
+
+    \b
+    Examples:
+      faultline jobs
+      faultline jobs --state failed --task charge --younger 1h
+      faultline jobs --queue mail --state queued --limit 100
+      faultline jobs --key order:42 --json
+    """
+    from datetime import timedelta  # noqa: PLC0415 - late, so that --help is quick
+
+    from faultline.store import listing, views  # noqa: PLC0415
+
+    spans = [None if text is None else timedelta(seconds=values.seconds(text)) for text in (younger, older)]
+    with opened(dsn) as database:
+        now = database.run(views.clock())
+        since, until = (None if span is None else now - span for span in spans)
+        keys = None if key is None else [key]
+        wanted = listing.Wanted(state, queue, task, created_after=since, created_before=until, keys=keys)
+        place = None if after is None else values.place(after, listing.order_of(wanted).types)
+        page = database.run(listing.jobs(wanted, page_jobs=limit, behind=place))
+    _print_page(page, now, as_json=as_json)
+
+
+def _print_page(page: Page, now: datetime, *, as_json: bool) -> None:
+    if as_json:
+        for line in page.jobs:
+            print_json(line._asdict())
+    elif page.jobs:
+        from faultline.cli import screen, tables  # noqa: PLC0415
+
+        screen.console().print(tables.job_table(page.jobs, now))
+    else:
+        print("no job fits" + (" so far" if page.stopped_early else ""))
+    if page.behind is not None:
+        why = "10,000 jobs were looked through; go on" if page.stopped_early else "more"
+        sys.stdout.flush()
+        print(f"{why}: --after {values.place_text(page.behind)}", file=sys.stderr)
+
+
+def job(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Which job.")],
+    dsn: Dsn = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Show one job: who held it under which token, how that ended, and which writes were refused.
+
+    \b
+    Examples:
+      faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01
+      faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --json | jq .epochs
+    """
+    from faultline.core.epochs import epochs  # noqa: PLC0415
+    from faultline.store import views  # noqa: PLC0415
+
+    wanted = values.job_id(job_id)
+    with opened(dsn) as database:
+        record = database.run(views.job(wanted))
+        if record is None:
+            raise JobNotFound(f"there is no job {wanted}. It was never enqueued here, or it was pruned")
+        journal = database.run(views.journal(wanted))
+        in_ledger = database.run(views.ledger_rows(wanted))
+        now = database.run(views.clock())
+    lives = epochs(record, journal)
+    if as_json:
+        print_json(
+            {
+                **asdict(record),
+                "ledger_rows": in_ledger,
+                "epochs": [asdict(epoch) for epoch in lives],
+                "journal": [asdict(entry) for entry in journal],
+            }
+        )
+        return
+    from faultline.cli import lanes, screen  # noqa: PLC0415
+
+    console = screen.console()
+    lanes.print_record(console, record, now=now, in_ledger=in_ledger)
+    console.print()
+    if lives:
+        for line in lanes.lanes(lives, now=now, columns=console.width):
+            console.print(line, soft_wrap=True)
+    else:
+        console.print("Nobody has held it yet.", style="quiet")
+    lanes.print_values(console, record)
+
+
+def cancel(
+    job_ids: JobIds,
+    because: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the job.")] = None,
+    dsn: Dsn = None,
+) -> None:
+    """Stop jobs for good. Whoever runs one can write nothing more from that moment on.
+
+    \b
+    Examples:
+      faultline cancel 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --because "the order was withdrawn"
+      faultline jobs --queue mail --state queued --json | jq -r .id | xargs faultline cancel
+    """
+    from faultline.store import queue as verbs  # noqa: PLC0415
+
+    _for_each(job_ids, dsn, lambda found: verbs.cancel(found, because))
+
+
+def retry(
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID...]", help="Jobs that failed or were cancelled.")
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Every failed job that fits the options.")] = False,  # noqa: FBT002
+    queue: Annotated[str | None, typer.Option(help="With --failed: of this queue.")] = None,
+    task: Annotated[str | None, typer.Option(help="With --failed: of this task.")] = None,
+    error: Annotated[str | None, typer.Option(metavar="TEXT", help="With --failed: whose error begins so.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,  # noqa: FBT002
+    dsn: Dsn = None,
+) -> None:
+    """Give jobs that ended badly another chance, with all their attempts.
+
+    With --failed, what would be retried is shown first, and nothing is done without a yes.
+
+    \b
+    Examples:
+      faultline retry 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01
+      faultline retry --failed --task charge --error TimeoutError
+      faultline retry --failed --queue mail --yes
+    """
+    from faultline.store import queue as verbs  # noqa: PLC0415
+    from faultline.store.failures import Failed  # noqa: PLC0415
+
+    if failed == bool(job_ids) or (job_ids and (queue or task or error)):
+        raise ConfigError("name jobs by their ids, or all failed ones with --failed [--queue ..] [--task ..] [--error ..]")
+    if job_ids:
+        _for_each(job_ids, dsn, verbs.retry)
+        return
+    which = Failed(queue=queue, task=task, error_prefix=error)
+    with opened(dsn) as database:
+        if _previewed(database, which) and (yes or _agreed()):
+            print(f"queued again: {_retried(database, which):,}")
+
+
+def _previewed(database: Database, which: Failed) -> bool:
+    """Show the failed jobs in groups. Whether there are any."""
+    from faultline.cli import screen, tables  # noqa: PLC0415
+    from faultline.store import failures, views  # noqa: PLC0415
+
+    groups, more = database.run(failures.groups(which))
+    if not groups:
+        print("no failed job fits")
+        return False
+    screen.console().print(tables.failure_table(groups, database.run(views.clock())))
+    if more:
+        print(f"among the newest {failures.WINDOW:,} failed jobs; there may be more, and all that fit are retried")
+    return True
+
+
+def _agreed() -> bool:
+    if not sys.stdin.isatty():
+        print("nothing was retried: add --yes to retry them", file=sys.stderr)
+        return False
+    return typer.confirm("Retry them?")
+
+
+def _retried(database: Database, which: Failed) -> int:
+    """In batches, from the newest to the oldest: what fails again meanwhile is not tried a second time."""
+    from faultline.store import failures  # noqa: PLC0415
+
+    jobs, left = 0, True
+    while left:
+        done = database.run(failures.retry(which))
+        jobs += done.jobs
+        left = done.behind is not None
+        if done.behind is not None:
+            which = which.behind(done.behind)
+    return jobs
+
+
+def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:
+    """One job that cannot be changed does not keep the others from it; the exit code tells that there was one."""
+    wanted = [values.job_id(text) for text in job_ids]
+    refused = 0
+    with opened(dsn) as database:
+        database.facts()
+        for found in wanted:
+            try:
+                print(f"{found} {database.run(verb(found))}")
+            except FaultlineError as error:
+                print(f"faultline: {error}", file=sys.stderr)
+                refused += 1
+    if refused:
+        raise typer.Exit(1)

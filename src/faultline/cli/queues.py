@@ -1,0 +1,123 @@
+"""Commands about queues and workers: how they are doing, and holding a queue back."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.cli.database import AsJson, Dsn, opened, print_json
+
+if TYPE_CHECKING:
+    from faultline.store.database import Database
+    from faultline.store.overview import QueueLine
+
+queues = typer.Typer(rich_markup_mode=None)
+_QueueName = Annotated[str, typer.Argument(metavar="NAME", help="Which queue.")]
+
+
+@queues.callback(invoke_without_command=True)
+def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
+    """Show how the queues are doing, or hold one back.
+
+    \b
+    Examples:
+      faultline queues
+      faultline queues --json | jq -r 'select(.due > 1000) | .name'
+      faultline queues pause mail --because "the mail server is down"
+      faultline queues resume mail
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    with opened(dsn) as database:
+        lines = counted(database)
+    if as_json:
+        for line in lines:
+            print_json({**asdict(line), "drain_seconds": line.drain_seconds})
+        return
+    from faultline.cli import screen, tables  # noqa: PLC0415 - late, so that --help is quick
+
+    console = screen.console()
+    if lines:
+        console.print(tables.queue_table(lines))
+    else:
+        console.print("No queue has work, and none has had any within a day.", style="quiet")
+
+
+@queues.command()
+def pause(
+    name: _QueueName,
+    because: Annotated[str | None, typer.Option(metavar="TEXT", help="Shown wherever the queue is.")] = None,
+    dsn: Dsn = None,
+) -> None:
+    """Grant no more jobs of a queue. What runs goes on, what is enqueued waits.
+
+    \b
+    Example:
+      faultline queues pause mail --because "the mail server is down"
+    """
+    from faultline.store import queue as verbs  # noqa: PLC0415
+
+    with opened(dsn) as database:
+        since = database.run(verbs.pause(name, because))
+    print(f"{name} is paused since {since.astimezone():%Y-%m-%d %H:%M:%S}; what runs goes on, what is enqueued waits")
+
+
+@queues.command()
+def resume(name: _QueueName, dsn: Dsn = None) -> None:
+    """Grant jobs of a queue again.
+
+    \b
+    Example:
+      faultline queues resume mail
+    """
+    from faultline.store import queue as verbs  # noqa: PLC0415
+
+    with opened(dsn) as database:
+        was_paused = database.run(verbs.resume(name))
+    print(f"{name} goes on" if was_paused else f"{name} was not paused")
+
+
+def workers(
+    dsn: Dsn = None,
+    here: Annotated[bool, typer.Option("--here", help="Of this machine; exit code 1 if none is alive.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Show the workers: where they run, what they serve, when they last told that they are alive.
+
+    \b
+    Examples:
+      faultline workers
+      faultline workers --here
+    """
+    from faultline.store import overview  # noqa: PLC0415
+
+    with opened(dsn) as database:
+        lines = database.run(overview.workers())
+    if here:
+        lines = [line for line in lines if line.host == socket.gethostname()]
+    if as_json:
+        for line in lines:
+            print_json({**asdict(line), "alive": line.alive})
+    else:
+        from faultline.cli import screen, tables  # noqa: PLC0415
+
+        console = screen.console()
+        if lines:
+            console.print(tables.worker_table(lines))
+        else:
+            console.print("No worker is running.", style="quiet")
+    if here and not any(line.alive for line in lines):
+        raise typer.Exit(1)
+
+
+def counted(database: Database) -> list[QueueLine]:
+    """The queues, counted afresh if that is due and this login may."""
+    from faultline.store import overview, vitals  # noqa: PLC0415
+    from faultline.store import queue as verbs  # noqa: PLC0415
+
+    with database.connection() as connection:
+        vitals.look(connection, verbs.sample())
+    return database.run(overview.queues())

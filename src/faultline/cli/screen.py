@@ -1,0 +1,95 @@
+"""How things look in a terminal: one palette, one kind of table, one way to tell a time. Imported when a command prints.
+
+Colours are for terminals alone; a pipe gets the same words in whole lines, cut nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.highlighter import NullHighlighter
+from rich.table import Table
+from rich.text import Text
+from rich.theme import Theme
+
+from faultline.cli.spans import span
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+#: Wide enough for any line: in a pipe, what is cut off is lost.
+_PIPE_COLUMNS = 2000
+_ID_COLUMNS = 36
+
+THEME = Theme(
+    {
+        "queued": "cyan",
+        "running": "blue",
+        "succeeded": "green",
+        "failed": "red",
+        "cancelled": "yellow",
+        "refused": "bold red",
+        "quiet": "bright_black",
+        "heading": "bright_black",
+        "ok": "green",
+        "note": "cyan",
+        "warning": "yellow",
+        "wrong": "bold red",
+    }
+)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal, or the pipe that stands for it."""
+    made = Console(theme=THEME, highlighter=NullHighlighter(), stderr=stderr, soft_wrap=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _PIPE_COLUMNS
+    return made
+
+
+def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) -> Table:
+    """A table without lines. Columns in `right` hold numbers; an id is never cut short."""
+    made = Table(box=None, header_style="heading", pad_edge=False, padding=(0, 2, 0, 0))
+    for name in columns:
+        wraps = last_wraps and name == columns[-1]
+        made.add_column(
+            name,
+            justify="right" if name in right else "left",
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+            min_width=_ID_COLUMNS if name == "id" else None,
+        )
+    return made
+
+
+def state(name: str) -> Text:
+    return Text(name, style=name)
+
+
+def quiet(text: str) -> Text:
+    return Text(text, style="quiet")
+
+
+def one_line(text: str | None, most: int = 120) -> str:
+    """The first line of a text, for a cell of a table."""
+    line = (text or "").strip().partition("\n")[0]
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def since(at: datetime | None, now: datetime) -> str:
+    """How long ago, or in how long."""
+    if at is None:
+        return ""
+    seconds = (now - at).total_seconds()
+    return f"in {span(-seconds)}" if seconds < 0 else f"{span(seconds)} ago"
+
+
+def length(of: timedelta) -> str:
+    return span(of.total_seconds())
+
+
+def clock(at: datetime | None) -> str:
+    """A moment in this machine's time zone, to the millisecond."""
+    return "" if at is None else at.astimezone().isoformat(sep=" ", timespec="milliseconds")[:23]

@@ -1,0 +1,110 @@
+"""Queues, workers and jobs as tables for the terminal. Imported when one is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from faultline.cli import screen
+from faultline.cli.spans import span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from faultline.store.failures import Group
+    from faultline.store.listing import JobLine
+    from faultline.store.overview import QueueLine, WorkerLine
+
+
+def queue_table(lines: Sequence[QueueLine]) -> Table:
+    numbers = ("due", "later", "running", "failed", "done/s", "oldest", "wait p95", "run p95")
+    made = screen.table("queue", *numbers, "", right=numbers, last_wraps=True)
+    for line in lines:
+        made.add_row(
+            Text(line.name, style="bold"),
+            f"{line.due:,}",
+            f"{line.delayed:,}" if line.delayed else screen.quiet("0"),
+            Text(f"{line.running:,}", style="running" if line.running else "quiet"),
+            Text(f"{line.failed:,}", style="failed" if line.failed else "quiet"),
+            f"{line.succeeded_per_second:,.1f}",
+            _span(line.oldest_due_seconds if line.due else None),
+            _span(line.wait_seconds_p95),
+            _span(line.run_seconds_p95),
+            _remark(line),
+        )
+    return made
+
+
+def worker_table(lines: Sequence[WorkerLine]) -> Table:
+    made = screen.table(
+        "worker", "host", "pid", "leases", "beat", "clock", "queues", right=("pid", "leases", "beat", "clock")
+    )
+    for line in lines:
+        made.add_row(
+            line.id,
+            line.host,
+            str(line.pid),
+            f"{line.leases:,}",
+            Text(span(line.age_seconds) + " ago", style="ok" if line.alive else "warning"),
+            "" if line.clock_ahead_seconds is None else screen.quiet(f"{line.clock_ahead_seconds:+.2f} s"),
+            ", ".join(line.queues),
+        )
+    return made
+
+
+def job_table(lines: Sequence[JobLine], now: datetime) -> Table:
+    made = screen.table("id", "state", "queue", "task", "attempt", "enqueued", "")
+    for line in lines:
+        made.add_row(
+            str(line.id),
+            screen.state(line.state),
+            line.queue,
+            Text(line.task, style="bold"),
+            f"{line.attempt} of {line.max_attempts}",
+            screen.since(line.created_at, now),
+            _stands(line, now),
+        )
+    return made
+
+
+def _stands(line: JobLine, now: datetime) -> Text:
+    """What matters most of a job in its state."""
+    if line.state == "running":
+        return screen.quiet(f"{line.owner}, for {screen.length(now - line.claimed_at)}" if line.claimed_at else "")
+    if line.state == "queued" and line.next_run_at is not None and line.next_run_at > now:
+        return screen.quiet(f"runs {screen.since(line.next_run_at, now)}")
+    if line.last_error:
+        return Text(screen.one_line(line.last_error), style=line.state if line.state == "failed" else "quiet")
+    if line.finished_at and line.claimed_at:
+        return screen.quiet(f"took {screen.length(line.finished_at - line.claimed_at)}")
+    return Text()
+
+
+def failure_table(groups: Sequence[Group], now: datetime) -> Table:
+    made = screen.table("jobs", "task", "queues", "last", "error", right=("jobs",), last_wraps=True)
+    for group in groups:
+        made.add_row(
+            f"{group.jobs:,}",
+            Text(group.task, style="bold"),
+            ", ".join(group.queues),
+            screen.since(group.last_at, now),
+            Text(screen.one_line(group.error), style="failed"),
+        )
+    return made
+
+
+def _remark(line: QueueLine) -> RenderableType:
+    if line.paused_at is not None:
+        return Text(f"paused{': ' + line.paused_because if line.paused_because else ''}", style="warning")
+    if line.drain_seconds:
+        return _span(line.drain_seconds, "empty in ")
+    return ""
+
+
+def _span(seconds: float | None, before: str = "") -> RenderableType:
+    return screen.quiet("-") if seconds is None else before + span(seconds)

@@ -1,0 +1,104 @@
+"""`faultline top`: the queues and workers, live. However it ends, the terminal is left as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.cli.database import Dsn, opened
+from faultline.core.errors import ConfigError, DatabaseUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from rich.console import RenderableType
+
+    from faultline.store.database import Database
+
+
+def top(
+    dsn: Dsn = None,
+    every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one look and end, for pipes.")] = False,  # noqa: FBT002
+) -> None:
+    """Watch queues, workers, rates and refused writes. q or Ctrl-C ends.
+
+    \b
+    Examples:
+      faultline top
+      faultline top --once
+    """
+    from faultline.cli import screen  # noqa: PLC0415 - late, so that --help is quick
+
+    console = screen.console()
+    with opened(dsn) as database:
+        database.facts()
+        if once:
+            console.print(_look(database, console.width, console.height if console.is_terminal else None))
+            return
+        if not (sys.stdin.isatty() and console.is_terminal):
+            raise ConfigError("this is no terminal; print one look with: faultline top --once")
+        from rich.live import Live  # noqa: PLC0415
+
+        with _ended_by_signals(), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(_look(database, console.width, console.height), refresh=True)
+                if _asked_to_end(every):
+                    return
+
+
+def _look(database: Database, columns: int, rows: int | None) -> RenderableType:
+    """One frame. A database that is away for a moment is said to be, and asked again."""
+    from faultline.cli import frame  # noqa: PLC0415
+
+    try:
+        return frame.frame(frame.ask(database), columns=columns, rows=rows)
+    except DatabaseUnavailable as error:
+        return frame.away(str(error))
+
+
+def _asked_to_end(seconds: float) -> bool:
+    """Wait until the next look is due. Other keys ask for it at once."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if select.select([sys.stdin], [], [], left)[0]:
+            key = sys.stdin.read(1)
+            return key in ("q", "Q", "")
+    return False
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[None]:
+    """Read single keys without showing them."""
+    import termios  # noqa: PLC0415 - not there on Windows
+    import tty  # noqa: PLC0415
+
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Being told to end is no reason to leave the other screen up; being stopped by Ctrl-Z would, so that is not heard."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

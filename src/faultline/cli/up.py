@@ -1,0 +1,161 @@
+"""`faultline up`: everything at once on one machine, to look at. All of it ends with the command, however that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.cli.database import Dsn, resolved
+from faultline.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_START_SECONDS, _STOP_SECONDS = 30.0, 20.0
+_FROZEN_SECONDS, _CALM_SECONDS = 8.0, 20.0
+SHOP = "faultline.cli.shop"
+
+
+def up(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where the API and the dashboard are.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2,
+    load: Annotated[bool, typer.Option(help="Take orders in a small shop, so that there is something to see.")] = True,  # noqa: FBT002
+    trouble: Annotated[bool, typer.Option("--trouble", help="Freeze a worker now and then past its leases.")] = False,  # noqa: FBT002
+    dsn: Dsn = None,
+) -> None:
+    """Start PostgreSQL, the API, the dashboard, workers and a demo load, until Ctrl-C.
+
+    The database is a private one in the folder .faultline, unless --dsn names another.
+
+    \b
+    Examples:
+      faultline up
+      faultline up --trouble
+      faultline up --port 9000 --workers 4 --no-load
+    """
+    from faultline.store import migrate  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store.database import Database, translated  # noqa: PLC0415
+
+    _refuse_taken(port)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with resolved(dsn or "embedded:") as found, contextlib.ExitStack() as stack:
+        with Database(found).connect() as connection, translated(found):
+            migrate.migrate(connection)
+        crew = Crew(found)
+        stack.callback(crew.stop)
+        crew.start("serve", "faultline", "serve", "--quiet", "--port", str(port))
+        hands = [crew.start(f"worker {n + 1}", "faultline", "worker", f"{SHOP}:app", "--quiet") for n in range(workers)]
+        if load:
+            crew.start("load", SHOP)
+        _wait_for(crew, f"http://127.0.0.1:{port}/health")
+        print(f"Faultline is up: http://127.0.0.1:{port}  (the API is described at /docs). Ctrl-C ends it.", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            for frozen in _turns(hands) if trouble else _for_ever():
+                crew.check()
+                _freeze(frozen, crew) if frozen else time.sleep(0.5)
+        print("stopping", flush=True)
+
+
+class Crew:
+    """Processes on a leash: each ends when we close it, or when we are gone."""
+
+    def __init__(self, dsn: str) -> None:
+        self._environment = {**os.environ, "FAULTLINE_DSN": dsn}
+        self._members: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        # A session of its own: a Ctrl-C in the terminal is for us, and the leash for them.
+        member = subprocess.Popen(
+            [sys.executable, "-m", "faultline.cli.leash", *words],
+            stdin=subprocess.PIPE,
+            env=self._environment,
+            start_new_session=True,
+        )
+        self._members[name] = member
+        return member
+
+    def check(self) -> None:
+        for name, member in self._members.items():
+            if member.poll() is not None:
+                raise ConfigError(f"{name} ended with exit code {member.returncode}; what it said stands above")
+
+    def stop(self) -> None:
+        for member in self._members.values():
+            if member.stdin is not None:
+                member.stdin.close()
+            with contextlib.suppress(ProcessLookupError):
+                member.send_signal(signal.SIGCONT)
+        until = time.monotonic() + _STOP_SECONDS
+        for member in self._members.values():
+            try:
+                member.wait(max(0.1, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                member.kill()
+                member.wait()
+
+
+def _refuse_taken(port: int) -> None:
+    """Somebody else's server there would answer in place of ours."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ConfigError(f"port {port} is taken ({error.strerror}); name another: faultline up --port 9000") from None
+
+
+def _wait_for(crew: Crew, address: str) -> None:
+    """Until the server answers. Whatever ends before that is told of."""
+    import urllib.error  # noqa: PLC0415
+    import urllib.request  # noqa: PLC0415
+
+    until = time.monotonic() + _START_SECONDS
+    while time.monotonic() < until:
+        crew.check()
+        try:
+            with urllib.request.urlopen(address, timeout=2):  # noqa: S310 - our own address
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise ConfigError(
+        f"nobody answers at {address} after {_START_SECONDS:g} s; is the port taken? Try: faultline up --port 9000"
+    )
+
+
+def _for_ever() -> Iterator[None]:
+    while True:
+        yield None
+
+
+def _turns(hands: list[subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes] | None]:
+    """Calm for a while, then one worker after the other."""
+    while True:
+        for hand in hands:
+            until = time.monotonic() + _CALM_SECONDS
+            while time.monotonic() < until:
+                yield None
+            yield hand
+
+
+def _freeze(worker: subprocess.Popen[bytes], crew: Crew) -> None:
+    """Longer than its leases: others take its jobs over, and what it writes when it wakes up is refused."""
+    print(f"worker {worker.pid} is frozen for {_FROZEN_SECONDS:g} s", flush=True)
+    worker.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(_FROZEN_SECONDS)
+    finally:
+        worker.send_signal(signal.SIGCONT)
+    crew.check()
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt

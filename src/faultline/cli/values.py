@@ -1,0 +1,63 @@
+"""What people type, as values: ids, spans of time, arguments. What makes no sense is answered with how to write it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from faultline.core.errors import ConfigError, UnreadableJson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def job_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text} is no job id; one looks like 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01, and `faultline jobs` lists them"
+        ) from None
+
+
+def seconds(text: str) -> float:
+    """Read `90`, `90s`, `5m`, `1h30m` or `2d`."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smhdw]?)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ConfigError(f"{text} is no span of time; write seconds, or 90s, 5m, 1h30m, 2d")
+    return sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+
+
+def place(text: str, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Where a page of jobs begins, as `place_text` wrote it. Each kind of list has its own."""
+    parts = tuple(text.split("/"))
+    readers: dict[str, Callable[[str], Any]] = {"uuid": UUID, "timestamptz": datetime.fromisoformat, "smallint": int}
+    try:
+        for part, kind in zip(parts, kinds, strict=True):
+            readers[kind](part)
+    except ValueError:
+        raise ConfigError(f"--after {text}: no place in this list; take the one that its last page has printed") from None
+    return parts
+
+
+def place_text(place: Sequence[object]) -> str:
+    return "/".join(part.isoformat() if isinstance(part, datetime) else str(part) for part in place)
+
+
+def arguments(text: str) -> str:
+    """The JSON text of a job's arguments; `-` reads it from standard input."""
+    from faultline.store import jsontext  # noqa: PLC0415 - late, so that --help is quick
+
+    given = sys.stdin.read() if text == "-" else text
+    try:
+        value = jsontext.decode(given)
+    except UnreadableJson as error:
+        raise ConfigError(f"the arguments are no JSON ({error}); write for example '{{\"order_id\": 42}}'") from None
+    if not isinstance(value, dict):
+        raise ConfigError("the arguments must be a JSON object, by the names of the task's parameters: '{\"order_id\": 42}'")
+    return jsontext.encode(value, "arguments")

@@ -1,0 +1,260 @@
+"""What a doctor looks at beside the database's health: the server, its settings and roles, and what waits for nobody.
+
+Read only, each question one statement, and none needs more than to be connected: what a login may not see is said to be
+unseen instead of being guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import psycopg
+
+from faultline.store import migrate
+from faultline.store.database import is_direct, run_on
+from faultline.store.queue import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+T = TypeVar("T")
+ROLES = ("faultline_producer", "faultline_worker", "faultline_viewer", "faultline_operator")
+
+
+class Unseen(NamedTuple):
+    """The login may not see it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    version: str
+    version_number: int
+    user: str
+    database: str
+    is_superuser: bool
+    #: Whether it sees what other logins are doing.
+    sees_sessions: bool
+    is_standby: bool
+    clock: datetime
+    started_at: datetime
+    xid_age: int
+
+
+class Setting(NamedTuple):
+    """In the unit of its own (`ms`, `8kB`); empty where there is none."""
+
+    value: str
+    unit: str
+
+
+class Role(NamedTuple):
+    name: str
+    exists: bool
+    #: It was granted the schema. False also when it does not exist.
+    granted: bool
+    #: The connected login may take it.
+    ours: bool
+    #: The logins that may take it.
+    logins: list[str]
+
+
+class Standby(NamedTuple):
+    name: str
+    sync_state: str | None
+
+
+class Slot(NamedTuple):
+    name: str
+    active: bool
+    retained_bytes: int | None
+
+
+class Waiting(NamedTuple):
+    """A queue with due work, and the age of the oldest."""
+
+    queue: str
+    oldest_seconds: float
+    paused: bool
+
+
+class Overdue(NamedTuple):
+    """Leases that ran out and were not taken back."""
+
+    leases: int
+    seconds: float
+
+
+def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen:
+    """Ask, if we may."""
+    try:
+        return run_on(connection, statement)
+    except psycopg.errors.InsufficientPrivilege as error:
+        return Unseen(error.diag.message_primary or str(error))
+
+
+def behind_pooler(connection: psycopg.Connection) -> bool:
+    return not is_direct(connection, connection.execute("select pg_backend_pid()").fetchone())
+
+
+def server() -> Statement[Server]:
+    return _one_row(
+        Server,
+        "select current_setting('server_version'), current_setting('server_version_num')::integer, current_user::text,"
+        " current_database()::text, (select rolsuper from pg_roles where rolname = current_user),"
+        " pg_has_role(current_user, 'pg_read_all_stats', 'usage'), pg_is_in_recovery(), clock_timestamp(),"
+        " pg_postmaster_start_time(), (select age(datfrozenxid) from pg_database where datname = current_database())",
+    )
+
+
+def schema_book() -> Statement[dict[int, str]]:
+    """Number → checksum of what was applied, as `migrate.check` takes it."""
+    return Statement("schema_book", "select number, checksum from faultline.migrations", (), dict, repeatable=True)
+
+
+def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
+    """As this login's sessions have them."""
+    return Statement(
+        name="settings",
+        sql="select name, setting, coalesce(unit, '') from pg_settings where name = any(%s)",
+        params=(list(names),),
+        read=lambda rows: {name: Setting(value, unit) for name, value, unit in rows},
+        repeatable=True,
+    )
+
+
+def roles() -> Statement[list[Role]]:
+    return Statement(
+        name="roles",
+        sql="select w.name, r.oid is not null, coalesce(has_schema_privilege(r.oid, 'faultline', 'usage'), false),"
+        " coalesce(pg_has_role(session_user, r.oid, 'member'), false),"
+        " array(select l.rolname::text from pg_roles l where l.rolcanlogin and not l.rolsuper"
+        "   and pg_has_role(l.oid, r.oid, 'member') order by 1)"
+        " from unnest(%s::text[]) with ordinality as w (name, place) left join pg_roles r on r.rolname = w.name"
+        " order by w.place",
+        params=(list(ROLES),),
+        read=lambda rows: [Role._make(row) for row in rows],
+        repeatable=True,
+    )
+
+
+def altered_functions() -> Statement[list[str]]:
+    """Functions whose text is not this build's, or that are none of its."""
+    texts: dict[str, str | None] = {}
+    for piece in migrate.definitions().text.split("create or replace function faultline.")[1:]:
+        body = re.search(r"\$\$(.*?)\$\$", piece, re.DOTALL)
+        texts[piece.partition("(")[0]] = body[1] if body else None  # one that only returns: an invariant knows those
+    return Statement(
+        name="altered_functions",
+        sql="select proname::text, prosrc from pg_proc where pronamespace = 'faultline'::regnamespace order by 1",
+        params=(),
+        read=lambda rows: [name for name, text in rows if name not in texts or texts[name] not in (text, None)],
+        repeatable=True,
+    )
+
+
+def standbys() -> Statement[list[Standby]]:
+    return _rows(Standby, "select application_name, sync_state from pg_stat_replication order by 1")
+
+
+def slots() -> Statement[list[Slot]]:
+    return _rows(
+        Slot,
+        "select slot_name::text, active, case when not pg_is_in_recovery()"
+        " then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end from pg_replication_slots order by 1",
+    )
+
+
+def never_vacuumed() -> Statement[list[str]]:
+    """The tables of ours for which somebody has switched autovacuum off."""
+    return Statement(
+        name="never_vacuumed",
+        sql="select relname::text from pg_class where relnamespace = 'faultline'::regnamespace"
+        " and 'autovacuum_enabled=false' = any(reloptions) order by 1",
+        params=(),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def waiting() -> Statement[list[Waiting]]:
+    """The queues with due work. One probe of the index for each queue and priority, however much waits."""
+    return _rows(
+        Waiting,
+        """
+with recursive known (queue) as (
+  (select queue from faultline.jobs where state = 'queued' order by queue limit 1)
+  union all
+  select (select j.queue from faultline.jobs j where j.state = 'queued' and j.queue > k.queue order by j.queue limit 1)
+  from known k
+  where k.queue is not null
+), places (queue, priority) as (
+  select k.queue, (
+    select j.priority from faultline.jobs j where j.state = 'queued' and j.queue = k.queue order by j.priority limit 1
+  )
+  from known k
+  where k.queue is not null
+  union all
+  select p.queue, (
+    select j.priority from faultline.jobs j
+    where j.state = 'queued' and j.queue = p.queue and j.priority > p.priority
+    order by j.priority limit 1
+  )
+  from places p
+  where p.priority is not null
+)
+select p.queue, extract(epoch from faultline.clock() - min(d.next_run_at))::float8,
+  exists (select from faultline.queues q where q.name = p.queue and q.paused_at is not null)
+from places p
+cross join lateral (
+  select j.next_run_at from faultline.jobs j
+  where j.state = 'queued' and j.queue = p.queue and j.priority = p.priority
+  order by j.next_run_at limit 1
+) d
+where d.next_run_at <= faultline.clock()
+group by p.queue
+order by p.queue
+""",
+    )
+
+
+def overdue() -> Statement[Overdue]:
+    return _one_row(
+        Overdue,
+        "select count(*), coalesce(max(extract(epoch from faultline.clock() - lease_expires_at)), 0)::float8"
+        " from faultline.jobs where state = 'running' and lease_expires_at < faultline.clock()",
+    )
+
+
+def failed() -> Statement[int]:
+    """How many jobs have failed for good and wait for somebody to look at them."""
+    return Statement(
+        name="failed",
+        sql="select count(*) from faultline.jobs where state in ('failed', 'cancelled') and state = 'failed'",
+        params=(),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def paused() -> Statement[list[tuple[str, datetime, str | None]]]:
+    """Name, since when, and why."""
+    return Statement(
+        name="paused",
+        sql="select name, paused_at, paused_because from faultline.queues where paused_at is not null order by name",
+        params=(),
+        read=lambda rows: [(name, at, because) for name, at, because in rows],
+        repeatable=True,
+    )
+
+
+def _one_row(kind: type[T], sql: str) -> Statement[T]:
+    return Statement(kind.__name__.lower(), sql, (), lambda rows: kind(*rows[0]), repeatable=True)
+
+
+def _rows(kind: type[T], sql: str) -> Statement[list[T]]:
+    return Statement(kind.__name__.lower(), sql, (), lambda rows: [kind(*row) for row in rows], repeatable=True)

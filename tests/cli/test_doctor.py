@@ -1,0 +1,279 @@
+"""The doctor: what it finds in a database, and what it makes of what it sees."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from faultline.cli import checks
+from faultline.cli.checks import Finding, Level
+from faultline.store import queue as verbs
+from faultline.store.health import Health, Holder, TableHealth
+from faultline.store.overview import WorkerLine
+from faultline.store.vitals import Overdue, Role, Server, Setting, Slot, Standby, Waiting
+from tests.cli.commands import faultline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.driver import Driver
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
+#: The server of the tests does without it, which the doctor is right to mind.
+OF_THE_TEST_SERVER = {"fsync"}
+
+
+def visit(dsn: str) -> dict[str, Any]:
+    asked = faultline("doctor", "--dsn", dsn, "--json")
+    told: dict[str, Any] = json.loads(asked.stdout)
+    assert asked.returncode == (1 if told["levels"]["wrong"] else 0)
+    return told
+
+
+def of_level(told: dict[str, Any], level: str) -> dict[str, str]:
+    """What was found at this level, by check."""
+    found = {finding["check"]: finding["found"] for finding in told["findings"] if finding["level"] == level}
+    return {check: text for check, text in found.items() if check not in OF_THE_TEST_SERVER}
+
+
+def test_a_healthy_database_has_nothing_wrong(dsn: str) -> None:
+    told = visit(dsn)
+
+    assert of_level(told, "wrong") == {}
+    checked = {finding["check"] for finding in told["findings"]}
+    assert {"server version", "autovacuum", "schema", "functions", "roles", "snapshots", "bloat", "clock"} <= checked
+    assert {"a token never went back", "the guards are in place"} <= checked
+
+
+def test_a_guard_that_was_taken_away_is_wrong_and_named(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("alter table faultline.open_jobs disable trigger token_grows")
+
+    told, shown = visit(dsn), faultline("doctor", "--dsn", dsn)
+
+    assert of_level(told, "wrong").keys() == {"the guards are in place"}
+    assert "open_jobs.token_grows" in of_level(told, "wrong")["the guards are in place"]
+    assert shown.returncode == 1
+    assert "wrong    the guards are in place" in shown.stdout
+
+
+def test_a_function_that_somebody_changed_is_wrong_and_named(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("create or replace function faultline.leave(worker_id text) returns void language sql as ''")
+
+    assert of_level(visit(dsn), "wrong") == {"functions": "not this build's: leave"}
+
+
+def test_a_table_that_is_never_vacuumed_is_wrong(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("alter table faultline.open_jobs set (autovacuum_enabled = false)")
+
+    assert of_level(visit(dsn), "wrong") == {"vacuum": "autovacuum is switched off for open_jobs"}
+
+
+def test_a_schema_of_another_build_ends_the_visit(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("update faultline.migrations set number = 99 where number = 1")
+
+    told = visit(dsn)
+
+    assert "the database is at schema 99" in of_level(told, "wrong")["schema"]
+    assert told["findings"][-1]["check"] == "schema"
+    assert told["findings"][-1]["todo"] == "upgrade faultline-queue in this program"
+
+
+def test_a_database_without_the_schema_is_told_what_to_run(empty_dsn: str) -> None:
+    asked = faultline("doctor", "--dsn", empty_dsn)
+
+    assert asked.returncode == 1
+    assert "→ run: faultline migrate" in asked.stdout
+
+
+def test_a_server_that_is_away_is_a_finding() -> None:
+    told = visit("host=127.0.0.1 port=1 dbname=nowhere")
+
+    assert of_level(told, "wrong").keys() == {"connection"}
+
+
+def test_work_that_nobody_serves_and_what_was_set_aside_is_told(queue: Driver, dsn: str) -> None:
+    queue.enqueue(queue="lonely")
+    queue.enqueue(queue="held")
+    queue.run(verbs.pause("held", "the bank is closed"))
+    queue.enqueue(queue="bad")
+    queue.fail(queue.claim_one(queue="bad"), then="fail")
+
+    told = visit(dsn)
+
+    assert of_level(told, "warning")["waiting"].startswith("lonely: due for")
+    assert of_level(told, "note")["paused"].endswith(": the bank is closed")
+    assert of_level(told, "note")["failed jobs"] == "1 have used up their attempts"
+    assert sum(finding["check"] == "waiting" for finding in told["findings"]) == 1
+
+
+@pytest.mark.parametrize(("role", "unseen"), [("viewer", set()), ("producer", {"workers", "paused", "the others"})])
+def test_a_login_that_may_not_see_everything_is_told_what_it_did_not_see(dsn: str, role: str, unseen: set[str]) -> None:
+    """As a login of its own: who has only taken a role is still what it was."""
+    login = f"login_{uuid4().hex}"
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute(f"create role {login} login in role faultline_{role}".encode())
+        try:
+            told = visit(f"{dsn} user={login}")
+        finally:
+            owner.execute(f"drop role {login}".encode())
+
+    assert of_level(told, "wrong") == {}
+    notes = of_level(told, "note")
+    assert unseen <= notes.keys()
+    assert "what other logins hold was not seen" in notes["snapshots"]
+
+
+# What it makes of what it sees. A server that is set up wrongly is expensive to have and easy to imagine.
+
+
+def worst(findings: Iterable[Finding]) -> Level:
+    return max((finding.level for finding in findings), key=list(Level).index)
+
+
+def settings(**values: str) -> dict[str, Setting]:
+    on = dict.fromkeys(
+        ("autovacuum", "track_counts", "fsync", "full_page_writes", "data_checksums", "synchronous_commit"), "on"
+    )
+    return {name: Setting(value, "") for name, value in {**on, "wal_level": "replica", **values}.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "level"),
+    [
+        ({}, Level.OK),
+        ({"autovacuum": "off"}, Level.WRONG),
+        ({"track_counts": "off"}, Level.WRONG),
+        ({"fsync": "off"}, Level.WRONG),
+        ({"full_page_writes": "off"}, Level.WARNING),
+        ({"data_checksums": "off"}, Level.NOTE),
+        ({"synchronous_commit": "off"}, Level.NOTE),
+        ({"wal_level": "minimal"}, Level.NOTE),
+        ({"statement_timeout": "500"}, Level.WARNING),
+        ({"statement_timeout": "60000"}, Level.OK),
+        ({"lock_timeout": "10"}, Level.WARNING),
+    ],
+)
+def test_settings_are_judged_by_what_they_break(values: dict[str, str], level: Level) -> None:
+    assert worst(checks.settings(settings(**values))) is level
+
+
+@pytest.mark.parametrize(
+    ("standbys", "values", "level"),
+    [
+        ([], {}, Level.NOTE),
+        ([], {"synchronous_standby_names": "b"}, Level.WARNING),
+        ([Standby("b", "async")], {}, Level.WARNING),
+        ([Standby("b", "async"), Standby("c", "quorum")], {}, Level.OK),
+    ],
+)
+def test_a_standby_that_may_lack_commits_is_a_warning(standbys: list[Standby], values: dict[str, str], level: Level) -> None:
+    assert worst(checks.durability(settings(**values), standbys, sees_sessions=True)) is level
+
+
+def server(**facts: Any) -> Server:
+    known = {
+        "version": "18.0", "version_number": 180000, "user": "app", "database": "shop", "is_superuser": False,
+        "sees_sessions": True, "is_standby": False, "clock": NOW, "started_at": NOW, "xid_age": 100,
+    }  # fmt: skip
+    return Server(**{**known, **facts})
+
+
+@pytest.mark.parametrize(
+    ("facts", "pooler", "level"),
+    [
+        ({}, False, Level.OK),
+        ({}, True, Level.NOTE),
+        ({"is_superuser": True}, False, Level.NOTE),
+        ({"xid_age": 1_900_000_000}, False, Level.WARNING),
+        ({"is_standby": True}, False, Level.WRONG),
+        ({"version": "14.9", "version_number": 140009}, False, Level.WRONG),
+    ],
+)
+def test_the_server_and_the_way_to_it_are_judged(facts: dict[str, Any], pooler: bool, level: Level) -> None:  # noqa: FBT001
+    assert worst(checks.server(server(**facts), pooler=pooler)) is level
+
+
+def health(**facts: Any) -> Health:
+    known = {
+        "at": NOW, "version": "18.0", "database": "shop", "database_bytes": 1, "tables": [], "oldest_snapshot": None,
+        "sees_sessions": True, "connections": 10, "connections_max": 100, "idle_in_transaction": 0, "wal_bytes": 1,
+    }  # fmt: skip
+    return Health(**{**known, **facts})
+
+
+def holder(kind: str, *, age: int = 10, seconds: float | None) -> Holder:
+    return Holder(kind, "4711", "report", "ada", "idle in transaction", age, seconds)
+
+
+@pytest.mark.parametrize(
+    ("held", "level"),
+    [
+        (None, Level.OK),
+        (holder("session", seconds=5), Level.OK),
+        (holder("session", seconds=4000), Level.WARNING),
+        (holder("prepared transaction", seconds=4000), Level.WARNING),
+        (holder("slot", seconds=None, age=50_000_000), Level.WARNING),
+    ],
+)
+def test_whoever_holds_vacuum_back_is_named(held: Holder | None, level: Level) -> None:
+    findings = list(checks.held_back(health(oldest_snapshot=held), []))
+
+    assert worst(findings) is level
+    assert level is Level.OK or "4711" in findings[0].found
+
+
+def test_a_slot_that_nobody_reads_fills_the_disk() -> None:
+    slots = [Slot("live", active=True, retained_bytes=5 << 30), Slot("dead", active=False, retained_bytes=5 << 30)]
+
+    warned = [finding for finding in checks.held_back(health(), slots) if finding.level is Level.WARNING]
+
+    assert [finding.found.partition(" ")[0] for finding in warned] == ["dead"]
+
+
+def test_dead_rows_that_outnumber_the_living_are_a_warning() -> None:
+    tables = [TableHealth(name, rows, 400_000, 1, 1, NOW, NOW) for name, rows in (("open_jobs", 10), ("ledger", 9_000_000))]
+
+    warned = [finding for finding in checks.bloat(health(tables=tables), []) if finding.level is Level.WARNING]
+
+    assert [finding.found.partition(":")[0] for finding in warned] == ["open_jobs"]
+
+
+def worker(name: str = "w", *, age: float = 0.5, ahead: float = 0.0, version: str = "1") -> WorkerLine:
+    return WorkerLine(name, "host", 1, version, ["mail"], [], NOW, NOW, age, 3, ahead)
+
+
+def test_workers_are_judged_by_their_beat_their_version_and_their_clock() -> None:
+    none_overdue = Overdue(0, 0.0)
+
+    assert worst(checks.at_work(none_overdue, [worker()], [])) is Level.OK
+    assert worst(checks.at_work(none_overdue, [worker(), worker("old", version="0")], [])) is Level.NOTE
+    assert worst(checks.at_work(none_overdue, [worker(), worker("frozen", age=30)], [])) is Level.WARNING
+    assert worst(checks.at_work(none_overdue, [worker()], [Waiting("mail", 300.0, paused=False)])) is Level.WARNING
+    assert worst(checks.at_work(none_overdue, [worker()], [Waiting("mail", 300.0, paused=True)])) is Level.OK
+    assert worst(checks.at_work(Overdue(3, 300.0), [worker()], [])) is Level.WARNING
+    assert worst(checks.clocks(0.1, [worker(ahead=30)])) is Level.NOTE
+    assert worst(checks.clocks(-30, [])) is Level.NOTE
+
+
+def test_connections_are_judged_by_what_is_used_and_what_workers_may_take() -> None:
+    assert worst(checks.connections(health(), [worker()])) is Level.OK
+    assert worst(checks.connections(health(connections=95), [])) is Level.WARNING
+    assert worst(checks.connections(health(), [worker()] * 20)) is Level.WARNING
+
+
+def test_roles_that_are_missing_or_without_grants_are_told() -> None:
+    whole = Role("faultline_worker", exists=True, granted=True, ours=True, logins=["app"])
+
+    assert worst(checks.roles([whole], superuser=False)) is Level.OK
+    assert worst(checks.roles([whole._replace(exists=False, granted=False)], superuser=False)) is Level.NOTE
+    assert worst(checks.roles([whole._replace(granted=False)], superuser=False)) is Level.WARNING
+
+
+def test_a_pause_that_was_forgotten_is_a_warning() -> None:
+    assert worst(checks.set_aside(0, [("mail", NOW - timedelta(hours=1), None)], NOW)) is Level.NOTE
+    assert worst(checks.set_aside(0, [("mail", NOW - timedelta(days=3), None)], NOW)) is Level.WARNING

@@ -1,0 +1,224 @@
+"""Commands about jobs: what they print for people and for programs, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from faultline.core.model import JobState
+from tests.cli.commands import FAULTLINE, environment, faultline
+
+if TYPE_CHECKING:
+    from tests.driver import Clock, Driver
+
+NOBODY = "0198c2e4-5d3a-7b11-9f60-2a54c0de7f01"
+
+
+def test_enqueue_prints_the_id_of_a_job_with_everything_that_was_said(queue: Driver, dsn: str) -> None:
+    made = faultline(
+        "enqueue", "charge", '{"order_id": 42}', "--queue", "pay", "--delay", "1h30m", "--priority", "-5",
+        "--key", "order:42", "--max-attempts", "3", "--dsn", dsn,
+    )  # fmt: skip
+
+    job = queue.job(UUID(made.stdout.strip()))
+    assert (job.task, job.args, job.queue, job.priority) == ("charge", {"order_id": 42}, "pay", -5)
+    assert (job.idempotency_key, job.max_attempts) == ("order:42", 3)
+    assert job.next_run_at is not None
+    assert 5300 < (job.next_run_at - job.created_at).total_seconds() <= 5400
+
+
+def test_enqueue_with_a_known_key_names_the_same_job(dsn: str) -> None:
+    first = faultline("enqueue", "t", "--key", "k", "--dsn", dsn)
+    second = faultline("enqueue", "t", "--key", "k", "--dsn", dsn, "--json")
+
+    assert json.loads(second.stdout) == {"id": first.stdout.strip(), "created": False}
+
+
+def test_enqueue_reads_arguments_from_standard_input(queue: Driver, dsn: str) -> None:
+    made = subprocess.run(
+        [FAULTLINE, "enqueue", "t", "-", "--dsn", dsn],
+        input='{"text": "from a pipe"}', capture_output=True, text=True, check=True, env=environment(),
+    )  # fmt: skip
+
+    assert queue.job(UUID(made.stdout.strip())).args == {"text": "from a pipe"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("enqueue", "t", "[1]"), "the arguments must be a JSON object"),
+        (("enqueue", "t", "{"), "the arguments are no JSON"),
+        (("enqueue", "t", "--delay", "soon"), "soon is no span of time; write seconds, or 90s, 5m, 1h30m, 2d"),
+        (("job", "nonsense"), "nonsense is no job id"),
+        (("job", NOBODY), f"there is no job {NOBODY}"),
+        (("cancel", NOBODY), f"there is no job {NOBODY}"),
+        (("retry", NOBODY), f"there is no job {NOBODY}"),
+        (("retry",), "name jobs by their ids, or all failed ones with --failed"),
+        (("retry", NOBODY, "--queue", "q"), "name jobs by their ids, or all failed ones with --failed"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_exit_code_1(dsn: str, words: tuple[str, ...], message: str) -> None:
+    asked = faultline(*words, FAULTLINE_DSN=dsn)
+
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr.startswith(f"faultline: {message}")
+    assert asked.stderr.count("\n") == 1
+
+
+def test_a_job_is_shown_with_its_epochs_and_the_writes_that_were_refused(queue: Driver, clock: Clock, dsn: str) -> None:
+    job_id = queue.enqueue("charge", {"order_id": 42})
+    stale = queue.claim_one(worker="frozen")
+    clock.advance(31)
+    queue.reap()
+    second = queue.claim_one(worker="second")
+    clock.advance(1)
+    queue.fail(second, error="Refused: no cover\nTraceback")
+    last = queue.claim_one(worker="third")
+    clock.advance(2)
+    queue.complete(stale)
+    queue.complete(last, result={"paid": True})
+
+    shown = faultline("job", str(job_id), "--dsn", dsn).stdout
+    told = json.loads(faultline("job", str(job_id), "--dsn", dsn, "--json").stdout)
+
+    lines = shown.splitlines()
+    assert lines[0] == "charge  in queue default  succeeded"
+    assert "ledger    1 row, by token 3" in lines
+    frozen = next(number for number, line in enumerate(lines) if stale.owner in line)
+    assert "├" in lines[frozen]
+    assert lines[frozen].endswith("reaped after 31 s")
+    assert lines[frozen].index("✗") > lines[frozen].index("┤")
+    assert "complete refused: token_mismatch, the token is 3" in lines[frozen + 2]
+    assert "Refused: no cover" in shown
+    assert any(line.endswith("●  succeeded after 2.0 s") for line in lines)
+    assert '{"order_id": 42}' in shown
+    assert '{"paid": true}' in shown
+    assert [(epoch["token"], epoch["end"]) for epoch in told["epochs"]] == [(1, "reaped"), (2, "failed"), (3, "succeeded")]
+    assert told["epochs"][0]["refusals"][0]["reason"] == "token_mismatch"
+    assert (told["ledger_rows"], told["result"]) == (1, {"paid": True})
+
+
+def test_a_job_is_told_in_words_where_there_is_no_room_for_lanes(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+
+    shown = faultline("job", str(job_id), "--dsn", dsn, COLUMNS="50").stdout
+
+    assert "├" not in shown
+    assert f"{lease.owner:5}  running for" in shown
+
+
+def test_colours_are_for_terminals(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue()
+
+    assert "\x1b[" not in faultline("job", str(job_id), "--dsn", dsn).stdout
+    assert "\x1b[" in faultline("job", str(job_id), "--dsn", dsn, FORCE_COLOR="1").stdout
+
+
+def test_one_job_that_cannot_be_cancelled_does_not_spare_the_others(queue: Driver, dsn: str) -> None:
+    done, waiting = queue.enqueue(), queue.enqueue(queue="other")
+    queue.complete(queue.claim_one())
+
+    asked = faultline("cancel", str(done), str(waiting), "--because", "no longer wanted", "--dsn", dsn)
+
+    assert asked.returncode == 1
+    assert asked.stdout == f"{waiting} cancelled\n"
+    assert asked.stderr.startswith(f"faultline: job {done} has succeeded and cannot be cancelled")
+    assert queue.job(waiting).last_error == "cancelled: no longer wanted"
+
+
+def test_retry_takes_ids(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue()
+    queue.fail(queue.claim_one(), then="fail")
+
+    assert faultline("retry", str(job_id), "--dsn", dsn).stdout == f"{job_id} queued\n"
+
+
+def test_failed_jobs_are_shown_before_they_are_retried_and_only_with_a_yes(queue: Driver, dsn: str) -> None:
+    jobs = {name: queue.enqueue(name) for name in ("charge", "mail")}
+    for lease in queue.claim():
+        queue.fail(lease, then="fail", error=f"{lease.task.upper()} went wrong\nand this is the rest")
+    shown = faultline("retry", "--failed", "--dsn", dsn)
+    assert (shown.returncode, shown.stderr) == (0, "nothing was retried: add --yes to retry them\n")
+    assert "CHARGE went wrong" in shown.stdout
+    assert "the rest" not in shown.stdout
+    assert {queue.state(job) for job in jobs.values()} == {JobState.FAILED}
+
+    done = faultline("retry", "--failed", "--error", "CHARGE", "--yes", "--dsn", dsn)
+
+    assert done.stdout.endswith("queued again: 1\n")
+    assert (queue.state(jobs["charge"]), queue.state(jobs["mail"])) == (JobState.QUEUED, JobState.FAILED)
+
+
+def test_a_login_without_the_right_is_told_which_role_has_it(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue()
+
+    asked = faultline("cancel", str(job_id), "--dsn", f"{dsn} options='-c role=faultline_viewer'")
+
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr.startswith("faultline: permission denied for function cancel; connect as a login")
+
+
+def test_jobs_are_listed_by_what_is_asked_for(queue: Driver, dsn: str) -> None:
+    failed, waiting = queue.enqueue("charge", queue="pay", idempotency_key="order:42"), queue.enqueue("mail")
+    queue.fail(queue.claim_one(queue="pay"), then="fail", error="no cover")
+
+    def ids(*words: str) -> list[str]:
+        lines = faultline("jobs", "--json", *words, FAULTLINE_DSN=dsn).stdout.splitlines()
+        return [json.loads(line)["id"] for line in lines]
+
+    assert ids() == [str(waiting), str(failed)]
+    assert ids("--state", "failed") == ids("--queue", "pay") == ids("--task", "charge") == [str(failed)]
+    assert ids("--key", "order:42") == [str(failed)]
+    assert ids("--older", "1h") == []
+    assert ids("--younger", "1h", "--queue", "default") == [str(waiting)]
+    shown = faultline("jobs", FAULTLINE_DSN=dsn).stdout.splitlines()
+    assert shown[2].split()[:4] == [str(failed), "failed", "pay", "charge"]
+    assert shown[2].rstrip().endswith("no cover")
+
+
+@pytest.mark.parametrize("words", [(), ("--state", "queued", "--queue", "default"), ("--state", "failed")])
+def test_pages_of_jobs_follow_each_other(queue: Driver, dsn: str, words: tuple[str, ...]) -> None:
+    made = {str(queue.enqueue()) for _ in range(5)}
+    if "failed" in words:
+        for lease in queue.claim():
+            queue.fail(lease, then="fail")
+
+    seen: list[str] = []
+    after: tuple[str, ...] = ()
+    while True:
+        page = faultline("jobs", "--json", "--limit", "2", *words, *after, FAULTLINE_DSN=dsn)
+        seen += [json.loads(line)["id"] for line in page.stdout.splitlines()]
+        if not page.stderr:
+            break
+        after = tuple(page.stderr.removeprefix("more: ").split())
+
+    assert len(seen) == 5
+    assert set(seen) == made
+
+
+def test_a_place_of_another_list_is_refused(dsn: str) -> None:
+    asked = faultline("jobs", "--state", "failed", "--after", NOBODY, FAULTLINE_DSN=dsn)
+
+    assert asked.returncode == 1
+    assert asked.stderr.startswith(f"faultline: --after {NOBODY}: no place in this list")
+
+
+def test_a_reader_that_has_read_enough_ends_it_quietly(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("select faultline.enqueue('a-task-with-quite-a-name') from generate_series(1, 1000)")
+
+    listed = subprocess.Popen(
+        [FAULTLINE, "jobs", "--limit", "1000", "--json", "--dsn", dsn],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    )  # fmt: skip
+    assert listed.stdout is not None
+    assert listed.stderr is not None
+    with listed:
+        assert listed.stdout.readline().startswith('{"id": ')
+        listed.stdout.close()
+
+        assert listed.stderr.read() == ""

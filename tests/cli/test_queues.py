@@ -1,0 +1,146 @@
+"""Commands about queues and workers, and the live view of both."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import termios
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.store import queue as verbs
+from tests.cli.commands import FAULTLINE, environment, faultline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.driver import Driver
+
+
+def test_queues_are_counted_and_shown(queue: Driver, dsn: str) -> None:
+    queue.enqueue(queue="mail")
+    queue.enqueue(queue="mail", delay_seconds=3600)
+
+    shown, told = faultline("queues", "--dsn", dsn), faultline("queues", "--dsn", dsn, "--json")
+
+    assert shown.stdout.splitlines()[1].split()[:3] == ["mail", "1", "1"]
+    line = json.loads(told.stdout)
+    assert (line["name"], line["due"], line["delayed"]) == ("mail", 1, 1)
+
+
+def test_a_queue_is_paused_with_a_reason_and_goes_on(queue: Driver, dsn: str) -> None:
+    queue.enqueue(queue="mail")
+
+    assert faultline("queues", "pause", "mail", "--because", "no server", "--dsn", dsn).stdout.startswith("mail is paused")
+    assert queue.claim(queue="mail") == []
+    assert "paused: no server" in faultline("queues", "--dsn", dsn).stdout
+    assert faultline("queues", "resume", "mail", "--dsn", dsn).stdout == "mail goes on\n"
+    assert len(queue.claim(queue="mail")) == 1
+    assert faultline("queues", "resume", "mail", "--dsn", dsn).stdout == "mail was not paused\n"
+
+
+def beat(queue: Driver, name: str, host: str) -> None:
+    queue.run(verbs.beat(name, host=host, pid=4711, version="1", queues=["mail"], sleeping=[], watched=False))
+
+
+def test_workers_are_shown_and_a_machine_without_a_live_one_is_unhealthy(queue: Driver, dsn: str) -> None:
+    beat(queue, "elsewhere", "another-machine")
+    assert faultline("workers", "--here", "--dsn", dsn).returncode == 1
+    beat(queue, "here", socket.gethostname())
+
+    everywhere, here = faultline("workers", "--dsn", dsn), faultline("workers", "--here", "--json", "--dsn", dsn)
+
+    assert {line.split()[0] for line in everywhere.stdout.splitlines()[1:]} == {"elsewhere", "here"}
+    assert here.returncode == 0
+    assert [json.loads(line)["id"] for line in here.stdout.splitlines()] == ["here"]
+
+
+def test_top_prints_one_look_for_pipes(queue: Driver, dsn: str) -> None:
+    queue.enqueue(queue="mail")
+    beat(queue, "w", "machine")
+
+    looked = faultline("top", "--once", "--dsn", dsn)
+
+    assert looked.returncode == 0
+    assert "1 due" in looked.stdout
+    assert "mail" in looked.stdout
+    assert "machine" in looked.stdout
+    assert "\x1b[" not in looked.stdout
+
+
+def test_top_needs_a_terminal(dsn: str) -> None:
+    asked = faultline("top", "--dsn", dsn)
+
+    assert (asked.returncode, asked.stderr) == (
+        1,
+        "faultline: this is no terminal; print one look with: faultline top --once\n",
+    )
+
+
+class Terminal:
+    """A terminal with `faultline top` in it."""
+
+    def __init__(self, dsn: str) -> None:
+        self._ours, self._its = pty.openpty()
+        self.before = termios.tcgetattr(self._its)
+        self._process = subprocess.Popen(
+            [FAULTLINE, "top", "--every", "0.2", "--dsn", dsn],
+            stdin=self._its, stdout=self._its, stderr=self._its, env=environment(TERM="xterm", LINES="40"),
+        )  # fmt: skip
+        self.seen = ""
+
+    def read_until(self, text: str) -> None:
+        until = time.monotonic() + 20
+        while text not in self.seen:
+            assert time.monotonic() < until, self.seen
+            self.seen += os.read(self._ours, 65536).decode(errors="replace")
+
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        return self._process.wait(20)
+
+    @property
+    def now(self) -> list[object]:
+        return termios.tcgetattr(self._its)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._its)
+        with contextlib.suppress(OSError):
+            os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(dsn: str) -> Iterator[Terminal]:
+    opened = Terminal(dsn)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(("how", "code"), [("q", 0), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, how: str | signal.Signals, code: int) -> None:
+    terminal.read_until("No worker is running")
+    assert terminal.now != terminal.before
+
+    if isinstance(how, signal.Signals):
+        terminal.signal(how)
+    else:
+        terminal.press(how)
+
+    terminal.read_until("\x1b[?1049l")
+    terminal.read_until("\x1b[?25h")
+    assert terminal.wait() == code
+    assert terminal.now == terminal.before
