@@ -72,12 +72,7 @@ def drill(
             verdict = drills.run(one, found)
             verdicts.append(verdict)
             if as_json:
-                found_out = {
-                    **asdict(verdict),
-                    "faults": verdict.faults,
-                    "passed": verdict.passed,
-                }  # asdict spoils a Counter
-                print(json.dumps(found_out, default=str), flush=True)
+                print(json.dumps(_told(verdict), default=str), flush=True)
                 continue
             _print_trace(verdict, everything=log)
             _print_checks(verdict)
@@ -258,6 +253,21 @@ def _print_checks(verdict: Verdict) -> None:
     print(f"  {'ok    ' if faults else 'BROKEN'}  faults that took effect: {faults or 'none, so nothing was shown'}")
     for check in verdict.checks:
         print(f"  {'ok    ' if check.holds else 'BROKEN'}  {check.claim}: {_shown(check.found)}")
+
+
+def _told(verdict: Verdict) -> object:
+    checks = [{"claim": check.claim, "found": check.found, "holds": check.holds} for check in verdict.checks]
+    facts = {"drill": verdict.drill, "passed": verdict.passed, "skipped": verdict.skipped, "faults": verdict.faults}
+    return _plain({**facts, "checks": checks, "trace": verdict.trace})
+
+
+def _plain(found: object) -> object:
+    """What JSON can say. A check may have found anything: counts of pairs, sets of states."""
+    if isinstance(found, dict):
+        return {key if isinstance(key, str) else str(key): _plain(value) for key, value in found.items()}
+    if isinstance(found, list | tuple | set | frozenset):
+        return [_plain(one) for one in found]
+    return found
 
 
 def _shown(found: object) -> str:
