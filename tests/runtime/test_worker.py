@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -15,6 +15,7 @@ from faultline import (
     Faultline,
     JobState,
 )
+from faultline.core.host import Host
 from tests.runtime.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
@@ -36,6 +37,27 @@ def test_async_and_blocking_tasks_run_and_give_their_results(app: Faultline) -> 
 
     assert found[:2] == [2, 5]
     assert found[2].startswith("faultline-task")
+
+
+def test_a_server_that_is_just_starting_is_waited_for(dsn: str, queue: Driver) -> None:
+    refused = 0
+
+    async def connect(dsn: str, **settings: Any) -> psycopg.AsyncConnection[Any]:
+        nonlocal refused
+        if refused < 3:
+            refused += 1
+            raise psycopg.OperationalError("the database system is starting up")
+        return await psycopg.AsyncConnection.connect(dsn, **settings)
+
+    app = Faultline(dsn, host=Host(aconnect=connect))
+
+    @app.task
+    async def nothing() -> str:
+        return "done"
+
+    assert results(app, [nothing.enqueue()]) == ["done"]
+    assert refused == 3
+    app.close()
 
 
 def test_a_thousand_jobs_are_done_once_each(app: Faultline, queue: Driver) -> None:

@@ -12,7 +12,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, DatabaseUnavailable
 from faultline.runtime.batcher import Batcher
 from faultline.runtime.completer import Completer, Released
 from faultline.runtime.executor import Executor
@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from faultline.runtime.completer import Ending
     from faultline.runtime.hold import Hold
     from faultline.runtime.tally import Report
+    from faultline.store.database import Facts
 
 _SETTLED_IN_SECONDS = 3.0
+_REACH_SECONDS = 30.0
 #: Longer than any statement of a worker takes: locks are waited for 10 s at most.
 _ANSWER_SECONDS = 30.0
 
@@ -104,7 +106,7 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        facts = await self._database.facts()
+        facts = await self._reached()
         self._tally.set_clock(facts.clock, self._monotonic())
         self._heartbeat.start()
         upkeep = (self._upkeep.run(), self._upkeep.sample())
@@ -112,6 +114,19 @@ class Worker:
         self._services = [asyncio.create_task(loop) for loop in loops]
         events.emit("worker_started", worker=self.id, queues=",".join(self._lanes))
         return self
+
+    async def _reached(self) -> Facts:
+        """A server that is just starting or failing over is waited for a while; one that is not there is told of."""
+        give_up, pause = self._monotonic() + _REACH_SECONDS, 0.1
+        while True:
+            try:
+                return await self._database.facts()
+            except DatabaseUnavailable as error:
+                if self._stop.is_set() or self._monotonic() >= give_up:
+                    raise
+                events.emit("database_unavailable", worker=self.id, error=str(error))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 3.0)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
