@@ -31,7 +31,7 @@ LOST = "acknowledged jobs lost"
 TWICE = "jobs and effects that are not there exactly once"
 OTHERS = "other promises broken"
 _CLAIMS = {Rule.KEPT: LOST, Rule.ONCE: TWICE, Rule.EFFECT_ONCE: TWICE}
-_SHOWN = 20
+_SHOWN, _STORIES_SHOWN = 20, 3
 #: A lease, a sweep, a backoff, its own work, and on a busy machine a whole backlog of others before it.
 _SECONDS_TO_END = LONG_LEASE_SECONDS + 40.0
 
@@ -63,7 +63,7 @@ def judge(
     ask: Callable[..., Any] = database.run
     unwanted = (JobState.FAILED, JobState.CANCELLED, *((JobState.QUEUED, JobState.RUNNING) if over else ()))
     checks = [
-        *(none_of(claim, broken) for claim, broken in faults.items()),
+        *(none_of(claim, broken, _STORIES_SHOWN) for claim, broken in faults.items()),
         none_of("jobs that did not succeed", [job.job_id for job in final.jobs if job.state in unwanted]),
         none_of("submissions of which only a part is there", record.halves),
         none_of("submissions that became two jobs", ask(audit.numbers_twice())),
@@ -74,7 +74,7 @@ def judge(
     return Judgement(len(acknowledged), len(history.operations), seconds, checks)
 
 
-def none_of(claim: str, found: Sequence[Any]) -> Check:
+def none_of(claim: str, found: Sequence[Any], shown: int = _SHOWN) -> Check:
     """A list that must be empty. Of a long one the beginning is enough to look further."""
-    shown = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
-    return Check(claim, f"{len(found):,} ({shown})" if found else 0, not found)
+    told = ", ".join(map(str, found[:shown])) + (", ..." if len(found) > shown else "")
+    return Check(claim, f"{len(found):,} ({told})" if found else 0, not found)
