@@ -54,6 +54,13 @@ def only_a_lost_answer_allows_a_lost_job(tale: Tale) -> None:
 
 
 @breaks(Rule.KEPT)
+def what_a_client_gave_its_caller_is_gone(tale: Tale) -> None:
+    tale.call("enqueue", outcome="unknown")
+    if tale.forged:
+        tale.call("saw", detail="queued")
+
+
+@breaks(Rule.KEPT)
 def only_what_has_ended_can_have_been_pruned(tale: Tale) -> None:
     tale.limits["pruned"] = True
     claimed(tale)

@@ -11,6 +11,7 @@ from uuid import uuid4
 from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.core.model import Bound, Lease
+from faultline.runtime.hold import Hold
 from faultline.runtime.lane import Company, Lane
 from faultline.runtime.tally import Tally
 from faultline.store.database import AsyncDatabase
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def lease(*, reaps: int = 0) -> Lease:
-    return Lease(
+def held(*, reaps: int = 0) -> Hold:
+    lease = Lease(
         job_id=uuid4(),
         fencing_token=1,
         owner="w/1",
@@ -39,13 +40,14 @@ def lease(*, reaps: int = 0) -> Lease:
         lease_seconds=30.0,
         key="k",
     )
+    return Hold(lease, 0.0)
 
 
 def admitted(company: Company[int], reaps: int, concurrency: int = 64) -> int:
     """How many jobs that were reaped so often may run at once."""
     count = 0
-    while count < concurrency and company.admits(lease(reaps=reaps), concurrency, 0):
-        company.enter(lease(reaps=reaps))
+    while count < concurrency and company.admits(held(reaps=reaps), concurrency, 0):
+        company.enter(held(reaps=reaps).lease)
         count += 1
     return count
 
@@ -55,24 +57,35 @@ def test_a_job_that_was_reaped_has_less_and_less_company() -> None:
 
 
 def test_after_three_crashes_no_other_marked_job_runs_beside_it() -> None:
-    company, suspect = Company[int](), lease(reaps=3)
-    company.enter(suspect)
+    company, suspect = Company[int](), held(reaps=3)
+    company.enter(suspect.lease)
 
-    assert not company.admits(lease(), 64, 0)
+    assert not company.admits(held(), 64, 0)
 
-    company.leave(suspect)
-    assert company.admits(lease(), 64, 0)
+    company.leave(suspect.lease)
+    assert company.admits(held(), 64, 0)
 
 
 def test_it_waits_for_the_marked_ones_that_run_and_no_new_ones_pass_it() -> None:
-    company, running, suspect = Company[int](), lease(), lease(reaps=3)
-    company.enter(running)
+    company, running, suspect = Company[int](), held(), held(reaps=3)
+    company.enter(running.lease)
 
     assert not company.admits(suspect, 64, 0)
-    assert not company.admits(lease(), 64, 0)
+    assert not company.admits(held(), 64, 0)
 
-    company.leave(running)
+    company.leave(running.lease)
     assert company.admits(suspect, 64, 0)
+
+
+def test_if_it_loses_its_lease_meanwhile_nobody_waits_for_it() -> None:
+    company, running, suspect = Company[int](), held(), held(reaps=3)
+    company.enter(running.lease)
+    assert not company.admits(suspect, 64, 0)
+
+    suspect.lose("lease_lost")
+    company.leave(running.lease)
+
+    assert company.admits(held(), 64, 0)
 
 
 class InFlight(Faults):

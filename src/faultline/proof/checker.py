@@ -177,7 +177,8 @@ class Grants:
 
 
 def kept(story: Story, case: Case) -> Iterator[Fault]:
-    acknowledged = [enqueue for enqueue in story.enqueues if enqueue.outcome == "ok"]
+    # By an answer on the wire, or by what a client made of it for its caller, whatever was on the wire.
+    acknowledged = [op for op in (*story.enqueues, *story.others) if op.outcome == "ok" and op.verb in ("enqueue", "saw")]
     if acknowledged and not story.rows and not (case.limits.pruned and _may_have_ended(story)):
         yield Fault(Rule.KEPT, story.job_id, "was acknowledged and is neither open nor in the ledger", (acknowledged[0],))
 

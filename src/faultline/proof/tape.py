@@ -26,6 +26,7 @@ from faultline.store.database import connection_was_lost
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from pathlib import Path
+    from uuid import UUID
 
     from faultline.proof.recording import Call, Rows
 
@@ -95,6 +96,12 @@ class Recording:
         connection = await _AsyncConnection.connect(dsn, cursor_factory=_AsyncCursor, **settings)
         connection.wire = _Wire(self, next(self._numbers))
         return connection
+
+    def saw(self, job_ids: Iterable[UUID], state: str) -> None:
+        """What a client has told its caller of jobs: that they are there, whatever was on the wire."""
+        number = next(self._numbers)
+        self.put(number, "sent", "saw", [(str(job_id), None, None, None, state) for job_id in job_ids])
+        self.put(number, "told", [])
 
     def put(self, wire: int, event: str, *words: Any) -> None:
         self._write((wire, self._clock(), event, *words))

@@ -209,7 +209,7 @@ class Lane:
             if hold.lost is not None:
                 continue
             if hold.lease.mark_start:
-                if not self._company.admits(hold.lease, self.concurrency, self):
+                if not self._company.admits(hold, self.concurrency, self):
                     passed_over.append(hold)
                     continue
                 self._company.enter(hold.lease)
@@ -245,29 +245,31 @@ class Company(Generic[Asker]):
         self._marked = 0
         self._suspects = 0
         self._alone = False
-        self._alone_wanted = False
+        #: Who waits to be alone. One whose lease is lost waits no longer.
+        self._alone_wanted: Hold | None = None
         self._turned_away: set[Asker] = set()
 
-    def admits(self, lease: Lease, concurrency: int, asker: Asker) -> bool:
-        admitted = self._admits(lease, concurrency)
+    def admits(self, hold: Hold, concurrency: int, asker: Asker) -> bool:
+        admitted = self._admits(hold, concurrency)
         if not admitted:
             self._turned_away.add(asker)
         return admitted
 
-    def _admits(self, lease: Lease, concurrency: int) -> bool:
-        if lease.reaps >= self.ALONE_AFTER:
+    def _admits(self, hold: Hold, concurrency: int) -> bool:
+        reaps = hold.lease.reaps
+        if reaps >= self.ALONE_AFTER:
             # Announced, so that the marked ones which run now are the last before it.
-            self._alone_wanted = self._marked > 0
-            return not self._alone_wanted
-        if self._alone or self._alone_wanted:
+            self._alone_wanted = hold if self._marked > 0 else None
+            return self._alone_wanted is None
+        if self._alone or (self._alone_wanted is not None and self._alone_wanted.lost is None):
             return False
-        return lease.reaps == 0 or self._suspects < max(1, concurrency >> 2 * lease.reaps)
+        return reaps == 0 or self._suspects < max(1, concurrency >> 2 * reaps)
 
     def enter(self, lease: Lease) -> None:
         self._marked += 1
         self._suspects += lease.reaps > 0
         if lease.reaps >= self.ALONE_AFTER:
-            self._alone, self._alone_wanted = True, False
+            self._alone, self._alone_wanted = True, None
 
     def leave(self, lease: Lease) -> set[Asker]:
         """Answers with those who were turned away before and may ask again."""

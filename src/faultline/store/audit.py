@@ -33,12 +33,26 @@ class Claim(NamedTuple):
     ended: bool
 
 
-def there(numbers: Sequence[int]) -> Statement[list[int]]:
-    """Which of the jobs with these numbers exist: its submitter has given each one as its argument `n`."""
+_NUMBER = "(args ->> 'n')::bigint"
+
+
+def there(numbers: Sequence[int]) -> Statement[dict[int, UUID]]:
+    """Those of the jobs with these numbers that exist: a submitter has given each one as its argument `n`."""
     return Statement(
         name="there",
-        sql="select (args ->> 'n')::bigint from faultline.jobs where (args ->> 'n')::bigint = any(%s)",
+        sql=f"select {_NUMBER}, id from faultline.jobs where {_NUMBER} = any(%s)",
         params=(list(numbers),),
+        read=lambda rows: {row[0]: row[1] for row in rows},
+        repeatable=True,
+    )
+
+
+def numbers_twice() -> Statement[list[int]]:
+    """The numbers that more than one job has."""
+    return Statement(
+        name="numbers_twice",
+        sql=f"select {_NUMBER} from faultline.jobs group by 1 having count(*) > 1",
+        params=(),
         read=lambda rows: [row[0] for row in rows],
         repeatable=True,
     )

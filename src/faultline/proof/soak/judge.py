@@ -1,6 +1,7 @@
 """What was promised, against what is there: the history checker reads the tapes of all processes and the database.
 
-What it cannot know is asked for beside it: what the producer was told when it asked, and what the jobs were to give.
+What it cannot know is asked for beside it: what the producer was told when it asked, which jobs were meant to be one, and
+what they were to give.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from faultline.proof.soak.tasks import EFFECTS_WRITTEN, LONG_LEASE_SECONDS, WITH
 from faultline.store import audit, invariants
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -30,14 +31,14 @@ LOST = "acknowledged jobs lost"
 TWICE = "jobs and effects that are not there exactly once"
 OTHERS = "other promises broken"
 _CLAIMS = {Rule.KEPT: LOST, Rule.ONCE: TWICE, Rule.EFFECT_ONCE: TWICE}
-_SHOWN = 20
+_SHOWN, _STORIES_SHOWN = 20, 3
 #: A lease, a sweep, a backoff, its own work, and on a busy machine a whole backlog of others before it.
 _SECONDS_TO_END = LONG_LEASE_SECONDS + 40.0
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    #: Jobs of which some submission was answered.
+    #: Jobs that the producer has got.
     acknowledged: int
     operations: int
     #: How long it took to judge them.
@@ -58,27 +59,22 @@ def judge(
     for fault in check(history, final, limits):
         faults[_CLAIMS.get(fault.rule, OTHERS)].append(fault)
     seconds = time.monotonic() - begun
-    acknowledged = {op.job_id for op in history.operations if op.verb == "enqueue" and op.outcome == "ok"}
-    differ = database.run(audit.steps_that_differ(WITH_STEPS))
+    acknowledged = {op.job_id for op in history.operations if op.verb == "saw"}
+    ask: Callable[..., Any] = database.run
     unwanted = (JobState.FAILED, JobState.CANCELLED, *((JobState.QUEUED, JobState.RUNNING) if over else ()))
     checks = [
-        *(none_of(claim, broken) for claim, broken in faults.items()),
+        *(none_of(claim, broken, _STORIES_SHOWN) for claim, broken in faults.items()),
         none_of("jobs that did not succeed", [job.job_id for job in final.jobs if job.state in unwanted]),
         none_of("submissions of which only a part is there", record.halves),
-        none_of("jobs of which asking told otherwise", _told_otherwise(database, record)),
-        none_of("jobs whose result differs from their steps", differ),
-        none_of("invariants broken", [violation.invariant for violation in invariants.violations(database.run)]),
+        none_of("submissions that became two jobs", ask(audit.numbers_twice())),
+        none_of("jobs that were not there when asked for, and are there", list(ask(audit.there(record.absent)))),
+        none_of("jobs whose result differs from their steps", ask(audit.steps_that_differ(WITH_STEPS))),
+        none_of("invariants broken", [violation.invariant for violation in invariants.violations(ask)]),
     ]
     return Judgement(len(acknowledged), len(history.operations), seconds, checks)
 
 
-def _told_otherwise(database: Database, record: Record) -> list[int]:
-    """Numbers that were there when the producer asked, and no longer are, or the other way round."""
-    there = database.run(audit.there([*record.found, *record.absent]))
-    return [n for n in record.found if n not in there] + [n for n in record.absent if n in there]
-
-
-def none_of(claim: str, found: Sequence[Any]) -> Check:
+def none_of(claim: str, found: Sequence[Any], shown: int = _SHOWN) -> Check:
     """A list that must be empty. Of a long one the beginning is enough to look further."""
-    shown = ", ".join(map(str, found[:_SHOWN])) + (", ..." if len(found) > _SHOWN else "")
-    return Check(claim, f"{len(found):,} ({shown})" if found else 0, not found)
+    told = ", ".join(map(str, found[:shown])) + (", ..." if len(found) > shown else "")
+    return Check(claim, f"{len(found):,} ({told})" if found else 0, not found)

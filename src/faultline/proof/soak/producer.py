@@ -1,4 +1,4 @@
-"""Submits jobs steadily. What was acknowledged is on its tape; what it was told when it had to ask is in its record.
+"""Submits jobs steadily; what was acknowledged is on its tape. Nothing is taken for granted that was not answered.
 
 Four ways of submitting, since each has its own way to survive a lost answer: many at once with ids made by the client, many
 in a transaction of our own, one by one with an id of our own, one by one with a key.
@@ -22,9 +22,10 @@ from faultline.store import audit, views
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
+    from uuid import UUID
 
-    from faultline.core.host import Host
     from faultline.core.model import Submission
+    from faultline.proof.tape import Recording
 
 BACKLOG_MAX = 4000
 BULK_MAX = 60
@@ -40,11 +41,11 @@ _LONG_LEASES = 0.3
 class Record:
     """What the producer knows of its jobs beside what is on its tape, by their numbers."""
 
-    #: How many it was told of, at once or when it asked.
+    #: How many of them it has got, at once or when it asked.
     acknowledged: int = 0
     #: Submissions whose answer was lost, and what asking gave: all of it is there, nothing of it, or (never!) a part.
     unknown: int = 0
-    found: list[int] = field(default_factory=list)
+    found: int = 0
     absent: list[int] = field(default_factory=list)
     halves: list[int] = field(default_factory=list)
 
@@ -52,10 +53,10 @@ class Record:
 class Producer(threading.Thread):
     """`unfinished` is kept up to date by whoever watches the database: a soak must not drown in its own backlog."""
 
-    def __init__(self, dsn: str, host: Host, chance: random.Random, per_second: float) -> None:
+    def __init__(self, dsn: str, recording: Recording, chance: random.Random, per_second: float) -> None:
         super().__init__(name="producer", daemon=True)
         self._dsn = dsn
-        self._host = host
+        self._recording = recording
         self._chance = chance
         self._per_second = per_second
         self._ids = Ids()
@@ -73,7 +74,7 @@ class Producer(threading.Thread):
 
     def run(self) -> None:
         try:
-            with Faultline(self._dsn, host=self._host) as app:
+            with Faultline(self._dsn, host=self._recording.host()) as app:
                 register(app)
                 self._produce(app)
         except Exception as error:  # noqa: BLE001 - told to whoever looks at it
@@ -92,7 +93,7 @@ class Producer(threading.Thread):
         numbers, jobs = self._many(app)
         while not self._stopping.is_set():
             try:
-                app.enqueue_many(jobs)
+                handles = app.enqueue_many(jobs)
             except DatabaseUnavailable:
                 self._pause()
             except OutcomeUnknown:
@@ -100,7 +101,7 @@ class Producer(threading.Thread):
                 self._ask_for(app, numbers)
                 return
             else:
-                self.record.acknowledged += len(numbers)
+                self._acknowledge(*(handle.id for handle in handles))
                 return
 
     def _in_transaction(self, app: Faultline) -> None:
@@ -110,7 +111,7 @@ class Producer(threading.Thread):
         try:
             with app.database.connect() as connection:
                 connection.execute("begin")
-                app.enqueue_many(jobs, conn=connection)
+                handles = app.enqueue_many(jobs, conn=connection)
                 sent = True
                 connection.execute("commit")
         except (DatabaseUnavailable, psycopg.OperationalError):
@@ -118,22 +119,22 @@ class Producer(threading.Thread):
                 self.record.unknown += 1
                 self._ask_for(app, numbers)
         else:
-            self.record.acknowledged += len(numbers)
+            self._acknowledge(*(handle.id for handle in handles))
 
     def _ask_for(self, app: Faultline, numbers: list[int]) -> None:
         there = _asked(lambda: app.database.run(audit.there(numbers)))
         if not there:
             self.record.absent += numbers
         elif len(there) == len(numbers):
-            self.record.found += numbers
-            self.record.acknowledged += len(numbers)
+            self.record.found += len(numbers)
+            self._acknowledge(*there.values())
         else:
             self.record.halves += numbers
 
     def _with_id(self, app: Faultline) -> None:
         """An id of our own: a lost answer is asked for by it, and what is not there is sent again under it."""
         job_id = self._ids.new()
-        number, job = self._job(app, id=job_id)
+        _, job = self._job(app, id=job_id)
         while not self._stopping.is_set():
             try:
                 app.enqueue_many([job])
@@ -143,16 +144,16 @@ class Producer(threading.Thread):
                 self.record.unknown += 1
                 _, there = _asked(lambda: app.database.run(views.endings([job_id])))
                 if there:
-                    self.record.found.append(number)
-                    self.record.acknowledged += 1
+                    self.record.found += 1
+                    self._acknowledge(job_id)
                     return
             else:
-                self.record.acknowledged += 1
+                self._acknowledge(job_id)
                 return
 
     def _with_key(self, app: Faultline) -> None:
         """A key: after a lost answer it is simply sent again, and gives the job that it gave before."""
-        number, job = self._job(app, idempotency_key=f"soak {self._next}")
+        _, job = self._job(app, idempotency_key=f"soak {self._next}")
         while not self._stopping.is_set():
             try:
                 (handle,) = app.enqueue_many([job])
@@ -161,10 +162,13 @@ class Producer(threading.Thread):
             except OutcomeUnknown:
                 self.record.unknown += 1
             else:
-                if not handle.created:
-                    self.record.found.append(number)
-                self.record.acknowledged += 1
+                self.record.found += not handle.created
+                self._acknowledge(handle.id)
                 return
+
+    def _acknowledge(self, *job_ids: UUID) -> None:
+        self._recording.saw(job_ids, "queued")
+        self.record.acknowledged += len(job_ids)
 
     def _many(self, app: Faultline) -> tuple[list[int], list[Submission]]:
         pairs = [self._job(app) for _ in range(self._chance.randint(2, BULK_MAX))]

@@ -108,9 +108,9 @@ class Soak:
         self._tapes.mkdir()
         self._crew = Crew(server.dsn, self.plan.workers, folder, self._tapes)
         self._stack.callback(self._crew.stop)
-        host = self._stack.enter_context(Recording.to(self._tapes / "producer", "producer")).host()
+        recording = self._stack.enter_context(Recording.to(self._tapes / "producer", "producer"))
         chance = random.Random(self._chance.random())  # noqa: S311
-        self._producer = Producer(server.dsn, host, chance, self.plan.jobs_per_second)
+        self._producer = Producer(server.dsn, recording, chance, self.plan.jobs_per_second)
         self._trouble = Trouble(self._database, folder, self._crew, self._chance, seconds=self.plan.seconds)
         self._begun = time.monotonic()
         self._producer.start()
@@ -178,7 +178,7 @@ class Soak:
             recoveries=trouble.recoveries,
             outages=trouble.outages,
             unknown=record.unknown,
-            found=len(record.found),
+            found=record.found,
             absent=len(record.absent),
             surprises=self._crew.surprises,
             samples=self._samples,
