@@ -320,6 +320,8 @@ def _job_text(job: Submission, fresh_id: str | None = None) -> str:
         own += f',"idempotency_key":{jsontext.encode(job.idempotency_key, "idempotency_key")}'
     if job.run_at is not None:
         own += f',"run_at":"{job.run_at.isoformat()}"'
+    if job.trace is not None:
+        own += f',"trace":{jsontext.encode(job.trace, "trace")}'
     common = _common_text(
         job.task, job.queue, job.priority, job.delay_seconds, job.max_attempts, job.lease_seconds, job.keep_args
     )
