@@ -52,7 +52,7 @@ def enqueuing(submissions: list[Submission]) -> Iterator[list[Submission]]:
     from opentelemetry.trace import SpanKind  # noqa: PLC0415 - imported already, by the program
 
     first = submissions[0]
-    attributes = {
+    attributes: dict[str, str | int] = {
         "messaging.system": _NAME,
         "messaging.destination.name": first.queue or "default",
         "messaging.batch.message_count": len(submissions),
@@ -80,7 +80,8 @@ class Tracing:
     async def fetch(self, database: AsyncDatabase, leases: Sequence[Lease]) -> None:
         """Ask for the contexts of what was claimed. A trace that cannot be continued is begun anew; the jobs run."""
         try:
-            self._contexts.update(await database.run(views.traces([lease.job_id for lease in leases])))
+            found = await database.run(views.traces([lease.job_id for lease in leases]))
+            self._contexts.update(found)
         except Exception as error:  # noqa: BLE001 - leases are held: whatever was said, they go on
             events.emit("traces_unknown", error=str(error))
 
@@ -92,7 +93,7 @@ class Tracing:
         lease = hold.lease
         carrier = {"traceparent": self._contexts.pop(lease.job_id, "")}
         parent = TraceContextTextMapPropagator().extract(carrier, context=context.Context())
-        attributes = {
+        attributes: dict[str, str | int] = {
             "messaging.system": _NAME,
             "messaging.message.id": str(lease.job_id),
             "faultline.task": lease.task,

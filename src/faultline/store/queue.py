@@ -197,7 +197,7 @@ def reap(*, max_jobs: int = 1000, notice_dead: bool = True) -> Statement[list[Re
         name="reap",
         sql="select job_id, fencing_token, owner, state, reason, queue from faultline.reap(%s, %s)",
         params=(max_jobs, notice_dead),
-        read=lambda rows: [Reaped(*found, JobState(state), reason, name) for *found, state, reason, name in rows],
+        read=lambda rows: [Reaped(row[0], row[1], row[2], JobState(row[3]), row[4], row[5]) for row in rows],
         repeatable=True,
     )
 
