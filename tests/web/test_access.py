@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import product
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_without_keys_only_this_machine_is_answered_and_under_its_own_name(stran
 def test_once_there_is_a_key_this_machine_must_show_one_too(stranger: Api, db: Driver) -> None:
     assert stranger.get("/jobs").status_code == 200
 
-    run_on(db.connection, apikeys.add(apikeys.UUID(int=1), bytes(32), name="n", scopes=["read"]))
+    run_on(db.connection, apikeys.add(UUID(int=1), bytes(32), name="n", scopes=["read"]))
 
     refused(stranger.get("/jobs"), 401, "Unauthorized")
 
@@ -116,7 +117,7 @@ def test_without_keys_the_server_listens_to_nobody_else(dsn: str, db: Driver) ->
     with pytest.raises(ConfigError, match="there are no API keys"):
         server(dsn, host="0.0.0.0")  # noqa: S104 - that is the point
 
-    run_on(db.connection, apikeys.add(apikeys.UUID(int=1), bytes(32), name="n", scopes=["read"]))
+    run_on(db.connection, apikeys.add(UUID(int=1), bytes(32), name="n", scopes=["read"]))
 
     assert server(dsn, host="0.0.0.0").config.app.state.service.loopback_only is False  # type: ignore[union-attr]  # noqa: S104
 

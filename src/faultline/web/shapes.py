@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -18,9 +19,12 @@ RETRY_JOBS_MAX = 10_000
 _NO_NUL = r"^[^\x00]*$"
 
 
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:")
+
+
 def _only_text(value: object) -> object:
-    if not isinstance(value, str):
-        raise ValueError("a time is text, as in 2030-01-31T12:00:00Z")  # noqa: TRY004 - what pydantic understands
+    if not isinstance(value, str) or not _TIME.match(value):
+        raise ValueError("a time is text, as in 2030-01-31T12:00:00Z")
     return value
 
 
@@ -73,8 +77,8 @@ class JobFilter(Asked):
     state: JobState | None = None
     queue: QueueName | None = None
     task: TaskName | None = None
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
+    created_after: Time | None = None
+    created_before: Time | None = None
     key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_NO_NUL)] | None = Field(
         None, description="An idempotency key: of a submission by this API key, or of one outside of HTTP."
     )
