@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
-import socket
-import threading
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from faultline.web.server import server
+from tests.web.conftest import running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,23 +23,8 @@ _CLOSED = {"path", "line", "rect", "circle", "ellipse", "polygon", "polyline"}
 
 
 @contextlib.contextmanager
-def served(dsn: str) -> Iterator[str]:
-    """The address of a real server on this database."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = server(dsn)
-        thread = threading.Thread(target=lambda: asyncio.run(running.serve(sockets=[listener])))
-        thread.start()
-        try:
-            # A connection waits in the listener until it is served.
-            yield f"http://localhost:{listener.getsockname()[1]}"
-        finally:
-            running.should_exit = True
-            thread.join()
-
-
-@contextlib.contextmanager
 def browsed(dsn: str) -> Iterator[Site]:
-    with served(dsn) as address, httpx.Client(base_url=address, headers={"accept": "text/html"}, timeout=30) as client:
+    with running(dsn) as address, httpx.Client(base_url=address, headers={"accept": "text/html"}, timeout=30) as client:
         yield Site(client)
 
 

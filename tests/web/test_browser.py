@@ -9,7 +9,8 @@ import pytest
 
 from faultline.core.model import JobState
 from faultline.store import queue as verbs
-from tests.web.site import PAGES, served
+from tests.web.conftest import running
+from tests.web.site import PAGES
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -37,7 +38,7 @@ def chromium() -> Iterator[Browser]:
 def page(dsn: str, chromium: Browser) -> Iterator[Page]:
     """A page of the dashboard on which nothing went wrong: no error, and nothing that the policy forbids."""
     wrong: list[str] = []
-    with served(dsn) as address:
+    with running(dsn) as address:
         context = chromium.new_context(base_url=address)
         opened = context.new_page()
         opened.set_default_timeout(10_000)

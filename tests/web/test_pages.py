@@ -80,7 +80,7 @@ def test_every_page_shows_a_full_database(site: Site, queue: Driver, clock: Cloc
 
     assert "the provider is down" in site.page("/queues").text
     assert "ValueError: no such order" in site.page("/failures").text
-    assert "stale write refused" in site.page("/").text
+    assert "complete refused" in site.page("/").text
     assert "report:3" in site.page(f"/jobs/{jobs[-1]}").text
 
 

@@ -1,4 +1,4 @@
-"""What went wrong lately: the newest entries of the journal, all jobs together. Reads a bounded piece of its end."""
+"""Leases that were lost and writes that were refused lately, of all jobs. Reads a bounded piece of the journal's end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-#: Entries looked at: among a storm of failed attempts a refusal further back is not found, which keeps this cheap.
-_LOOKED_AT = 500
+#: Entries looked at: behind a storm of failed attempts an older refusal is not found, which keeps this cheap.
+_LOOKED_AT = 5000
 
 
 class Trouble(NamedTuple):
@@ -20,20 +20,21 @@ class Trouble(NamedTuple):
     job_id: UUID | None
     fencing_token: int | None
     owner: str | None
-    #: The error, or why.
     because: str | None
+    #: What a refused write was to do.
+    verb: str | None
 
 
 def troubles(most: int = 8) -> Statement[list[Trouble]]:
-    """Newest first, refused writes before anything else: they are rare, and what people want to know of."""
+    """Newest first. Attempts that failed are not among them: those are for whoever wrote the task."""
     return Statement(
         name="troubles",
-        sql="select n.at, n.event, n.job_id, n.fencing_token, n.owner, left(coalesce(n.detail ->> 'error',"
-        " n.detail ->> 'reason', n.detail ->> 'host'), 300)"
+        sql="select n.at, n.event, n.job_id, n.fencing_token, n.owner,"
+        " left(coalesce(n.detail ->> 'reason', n.detail ->> 'host'), 300), n.detail ->> 'verb'"
         " from (select * from faultline.journal order by id desc limit %s) n"
-        " where n.event in ('stale_write_blocked', 'lease_reaped', 'worker_lost', 'attempt_failed', 'recovered', 'reconciled')"
-        " order by n.event = 'attempt_failed', n.id desc limit %s",
+        " where n.event in ('stale_write_blocked', 'lease_reaped', 'worker_lost', 'recovered', 'reconciled')"
+        " order by n.id desc limit %s",
         params=(_LOOKED_AT, most),
-        read=lambda rows: sorted(map(Trouble._make, rows), key=lambda trouble: trouble.at, reverse=True),
+        read=lambda rows: list(map(Trouble._make, rows)),
         repeatable=True,
     )

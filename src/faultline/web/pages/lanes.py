@@ -6,6 +6,7 @@ width; its text keeps its size and is escaped.
 
 from __future__ import annotations
 
+from datetime import UTC
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -101,8 +102,7 @@ class _Drawing:
     def __init__(self, job: JobRecord, epochs: Sequence[Epoch], names: Mapping[str, str], now: datetime) -> None:
         self._names = names
         self._now = now
-        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        self._zero = midnight
+        self._midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         self._scale = _scale(job, epochs, now, self._seconds)
         self._below: list[str] = []
         self._above: list[str] = []
@@ -122,7 +122,7 @@ class _Drawing:
         return "".join(self._below) + "".join(self._above)
 
     def _seconds(self, at: datetime) -> float:
-        return (at - self._zero).total_seconds()
+        return (at - self._midnight).total_seconds()
 
     def _x(self, at: datetime) -> float:
         return self._scale.x(self._seconds(at))
@@ -229,10 +229,11 @@ def _scale(job: JobRecord, epochs: Sequence[Epoch], now: datetime, seconds: Call
         span = held(epoch, now)
         if epoch.end is EpochEnd.RUNNING and epoch.lease_expires_at is not None:
             last.append(epoch.lease_expires_at)
-        known = [*(span or ()), *last]
+        known = [*(span or filter(None, [epoch.ended_at])), *last]
         if known:
             spans.append((seconds(min(known)), seconds(max(known))))
             times += [min(known), max(known)]
+    times = times or [job.created_at, now]
     return Scale(spans, start=seconds(min(times)), end=seconds(max(times)))
 
 

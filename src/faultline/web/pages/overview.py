@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 router = APIRouter()
 _MINUTES = 60
+_MINUTES_MIN = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ async def overview_page(request: Request, caller: Annotated[Caller, Depends(need
         read.run(views.clock()),
     )
     lines = [line for line in lines if caller.may_touch(line.name)]
-    trend = [_summed(minutes) for minutes in zip(*trends, strict=True)]
+    hour = [_summed(minutes) for minutes in zip(*trends, strict=True)]
+    trend = _known(hour)
     return show(
         request,
         caller,
@@ -80,7 +82,7 @@ async def overview_page(request: Request, caller: Annotated[Caller, Depends(need
         lines=lines,
         sums=sums(lines),
         trend=trend,
-        hour=_summed(trend),
+        hour=_summed(hour),
         throughput=_throughput(trend),
         backlog=_backlog(trend),
         # The journal knows no queues.
@@ -95,13 +97,19 @@ def _summed(minutes: Sequence[Minute]) -> Minute:
     return overview.Minute(minutes[0].minute, sum(due) if due else None, *map(sum, counts))
 
 
+def _known(hour: Sequence[Minute]) -> Sequence[Minute]:
+    """From the first minute that is on record; a young database need not show an empty hour."""
+    first = next((number for number, minute in enumerate(hour) if minute.due is not None or minute.started), len(hour))
+    return hour[min(first, len(hour) - _MINUTES_MIN) :]
+
+
 def _throughput(trend: Sequence[Minute]) -> object:
     # The last minute is not over.
     rates = [minute.succeeded / 60 for minute in trend[:-1]]
-    return curve(rates, tall=True, told=f"Jobs done a second, over the last hour: at most {rate(max(rates))}.")
+    return curve(rates, tall=True, told=f"Jobs done a second, lately: at most {rate(max(rates))}.")
 
 
 def _backlog(trend: Sequence[Minute]) -> object:
     depths = [None if minute.due is None else float(minute.due) for minute in trend]
     most = max((depth for depth in depths if depth is not None), default=0.0)
-    return curve(depths, tall=True, told=f"Jobs that waited, over the last hour: at most {short(most)}.")
+    return curve(depths, tall=True, told=f"Jobs that waited, lately: at most {short(most)}.")
