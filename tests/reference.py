@@ -94,8 +94,8 @@ def sql_verbs(connection: psycopg.Connection) -> str:
     for name, arguments, result, roles in rows:
         if roles:
             who = "everyone" if set(roles) == set(ROLES) else ", ".join(roles)
-            arguments = _short(re.sub(r"::[\w ]+(\[\])?(?=,|$)", "", arguments))
-            lines.append(f"| `{name}({arguments})` | `{_short(result)}` | {who} | {_sql_comment(name)} |")
+            takes = _short(re.sub(r"::[\w ]+(\[\])?(?=,|$)", "", arguments))
+            lines.append(f"| `{name}({takes})` | `{_short(result)}` | {who} | {_sql_comment(name)} |")
     return "\n".join(lines)
 
 
@@ -169,10 +169,13 @@ def main() -> None:
     from faultline import embedded  # noqa: PLC0415
     from faultline.store import migrate  # noqa: PLC0415
 
-    with tempfile.TemporaryDirectory() as folder, embedded.join(Path(folder) / "db", settings={"fsync": "off"}) as server:
-        with driver.connect(server.dsn, autocommit=True) as connection:
-            migrate.migrate(connection)
-            rewrite({**{name: make() for name, make in PARTS.items()}, "verbs": sql_verbs(connection)})
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        embedded.join(Path(folder) / "db", settings={"fsync": "off"}) as server,
+        driver.connect(server.dsn, autocommit=True) as connection,
+    ):
+        migrate.migrate(connection)
+        rewrite({**{name: make() for name, make in PARTS.items()}, "verbs": sql_verbs(connection)})
 
 
 if __name__ == "__main__":
