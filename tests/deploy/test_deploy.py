@@ -190,16 +190,37 @@ def test_images_have_a_version_and_no_registry() -> None:
         assert "." not in name.partition("/")[0], f"{image} names a registry"
 
 
-def test_prometheus_asks_the_api_where_it_is() -> None:
-    file = ROOT / "deploy/prometheus/prometheus.yml"
-    if not file.exists():
-        pytest.skip("there is no deploy/prometheus yet")
-    scraped = [job for job in yaml.safe_load(file.read_text())["scrape_configs"] if job["job_name"] != "prometheus"]
+def test_prometheus_asks_where_somebody_answers() -> None:
+    config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    asked = {target for job in config["scrape_configs"] for part in job.get("static_configs", []) for target in part["targets"]}
+    for job in config["scrape_configs"]:
+        asked |= {f"{name}:{part['port']}" for part in job.get("dns_sd_configs", []) for name in part["names"]}
 
-    targets = [target for job in scraped for part in job["static_configs"] for target in part["targets"]]
-    assert "api:8000" in targets
-    for target in targets:
-        assert target.partition(":")[0] in SERVICES
+    answers = set()
+    for name, option in (("api", "--port"), ("worker", "--metrics-port")):
+        words = words_of(SERVICES[name])
+        answers.add(f"{name}:{words[words.index(option) + 1]}")
+    assert asked == answers
+    for file in config["rule_files"]:
+        assert (ROOT / "deploy/prometheus" / file).exists()
+
+
+def test_every_alert_is_told_what_to_do_about() -> None:
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
+    alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
+
+    assert set(re.findall(r"^\| `(Faultline\w+)` \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)) == alerts
+
+
+def test_grafana_is_given_a_source_and_the_dashboard() -> None:
+    provisioning = ROOT / "deploy/grafana/provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((provisioning / "dashboards/faultline.yml").read_text())["providers"]
+
+    service, _, port = source["url"].removeprefix("http://").partition(":")
+    assert any(published.endswith(f":{port}") for published in SERVICES[service]["ports"])
+    mounted = [volume.split(":")[1] for volume in SERVICES["grafana"]["volumes"]]
+    assert f"{provider['options']['path']}/faultline.json" in mounted
 
 
 def test_the_logins_can_do_their_work_and_no_more(empty_dsn: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +14,10 @@ import typer
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from faultline.runtime.client import Faultline
+    from faultline.runtime.worker import Worker
 
 
 def worker(
@@ -20,6 +25,9 @@ def worker(
     queue: Annotated[list[str] | None, typer.Option(help="NAME or NAME=CONCURRENCY; may be repeated. Default: all.")] = None,
     processes: Annotated[int, typer.Option(min=1, max=256, help="Worker processes under one parent.")] = 1,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish running jobs after SIGTERM.")] = 30.0,
+    metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve metrics for Prometheus here.")] = None,
+    metrics_host: Annotated[str, typer.Option(help="On this address; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
+    report_folder: Annotated[Path | None, typer.Option(hidden=True, help="Tell the parent process what was done.")] = None,
     quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C. A second signal ends at once."""
@@ -30,16 +38,44 @@ def worker(
     queues = dict(_queue(text) for text in queue or []) or app.queues()
     if not quiet:
         log_events()
-    if processes == 1:
-        run_until_signalled(lambda: app.worker(queues, grace_seconds=grace))
+    with contextlib.ExitStack() as stack:
+        if processes == 1:
+
+            def make() -> Worker:
+                worker = app.worker(queues, grace_seconds=grace)
+                if metrics_port is not None:
+                    stack.enter_context(_metrics().serve(worker.report, metrics_host, metrics_port))
+                if report_folder is not None:
+                    stack.enter_context(_metrics().report_to(report_folder, worker.report))
+                return worker
+
+            run_until_signalled(make)
+            app.close()
+            return
+        app.database.facts()  # a mistake in the DSN is told once, not by every child
+        words = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
+        command = [sys.executable, "-m", "faultline", "worker", application, *words, "--grace", str(grace)]
+        command += ["--quiet"] if quiet else []
+        if metrics_port is None:
+            code = Supervisor(command, processes).run()
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faultline-metrics-")))
+            reports = _metrics().Reports(folder)
+            # Before any child: a port that is taken is told at once.
+            stack.enter_context(_metrics().serve(reports.summed, metrics_host, metrics_port))
+            supervisor = Supervisor([*command, "--report-folder", str(folder)], processes)
+            reports.alive = lambda: supervisor.pids
+            code = supervisor.run()
         app.close()
-        return
-    app.database.facts()  # a mistake in the DSN is told once, not by every child
-    words = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
-    command = [sys.executable, "-m", "faultline", "worker", application, *words, "--grace", str(grace)]
-    code = Supervisor([*command, *(["--quiet"] if quiet else [])], processes).run()
-    app.close()
-    raise typer.Exit(code)
+        raise typer.Exit(code)
+
+
+def _metrics() -> ModuleType:
+    try:
+        from faultline.metrics import serving  # noqa: PLC0415 - an extra that most do without
+    except ModuleNotFoundError as error:
+        raise ConfigError("metrics need prometheus-client; run: pip install 'faultline-queue[metrics]'") from error
+    return serving
 
 
 def load(application: str) -> Faultline:

@@ -76,6 +76,11 @@ class Supervisor:
         self._children = [self._spawn() for _ in range(processes)]
         self._signals = 0
 
+    @property
+    def pids(self) -> set[int]:
+        """Of those that are alive."""
+        return {child.process.pid for child in self._children if child.process.poll() is None}
+
     def run(self) -> int:
         """Until signalled, and all children are gone. The exit code is 0 if all of them stopped by themselves."""
         for number in _SIGNALS:

@@ -100,7 +100,7 @@ class _Told:
 
 
 class Report(TypedDict):
-    """All numbers of one process, as JSON can say them. `leases` is what it holds now; everything else only grows."""
+    """All numbers of one process, as JSON can say them. All but the last two only grow: these say how it is now."""
 
     queues: dict[str, dict[str, Any]]
     enqueued: dict[str, int]
@@ -112,6 +112,13 @@ class Report(TypedDict):
     database_errors: int
     reconnects: int
     leases: int
+    processes: int
+
+
+NOTHING: Report = {
+    "queues": {}, "enqueued": {}, "refusals": [], "reaped": {}, "renewed": 0, "database_errors": 0, "reconnects": 0,
+    "leases": 0, "processes": 0,
+}  # fmt: skip
 
 
 class Tally:
@@ -174,7 +181,11 @@ class Tally:
             "database_errors": self.database_errors,
             "reconnects": reconnects,
             "leases": leases,
+            "processes": 1,
         }
+
+
+_SINGLES = ("renewed", "database_errors", "reconnects", "leases", "processes")
 
 
 def summed(reports: Iterable[Report]) -> Report:
@@ -190,7 +201,7 @@ def summed(reports: Iterable[Report]) -> Report:
         enqueued.update(report["enqueued"])
         refusals.update({(verb, reason): times for verb, reason, times in report["refusals"]})
         reaped.update(report["reaped"])
-        singles.update({name: report[name] for name in ("renewed", "database_errors", "reconnects", "leases")})  # type: ignore[literal-required]
+        singles.update({name: report[name] for name in _SINGLES})  # type: ignore[literal-required]
     return {
         "queues": queues,
         "enqueued": dict(enqueued),
@@ -200,6 +211,7 @@ def summed(reports: Iterable[Report]) -> Report:
         "database_errors": singles["database_errors"],
         "reconnects": singles["reconnects"],
         "leases": singles["leases"],
+        "processes": singles["processes"],
     }
 
 

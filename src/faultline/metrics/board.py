@@ -1,0 +1,100 @@
+"""How the whole database is doing, for whoever asks again and again. It is asked at most every few seconds.
+
+What takes long is done beside it, by a thread: counting jobs where no worker does, and checking the invariants.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.core.errors import FaultlineError
+from faultline.store import invariants, overview, queue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.store.database import Database
+
+FRESH_SECONDS = 3.0
+SAMPLE_SECONDS = 5.0
+INVARIANTS_SECONDS = 600.0
+#: No more than 2 % of the time.
+_SHARE = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    queues: list[overview.QueueLine]
+    totals: list[overview.Total]
+    workers_alive: int
+    #: None: not checked yet, or not ours to check.
+    invariants_broken: int | None
+
+
+class Board:
+    """`read` answers from the cache or with three small questions. `start` begins to tend it, `close` ends that."""
+
+    def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._monotonic = monotonic
+        self._reading = threading.Lock()
+        self._seen: Seen | None = None
+        self._seen_at = 0.0
+        self._broken: int | None = None
+        self._invariants_at = 0.0
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def read(self) -> Seen:
+        with self._reading:
+            now = self._monotonic()
+            if self._seen is None or now >= self._seen_at + FRESH_SECONDS:
+                workers = self._database.run(overview.workers())
+                self._seen = Seen(
+                    self._database.run(overview.queues()),
+                    self._database.run(overview.totals()),
+                    sum(worker.alive for worker in workers),
+                    self._broken,
+                )
+                self._seen_at = now
+            return self._seen
+
+    def start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._tend, name="faultline-board", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def tick(self) -> float:
+        """Count, and check the invariants when that is due. Answers with the seconds until it is to be called again."""
+        began = self._monotonic()
+        try:
+            self._database.run(queue.sample())
+        except Exception as error:  # noqa: BLE001 - whoever may only look does not count
+            events.emit("sample_failed", error=str(error))
+        sampled = self._monotonic()
+        if sampled >= self._invariants_at:
+            try:
+                self._broken = len(invariants.violations(self._database.run))
+            except Exception as error:  # noqa: BLE001 - likewise
+                self._broken = None
+                events.emit("invariants_unchecked", error=str(error))
+            took = self._monotonic() - sampled
+            self._invariants_at = sampled + max(INVARIANTS_SECONDS, _SHARE * took)
+        return max(SAMPLE_SECONDS, _SHARE * (sampled - began))
+
+    def _tend(self) -> None:
+        pause = 0.0
+        while not self._closed.wait(pause):
+            try:
+                pause = self.tick()
+            except FaultlineError:  # the database is closed under us
+                pause = INVARIANTS_SECONDS

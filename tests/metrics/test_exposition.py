@@ -1,0 +1,160 @@
+"""Scraped numbers are true: of one process, of several, and of the whole database."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from faultline.core.errors import ConfigError
+from faultline.metrics import Board, Exposition, enqueued_by
+from faultline.metrics.exposition import QUEUES_MAX
+from faultline.metrics.serving import Reports, report_to, serve
+from faultline.runtime.tally import Report, Tally
+from faultline.store import queue as verbs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from faultline.runtime.client import Faultline
+    from tests.driver import Driver
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: bytes) -> Samples:
+    families = text_string_to_metric_families(text.decode())
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def number(found: Samples, name: str, **labels: str) -> float:
+    return found[name, tuple(sorted(labels.items()))]
+
+
+def report_of(**started: int) -> Report:
+    tally = Tally(lambda: 0.0)
+    for queue, times in started.items():
+        tally.of(queue).started += times
+        tally.of(queue).ran += [0.002] * times
+    return tally.report(enqueued={}, reconnects=0, leases=1)
+
+
+def test_faultline_needs_no_prometheus_client() -> None:
+    program = "import sys, faultline, faultline.runtime.worker; sys.exit('prometheus_client' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_histograms_are_cumulative_and_have_a_sum() -> None:
+    found = samples(Exposition(lambda: report_of(mail=3)).render())
+
+    assert number(found, "faultline_job_run_seconds_bucket", queue="mail", le="0.001") == 0
+    assert number(found, "faultline_job_run_seconds_bucket", queue="mail", le="0.0025") == 3
+    assert number(found, "faultline_job_run_seconds_bucket", queue="mail", le="+Inf") == 3
+    assert number(found, "faultline_job_run_seconds_count", queue="mail") == 3
+    assert number(found, "faultline_job_run_seconds_sum", queue="mail") == pytest.approx(0.006)
+
+
+def test_many_queues_share_a_label_and_none_is_lost() -> None:
+    many = {f"q{n}": 1 for n in range(QUEUES_MAX + 20)}
+    exposition = Exposition(lambda: report_of(**many))
+
+    for _ in range(2):
+        found = samples(exposition.render())
+        started = {labels: value for (name, labels), value in found.items() if name == "faultline_jobs_started_total"}
+        assert len(started) == QUEUES_MAX + 1
+        assert started[("queue", "other"),] == 20
+
+
+def test_a_dead_childs_counters_stay_and_its_gauges_go(tmp_path: Path) -> None:
+    reports = Reports(tmp_path)
+    alive = {1, 2}
+    reports.alive = lambda: alive
+    for pid in (1, 2):
+        with report_to(tmp_path, lambda: report_of(mail=5)):
+            pass
+        (written,) = [path for path in tmp_path.glob("*.json") if not path.name.startswith(("1-", "2-"))]
+        written.rename(tmp_path / f"{pid}-x.json")
+    both = reports.summed()
+
+    alive.remove(1)
+    one = reports.summed()
+    alive.clear()
+    none = reports.summed()
+
+    assert [(r["queues"]["mail"]["started"], r["leases"], r["processes"]) for r in (both, one, none)] == [
+        (10, 2, 2), (10, 1, 1), (10, 0, 0),
+    ]  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_is_taken_is_told_as_such() -> None:
+    port = free_port()
+    with serve(lambda: report_of(mail=1), "127.0.0.1", port):
+        with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            assert number(samples(answer.read()), "faultline_jobs_started_total", queue="mail") == 1
+        with pytest.raises(ConfigError, match="--metrics-port"), serve(report_of, "127.0.0.1", port):
+            pass
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_a_server_tells_how_the_whole_database_is_doing(app: Faultline, queue: Driver) -> None:
+    @app.task(queue="mail")
+    async def send() -> None: ...
+
+    for _ in range(3):
+        send.enqueue()
+    queue.claim(1, queue="mail")
+    queue.run(verbs.pause("web"))
+    queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False))
+    now = {"now": 0.0}
+    board = Board(app.database, monotonic=lambda: now["now"])
+    exposition = Exposition(lambda: enqueued_by(app), board)
+
+    board.tick()
+    found = samples(exposition.render())
+
+    assert number(found, "faultline_jobs_enqueued_total", queue="mail") == 3
+    assert number(found, "faultline_queue_depth", queue="mail", state="due") == 2
+    assert number(found, "faultline_queue_depth", queue="mail", state="running") == 1
+    assert number(found, "faultline_queue_paused", queue="web") == 1
+    assert number(found, "faultline_queue_oldest_waiting_seconds", queue="mail") > 0
+    assert number(found, "faultline_queue_workers_alive") == 1
+    assert number(found, "faultline_queue_invariants_broken") == 0
+
+
+def test_the_database_is_asked_at_most_every_few_seconds(app: Faultline, queue: Driver) -> None:
+    now = {"now": 0.0}
+    board = Board(app.database, monotonic=lambda: now["now"])
+    assert board.read().workers_alive == 0
+    queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
+
+    now["now"] = 2.9
+    assert board.read().workers_alive == 0
+    now["now"] = 3.1
+    assert board.read().workers_alive == 1
+
+
+def test_a_board_is_tended_by_a_thread_that_ends(app: Faultline, queue: Driver) -> None:
+    queue.enqueue()
+    board = Board(app.database)
+    board.start()
+    give_up = time.monotonic() + 20
+    while not queue.value("select count(*) from faultline.samples") and time.monotonic() < give_up:
+        time.sleep(0.01)
+    board.close()
+
+    assert queue.value("select count(*) from faultline.samples") == 1
+    assert "faultline-board" not in {thread.name for thread in threading.enumerate()}
