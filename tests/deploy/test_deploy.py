@@ -192,8 +192,11 @@ def test_images_have_a_version_and_no_registry() -> None:
 
 def test_prometheus_asks_where_somebody_answers() -> None:
     config = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
-    asked = {target for job in config["scrape_configs"] for part in job.get("static_configs", []) for target in part["targets"]}
+    asked = {
+        target for job in config["scrape_configs"] for part in job.get("static_configs", []) for target in part["targets"]
+    }
     for job in config["scrape_configs"]:
+        asked |= {target for part in job.get("static_configs", []) for target in part["targets"]}
         asked |= {f"{name}:{part['port']}" for part in job.get("dns_sd_configs", []) for name in part["names"]}
 
     answers = set()
