@@ -127,9 +127,9 @@ def event_names() -> str:
                     if _called(node) == "emit_detail":
                         details.add(name.value)
     lines = ["| event | fields | level |", "|---|---|---|"]
-    for name, fields in sorted(found.items()):
-        level = "debug" if name in details else "info or higher"
-        lines.append(f"| `{name}` | {', '.join(f'`{field}`' for field in sorted(fields))} | {level} |")
+    for event, named in sorted(found.items()):
+        level = "debug" if event in details else "info or higher"
+        lines.append(f"| `{event}` | {', '.join(f'`{field}`' for field in sorted(named))} | {level} |")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.store import migrate
