@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format migrate lease-race lease-race-log prove bench-quick lock clean
+.PHONY: help demo up test check format migrate lease-race lease-race-log prove bench-quick reference lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -48,6 +48,9 @@ prove: $(READY)  ## every drill, every order of small scenes, every mutant, 1,00
 
 bench-quick: $(READY)  ## what protocol and worker cost on this machine (about six minutes)
 	@$(BIN)/faultline bench
+
+reference: $(READY)  ## write the tables of docs/reference.md from the code
+	$(BIN)/python -m tests.reference
 
 # The lock holds hashes for every platform and names no index: whichever one pip is set up for will do.
 lock: $(READY)  ## renew requirements.lock

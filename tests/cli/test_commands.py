@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -40,6 +43,23 @@ def test_help_names_every_command() -> None:
         "bench",
     ):
         assert command in shown.stdout
+
+
+def test_help_does_not_wait_for_what_only_commands_need() -> None:
+    """Each of these takes longer to import than all the rest of the help."""
+    looked = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "faultline", "--help"], capture_output=True, text=True, check=True
+    )
+
+    imported = set(re.findall(r"\|\s+([a-z_]+)$", looked.stderr, re.MULTILINE))
+    assert "typer" in imported
+    assert imported & {"rich", "psycopg", "orjson", "fastapi", "uvicorn", "asyncio"} == set()
+
+
+def test_completion_knows_the_commands() -> None:
+    asked = faultline("--help", _FAULTLINE_COMPLETE="complete_bash", COMP_WORDS="faultline wor", COMP_CWORD="1")
+
+    assert asked.stdout.split() == ["worker", "workers"]
 
 
 def test_migrate_says_what_it_did(empty_dsn: str) -> None:

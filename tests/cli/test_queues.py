@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from faultline.store import audit
 from faultline.store import queue as verbs
 from tests.cli.commands import FAULTLINE, environment, faultline
 
@@ -144,3 +145,16 @@ def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, how: str | signal
     terminal.read_until("\x1b[?25h")
     assert terminal.wait() == code
     assert terminal.now == terminal.before
+
+
+def test_top_goes_on_when_its_connections_are_cut(terminal: Terminal, queue: Driver) -> None:
+    terminal.read_until("No worker is running")
+
+    for _ in range(3):
+        queue.run(audit.end_sessions(queue.run(audit.sessions())))
+        terminal.seen = ""
+        terminal.read_until("No worker is running")
+
+    terminal.press("q")
+    terminal.read_until("\x1b[?1049l")
+    assert terminal.wait() == 0

@@ -53,7 +53,7 @@ def is_gone(pid: int) -> bool:
 @pytest.fixture
 def running(dsn: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
     port = free_port()
-    command = [FAULTLINE, "up", "--port", str(port), "--workers", "1", "--dsn", dsn]
+    command = [str(FAULTLINE), "up", "--port", str(port), "--workers", "1", "--dsn", dsn]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
         children: list[int] = []

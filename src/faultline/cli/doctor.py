@@ -143,7 +143,7 @@ def _definitions(altered: list[str]) -> Iterator[Finding]:
             "functions",
             Level.WRONG,
             told,
-            "somebody changed them: delete from faultline.migrations where number = 0, then run: faultline migrate",
+            "somebody changed them; docs/operations.md tells how to put them back",
         )
     else:
         yield Finding("functions", Level.OK, "as this build has them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Group
@@ -33,19 +34,34 @@ class Look(NamedTuple):
     workers: list[WorkerLine]
     trend: list[Minute]
     trouble: Trouble
+    #: When it was, and all that was ever done in each queue by then: two looks make a rate.
+    seconds: float
+    done: dict[str, int]
 
 
-def ask(database: Database) -> Look:
+def ask(database: Database, before: Look | None = None) -> Look:
+    """Look at the database. With an earlier look, rates are those since then instead of the last minutes'."""
     from faultline.store import overview, vitals  # noqa: PLC0415 - late: the frame itself needs no database driver
 
     server = database.run(vitals.server())
+    done = {total.queue: total.succeeded for total in database.run(overview.totals())}
+    seconds = server.clock.timestamp()
+    queues = counted(database)
+    if before is not None and seconds > before.seconds:
+        passed = seconds - before.seconds
+        queues = [
+            replace(line, succeeded_per_second=(done.get(line.name, 0) - before.done.get(line.name, 0)) / passed)
+            for line in queues
+        ]
     return Look(
         at=f"{server.clock.astimezone():%H:%M:%S}",
         where=f"database {server.database}, PostgreSQL {server.version}",
-        queues=counted(database),
+        queues=queues,
         workers=database.run(overview.workers()),
         trend=database.run(overview.trend(_TREND_MINUTES)),
         trouble=database.run(overview.trouble(_TREND_MINUTES)),
+        seconds=seconds,
+        done=done,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.cli.database import Dsn, opened
-from faultline.core.errors import ConfigError, DatabaseUnavailable
+from faultline.core.errors import ConfigError, DatabaseUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from faultline.cli.frame import Look
     from faultline.store.database import Database
 
 
@@ -40,8 +41,9 @@ def top(
     console = screen.console()
     with opened(dsn) as database:
         database.facts()
+        watch = _Watch(database)
         if once:
-            console.print(_look(database, console.width, console.height if console.is_terminal else None))
+            console.print(watch.look(console.width, console.height if console.is_terminal else None))
             return
         if not (sys.stdin.isatty() and console.is_terminal):
             raise ConfigError("this is no terminal; print one look with: faultline top --once")
@@ -49,19 +51,32 @@ def top(
 
         with _ended_by_signals(), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(_look(database, console.width, console.height), refresh=True)
+                live.update(watch.look(console.width, console.height), refresh=True)
                 if _asked_to_end(every):
                     return
 
 
-def _look(database: Database, columns: int, rows: int | None) -> RenderableType:
-    """One frame. A database that is away for a moment is said to be, and asked again."""
-    from faultline.cli import frame  # noqa: PLC0415
+#: Workers tell what they did once a second: rates over less would jump.
+_RATE_SECONDS = 8.0
 
-    try:
-        return frame.frame(frame.ask(database), columns=columns, rows=rows)
-    except DatabaseUnavailable as error:
-        return frame.away(str(error))
+
+class _Watch:
+    """One look after the other, and rates since some seconds ago."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._looks: list[Look] = []
+
+    def look(self, columns: int, rows: int | None) -> RenderableType:
+        """One frame. A database that is away for a moment is said to be, and asked again."""
+        from faultline.cli import frame  # noqa: PLC0415
+
+        try:
+            now = frame.ask(self._database, self._looks[0] if self._looks else None)
+        except (DatabaseUnavailable, OutcomeUnknown) as error:
+            return frame.away(str(error))
+        self._looks = [look for look in self._looks if now.seconds - look.seconds < _RATE_SECONDS] + [now]
+        return frame.frame(now, columns=columns, rows=rows)
 
 
 def _asked_to_end(seconds: float) -> bool:

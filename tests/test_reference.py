@@ -1,0 +1,37 @@
+"""The documentation says what there is. `make reference` writes the tables of docs/reference.md anew."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import reference
+from tests.words import check_words
+
+if TYPE_CHECKING:
+    from tests.driver import Driver
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+
+
+@pytest.mark.parametrize("name", list(reference.PARTS))
+def test_the_reference_lists_what_the_code_has(name: str) -> None:
+    assert reference.part(name) == reference.PARTS[name](), "run: make reference"
+
+
+def test_the_reference_lists_the_functions_of_the_catalogue(queue: Driver) -> None:
+    assert reference.part("verbs") == reference.sql_verbs(queue.connection), "run: make reference"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_line_in_the_documentation_can_be_typed(document: Path) -> None:
+    for line in re.findall(r"(?m)^(?:\$ )?(?:[A-Z_]+=\S+ )*faultline (.*)$", document.read_text()):
+        words = shlex.split(line, comments=True)
+        # Where the command ends and the shell goes on.
+        stops = [place for place, word in enumerate(words) if word in ("|", "&&", "&", ">", ";", "||")]
+        check_words(words[: min(stops, default=len(words))])
