@@ -10,7 +10,7 @@ import pytest
 from faultline.core.errors import JobRejected, StaleLease
 from faultline.core.model import Failure, JobState, Reason, Settled, Submission
 from faultline.store import queue as verbs
-from faultline.store.database import translated
+from faultline.store.translation import translated
 from tests.driver import reasons
 from tests.schema.losses import LOSSES, taken_by_another
 

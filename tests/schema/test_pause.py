@@ -9,7 +9,7 @@ import pytest
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState, Settled
 from faultline.store import queue as verbs
-from faultline.store.database import translated
+from faultline.store.translation import translated
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver

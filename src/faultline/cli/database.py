@@ -29,7 +29,8 @@ db = typer.Typer(help="Run a private PostgreSQL in a folder.", no_args_is_help=T
 def migrate(dsn: Dsn = None) -> None:
     """Bring the database to this build's schema. Safe to run twice and from several places."""
     from faultline.store import migrate as store_migrate  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.store.database import Database, translated  # noqa: PLC0415
+    from faultline.store.database import Database  # noqa: PLC0415
+    from faultline.store.translation import translated  # noqa: PLC0415
 
     with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
         applied = store_migrate.migrate(connection)

@@ -27,7 +27,7 @@ from faultline.proof.mutants import Disarmed, Mutant
 from faultline.proof.probes import PROBES
 from faultline.proof.sessions import STAGE, Sessions
 from faultline.store import scratch
-from faultline.store.database import connection_was_lost, translated
+from faultline.store.translation import connection_was_lost, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

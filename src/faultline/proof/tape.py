@@ -21,7 +21,7 @@ import psycopg
 from faultline.core.host import Host
 from faultline.proof.history import History
 from faultline.proof.recording import VERBS, Line, answer, question, verb_of
-from faultline.store.database import connection_was_lost
+from faultline.store.translation import connection_was_lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Mapping

@@ -14,7 +14,8 @@ from uuid import UUID
 from faultline.core import events
 from faultline.core.model import Bound
 from faultline.store import jsontext
-from faultline.store.database import is_direct, translated
+from faultline.store.database import is_direct
+from faultline.store.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import threading
@@ -20,12 +19,12 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from faultline.core import errors
-from faultline.core.config import without_password
 from faultline.core.faults import WireCut
 from faultline.core.host import Host
 from faultline.store import migrate
 from faultline.store.pool import CONNECT_SECONDS, AsyncPool, NoConnection, Pool
 from faultline.store.queue import Statement
+from faultline.store.translation import connection_was_lost, translated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -381,19 +380,6 @@ def _own_commit(
         raise
 
 
-class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word: `with translated():`
-    """Turn psycopg's errors into ours. What we have no word for passes unchanged."""
-
-    def __init__(self, dsn: str = "") -> None:
-        self._dsn = dsn
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, psycopg.Error):
-            ours = _translate(error, without_password(self._dsn))
-            if ours is not None:
-                raise ours from error
-
-
 class _Answer(contextlib.AbstractContextManager[None]):
     """Around each send: swallows the loss of a connection while the statements may be sent again.
 
@@ -438,12 +424,6 @@ def _atogether(
     return c.transaction() if len(statements) > 1 or statements[0].judged else contextlib.nullcontext()
 
 
-def connection_was_lost(error: BaseException | None) -> bool:
-    return isinstance(error, psycopg.OperationalError) and (
-        error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
-    )
-
-
 def _unknown(names: str) -> errors.OutcomeUnknown:
     return errors.OutcomeUnknown(
         f"the connection was lost while {names} ran; it may or may not have happened. "
@@ -460,46 +440,3 @@ def _read_facts(row: tuple[Any, ...] | None) -> Facts:
     checksums, args_bytes_max, clock = row or (None, 0, None)
     migrate.check({int(number): checksum for number, checksum in (checksums or {}).items()})
     return Facts(args_bytes_max, clock)
-
-
-def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
-    message = error.diag.message_primary or str(error).strip()
-    if error.sqlstate in _OURS:
-        return _OURS[error.sqlstate](error, message)
-    schema_missing = migrate.missing(error)
-    if schema_missing is not None:
-        return schema_missing
-    match error:
-        case psycopg.errors.UndefinedFunction() | psycopg.errors.UndefinedColumn():
-            return errors.SchemaBehind(f"{message}; run: faultline migrate")
-        case psycopg.errors.UntranslatableCharacter():
-            return errors.JobRejected(f"PostgreSQL cannot store this text: {message}")
-        case NoConnection():
-            return errors.DatabaseUnavailable(f"no connection to {dsn} in time; nothing was sent: {message}")
-        # Read-only: a standby that was reached before it is promoted.
-        case psycopg.OperationalError() | psycopg.errors.ReadOnlySqlTransaction() if (
-            error.sqlstate is None or error.sqlstate.startswith(("08", "25006", "28", "3D", "53", "57P"))
-        ):
-            return errors.DatabaseUnavailable(f"cannot use {dsn or 'the database'}: {message}")
-        case psycopg.ProgrammingError() if error.sqlstate is None:
-            return errors.ConfigError(f"this is no DSN: {dsn} ({message})")
-    return None
-
-
-def _stale(error: psycopg.Error, message: str) -> errors.StaleLease:
-    detail = json.loads(error.diag.message_detail or "{}")
-    return errors.StaleLease(message, reason=detail.get("reason"), current_token=detail.get("current_token"))
-
-
-_OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] = {
-    "FL001": _stale,
-    "FL002": lambda error, message: errors.IllegalTransition(_with_hint(error, message)),
-    "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
-    "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
-    "57014": lambda _, message: errors.StatementTimeout(f"{message}; nothing was written"),
-    "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),
-}
-
-
-def _with_hint(error: psycopg.Error, message: str) -> str:
-    return f"{message}. {error.diag.message_hint}" if error.diag.message_hint else message

@@ -8,8 +8,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.core import events
-from faultline.store.database import translated
 from faultline.store.pool import CONNECT_SECONDS
+from faultline.store.translation import translated
 
 
 async def dsn_as(dsn: str, role: str, *, statement_seconds: float) -> str:

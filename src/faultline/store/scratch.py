@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from faultline.store import migrate
-from faultline.store.database import translated
+from faultline.store.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

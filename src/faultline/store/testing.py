@@ -15,8 +15,9 @@ from psycopg import sql
 
 from faultline.core.errors import ConfigError
 from faultline.store import views
-from faultline.store.database import Database, translated
+from faultline.store.database import Database
 from faultline.store.queue import Statement
+from faultline.store.translation import translated
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -12,7 +12,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 
 from faultline.core.errors import FaultlineError
 from faultline.proof.explorer.rules import Deed, Wrong
-from faultline.store.database import translated
+from faultline.store.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
