@@ -13,7 +13,7 @@ from faultline.core.host import Host
 from faultline.core.model import Bound, Lease
 from faultline.runtime.hold import Hold
 from faultline.runtime.lane import Company, Lane
-from faultline.runtime.tally import Counts, Tally
+from faultline.runtime.tally import Tally
 from faultline.store.database import AsyncDatabase
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def held(*, reaps: int = 0) -> Hold:
         lease_seconds=30.0,
         key="k",
     )
-    return Hold(lease, 0.0, Counts())
+    return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
 
 def admitted(company: Company[int], reaps: int, concurrency: int = 64) -> int:
