@@ -32,7 +32,8 @@ AHEAD_SECONDS = 0.03
 CLAIM_MAX = 1000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
 _RATE_WINDOW = 0.1
-_RESET_SECONDS_MIN, _RESET_SHARE = 1.0, 20.0
+#: A claim may have waited for a server that was away: that was no cost, and must not hide work for minutes.
+_RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 20.0, 20.0
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 
 
@@ -169,7 +170,8 @@ class Lane:
             leases = await self._granted_to(owner)
         if reset:
             # Bounds are a hint that must never hide work for long. A claim without them may be dear, so it is made rarely.
-            self._reset_at = loop.time() + max(_RESET_SECONDS_MIN, _RESET_SHARE * (loop.time() - asked_at))
+            cost = loop.time() - asked_at
+            self._reset_at = loop.time() + min(max(_RESET_SECONDS_MIN, _RESET_SHARE * cost), _RESET_SECONDS_MAX)
         for lease in leases:
             self._bounds[lease.priority] = lease.next_run_at
         for hint in self._hints:
