@@ -6,8 +6,10 @@ Colours are for terminals alone; a pipe gets the same words in whole lines, cut 
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.highlighter import NullHighlighter
 from rich.table import Table
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Wide enough for any line: in a pipe, what is cut off is lost.
 _PIPE_COLUMNS = 2000
-_ID_COLUMNS = 36
 
 THEME = Theme(
     {
@@ -59,8 +60,16 @@ def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) 
             justify="right" if name in right else "left",
             no_wrap=not wraps,
             overflow="fold" if wraps else "ellipsis",
-            min_width=_ID_COLUMNS if name == "id" else None,
         )
+    return made
+
+
+def fitted(made: Table) -> Table:
+    """Let the last column alone give way, unless the screen is too narrow even for the others."""
+    widths = [max(cell_len(str(cell)) for cell in (column.header, *column.cells)) for column in made.columns[:-1]]
+    if sum(widths) + 2 * len(widths) < shutil.get_terminal_size().columns:
+        for column, width in zip(made.columns, widths, strict=False):
+            column.min_width = width
     return made
 
 

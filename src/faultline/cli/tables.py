@@ -37,7 +37,7 @@ def queue_table(lines: Sequence[QueueLine]) -> Table:
             _span(line.run_seconds_p95),
             _remark(line),
         )
-    return made
+    return screen.fitted(made)
 
 
 def worker_table(lines: Sequence[WorkerLine]) -> Table:
@@ -54,7 +54,7 @@ def worker_table(lines: Sequence[WorkerLine]) -> Table:
             "" if line.clock_ahead_seconds is None else screen.quiet(f"{line.clock_ahead_seconds:+.2f} s"),
             ", ".join(line.queues),
         )
-    return made
+    return screen.fitted(made)
 
 
 def job_table(lines: Sequence[JobLine], now: datetime) -> Table:
@@ -69,7 +69,7 @@ def job_table(lines: Sequence[JobLine], now: datetime) -> Table:
             screen.since(line.created_at, now),
             _stands(line, now),
         )
-    return made
+    return screen.fitted(made)
 
 
 def _stands(line: JobLine, now: datetime) -> Text:
@@ -79,7 +79,8 @@ def _stands(line: JobLine, now: datetime) -> Text:
     if line.state == "queued" and line.next_run_at is not None and line.next_run_at > now:
         return screen.quiet(f"runs {screen.since(line.next_run_at, now)}")
     if line.last_error:
-        return Text(screen.one_line(line.last_error), style=line.state if line.state == "failed" else "quiet")
+        style = "failed" if line.state == "failed" else "quiet"
+        return Text(screen.one_line(line.last_error), style=style, overflow="ellipsis", no_wrap=True)
     if line.finished_at and line.claimed_at:
         return screen.quiet(f"took {screen.length(line.finished_at - line.claimed_at)}")
     return Text()
@@ -95,7 +96,7 @@ def failure_table(groups: Sequence[Group], now: datetime) -> Table:
             screen.since(group.last_at, now),
             Text(screen.one_line(group.error), style="failed"),
         )
-    return made
+    return screen.fitted(made)
 
 
 def _remark(line: QueueLine) -> RenderableType:
