@@ -41,7 +41,7 @@ def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None
 
     console = screen.console()
     if lines:
-        console.print(tables.queue_table(lines))
+        screen.show(console, tables.queue_table(lines))
     else:
         console.print("No queue has work, and none has had any within a day.", style="quiet")
 
@@ -106,7 +106,7 @@ def workers(
 
         console = screen.console()
         if lines:
-            console.print(tables.worker_table(lines))
+            screen.show(console, tables.worker_table(lines))
         else:
             console.print("No worker is running.", style="quiet")
     if here and not any(line.alive for line in lines):

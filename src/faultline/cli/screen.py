@@ -6,7 +6,6 @@ Colours are for terminals alone; a pipe gets the same words in whole lines, cut 
 from __future__ import annotations
 
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Wide enough for any line: in a pipe, what is cut off is lost.
 _PIPE_COLUMNS = 2000
+_GAP, _LAST_COLUMNS_MIN = 2, 12
 
 THEME = Theme(
     {
@@ -52,7 +52,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) -> Table:
     """A table without lines. Columns in `right` hold numbers; an id is never cut short."""
-    made = Table(box=None, header_style="heading", pad_edge=False, padding=(0, 2, 0, 0))
+    made = Table(box=None, header_style="heading", pad_edge=False, padding=(0, _GAP, 0, 0))
     for name in columns:
         wraps = last_wraps and name == columns[-1]
         made.add_column(
@@ -64,13 +64,15 @@ def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) 
     return made
 
 
-def fitted(made: Table) -> Table:
-    """Let the last column alone give way, unless the screen is too narrow even for the others."""
+def show(to: Console, made: Table) -> None:
+    """Print a table. The last column gives way first; a screen too narrow for the others gets long lines, cut nowhere."""
     widths = [max(cell_len(str(cell)) for cell in (column.header, *column.cells)) for column in made.columns[:-1]]
-    if sum(widths) + 2 * len(widths) < shutil.get_terminal_size().columns:
-        for column, width in zip(made.columns, widths, strict=False):
-            column.min_width = width
-    return made
+    taken = sum(widths) + _GAP * len(widths)
+    to.width = max(to.width, taken + _LAST_COLUMNS_MIN)
+    for column, width in zip(made.columns, widths, strict=False):
+        column.min_width = width
+    made.columns[-1].max_width = to.width - taken
+    to.print(made)
 
 
 def state(name: str) -> Text:

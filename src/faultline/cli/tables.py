@@ -37,7 +37,7 @@ def queue_table(lines: Sequence[QueueLine]) -> Table:
             _span(line.run_seconds_p95),
             _remark(line),
         )
-    return screen.fitted(made)
+    return made
 
 
 def worker_table(lines: Sequence[WorkerLine]) -> Table:
@@ -54,7 +54,7 @@ def worker_table(lines: Sequence[WorkerLine]) -> Table:
             "" if line.clock_ahead_seconds is None else screen.quiet(f"{line.clock_ahead_seconds:+.2f} s"),
             ", ".join(line.queues),
         )
-    return screen.fitted(made)
+    return made
 
 
 def job_table(lines: Sequence[JobLine], now: datetime) -> Table:
@@ -69,7 +69,7 @@ def job_table(lines: Sequence[JobLine], now: datetime) -> Table:
             screen.since(line.created_at, now),
             _stands(line, now),
         )
-    return screen.fitted(made)
+    return made
 
 
 def _stands(line: JobLine, now: datetime) -> Text:
@@ -96,7 +96,7 @@ def failure_table(groups: Sequence[Group], now: datetime) -> Table:
             screen.since(group.last_at, now),
             Text(screen.one_line(group.error), style="failed"),
         )
-    return screen.fitted(made)
+    return made
 
 
 def _remark(line: QueueLine) -> RenderableType:
