@@ -36,6 +36,7 @@ _LINES_MAX = 1000
 _GAP_SECONDS = 10.0
 _GAPS_MAX = 1000
 _WAITING_MAX = 256
+_NEVER = 2**63
 _json = TypeAdapter(Any)
 
 
@@ -158,8 +159,8 @@ class Changes:
     async def _begin(self) -> None:
         """Know where the journal ends, before anybody asks for what came before that."""
         if self._last is None:
-            end = await self._service.read.run(changes.end())
-            self._last = end if self._last is None else self._last
+            # Who else asks meanwhile may have heard of an earlier end.
+            self._last = min(await self._service.read.run(changes.end()), self._last or _NEVER)
 
     async def _look_at_queues(self) -> None:
         with contextlib.suppress(FaultlineError):
