@@ -135,6 +135,17 @@ def test_a_worker_tells_what_the_ledger_says(app: Faultline, queue: Driver) -> N
     assert runs == (9, True)
 
 
+def test_a_worker_counts_what_waits(app: Faultline, queue: Driver) -> None:
+    @app.task
+    async def send() -> None: ...
+
+    queue.enqueue(queue="nobody serves it")
+    results(app, [send.enqueue()])
+
+    (waiting,) = [line for line in queue.run(overview.queues()) if line.name == "nobody serves it"]
+    assert waiting.due == 1
+
+
 def test_a_refused_write_is_counted_by_verb_and_reason(app: Faultline, queue: Driver) -> None:
     @app.task
     async def taken_away() -> None:

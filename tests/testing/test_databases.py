@@ -14,6 +14,8 @@ from faultline.store import invariants, queue, views
 from faultline.testing import frozen_time, scratch_database
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tests.driver import Clock, Driver, Sessions
 
 
@@ -128,7 +130,7 @@ def test_a_dead_worker_and_this_process_own_are_no_strangers(app: Faultline) -> 
     asyncio.run(story())
 
 
-def beat(name: str, *, watched: bool) -> queue.Statement[None]:
+def beat(name: str, *, watched: bool) -> queue.Statement[datetime]:
     return queue.beat(name, host="elsewhere", pid=1, version="1", queues=["default"], sleeping=[], watched=watched)
 
 

@@ -15,6 +15,7 @@ from faultline.core.config import choose_dsn
 from faultline.core.errors import ConfigError, JobNotFound, JobRejected
 from faultline.core.host import Host
 from faultline.core.ids import Ids
+from faultline.runtime import tracing
 from faultline.runtime.handle import JobHandle, Poller
 from faultline.runtime.options import Options
 from faultline.runtime.tasks import Task
@@ -118,7 +119,11 @@ class Faultline:
         self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
     ) -> list[JobHandle[Any]]:
         """Enqueue many jobs, all or none: `app.enqueue_many(charge.bind(order) for order in orders)`."""
-        jobs, places = _in_key_order(list(submissions))
+        with tracing.enqueuing(list(submissions)) as traced:
+            return self._enqueue_many(traced, conn)
+
+    def _enqueue_many(self, submissions: list[Submission], conn: Connection[Any] | None) -> list[JobHandle[Any]]:
+        jobs, places = _in_key_order(submissions)
         if conn is not None:
             statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
             placed = [p for statement in statements for p in run_on(conn, statement)]
@@ -132,7 +137,11 @@ class Faultline:
         self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
     ) -> list[JobHandle[Any]]:
         """`enqueue_many` for async programs."""
-        jobs, places = _in_key_order(list(submissions))
+        with tracing.enqueuing(list(submissions)) as traced:
+            return await self._aenqueue_many(traced, conn)
+
+    async def _aenqueue_many(self, submissions: list[Submission], conn: AsyncConnection[Any] | None) -> list[JobHandle[Any]]:
+        jobs, places = _in_key_order(submissions)
         if conn is not None:
             statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
             placed = [p for statement in statements for p in await arun_on(conn, statement)]

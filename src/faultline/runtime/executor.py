@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from faultline.runtime.hold import Hold
     from faultline.runtime.tasks import Task
     from faultline.runtime.threads import Threads
+    from faultline.runtime.tracing import Tracing
     from faultline.store.database import AsyncDatabase
 
 _ERROR_LENGTH_MAX = 16_384
@@ -55,6 +56,8 @@ class Executor:
         self._threads = threads
         self._chance = app.host.chance
         self._monotonic = app.host.monotonic
+        #: Set where jobs are traced.
+        self.tracing: Tracing | None = None
         self._faults = app.host.faults
         self._result_bytes_max = 1_048_576
 
@@ -66,6 +69,8 @@ class Executor:
                 return
             hold.counts.started += 1
             hold.began_at = self._monotonic()
+            if self.tracing is not None:
+                self.tracing.begin(hold)
             task = self._app.tasks.get(hold.lease.task)
             misfit = self._misfit(hold, task)
             if task is None or misfit is not None:
@@ -85,6 +90,8 @@ class Executor:
             ending = None if hold.lost is not None else Released(hold)
         finally:
             hold.attempt = None  # a late loss finds nothing to cancel
+            if self.tracing is not None:
+                self.tracing.end(hold, ending)
             self._hand_over(hold, ending)
 
     def _misfit(self, hold: Hold, task: Task[..., Any] | None) -> Failed | None:

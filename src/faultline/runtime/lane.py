@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease
     from faultline.runtime.tally import Tally
+    from faultline.runtime.tracing import Tracing
     from faultline.store.database import AsyncDatabase
 
 Asker = TypeVar("Asker")
@@ -55,6 +56,8 @@ class Lane:
         self.name = name
         self._tally = tally
         self._counts = tally.of(name)
+        #: Set where jobs are traced.
+        self.tracing: Tracing | None = None
         self.concurrency = concurrency
         self.running = 0
         self.waiting: deque[Hold] = deque()
@@ -174,6 +177,8 @@ class Lane:
         if leases:
             counts = self._counts
             counts.claimed(leases)
+            if self.tracing is not None:
+                await self.tracing.fetch(self._database, leases)
             self.put([Hold(lease, asked_at, counts) for lease in leases])
         return leases
 

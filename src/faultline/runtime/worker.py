@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
 from faultline.core.errors import ConfigError
+from faultline.runtime import tracing
 from faultline.runtime.batcher import Batcher
 from faultline.runtime.completer import Completer, Released
 from faultline.runtime.executor import Executor
@@ -106,6 +107,9 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         facts = await self._database.facts()
         self._tally.set_clock(facts.clock, self._monotonic())
+        self._executor.tracing = tracing.configured()
+        for lane in self._lanes.values():
+            lane.tracing = self._executor.tracing
         self._heartbeat.start()
         upkeep = (self._upkeep.run(), self._upkeep.sample())
         loops = [*(lane.run() for lane in self._lanes.values()), self._notifier.run(), *upkeep]

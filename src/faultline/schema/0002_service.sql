@@ -78,6 +78,9 @@ create table faultline.api_keys (
   constraint sane_queues check (queues is null or (cardinality(queues) > 0 and array_position(queues, null) is null))
 );
 
+-- The trace that a job was enqueued in, as W3C writes it. Null unless its client traces. It goes with the open row.
+alter table faultline.open_jobs add column trace text;
+
 -- What a beat tells beside being alive.
 alter table faultline.workers add column leases integer not null default 0;
 -- The worker's own clock, ahead of the database's. Nothing is decided by it.

@@ -4,12 +4,12 @@ select
   j.id, j.state, j.queue, j.task, j.priority, j.attempt, j.max_attempts, j.fencing_token,
   j.created_at, j.next_run_at, j.claimed_at, j.finished_at,
   j.lease_owner as owner, j.lease_expires_at, j.renewals, j.reaps,
-  j.idempotency_key, j.last_error, j.progress, j.args, null::jsonb as result
+  j.idempotency_key, j.last_error, j.progress, j.args, null::jsonb as result, j.trace
 from faultline.open_jobs j
 union all
 select
   f.job_id, 'succeeded', f.queue, f.task, f.priority, f.attempt, f.max_attempts, f.fencing_token,
   f.created_at, null, f.claimed_at, f.finished_at,
   f.owner, null, null, null,
-  f.idempotency_key, null, null, f.args, f.result
+  f.idempotency_key, null, null, f.args, f.result, null
 from faultline.ledger f;

@@ -199,7 +199,7 @@ def reap(*, max_jobs: int = 1000, notice_dead: bool = True) -> Statement[list[Re
         name="reap",
         sql="select job_id, fencing_token, owner, state, reason, queue from faultline.reap(%s, %s)",
         params=(max_jobs, notice_dead),
-        read=lambda rows: [Reaped(*found, JobState(state), reason, name) for *found, state, reason, name in rows],
+        read=lambda rows: [Reaped(row[0], row[1], row[2], JobState(row[3]), row[4], row[5]) for row in rows],
         repeatable=True,
     )
 
@@ -325,6 +325,8 @@ def _job_text(job: Submission, fresh_id: str | None = None) -> str:
         own += f',"idempotency_key":{jsontext.encode(job.idempotency_key, "idempotency_key")}'
     if job.run_at is not None:
         own += f',"run_at":"{job.run_at.isoformat()}"'
+    if job.trace is not None:
+        own += f',"trace":{jsontext.encode(job.trace, "trace")}'
     common = _common_text(
         job.task, job.queue, job.priority, job.delay_seconds, job.max_attempts, job.lease_seconds, job.keep_args
     )

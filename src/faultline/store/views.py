@@ -77,6 +77,17 @@ def still_held(leases: Sequence[Lease]) -> Statement[set[Lease]]:
     )
 
 
+def traces(job_ids: Sequence[UUID]) -> Statement[dict[UUID, str]]:
+    """The traces that open jobs were enqueued in, where they were."""
+    return Statement(
+        name="traces",
+        sql="select id, trace from faultline.jobs where id = any(%s) and trace is not null",
+        params=(list(job_ids),),
+        read=dict,
+        repeatable=True,
+    )
+
+
 def counts() -> Statement[Counter[str]]:
     """How many jobs are in each state."""
     return Statement(

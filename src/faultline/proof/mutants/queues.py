@@ -91,6 +91,10 @@ _ENQUEUE = [
             ("what is to be kept", ",\n    'keep_args', keep_args"),
         )
     ),
+    Cut("parse_jobs", "keeps no long trace", "left(j.trace, 55) as trace", "j.trace as trace"),
+    Cut("enqueue_many", "keeps the trace", "p.args,\n        p.trace\n", "p.args,\n        null\n"),
+    Cut("place_known", "keeps the trace", "p.key, p.args, p.trace\n", "p.key, p.args, null\n"),
+    Cut("views.sql", "jobs: shows the trace", "as result, j.trace", "as result, null::text as trace"),
     Cut("digest", "knows the task", "task || e'\\n' || args::text", "args::text"),
     Cut("digest", "knows the arguments", "task || e'\\n' || args::text", "task"),
 ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
 
+from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.proof.probes.probe import expect, probe, refused, the_one
 from faultline.store import queue as verbs
+from faultline.store import views
 
 if TYPE_CHECKING:
     from faultline.proof.sessions import Session, Sessions
@@ -258,3 +261,17 @@ def who_is_awake_is_told_of_what_appears_below_his_place(sessions: Sessions) -> 
     notice = the_one("notifications", q.notices())
     shown = q.value("select to_json(%s::timestamptz)::text", began)
     expect("told by a transaction that has lasted", shown in notice, True)
+
+
+@probe("enqueue_many", "place_known", "parse_jobs", "views.sql")
+def a_job_keeps_the_trace_it_was_enqueued_in(sessions: Sessions) -> None:
+    q = sessions.open()
+    job = Submission("t", trace="t" * 60)
+    for how, statement in (
+        ("fresh", verbs.enqueue_many([job], Ids(lambda: 0.0, random.Random(1)))),  # noqa: S311 - ids of a story
+        ("known", verbs.enqueue_many([job])),
+    ):
+        (placed,) = q.run(statement)
+        expect(f"the trace of a {how} job", q.run(views.traces([placed.job_id])), {placed.job_id: "t" * 55})
+    (untraced,) = q.run(verbs.enqueue_many([Submission("t")]))
+    expect("the trace of none", q.run(views.traces([untraced.job_id])), {})

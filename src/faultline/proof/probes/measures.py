@@ -31,7 +31,8 @@ def a_tally_counts_once_however_often_and_late_it_comes(sessions: Sessions) -> N
     sessions.clock.take()
     numbers: dict[str, Any] = {name: place for place, name in enumerate((*_COUNTS, *_SUMS), start=2)}
     numbers |= {"waits": [0, 1], "runs": [2]}
-    _tell(q, **dict.fromkeys((*_COUNTS, *_SUMS), 1), waits=[1], runs=[1])
+    ones: dict[str, Any] = dict.fromkeys((*_COUNTS, *_SUMS), 1)
+    _tell(q, **ones, waits=[1], runs=[1])
     for _ in range(2):
         _tell(q, **numbers)
     _tell(q, **numbers | {"started": 0})
@@ -62,7 +63,7 @@ def rolled_up_tallies_keep_their_sums(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
     columns = ", ".join((*_COUNTS, *_SUMS))
-    numbers = {name: place for place, name in enumerate((*_COUNTS, *_SUMS), start=1)}
+    numbers: dict[str, Any] = {name: place for place, name in enumerate((*_COUNTS, *_SUMS), start=1)}
     for worker in "abc":
         _tell(q, worker, **numbers, waits=[1])
     sessions.clock.advance(59 * 60)

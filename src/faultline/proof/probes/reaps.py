@@ -241,8 +241,8 @@ def a_worker_is_on_the_list_as_it_last_said(sessions: Sessions) -> None:
     sessions.clock.take()
     q.beat(watched=False)
     sessions.clock.advance(5)
-    second = {"queues": ["mail"], "sleeping": ["mail"], "watched": True, "leases": 7, "clock_ahead_seconds": -1.5}
-    answer = q.run(verbs.beat("w", host="h", pid=1, version="0", **second))
+    words: dict[str, Any] = {"queues": ["mail"], "sleeping": ["mail"], "leases": 7, "clock_ahead_seconds": -1.5}
+    answer = q.run(verbs.beat("w", host="h", pid=1, version="0", watched=True, **words))
     expect("the answer to a beat", answer, q.value("select faultline.clock()"))
     q.beat("other")
     found = q.execute(

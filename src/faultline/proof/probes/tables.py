@@ -179,6 +179,7 @@ def _change(q: Session, change: str) -> None:
 _NULLABLE = {
     "open_jobs": {
         "claimed_at", "lease_expires_at", "lease_owner", "finished_at", "idempotency_key", "last_error", "progress",
+        "trace",
     },
     "ledger": {"idempotency_key", "args", "result"},
     "journal": {"job_id", "fencing_token", "owner"},

@@ -1,6 +1,6 @@
 -- Put jobs into queues, all or none. Answers with one row per job, in the order given: its id, and whether it is new.
 -- `jobs` is a JSON array of objects with `task` and, where wanted, `args`, `queue`, `priority`, `delay_seconds` or
--- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`.
+-- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`, `trace`.
 -- After: every new job is queued, durably once the transaction commits.
 --
 -- The same idempotency_key gives the same job, also after it has finished; with another task or other args, FL003.
@@ -46,10 +46,12 @@ begin
   if enqueue_many.fresh then
     with placed as (
       insert into faultline.open_jobs (
-        id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, idempotency_key, args
+        id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, idempotency_key, args,
+        trace
       )
       select
-        p.id, at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args
+        p.id, at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args,
+        p.trace
       from faultline.parse_jobs(enqueue_many.jobs, at, limits.args_bytes_max) p
       returning id, queue, priority, next_run_at, idempotency_key
     )

@@ -12,7 +12,8 @@ create or replace function faultline.parse_jobs(jobs jsonb, at timestamptz, args
   max_attempts smallint,
   lease_seconds real,
   keep_args boolean,
-  key text
+  key text,
+  trace text
 )
 language sql stable
 as $$
@@ -45,11 +46,14 @@ as $$
     coalesce(j.max_attempts, 5)::smallint as max_attempts,
     coalesce(j.lease_seconds, 30)::real as lease_seconds,
     coalesce(j.keep_args, true) as keep_args,
-    j.idempotency_key as key
+    j.idempotency_key as key,
+    -- As long as W3C makes it, and no longer: nobody's store of text.
+    left(j.trace, 55) as trace
   from rows from (jsonb_to_recordset(parse_jobs.jobs) as (
     id uuid, task text, args jsonb, queue text, priority numeric, delay_seconds numeric, run_at text,
-    max_attempts numeric, lease_seconds numeric, keep_args boolean, idempotency_key text
+    max_attempts numeric, lease_seconds numeric, keep_args boolean, idempotency_key text, trace text
   )) with ordinality as j (
-    id, task, args, queue, priority, delay_seconds, run_at, max_attempts, lease_seconds, keep_args, idempotency_key, place
+    id, task, args, queue, priority, delay_seconds, run_at, max_attempts, lease_seconds, keep_args, idempotency_key, trace,
+    place
   )
 $$;

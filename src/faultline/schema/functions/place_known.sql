@@ -34,12 +34,12 @@ begin
   placed as (
     insert into faultline.open_jobs (
       id, fencing_token, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task,
-      idempotency_key, args
+      idempotency_key, args, trace
     )
     select
       -- A caller's id may be that of a job that was pruned: its tokens must not be granted a second time.
       p.id, case when p.named then limits.token_floor else 0 end, place_known.at, p.next_run_at, p.lease_seconds, p.priority,
-      p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args
+      p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args, p.trace
     from parsed p
     where p.key is null or p.id in (select t.job_id from taken t)
     -- In one order by everyone, as the keys.
