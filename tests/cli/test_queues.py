@@ -152,7 +152,8 @@ def test_top_goes_on_when_its_connections_are_cut(terminal: Terminal, queue: Dri
     terminal.read_until("No worker is running")
 
     for _ in range(3):
-        queue.run(audit.end_sessions(queue.run(audit.sessions())))
+        sessions = queue.run(audit.sessions())
+        queue.run(audit.end_sessions(sessions))
         terminal.seen = ""
         terminal.read_until("No worker is running")
 
