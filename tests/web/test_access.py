@@ -186,6 +186,15 @@ def test_who_asks_too_often_is_told_when_to_ask_again(dsn: str, db: Driver) -> N
     assert 1 <= int(answers[3].headers["retry-after"]) <= 2
 
 
+def test_who_tries_many_keys_is_asked_to_wait_and_nobody_else_is(api: Api, stranger: Api) -> None:
+    assert api.get("/jobs").status_code == 200
+
+    wrong = [stranger.get("/jobs", headers={"Authorization": f"Bearer fl_{n:012d}_{'A' * 43}"}) for n in range(80)]
+
+    assert {answer.status_code for answer in wrong} == {401, 429}
+    assert api.get("/jobs").status_code == 200
+
+
 def test_a_secret_is_never_told_back(api: Api, capfd: pytest.CaptureFixture[str]) -> None:
     secret = f"fl_{'0' * 12}_{'S' * 43}"
 

@@ -47,7 +47,7 @@ def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - 
         findings = [{"section": section, **asdict(finding)} for section, finding in found]
         print_json({"levels": {level: levels[level] for level in Level}, "findings": findings})
     else:
-        print("\n" + ", ".join(f"{levels[level]} {level}" for level in reversed(Level) if levels[level]))
+        print("\n" + ", ".join(_times(levels[level], level) for level in reversed(Level) if levels[level]))
     if levels[Level.WRONG]:
         raise typer.Exit(1)
 
@@ -187,6 +187,10 @@ class _Visit:
             yield _unseen(statement.name.replace("_", " "), seen.why)
         else:
             yield from check(seen, *more, **words)
+
+
+def _times(number: int, level: Level) -> str:
+    return f"{number} {level}{'s' if number > 1 and level in (Level.NOTE, Level.WARNING) else ''}"
 
 
 def _unseen(name: str, why: str) -> Finding:

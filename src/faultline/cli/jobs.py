@@ -115,7 +115,7 @@ def _print_page(page: Page, now: datetime, *, as_json: bool) -> None:
     elif page.jobs:
         from faultline.cli import screen, tables  # noqa: PLC0415
 
-        screen.console().print(tables.job_table(page.jobs, now))
+        screen.show(screen.console(), tables.job_table(page.jobs, now))
     else:
         print("no job fits" + (" so far" if page.stopped_early else ""))
     if page.behind is not None:
@@ -232,7 +232,7 @@ def _previewed(database: Database, which: Failed) -> bool:
     if not groups:
         print("no failed job fits")
         return False
-    screen.console().print(tables.failure_table(groups, database.run(views.clock())))
+    screen.show(screen.console(), tables.failure_table(groups, database.run(views.clock())))
     if more:
         print(f"among the newest {failures.WINDOW:,} failed jobs; there may be more, and all that fit are retried")
     return True

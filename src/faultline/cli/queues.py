@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from faultline.store.overview import QueueLine
 
 queues = typer.Typer(rich_markup_mode=None)
+#: A busy machine is late now and then; who restarts it for that makes it busier.
+_HERE_SECONDS = 15.0
 _QueueName = Annotated[str, typer.Argument(metavar="NAME", help="Which queue.")]
 
 
@@ -41,7 +43,7 @@ def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None
 
     console = screen.console()
     if lines:
-        console.print(tables.queue_table(lines))
+        screen.show(console, tables.queue_table(lines))
     else:
         console.print("No queue has work, and none has had any within a day.", style="quiet")
 
@@ -106,10 +108,10 @@ def workers(
 
         console = screen.console()
         if lines:
-            console.print(tables.worker_table(lines))
+            screen.show(console, tables.worker_table(lines))
         else:
             console.print("No worker is running.", style="quiet")
-    if here and not any(line.alive for line in lines):
+    if here and not any(line.age_seconds < _HERE_SECONDS for line in lines):
         raise typer.Exit(1)
 
 

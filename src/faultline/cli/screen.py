@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.highlighter import NullHighlighter
 from rich.table import Table
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Wide enough for any line: in a pipe, what is cut off is lost.
 _PIPE_COLUMNS = 2000
-_ID_COLUMNS = 36
+_GAP, _LAST_COLUMNS_MIN = 2, 12
 
 THEME = Theme(
     {
@@ -51,7 +52,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) -> Table:
     """A table without lines. Columns in `right` hold numbers; an id is never cut short."""
-    made = Table(box=None, header_style="heading", pad_edge=False, padding=(0, 2, 0, 0))
+    made = Table(box=None, header_style="heading", pad_edge=False, padding=(0, _GAP, 0, 0))
     for name in columns:
         wraps = last_wraps and name == columns[-1]
         made.add_column(
@@ -59,9 +60,19 @@ def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) 
             justify="right" if name in right else "left",
             no_wrap=not wraps,
             overflow="fold" if wraps else "ellipsis",
-            min_width=_ID_COLUMNS if name == "id" else None,
         )
     return made
+
+
+def show(to: Console, made: Table) -> None:
+    """Print a table. The last column gives way first; a screen too narrow for the others gets long lines, cut nowhere."""
+    widths = [max(cell_len(str(cell)) for cell in (column.header, *column.cells)) for column in made.columns[:-1]]
+    taken = sum(widths) + _GAP * len(widths)
+    to.width = max(to.width, taken + _LAST_COLUMNS_MIN)
+    for column, width in zip(made.columns, widths, strict=False):
+        column.min_width = width
+    made.columns[-1].max_width = to.width - taken
+    to.print(made)
 
 
 def state(name: str) -> Text:

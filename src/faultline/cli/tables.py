@@ -79,7 +79,8 @@ def _stands(line: JobLine, now: datetime) -> Text:
     if line.state == "queued" and line.next_run_at is not None and line.next_run_at > now:
         return screen.quiet(f"runs {screen.since(line.next_run_at, now)}")
     if line.last_error:
-        return Text(screen.one_line(line.last_error), style=line.state if line.state == "failed" else "quiet")
+        style = "failed" if line.state == "failed" else "quiet"
+        return Text(screen.one_line(line.last_error), style=style, overflow="ellipsis", no_wrap=True)
     if line.finished_at and line.claimed_at:
         return screen.quiet(f"took {screen.length(line.finished_at - line.claimed_at)}")
     return Text()

@@ -58,7 +58,9 @@ def up(
         if load:
             crew.start("load", SHOP)
         _wait_for(crew, f"http://127.0.0.1:{port}/health")
-        print(f"Faultline is up: http://127.0.0.1:{port}  (the API is described at /docs). Ctrl-C ends it.", flush=True)
+        print(
+            f"Faultline is up: http://127.0.0.1:{port}  (the API is described at /openapi.json). Ctrl-C ends it.", flush=True
+        )
         with contextlib.suppress(KeyboardInterrupt):
             for frozen in _turns(hands) if trouble else _for_ever():
                 crew.check()
