@@ -24,6 +24,7 @@ from fastapi import Request, Security
 from fastapi.security import HTTPBearer
 
 from faultline.store import apikeys
+from faultline.web.forms import form_of
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
 from faultline.web.sessions import COOKIE
@@ -182,10 +183,8 @@ async def _holder(request: Request, shown: str) -> ApiKey:
 async def _check_form(request: Request, wanted: str) -> None:
     if request.method in _SAFE:
         return
-    sent = request.headers.get("x-csrf-token")
-    if sent is None and request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        sent = str((await request.form()).get("csrf", ""))
-    if not hmac.compare_digest((sent or "").encode(), wanted.encode()):
+    sent = request.headers.get("x-csrf-token") or (await form_of(request)).one("csrf") or ""
+    if not hmac.compare_digest(sent.encode(), wanted.encode()):
         raise Problem(403, "FormToken", "The form's token is missing or old.", next_step="Load the page again.")
 
 

@@ -1,0 +1,38 @@
+"""What a form sent: fields are text, and a field may be sent several times. Read from the body, whoever asks first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from faultline.web.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+_FIELDS_MAX = 2000
+_KIND = "application/x-www-form-urlencoded"
+
+
+class Form:
+    def __init__(self, fields: list[tuple[str, str]]) -> None:
+        self._fields = fields
+
+    def one(self, name: str) -> str | None:
+        """Stripped; None if it is missing or empty."""
+        return next((value.strip() for field, value in self._fields if field == name and value.strip()), None)
+
+    def all(self, name: str) -> list[str]:
+        return [value for field, value in self._fields if field == name]
+
+
+async def form_of(request: Request) -> Form:
+    """The form of a request; an empty one if it holds none."""
+    if not request.headers.get("content-type", "").startswith(_KIND):
+        return Form([])
+    try:
+        fields = parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+    except ValueError as error:
+        raise Problem(400, "BadForm", "This form cannot be read.", next_step="Load the page again.") from error
+    # Null bytes cannot stand in PostgreSQL's text.
+    return Form([(name, value.replace("\x00", "")) for name, value in fields])
