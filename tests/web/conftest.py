@@ -27,9 +27,9 @@ QUICK = Limits(key_seconds=0.0, statement_seconds=5.0, connect_seconds=1.0)
 
 
 @contextlib.contextmanager
-def running(dsn: str, limits: Limits = QUICK) -> Iterator[str]:
+def running(dsn: str, limits: Limits = QUICK, *, ready: Server | None = None) -> Iterator[str]:
     """The address of a server that runs until the block ends."""
-    ready: Server = server(dsn, port=0, limits=limits)
+    ready = ready or server(dsn, port=0, limits=limits)
     thread = threading.Thread(target=ready.run)
     thread.start()
     try:

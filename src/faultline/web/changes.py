@@ -36,7 +36,6 @@ _LINES_MAX = 1000
 _GAP_SECONDS = 10.0
 _GAPS_MAX = 1000
 _WAITING_MAX = 256
-_NEVER = 2**63
 _json = TypeAdapter(Any)
 
 
@@ -159,8 +158,12 @@ class Changes:
     async def _begin(self) -> None:
         """Know where the journal ends, before anybody asks for what came before that."""
         if self._last is None:
-            # Who else asks meanwhile may have heard of an earlier end.
-            self._last = min(await self._service.read.run(changes.end()), self._last or _NEVER)
+            end = await self._service.read.run(changes.end())
+            self._begin_at(end)
+
+    def _begin_at(self, end: int) -> None:
+        """Whoever asked at the same time may have heard of an earlier end."""
+        self._last = end if self._last is None else min(end, self._last)
 
     async def _look_at_queues(self) -> None:
         with contextlib.suppress(FaultlineError):

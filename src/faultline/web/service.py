@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from faultline.core.errors import FaultlineError
 from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.store import roles
@@ -77,6 +79,10 @@ class Service:
             await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=_AUDIT_SECONDS), answer_seconds=_AUDIT_SECONDS
         )
 
+        for database in (self.read, self.enqueue, self.operate):
+            # Looked at once, before a crowd does. What is wrong is told by /ready, and by every request until it is right.
+            with contextlib.suppress(FaultlineError):
+                await database.facts()
         self._watching = asyncio.create_task(self.changes.run())
 
     async def close(self) -> None:
