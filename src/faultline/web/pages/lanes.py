@@ -138,7 +138,7 @@ class _Drawing:
             self._above.append(text(label_at(x, name, kind, width_min=_WIDTH_MIN), bottom + 20))
         for piece in self._scale.cuts:
             start, end = self._scale.x(piece.start), self._scale.x(piece.end)
-            grid.append(bar(start, end, bottom / 2, int(bottom), "cut"))
+            grid.append(f'<rect class="cut" x="{start:.2f}%" y="0" width="{end - start:.2f}%" height="{bottom:g}"/>')
             waited = Label((start + end) / 2, duration(piece.end - piece.start), "middle", "axis waited")
             self._above.append(text(waited, bottom + 20))
         self._below[:0] = [*grid, line(0, bottom, 100, bottom, "edge")]

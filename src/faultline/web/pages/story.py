@@ -119,7 +119,8 @@ class _Teller:
                 return Markup("held it until {}, when the job was {}").format(ended, words(end))
 
     def _holds(self, epoch: Epoch) -> Markup:
-        renewed = f", renewed {count(epoch.renewals)} times" if epoch.renewals else ""
+        times = "once" if epoch.renewals == 1 else f"{count(epoch.renewals)} times"
+        renewed = f", renewed {times}" if epoch.renewals else ""
         if epoch.lease_expires_at is not None and epoch.lease_expires_at < self._now:
             over = self._clock(epoch.lease_expires_at)
             return Markup("still has it, though its lease ran out at {}: another worker may take over now").format(over)

@@ -64,6 +64,11 @@ def moment(at: datetime | None) -> str:
     return NOTHING if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
+def stamp(at: datetime) -> str:
+    """Date and time of day."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def count(number: float | None) -> str:
     return NOTHING if number is None else f"{number:,.0f}"
 
