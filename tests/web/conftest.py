@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 import psycopg
@@ -48,12 +48,18 @@ def running(dsn: str, limits: Limits = QUICK) -> Iterator[str]:
 class Api:
     """A client with a key."""
 
-    def __init__(self, address: str, key: str | None, key_id: UUID | None = None) -> None:
+    def __init__(self, address: str, key: str | None = None, key_id: UUID | None = None) -> None:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self.address = address
         self.key = key
         self.key_id = key_id
-        self.http = httpx.Client(base_url=address, headers=headers, timeout=30)
+        self.http = httpx.Client(base_url=address, headers=headers, timeout=30, verify=False)  # noqa: S501 - plain HTTP
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
 
     def get(self, path: str, **words: Any) -> httpx.Response:
         return self.http.get(_full(path), **words)
@@ -93,9 +99,7 @@ def caller(db: Driver, address: str) -> Iterator[Callable[..., Api]]:
             key_id, text = apikeys.new_key(random.SystemRandom())
             digest = apikeys.digest_of(text) or b""
             run_on(db.connection, apikeys.add(key_id, digest, name="test", scopes=scopes or ["admin"], **fields))
-            api = Api(address, text, key_id)
-            stack.callback(api.http.close)
-            return api
+            return stack.enter_context(Api(address, text, key_id))
 
         yield make
 
@@ -104,6 +108,13 @@ def caller(db: Driver, address: str) -> Iterator[Callable[..., Api]]:
 def api(caller: Callable[..., Api]) -> Api:
     """A client that may do everything."""
     return caller("admin")
+
+
+@pytest.fixture
+def stranger(address: str) -> Iterator[Api]:
+    """A client without a key."""
+    with Api(address) as client:
+        yield client
 
 
 def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

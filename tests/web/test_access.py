@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-import httpx
 import pytest
 
 from faultline.core.errors import ConfigError
@@ -20,19 +21,19 @@ from tests.web.conftest import QUICK, Api, refused, running
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import httpx
+
     from tests.driver import Driver
 
 NOWHERE = "00000000-0000-0000-0000-000000000001"
 
 
-@pytest.mark.parametrize(
-    "shown", [None, "Bearer", "Bearer x", "Basic abc", f"Bearer fl_{'0' * 12}_{'A' * 43}", "Bearer \u00e9"]
-)
-def test_without_a_good_key_nobody_is_let_in(api: Api, shown: str | None) -> None:
-    headers = {} if shown is None else {"Authorization": shown.encode("latin-1")}
+def test_without_a_good_key_nobody_is_let_in(api: Api, stranger: Api) -> None:
+    shown = (None, "Bearer", "Bearer x", "Basic abc", f"Bearer fl_{'0' * 12}_{'A' * 43}", "Bearer \u00e9")
+    paths = ("/jobs", f"/jobs/{NOWHERE}", "/queues", "/workers", "/invariants", "/failures", "/events")
 
-    for path in ("/jobs", f"/jobs/{NOWHERE}", "/queues", "/workers", "/invariants", "/failures", "/events"):
-        answer = httpx.get(f"{api.address}/api/v1{path}", headers=headers)
+    for text, path in product(shown, paths):
+        answer = stranger.get(path, headers={} if text is None else {"Authorization": text.encode("latin-1")})
         refused(answer, 401, "Unauthorized")
         assert answer.headers["www-authenticate"].startswith("Bearer")
 
@@ -91,37 +92,32 @@ def _none(api: Api, like: httpx.Response) -> str:
     return str(answer.json()["detail"])
 
 
-def test_without_keys_only_this_machine_is_answered_and_under_its_own_name(dsn: str) -> None:
-    with running(dsn) as address:
-        ask = httpx.Client(base_url=address)
-
-        assert ask.post("/api/v1/jobs", json={"task": "t"}).status_code == 201
-        for headers in ({"Host": "evil.example"}, {"Host": "evil.example:80"}, {"X-Forwarded-For": "1.2.3.4"}, {"Host": ""}):
-            refused(ask.get("/api/v1/jobs", headers=headers), 403, "NotLoopback")
-        for headers in (
-            {"Origin": "https://evil.example"},
-            {"Origin": "null"},
-            {"Sec-Fetch-Site": "cross-site"},
-            {"Sec-Fetch-Site": "same-site"},
-        ):
-            refused(ask.post("/api/v1/jobs", json={"task": "t"}, headers=headers), 403, "CrossSite")
-        ask.close()
+def test_without_keys_only_this_machine_is_answered_and_under_its_own_name(stranger: Api) -> None:
+    assert stranger.post("/jobs", json={"task": "t"}).status_code == 201
+    for headers in ({"Host": "evil.example"}, {"Host": "evil.example:80"}, {"X-Forwarded-For": "1.2.3.4"}, {"Host": ""}):
+        refused(stranger.get("/jobs", headers=headers), 403, "NotLoopback")
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ):
+        refused(stranger.post("/jobs", json={"task": "t"}, headers=headers), 403, "CrossSite")
 
 
-def test_once_there_is_a_key_this_machine_must_show_one_too(dsn: str, db: Driver) -> None:
-    with running(dsn) as address:
-        assert httpx.get(f"{address}/api/v1/jobs").status_code == 200
+def test_once_there_is_a_key_this_machine_must_show_one_too(stranger: Api, db: Driver) -> None:
+    assert stranger.get("/jobs").status_code == 200
 
-        run_on(db.connection, apikeys.add(apikeys.UUID(int=1), bytes(32), name="n", scopes=["read"]))
+    run_on(db.connection, apikeys.add(UUID(int=1), bytes(32), name="n", scopes=["read"]))
 
-        refused(httpx.get(f"{address}/api/v1/jobs"), 401, "Unauthorized")
+    refused(stranger.get("/jobs"), 401, "Unauthorized")
 
 
 def test_without_keys_the_server_listens_to_nobody_else(dsn: str, db: Driver) -> None:
     with pytest.raises(ConfigError, match="there are no API keys"):
         server(dsn, host="0.0.0.0")  # noqa: S104 - that is the point
 
-    run_on(db.connection, apikeys.add(apikeys.UUID(int=1), bytes(32), name="n", scopes=["read"]))
+    run_on(db.connection, apikeys.add(UUID(int=1), bytes(32), name="n", scopes=["read"]))
 
     assert server(dsn, host="0.0.0.0").config.app.state.service.loopback_only is False  # type: ignore[union-attr]  # noqa: S104
 
@@ -182,20 +178,29 @@ def test_answers_leave_a_browser_no_freedom(api: Api) -> None:
 
 
 def test_who_asks_too_often_is_told_when_to_ask_again(dsn: str, db: Driver) -> None:
-    with running(dsn, Limits(requests_per_second=0.5, requests_burst=3, key_seconds=0)) as address, httpx.Client() as ask:
-        answers = [ask.get(f"{address}/api/v1/jobs") for _ in range(4)]
+    with running(dsn, Limits(requests_per_second=0.5, requests_burst=3, key_seconds=0)) as address, Api(address) as stranger:
+        answers = [stranger.get("/jobs") for _ in range(4)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     refused(answers[3], 429, "RateLimited")
     assert 1 <= int(answers[3].headers["retry-after"]) <= 2
 
 
+def test_who_tries_many_keys_is_asked_to_wait_and_nobody_else_is(api: Api, stranger: Api) -> None:
+    assert api.get("/jobs").status_code == 200
+
+    wrong = [stranger.get("/jobs", headers={"Authorization": f"Bearer fl_{n:012d}_{'A' * 43}"}) for n in range(80)]
+
+    assert {answer.status_code for answer in wrong} == {401, 429}
+    assert api.get("/jobs").status_code == 200
+
+
 def test_a_secret_is_never_told_back(api: Api, capfd: pytest.CaptureFixture[str]) -> None:
     secret = f"fl_{'0' * 12}_{'S' * 43}"
 
     answers = [
-        httpx.get(f"{api.address}/api/v1/jobs", headers={"Authorization": f"Bearer {secret}"}),
-        httpx.get(f"{api.address}/api/v1/jobs", params={"key": secret, "x": secret}),
+        api.get("/jobs", headers={"Authorization": f"Bearer {secret}"}),
+        api.get("/jobs", params={"key": secret, "x": secret}),
         api.post("/jobs", json={"task": "t", "password": secret, "args": 5}),
     ]
 

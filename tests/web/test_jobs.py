@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 
@@ -131,7 +132,7 @@ def test_cancel_and_retry_change_the_state_and_say_when_they_cannot(api: Api, db
     assert (cancelled.json()["state"], retried.json()["state"]) == ("cancelled", "queued")
     refused(again, 409, "IllegalTransition")
     refused(api.post("/jobs/00000000-0000-0000-0000-000000000001/cancel"), 404, "JobNotFound")
-    assert db.job(job_id).state is JobState.QUEUED
+    assert db.job(UUID(job_id)).state is JobState.QUEUED
 
 
 def test_failed_jobs_are_grouped_previewed_and_retried_together(api: Api, db: Driver) -> None:

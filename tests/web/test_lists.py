@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from faultline.core.model import JobState
 from faultline.store import listing
 from faultline.store.database import run_on
 from faultline.store.listing import Wanted
@@ -115,7 +116,7 @@ def test_no_list_reads_a_whole_table(db: Driver) -> None:
     db.connection.execute("analyze faultline.ledger, faultline.open_jobs")
     for state in (None, "succeeded", "failed", "queued"):
         for behind in (False, True):
-            wanted = Wanted(state=None if state is None else listing.JobState(state), queue="q", only_queues=["q"])
+            wanted = Wanted(state=None if state is None else JobState(state), queue="q", only_queues=["q"])
             page = run_on(db.connection, listing.jobs(wanted, page_jobs=5))
             assert len(page.jobs) == 5
             statement = listing.jobs(wanted, page_jobs=5, behind=page.behind if behind else None)

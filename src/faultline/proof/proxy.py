@@ -177,7 +177,7 @@ class _Wire:
                     return
 
     def _commits(self, statement: str) -> bool:
-        return statement == "commit" or not self._in_transaction
+        return statement.lower() == "commit" or not self._in_transaction
 
     def _happen(self, cut: Cut) -> None:
         # Said before it is done: the client may be faster than we are.

@@ -62,15 +62,15 @@ class Retried:
 
 _SEEN = f"""
 with seen as materialized (
-  select j.id, j.queue, j.task, j.finished_at, coalesce(j.last_error, '') as error
+  select j.id, j.state, j.queue, j.task, j.finished_at, coalesce(j.last_error, '') as error
   from faultline.jobs j
-  where j.state = 'failed' and j.finished_at <= %s and (j.finished_at, j.id) < (%s, %s)
+  where j.state in ('failed', 'cancelled') and j.finished_at <= %s and (j.finished_at, j.id) < (%s, %s)
   order by j.finished_at desc, j.id desc
   limit {WINDOW}
 ),
 fitting as (
   select * from seen
-  where (%s::text is null or queue = %s) and (%s::text is null or task = %s)
+  where state = 'failed' and (%s::text is null or queue = %s) and (%s::text is null or task = %s)
     and (%s::text is null or starts_with(error, %s)) and (%s::text[] is null or queue = any (%s))
 )
 """

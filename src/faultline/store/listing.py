@@ -128,17 +128,27 @@ def _scope(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
     """What an index can find by itself."""
     if wanted.keys is not None:
         return "id in (select k.job_id from faultline.keys k where k.key = any (%s))", (list(wanted.keys),)
-    if wanted.state is None:
-        return "true", ()
-    # As a literal: the indexes are partial, and a plan must see that theirs is the state asked for.
-    scope = f"state = '{wanted.state.value}'"
-    return (f"{scope} and queue = %s", (wanted.queue,)) if order is BY_TURN else (scope, ())
+    # States as literals: the indexes are partial, and a plan must see that theirs are the ones asked for.
+    if order is BY_TURN:
+        return "state = 'queued' and queue = %s", (wanted.queue,)
+    return _SCOPES.get(wanted.state, "true"), ()
+
+
+#: Where an index holds more than the state that is asked for, it is looked for within the window: a million failed jobs must
+#: not stand between us and a cancelled one.
+_SCOPES: dict[JobState | None, str] = {
+    JobState.SUCCEEDED: "state = 'succeeded'",
+    JobState.RUNNING: "state = 'running'",
+    JobState.QUEUED: "state <> 'succeeded'",
+    JobState.FAILED: "state in ('failed', 'cancelled')",
+    JobState.CANCELLED: "state in ('failed', 'cancelled')",
+}
 
 
 def _fits(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
     """What must be looked for within the window."""
     asked: list[tuple[str, Any]] = []
-    if wanted.keys is not None and wanted.state is not None:
+    if wanted.state is not None:
         asked.append(("state = %s", wanted.state.value))
     if wanted.queue is not None and (order is not BY_TURN or wanted.keys is not None):
         asked.append(("queue = %s", wanted.queue))

@@ -21,12 +21,12 @@ async def dsn_as(dsn: str, role: str, *, statement_seconds: float) -> str:
     for options in (f"{timeout} -c role={role}", timeout, ""):
         chosen = _with_options(dsn, options)
         try:
+            connection = await psycopg.AsyncConnection.connect(chosen, connect_timeout=int(CONNECT_SECONDS))
+        except psycopg.OperationalError:
+            if options:
+                continue
             with translated(dsn):
-                connection = await psycopg.AsyncConnection.connect(chosen, connect_timeout=int(CONNECT_SECONDS))
-        except psycopg.Error:
-            if not options:
                 raise
-            continue
         await connection.close()
         if role not in options:
             events.emit("role_not_taken", level=logging.WARNING, role=role, limited=bool(options))

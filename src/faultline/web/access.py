@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from faultline.store.apikeys import ApiKey
-    from faultline.web.service import Service
 
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _EVERY_SCOPE = frozenset(apikeys.SCOPES)
@@ -90,7 +89,7 @@ async def who(request: Request) -> Caller:
     service = service_of(request)
     shown = request.headers.get("authorization")
     if shown is not None:
-        return _caller(await _holder(service, shown))
+        return _caller(await _holder(request, shown))
     session = service.sessions.find(request.cookies.get(COOKIE))
     if session is not None:
         refuse_other_sites(request)
@@ -112,7 +111,7 @@ async def sign_in(request: Request, response: Response, text: str) -> Caller:
     """Open a session for whoever pasted this key, and give the browser its cookie."""
     service = service_of(request)
     refuse_other_sites(request)
-    key = await _holder(service, f"Bearer {text.strip()}")
+    key = await _holder(request, f"Bearer {text.strip()}")
     service.sessions.close(request.cookies.get(COOKIE))
     session = service.sessions.open(apikeys.digest_of(text.strip()) or b"")
     secure = request.url.scheme == "https"
@@ -171,10 +170,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-async def _holder(service: Service, shown: str) -> ApiKey:
+async def _holder(request: Request, shown: str) -> ApiKey:
+    address = request.client.host if request.client else ""
     kind, _, text = shown.partition(" ")
     digest = apikeys.digest_of(text.strip()) if kind.lower() == "bearer" else None
-    key = None if digest is None else await service.keys.holder(digest)
+    key = None if digest is None else await service_of(request).keys.holder(digest, address=address)
     if key is None:
         raise unauthorized("This API key is not known, or it is good no longer.")
     return key

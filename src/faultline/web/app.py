@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 from starlette.staticfiles import StaticFiles
 
 from faultline.core import events
@@ -73,10 +74,22 @@ def create_app(dsn: str, *, limits: Limits | None = None, loopback_only: bool = 
 async def _refuse(request: Request, error: Exception) -> Response:
     """Answer with a problem: as JSON for programs, as a page for people. What is not the caller's fault is logged."""
     problem = _problem(error)
+    if problem.status == 405:  # noqa: PLR2004 - a method that this place does not know
+        problem.headers["Allow"] = ", ".join(sorted(_methods(request)))
     if problem.status >= 500:  # noqa: PLR2004 - ours, not theirs
         events.emit("request_failed", method=request.method, path=request.url.path, code=problem.code, error=_why(error))
     wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     return pages.show_problem(request, problem) if wants_page else problem.response()
+
+
+def _methods(request: Request) -> set[str]:
+    """What can be done at this place, whichever routes do it."""
+    found: set[str] = set()
+    for method in ("GET", "POST"):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes):
+            found.add(method)
+    return found
 
 
 def _why(error: Exception) -> str:

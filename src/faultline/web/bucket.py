@@ -25,10 +25,17 @@ class Bucket:
 
     def take(self, caller: str) -> None:
         """Take one token, or raise a `Problem` that says when there will be one."""
+        self._settle(caller, tokens=1)
+
+    def look(self, caller: str) -> None:
+        """Raise as `take` would, but take none."""
+        self._settle(caller, tokens=0)
+
+    def _settle(self, caller: str, *, tokens: int) -> None:
         now = self._monotonic()
         level, at = self._levels.pop(caller, (self._burst, now))
         level = min(self._burst, level + (now - at) * self._per_second)
-        self._levels[caller] = (level - 1 if level >= 1 else level, now)
+        self._levels[caller] = (level - tokens if level >= 1 else level, now)
         if len(self._levels) > _CALLERS_MAX:
             self._levels.popitem(last=False)
         if level < 1:

@@ -159,7 +159,11 @@ class Changes:
         """Know where the journal ends, before anybody asks for what came before that."""
         if self._last is None:
             end = await self._service.read.run(changes.end())
-            self._last = end if self._last is None else self._last
+            self._begin_at(end)
+
+    def _begin_at(self, end: int) -> None:
+        """Whoever asked at the same time may have heard of an earlier end."""
+        self._last = end if self._last is None else min(end, self._last)
 
     async def _look_at_queues(self) -> None:
         with contextlib.suppress(FaultlineError):

@@ -1,47 +1,81 @@
-"""Who holds an API key. The database is asked, and its answer trusted for a moment (`Limits.key_seconds`), not longer."""
+"""Who holds an API key. The database is asked, and its answer trusted for a moment (`Limits.key_seconds`), not longer.
+
+However many requests show one key at once, it is asked about once. Who tries keys that are none is asked to wait before the
+database is bothered again.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from faultline.store import apikeys
+from faultline.web.bucket import Bucket
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from faultline.store.apikeys import ApiKey
     from faultline.web.service import Service
 
+T = TypeVar("T")
 _REMEMBERED_MAX = 10_000
+#: Wrong keys from one address: so many a second in the long run, and so many at once.
+_WRONG_PER_SECOND, _WRONG_BURST = 5.0, 50.0
 
 
 class Keys:
     def __init__(self, service: Service) -> None:
         self._service = service
+        #: By a part of the digest: until when it is trusted, the whole of it, and who holds it.
         self._known: OrderedDict[bytes, tuple[float, bytes, ApiKey]] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Task[Any]] = {}
+        self._wrong = Bucket(_WRONG_PER_SECOND, _WRONG_BURST, service.host.monotonic)
         self._none_until = 0.0
         self._some = False
 
-    async def holder(self, digest: bytes) -> ApiKey | None:
-        now = self._service.host.monotonic()
-        # By a part of the digest, and then the whole of it in constant time.
+    async def holder(self, digest: bytes, *, address: str = "") -> ApiKey | None:
         until, whole, key = self._known.get(digest[:8], (0.0, b"", None))
-        if now < until and hmac.compare_digest(whole, digest):
+        seen = hmac.compare_digest(whole, digest)
+        if seen and self._service.host.monotonic() < until:
             return key
-        found = await self._service.read.run(apikeys.find(digest))
-        if found is not None:
-            self._known[digest[:8]] = (now + self._service.limits.key_seconds, digest, found)
-            self._known.move_to_end(digest[:8])
-            if len(self._known) > _REMEMBERED_MAX:
-                self._known.popitem(last=False)
+        if not seen:
+            self._wrong.look(address)
+        found = await self._once(digest, lambda: self._ask(digest))
+        if found is None:
+            self._wrong.take(address)
         return found
 
     async def needed(self) -> bool:
         """Whether a key must be shown: always, unless there has never been one and only this machine can reach us."""
         if self._some or not self._service.loopback_only:
             return True
-        now = self._service.host.monotonic()
-        if now >= self._none_until:
-            self._some = await self._service.read.run(apikeys.exist())
-            self._none_until = now + self._service.limits.key_seconds
+        if self._service.host.monotonic() >= self._none_until:
+            await self._once(b"", self._ask_for_any)
         return self._some
+
+    async def _ask(self, digest: bytes) -> ApiKey | None:
+        # Counted from before the round trip: a slow answer must not lengthen our trust.
+        until = self._service.host.monotonic() + self._service.limits.key_seconds
+        found = await self._service.read.run(apikeys.find(digest))
+        self._known.pop(digest[:8], None)
+        if found is not None:
+            self._known[digest[:8]] = (until, digest, found)
+            if len(self._known) > _REMEMBERED_MAX:
+                self._known.popitem(last=False)
+        return found
+
+    async def _ask_for_any(self) -> None:
+        until = self._service.host.monotonic() + self._service.limits.key_seconds
+        self._some = await self._service.read.run(apikeys.exist())
+        self._none_until = until
+
+    async def _once(self, what: bytes, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Join whoever is asking already. Whoever gives up waiting takes nothing from the others."""
+        task: asyncio.Task[T] | None = self._asking.get(what)
+        if task is None:
+            task = self._asking[what] = asyncio.create_task(ask())
+            task.add_done_callback(lambda _: self._asking.pop(what, None))
+        return await asyncio.shield(task)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 from faultline.core.epochs import EpochEnd
 from faultline.core.model import JobState
@@ -17,9 +18,21 @@ RETRY_JOBS_MAX = 10_000
 #: PostgreSQL cannot hold this one character.
 _NO_NUL = r"^[^\x00]*$"
 
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:")
+
+
+def _only_text(value: object) -> object:
+    if not isinstance(value, str) or not _TIME.match(value):
+        raise ValueError("a time is text, as in 2030-01-31T12:00:00Z")
+    return value
+
+
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_NO_NUL)]
 TaskName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
+#: JSON has no times, so they come as text; a number of seconds would be anybody's guess.
+Time = Annotated[AwareDatetime, Strict(False), BeforeValidator(_only_text)]
 Cursor = Annotated[str, StringConstraints(min_length=1, max_length=400)]
 
 
@@ -37,7 +50,7 @@ class NewJob(Asked):
     queue: QueueName = "default"
     priority: int = Field(0, ge=-1000, le=1000, description="Lower runs first.")
     delay_seconds: float | None = Field(None, ge=0, le=315_360_000, allow_inf_nan=False)
-    run_at: AwareDatetime | None = Field(None, strict=False, description="Not before this time. Not together with a delay.")
+    run_at: Time | None = Field(None, description="Not before this time. Not together with a delay.")
     max_attempts: int = Field(5, ge=1, le=1000)
     lease_seconds: float = Field(30, ge=0.1, le=86_400, allow_inf_nan=False)
     keep_args: bool = Field(True, description="Whether the arguments are kept once the job has succeeded.")
@@ -64,8 +77,8 @@ class JobFilter(Asked):
     state: JobState | None = None
     queue: QueueName | None = None
     task: TaskName | None = None
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
+    created_after: Time | None = None
+    created_before: Time | None = None
     key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_NO_NUL)] | None = Field(
         None, description="An idempotency key: of a submission by this API key, or of one outside of HTTP."
     )

@@ -13,6 +13,7 @@ from faultline.core.errors import FaultlineError
 from faultline.store import overview
 from faultline.store.database import schema_is_right
 from faultline.web.problems import problem_of
+from faultline.web.routes import REFUSALS
 from faultline.web.service import service_of
 from faultline.web.shapes import Health, Readiness
 
@@ -27,7 +28,7 @@ async def health() -> Health:
 @router.get(
     "/ready",
     summary="Whether it can do its work",
-    responses={503: {"model": Readiness, "description": "It cannot; the reasons are told."}},
+    responses={422: REFUSALS[422], 503: {"model": Readiness, "description": "It cannot; the reasons are told."}},
 )
 async def ready(
     request: Request,

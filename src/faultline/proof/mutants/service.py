@@ -30,8 +30,8 @@ _RETRY_FAILED = [
     Cut(
         "retry_failed",
         "retries failed jobs only",
-        "where j.state = 'failed'\n",
-        "where j.state in ('failed', 'cancelled')\n",
+        "where s.state = 'failed'\n      and",
+        "where",
         also=("where j.id = any (chosen) and j.state = 'failed'", "where j.id = any (chosen)"),
     ),
     Cut("retry_failed", "looks at 10,000 jobs", "    limit 10000\n"),

@@ -1,6 +1,7 @@
 -- Give failed jobs another chance, those that failed last first: of a queue, of a task, whose error begins with a text; null
--- asks for all. Looks at no more than 10,000 jobs, and retries no more than `max_jobs` of them (at most 1,000). Answers with
--- how many were retried, and, when there may be more, with the place behind which to go on: pass it as `before_at`, `before_id`.
+-- asks for all. Looks at no more than 10,000 jobs that ended badly, and retries no more than `max_jobs` of them (at most
+-- 1,000). Answers with how many were retried, and, when there may be more, with the place behind which to go on: pass it as
+-- `before_at` and `before_id`.
 -- A job that somebody has locked is passed over. With `only_queues`, jobs of other queues do not exist.
 create or replace function faultline.retry_failed(
   queue text default null,
@@ -26,9 +27,11 @@ declare
 begin
   perform faultline.durable();
   with seen as materialized (
-    select j.id, j.finished_at, j.queue, j.task, j.last_error, row_number() over (order by j.finished_at desc, j.id desc) as place
+    select
+      j.id, j.state, j.finished_at, j.queue, j.task, j.last_error,
+      row_number() over (order by j.finished_at desc, j.id desc) as place
     from faultline.open_jobs j
-    where j.state = 'failed'
+    where j.state in ('failed', 'cancelled')
       and j.finished_at <= retry_failed.before_at
       and (j.finished_at, j.id) < (retry_failed.before_at, retry_failed.before_id)
     order by j.finished_at desc, j.id desc
@@ -37,7 +40,8 @@ begin
   fitting as (
     select s.id, s.finished_at, s.place
     from seen s
-    where (retry_failed.queue is null or s.queue = retry_failed.queue)
+    where s.state = 'failed'
+      and (retry_failed.queue is null or s.queue = retry_failed.queue)
       and (retry_failed.task is null or s.task = retry_failed.task)
       and (retry_failed.error_prefix is null or starts_with(s.last_error, retry_failed.error_prefix))
       and (retry_failed.only_queues is null or s.queue = any (retry_failed.only_queues))

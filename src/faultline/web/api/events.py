@@ -71,11 +71,8 @@ class EventStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             for text in (b"retry: 2000\n\n", *self._missed):
                 await _send(send, text)
-            while not gone.done():
-                text = await self._next(gone)
-                if text is None:
-                    break
-                await _send(send, text)
+            while not gone.done() and (waiting := await self._next(gone)) is not None:
+                await _send(send, waiting)
             if not gone.done():
                 reason = jsontext.encode({"reason": self._client.ended}, "event")
                 await _send(send, f"event: end\ndata: {reason}\n\n".encode(), last=True)

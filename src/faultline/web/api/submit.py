@@ -14,6 +14,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 
+from faultline.core import model as core
 from faultline.core.errors import KeyConflict
 from faultline.core.model import Submission
 from faultline.store import jsontext, queue
@@ -83,7 +84,7 @@ async def _submit(
     return [Placed(id=one.job_id) for one in placed]
 
 
-def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str, ids: Ids) -> Statement[list[queue.Placed]]:
+def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str, ids: Ids) -> Statement[list[core.Placed]]:
     """Under a key. An answer that names the job of another body is refused, and takes nothing with it."""
     digests = _digests(key, jobs)
     statement = queue.enqueue_many(
@@ -94,7 +95,7 @@ def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str, i
         ]
     )
 
-    def judge(rows: Rows) -> list[queue.Placed]:
+    def judge(rows: Rows) -> list[core.Placed]:
         placed = statement.read(rows)
         if any((one.job_id.int ^ digest) & _DIGEST_MASK for one, digest in zip(placed, digests, strict=True)):
             raise KeyConflict("this Idempotency-Key was used for a submission with another body")

@@ -1,0 +1,195 @@
+"""Live changes: one look for all, at least once, and nobody slows the others down."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from faultline.store import changes
+from faultline.store.database import run_on
+from faultline.web.access import Caller
+from faultline.web.changes import Changes
+from faultline.web.service import Limits, Service
+from tests.web.conftest import Api, refused, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.driver import Driver
+
+
+def told(lines: Iterator[str], kind: str) -> tuple[str | None, Any]:
+    """The next event of this kind: its id and what it says."""
+    found: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            found[name] = value
+        elif found.get("event") == kind:
+            return found.get("id"), json.loads(found["data"])
+        else:
+            found = {}
+    pytest.fail(f"the stream ended without the event {kind}")
+
+
+def test_a_line_of_the_journal_is_told_to_who_watches(api: Api, db: Driver) -> None:
+    job_id = api.submit()
+    with api.http.stream("GET", "/api/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        told(lines, "queues")
+
+        db.fail(db.claim_one(), error="boom")
+
+        number, line = told(lines, "journal")
+    assert (line["job_id"], line["event"], line["queue"]) == (job_id, "attempt_failed", "default")
+    assert number == str(line["id"])
+
+
+def test_a_stream_that_is_taken_up_again_misses_nothing(api: Api, db: Driver) -> None:
+    for _ in range(3):
+        api.submit()
+        db.fail(db.claim_one(), then="fail")
+    first, *later = run_on(db.connection, changes.since(0, lines_max=10))
+
+    with api.http.stream("GET", "/api/v1/events", headers={"Last-Event-ID": str(first.id)}) as stream:
+        lines = stream.iter_lines()
+        assert [told(lines, "journal")[1]["id"] for _ in later] == [change.id for change in later]
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "9" * 19])
+def test_a_number_that_is_none_is_refused(api: Api, number: str) -> None:
+    refused(api.get("/events", headers={"Last-Event-ID": number}), 422, "InvalidRequest")
+
+
+def test_a_key_that_is_bound_to_queues_hears_of_their_jobs_alone(caller: Callable[..., Api], api: Api, db: Driver) -> None:
+    bound = caller("read", queues=["a"])
+    for queue in ("b", "a"):
+        api.submit(queue=queue)
+    before = run_on(db.connection, changes.end())
+    for queue in ("b", "a"):
+        db.fail(db.claim_one(queue=queue), then="fail")
+
+    with bound.http.stream("GET", "/api/v1/events", headers={"Last-Event-ID": str(before)}) as stream:
+        lines = stream.iter_lines()
+        assert told(lines, "journal")[1]["queue"] == "a"
+        api.submit(queue="b")
+        api.submit(queue="a")
+        db.fail(db.claim_one(queue="b"), then="fail")
+        db.fail(db.claim_one(queue="a"), then="fail")
+        assert told(lines, "journal")[1]["queue"] == "a"
+
+
+def test_a_line_that_was_committed_late_is_told_too(dsn: str, db: Driver) -> None:
+    """Numbers are given out before they are committed."""
+    insert = "insert into faultline.journal (at, job_id, event) values (now(), null, 'recovered')"
+
+    async def story() -> list[tuple[str, int]]:
+        service = Service(dsn, limits=Limits(), loopback_only=True)
+        source = Changes(service)
+        client = await source.join(Caller("x", "x", frozenset({"read"})))
+        with db.connection.transaction():
+            db.connection.execute(insert)
+            async with await service.read.connect() as other:
+                await other.execute(insert)
+            await source.tick()
+        await source.tick()
+        await service.close()
+        found = []
+        while not client.waiting.empty():
+            text = (client.waiting.get_nowait() or b"").decode()
+            if text.startswith("event: journal"):
+                lines = dict(line.split(": ", 1) for line in text.strip().split("\n"))
+                found.append((lines["id"], json.loads(lines["data"])["id"]))
+        return found
+
+    (first_settled, first), (second_settled, second) = asyncio.run(story())
+
+    assert (first, second) == (2, 1)
+    assert (first_settled, second_settled) == ("0", "2"), "nobody is told to go on behind a line that is missing"
+
+
+def test_who_does_not_keep_up_is_let_go_and_told_why(dsn: str) -> None:
+    async def story() -> tuple[str | None, list[bytes | None]]:
+        service = Service(dsn, loopback_only=True)
+        client = await Changes(service).join(Caller("x", "x", frozenset({"read"})))
+        for _ in range(300):
+            client.tell(b"event: journal\n\n")
+        await service.close()
+        return client.ended, [client.waiting.get_nowait() for _ in range(client.waiting.qsize())]
+
+    assert asyncio.run(story()) == ("too_slow", [None])
+
+
+def test_a_stop_ends_the_streams_with_a_word(dsn: str) -> None:
+    lines: list[str] = []
+    with running(dsn) as address:
+        opened = threading.Event()
+
+        def watch() -> None:
+            with httpx.stream("GET", f"{address}/api/v1/events", timeout=30, verify=False) as stream:  # noqa: S501
+                for line in stream.iter_lines():
+                    opened.set()
+                    lines.append(line)
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        assert opened.wait(20)
+    thread.join(20)
+
+    assert lines[-3:-1] == ["event: end", 'data: {"reason":"closing"}']
+
+
+def test_there_are_no_more_streams_than_the_server_allows_and_who_has_gone_is_forgotten(dsn: str) -> None:
+    with running(dsn, Limits(streams_max=1)) as address, Api(address) as api:
+        with api.http.stream("GET", "/api/v1/events") as stream:
+            lines = stream.iter_lines()  # kept: who drops it hangs up
+            told(lines, "queues")
+            refused(api.get("/events"), 503, "TooManyStreams")
+
+        deadline = time.monotonic() + 20
+        while _opens(address) != 200:
+            assert time.monotonic() < deadline
+
+
+def _opens(address: str) -> int:
+    """Ask for a stream and hang up without a word."""
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname, place.port)) as wire:
+        wire.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return int(wire.recv(100).split()[1])
+
+
+def test_fifty_watchers_ask_no_more_of_the_database_than_one(dsn: str) -> None:
+    async def story() -> list[str]:
+        service = Service(dsn, loopback_only=True)
+        source = Changes(service)
+        for _ in range(50):
+            await source.join(Caller("x", "x", frozenset({"read"})))
+        sent: list[str] = []
+        service.read = _Counting(service.read, sent)  # type: ignore[assignment]
+        await source.tick()
+        await service.operate.close()
+        return sent
+
+    assert asyncio.run(story()) == ["changes", "overview"]
+
+
+class _Counting:
+    """The same database, with a list of what was asked."""
+
+    def __init__(self, database: Any, sent: list[str]) -> None:
+        self._database = database
+        self._sent = sent
+
+    async def run(self, statement: Any) -> Any:
+        self._sent.append(statement.name)
+        return await self._database.run(statement)
