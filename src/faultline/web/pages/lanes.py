@@ -15,7 +15,7 @@ from markupsafe import Markup
 from faultline.core.epochs import EpochEnd
 from faultline.web import svg
 from faultline.web.pages.scale import Scale
-from faultline.web.pages.words import duration, moment, words
+from faultline.web.pages.words import duration, moment, times, words
 from faultline.web.svg import SHAPES, Label, bar, escaped, in_rows, label_at, line, text
 
 if TYPE_CHECKING:
@@ -146,9 +146,10 @@ class _Drawing:
     def _draw_lane(self, epoch: Epoch, y: float, *, enqueued: datetime | None) -> float:
         middle = y + 32
         name = self._names.get(worker_of(epoch.owner))
+        renewed = f" \N{MIDDLE DOT} renewed {times(epoch.renewals)}" if epoch.renewals else ""
         self._above.append(
             f'<text class="who" x="0" y="{y + 14:g}"><tspan class="token">token {epoch.token}</tspan>'
-            f"<tspan> \N{MIDDLE DOT} worker {escaped(name or 'unknown')}</tspan></text>"
+            f"<tspan> \N{MIDDLE DOT} worker {escaped(name or 'unknown')}{renewed}</tspan></text>"
         )
         if enqueued is not None and epoch.claimed_at is not None:
             self._below.append(line(self._x(enqueued), middle, self._x(epoch.claimed_at), middle, "wait"))

@@ -73,6 +73,10 @@ def count(number: float | None) -> str:
     return NOTHING if number is None else f"{number:,.0f}"
 
 
+def times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
+
+
 def short(number: float | None) -> str:
     """For where there is little room: `940`, `12.4 k`, `1.2 M`."""
     if number is None:
