@@ -146,7 +146,7 @@ def test_an_idempotency_key_that_is_none_is_refused(shared: Api, key: str) -> No
 
 
 def test_unknown_places_and_methods_are_told_apart(shared: Api) -> None:
-    refused(shared.get("//nowhere"), 404, "NotFound")
+    refused(shared.http.get("/nowhere"), 404, "NotFound")
     refused(shared.get("/jobs/nonsense"), 404, "NotFound")
     answer = shared.http.delete("/api/v1/jobs")
     refused(answer, 405, "MethodNotAllowed")

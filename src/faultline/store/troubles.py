@@ -38,3 +38,20 @@ def troubles(most: int = 8) -> Statement[list[Trouble]]:
         read=lambda rows: list(map(Trouble._make, rows)),
         repeatable=True,
     )
+
+
+class Refused(NamedTuple):
+    times: int
+    last_at: datetime | None
+
+
+def refused_lately() -> Statement[Refused]:
+    """Writes that were refused in the last hour, among the newest entries: whoever sent them, not workers alone."""
+    return Statement(
+        name="refused_lately",
+        sql="select count(*), max(n.at) from (select at, event from faultline.journal order by id desc limit %s) n"
+        " where n.event = 'stale_write_blocked' and n.at > faultline.now() - interval '1 hour'",
+        params=(_LOOKED_AT,),
+        read=lambda rows: Refused._make(rows[0]),
+        repeatable=True,
+    )

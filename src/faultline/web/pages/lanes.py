@@ -15,7 +15,7 @@ from markupsafe import Markup
 from faultline.core.epochs import EpochEnd
 from faultline.web import svg
 from faultline.web.pages.scale import Scale
-from faultline.web.pages.words import duration, moment, words
+from faultline.web.pages.words import duration, moment, times, words
 from faultline.web.svg import SHAPES, Label, bar, escaped, in_rows, label_at, line, text
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class _Drawing:
             self._above.append(text(label_at(x, name, kind, width_min=_WIDTH_MIN), bottom + 20))
         for piece in self._scale.cuts:
             start, end = self._scale.x(piece.start), self._scale.x(piece.end)
-            grid.append(bar(start, end, bottom / 2, int(bottom), "cut"))
+            grid.append(f'<rect class="cut" x="{start:.2f}%" y="0" width="{end - start:.2f}%" height="{bottom:g}"/>')
             waited = Label((start + end) / 2, duration(piece.end - piece.start), "middle", "axis waited")
             self._above.append(text(waited, bottom + 20))
         self._below[:0] = [*grid, line(0, bottom, 100, bottom, "edge")]
@@ -146,9 +146,10 @@ class _Drawing:
     def _draw_lane(self, epoch: Epoch, y: float, *, enqueued: datetime | None) -> float:
         middle = y + 32
         name = self._names.get(worker_of(epoch.owner))
+        renewed = f" \N{MIDDLE DOT} renewed {times(epoch.renewals)}" if epoch.renewals else ""
         self._above.append(
             f'<text class="who" x="0" y="{y + 14:g}"><tspan class="token">token {epoch.token}</tspan>'
-            f"<tspan> \N{MIDDLE DOT} worker {escaped(name or 'unknown')}</tspan></text>"
+            f"<tspan> \N{MIDDLE DOT} worker {escaped(name or 'unknown')}{renewed}</tspan></text>"
         )
         if enqueued is not None and epoch.claimed_at is not None:
             self._below.append(line(self._x(enqueued), middle, self._x(epoch.claimed_at), middle, "wait"))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 router = APIRouter()
 _MINUTES = 60
 _MINUTES_MIN = 15
+_MOMENT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,14 @@ class Sums:
     growth_per_second: float | None
 
     @property
+    def keeps_up(self) -> bool:
+        """What waits is what comes within a moment."""
+        return self.due <= _MOMENT_SECONDS * self.per_second
+
+    @property
     def drain_seconds(self) -> float | None:
-        if self.due == 0:
-            return 0.0
+        if self.keeps_up:
+            return self.due / self.per_second if self.due else 0.0
         growth = self.growth_per_second
         return self.due / -growth if growth is not None and growth < 0 else None
 
@@ -87,6 +93,7 @@ async def overview_page(request: Request, caller: Annotated[Caller, Depends(need
         backlog=_backlog(trend),
         # The journal knows no queues.
         troubles=await read.run(troubles.troubles()) if only is None else [],
+        refused=await read.run(troubles.refused_lately()) if only is None else None,
     )
 
 

@@ -40,7 +40,20 @@ environment = Environment(
 )
 environment.filters |= {
     name: getattr(words, name)
-    for name in ("ago", "clock", "count", "duration", "headline", "moment", "pretty", "rate", "short", "size", "words")
+    for name in (
+        "ago",
+        "clock",
+        "count",
+        "duration",
+        "headline",
+        "moment",
+        "pretty",
+        "rate",
+        "short",
+        "size",
+        "stamp",
+        "words",
+    )
 }
 environment.globals["pages"] = [
     ("/", "overview", "Overview"),

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from faultline.core.epochs import EpochEnd
 from faultline.core.model import JobState
 from faultline.web.pages.lanes import letters, worker_of
-from faultline.web.pages.words import ago, clock, count, duration, headline, words
+from faultline.web.pages.words import ago, clock, count, duration, headline, times, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,7 +119,7 @@ class _Teller:
                 return Markup("held it until {}, when the job was {}").format(ended, words(end))
 
     def _holds(self, epoch: Epoch) -> Markup:
-        renewed = f", renewed {count(epoch.renewals)} times" if epoch.renewals else ""
+        renewed = f", renewed {times(epoch.renewals)}" if epoch.renewals else ""
         if epoch.lease_expires_at is not None and epoch.lease_expires_at < self._now:
             over = self._clock(epoch.lease_expires_at)
             return Markup("still has it, though its lease ran out at {}: another worker may take over now").format(over)
@@ -129,9 +129,7 @@ class _Teller:
     def _refused(self, epoch: Epoch, who: Markup) -> Markup:
         write = epoch.refusals[0]
         more = len(epoch.refusals) - 1
-        again = (
-            Markup(", and {} more after that").format(f"{count(more)} time{'s' if more > 1 else ''}") if more else Markup()
-        )
+        again = Markup(", and again {} after that").format(times(more)) if more else Markup()
         return Markup('At {} {} came back and tried to {} it. <em class="refusal">The database refused</em>{}: {}.').format(
             self._clock(write.at), who, words(write.verb), again, _why(epoch, write)
         )

@@ -64,8 +64,17 @@ def moment(at: datetime | None) -> str:
     return NOTHING if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
+def stamp(at: datetime) -> str:
+    """Date and time of day."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def count(number: float | None) -> str:
     return NOTHING if number is None else f"{number:,.0f}"
+
+
+def times(number: int) -> str:
+    return "once" if number == 1 else f"{number:,} times"
 
 
 def short(number: float | None) -> str:
