@@ -1,6 +1,6 @@
 """How the whole database is doing, for whoever asks again and again. The database is asked at most every few seconds.
 
-Once started, a thread asks it for as long as anybody reads, so that a reader does not wait. It also does what takes long:
+Once started, a thread asks it for as long as anybody reads, so that a reader does not wait. Another does what takes long:
 counting jobs where no worker does, and checking the invariants.
 """
 
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError
 from faultline.store import invariants, overview, queue
 
 if TYPE_CHECKING:
@@ -50,16 +49,15 @@ class Board:
         self._seen: Seen | None = None
         self._seen_at = 0.0
         self._asked_at = 0.0
-        self._tick_at = 0.0
         self._broken: int | None = None
         self._invariants_at = 0.0
         self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def read(self) -> Seen:
         with self._reading:
             self._asked_at = now = self._monotonic()
-            age_max = FRESH_SECONDS if self._thread is None else STALE_SECONDS
+            age_max = FRESH_SECONDS if not self._threads else STALE_SECONDS
             if self._seen is None or now >= self._seen_at + age_max:
                 return self._look()
             return self._seen
@@ -77,14 +75,17 @@ class Board:
         return seen
 
     def start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._tend, name="faultline-board", daemon=True)
-            self._thread.start()
+        if not self._threads:
+            self._asked_at = self._monotonic()
+            targets = (self._keep_looking, self._tend)
+            self._threads = [threading.Thread(target=t, name="faultline-board", daemon=True) for t in targets]
+            for thread in self._threads:
+                thread.start()
 
     def close(self) -> None:
         self._closed.set()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def tick(self) -> float:
         """Count, and check the invariants when that is due. Answers with the seconds until it is to be called again."""
@@ -104,13 +105,15 @@ class Board:
             self._invariants_at = sampled + max(INVARIANTS_SECONDS, _SHARE * took)
         return max(SAMPLE_SECONDS, _SHARE * (sampled - began))
 
-    def _tend(self) -> None:
+    def _keep_looking(self) -> None:
         pause = 0.0
         while not self._closed.wait(pause):
             pause = FRESH_SECONDS
-            now = self._monotonic()
-            if self._seen is not None and now < self._asked_at + _INTEREST_SECONDS:
-                with contextlib.suppress(FaultlineError):  # whoever reads next asks for itself, and is told
+            if self._monotonic() < self._asked_at + _INTEREST_SECONDS:
+                with contextlib.suppress(Exception):  # whoever reads next asks for itself, and is told
                     self._look()
-            if now >= self._tick_at:
-                self._tick_at = now + self.tick()
+
+    def _tend(self) -> None:
+        pause = 0.0
+        while not self._closed.wait(pause):
+            pause = self.tick()
