@@ -147,6 +147,27 @@ def test_the_database_is_asked_at_most_every_few_seconds(app: Faultline, queue: 
     assert board.read().workers_alive == 1
 
 
+def test_a_reader_of_a_tended_board_does_not_wait(app: Faultline, queue: Driver) -> None:
+    """While the table is locked, whoever asked the database would wait: a reader gets what was seen last."""
+    board = Board(app.database)
+    board.start()
+    board.read()
+    with queue.connection.transaction():
+        queue.connection.execute("lock table faultline.workers in access exclusive mode")
+        began = time.monotonic()
+        board.read()
+        took = time.monotonic() - began
+    queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
+    give_up = time.monotonic() + 20
+    while not board.read().workers_alive and time.monotonic() < give_up:
+        queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["q"], sleeping=[], watched=False))
+        time.sleep(0.05)
+    board.close()
+
+    assert took < 1
+    assert board.read().workers_alive == 1  # and later what the thread has seen
+
+
 def test_a_board_is_tended_by_a_thread_that_ends(app: Faultline, queue: Driver) -> None:
     queue.enqueue()
     board = Board(app.database)

@@ -213,7 +213,7 @@ select
   s.oldest_due_at, s.sampled_at, q.paused_at, q.paused_because,
   coalesce(c.started, 0) / since.seconds, coalesce(c.succeeded, 0) / since.seconds,
   coalesce(c.failed, 0) / since.seconds, coalesce(c.retried, 0) / since.seconds,
-  w.counts, r.counts, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8
+  h.waits, h.runs, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8
 from known k
 cross join since
 left join faultline.queues q on q.name = k.name
@@ -227,23 +227,14 @@ left join lateral (
   where t.queue = k.name and t.minute >= since.minute
 ) c on true
 left join lateral (
-  select array_agg(x.total order by x.place) as counts
+  select array_agg(x.waits order by x.place) as waits, array_agg(x.runs order by x.place) as runs
   from (
-    select u.place, sum(u.times)::bigint as total
-    from faultline.tallies t cross join unnest(t.waits) with ordinality as u (times, place)
+    select u.place, coalesce(sum(u.waits), 0)::bigint as waits, coalesce(sum(u.runs), 0)::bigint as runs
+    from faultline.tallies t cross join unnest(t.waits, t.runs) with ordinality as u (waits, runs, place)
     where t.queue = k.name and t.minute >= since.minute
     group by u.place
   ) x
-) w on true
-left join lateral (
-  select array_agg(x.total order by x.place) as counts
-  from (
-    select u.place, sum(u.times)::bigint as total
-    from faultline.tallies t cross join unnest(t.runs) with ordinality as u (times, place)
-    where t.queue = k.name and t.minute >= since.minute
-    group by u.place
-  ) x
-) r on true
+) h on true
 left join lateral (
   select regr_slope(x.due, extract(epoch from x.sampled_at)::float8) as per_second
   from faultline.samples x
