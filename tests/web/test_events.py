@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from faultline.store import changes
+from faultline.store import apikeys, changes
 from faultline.store.database import run_on
 from faultline.web.access import Caller
 from faultline.web.changes import Changes
@@ -146,6 +147,21 @@ def test_a_stop_ends_the_streams_with_a_word(dsn: str) -> None:
     thread.join(20)
 
     assert lines[-3:-1] == ["event: end", 'data: {"reason":"closing"}']
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_revoked_key_loses_its_stream_however_much_it_is_told(dsn: str, db: Driver, busy: bool) -> None:  # noqa: FBT001
+    key_id, text = apikeys.new_key(random.SystemRandom())
+    run_on(db.connection, apikeys.add(key_id, apikeys.digest_of(text) or b"", name="n", scopes=["read"]))
+    limits = Limits(key_seconds=0, heartbeat_seconds=0.5 if busy else 0.1)
+
+    with running(dsn, limits) as address, Api(address, text) as api, api.http.stream("GET", "/api/v1/events") as stream:
+        lines = stream.iter_lines()
+        told(lines, "queues")
+        run_on(db.connection, apikeys.revoke(key_id))
+        for _ in range(40 if busy else 0):
+            db.connection.execute("insert into faultline.journal (at, event) values (now(), 'recovered')")
+        assert told(lines, "end")[1] == {"reason": "signed_out"}
 
 
 def test_there_are_no_more_streams_than_the_server_allows_and_who_has_gone_is_forgotten(dsn: str) -> None:

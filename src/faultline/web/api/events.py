@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["watch"])
 
-_HEARTBEAT_SECONDS = 15.0
 #: A connection that takes nothing for so long is given up.
 _SEND_SECONDS = 20.0
 
@@ -64,6 +63,8 @@ class EventStream(Response):
         self._source = source
         self._client = client
         self._missed = missed
+        self._service = service_of(request)
+        self._check_at = self._service.host.monotonic() + self._service.limits.heartbeat_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         gone = asyncio.create_task(_disconnected(receive))
@@ -84,13 +85,18 @@ class EventStream(Response):
 
     async def _next(self, gone: asyncio.Task[None]) -> bytes | None:
         """What waits, or a sign of life. None: it is over."""
+        now = self._service.host.monotonic()
+        if now >= self._check_at:
+            self._check_at = now + self._service.limits.heartbeat_seconds
+            if not await self._still_let_in():
+                self._client.end("signed_out")
         waiting = asyncio.create_task(self._client.waiting.get())
-        await asyncio.wait({waiting, gone}, timeout=_HEARTBEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            {waiting, gone}, timeout=self._service.limits.heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
         if waiting.done():
             return waiting.result()
         waiting.cancel()
-        if not gone.done() and not await self._still_let_in():
-            self._client.end("signed_out")
         return b": alive\n\n"
 
     async def _still_let_in(self) -> bool:
