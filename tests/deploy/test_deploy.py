@@ -200,9 +200,9 @@ def test_prometheus_asks_where_somebody_answers() -> None:
         asked |= {f"{name}:{part['port']}" for part in job.get("dns_sd_configs", []) for name in part["names"]}
 
     answers = set()
-    for name, option in (("api", "--port"), ("worker", "--metrics-port")):
+    for name in ("api", "worker"):
         words = words_of(SERVICES[name])
-        answers.add(f"{name}:{words[words.index(option) + 1]}")
+        answers.add(f"{name}:{words[words.index('--metrics-port') + 1]}")
     assert asked == answers
     for file in config["rule_files"]:
         assert (ROOT / "deploy/prometheus" / file).exists()

@@ -97,10 +97,10 @@ def test_a_dead_childs_counters_stay_and_its_gauges_go(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_told_as_such() -> None:
     port = free_port()
-    with serve(lambda: report_of(mail=1), "127.0.0.1", port):
+    with serve(Exposition(lambda: report_of(mail=1)), "127.0.0.1", port):
         with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             assert number(samples(answer.read()), "faultline_jobs_started_total", queue="mail") == 1
-        with pytest.raises(ConfigError, match="--metrics-port"), serve(report_of, "127.0.0.1", port):
+        with pytest.raises(ConfigError, match="--metrics-port"), serve(Exposition(report_of), "127.0.0.1", port):
             pass
 
 

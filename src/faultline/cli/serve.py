@@ -14,6 +14,8 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on. Others than loopback need API keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
     keys_later: Annotated[bool, typer.Option("--keys-later", help="Start without a key; make one later.")] = False,  # noqa: FBT002
+    metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve metrics here without a key.")] = None,
+    metrics_host: Annotated[str, typer.Option(help="On this address; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
     dsn: Dsn = None,
     quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
 ) -> None:
@@ -34,7 +36,8 @@ def serve(
     if not quiet:
         log_events()
     with resolved(dsn) as found:
-        ready = server(found, host=host, port=port, keys_later=keys_later)
+        metrics_at = None if metrics_port is None else (metrics_host, metrics_port)
+        ready = server(found, host=host, port=port, keys_later=keys_later, metrics_at=metrics_at)
         print(f"listening on http://{'[' + host + ']' if ':' in host else host}:{port}", flush=True)
         ready.run()
     if not ready.started:

@@ -44,7 +44,7 @@ def worker(
             def make() -> Worker:
                 worker = app.worker(queues, grace_seconds=grace)
                 if metrics_port is not None:
-                    stack.enter_context(_metrics().serve(worker.report, metrics_host, metrics_port))
+                    stack.enter_context(_metrics().serve(_metrics().Exposition(worker.report), metrics_host, metrics_port))
                 if report_folder is not None:
                     stack.enter_context(_metrics().report_to(report_folder, worker.report))
                 return worker
@@ -62,7 +62,7 @@ def worker(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faultline-metrics-")))
             reports = _metrics().Reports(folder)
             # Before any child: a port that is taken is told at once.
-            stack.enter_context(_metrics().serve(reports.summed, metrics_host, metrics_port))
+            stack.enter_context(_metrics().serve(_metrics().Exposition(reports.summed), metrics_host, metrics_port))
             supervisor = Supervisor([*command, "--report-folder", str(folder)], processes)
             reports.alive = lambda: supervisor.pids
             code = supervisor.run()
@@ -72,10 +72,10 @@ def worker(
 
 def _metrics() -> ModuleType:
     try:
-        from faultline.metrics import serving  # noqa: PLC0415 - an extra that most do without
+        from faultline import metrics  # noqa: PLC0415 - an extra that most do without
     except ModuleNotFoundError as error:
         raise ConfigError("metrics need prometheus-client; run: pip install 'faultline-queue[metrics]'") from error
-    return serving
+    return metrics
 
 
 def load(application: str) -> Faultline:

@@ -16,21 +16,22 @@ from typing import TYPE_CHECKING
 from prometheus_client import start_http_server
 
 from faultline.core.errors import ConfigError
-from faultline.metrics.exposition import Exposition
 from faultline.runtime.tally import NOTHING, Report, summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from faultline.metrics.exposition import Exposition
+
 _WRITE_SECONDS = 1.0
 
 
 @contextlib.contextmanager
-def serve(report: Callable[[], Report], host: str, port: int) -> Iterator[None]:
+def serve(exposition: Exposition, host: str, port: int) -> Iterator[None]:
     """Answer scrapes, in a thread."""
     try:
-        server, thread = start_http_server(port, host, Exposition(report).registry)
+        server, thread = start_http_server(port, host, exposition.registry)
     except OSError as error:
         raise ConfigError(f"cannot serve metrics at {host}:{port}: {error}; choose another --metrics-port") from error
     try:

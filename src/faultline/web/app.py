@@ -1,7 +1,7 @@
 """The application: `create_app(dsn)` is all of the HTTP service, ready for uvicorn.
 
     /health, /ready      for whoever starts and watches the process       web/watch.py
-    /metrics             for Prometheus                                   mounted here once `faultline.metrics` has a router
+    /metrics             for Prometheus                                   web/scrape.py
     /api/v1/...          for programs; described at /openapi.json         web/api/
     /, /static           for people                                       web/pages/, web/static/
 
@@ -24,7 +24,7 @@ from starlette.staticfiles import StaticFiles
 
 from faultline.core import events
 from faultline.core.errors import FaultlineError
-from faultline.web import api, pages, watch
+from faultline.web import api, pages, scrape, watch
 from faultline.web.guard import Guard
 from faultline.web.problems import Problem, problem_of
 from faultline.web.service import Limits, Service
@@ -39,9 +39,16 @@ if TYPE_CHECKING:
 STATIC = Path(__file__).parent / "static"
 
 
-def create_app(dsn: str, *, limits: Limits | None = None, loopback_only: bool = False, host: Host | None = None) -> FastAPI:
+def create_app(
+    dsn: str,
+    *,
+    limits: Limits | None = None,
+    loopback_only: bool = False,
+    metrics_at: tuple[str, int] | None = None,
+    host: Host | None = None,
+) -> FastAPI:
     """The service on this database. `loopback_only` says that nobody but this machine can reach the server."""
-    service = Service(dsn, limits=limits, loopback_only=loopback_only, host=host)
+    service = Service(dsn, limits=limits, loopback_only=loopback_only, metrics_at=metrics_at, host=host)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -65,6 +72,7 @@ def create_app(dsn: str, *, limits: Limits | None = None, loopback_only: bool = 
     for kind in (FaultlineError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
     app.include_router(watch.router)
+    app.include_router(scrape.router)
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

@@ -26,7 +26,13 @@ class Server(uvicorn.Server):
 
 
 def server(
-    dsn: str, *, host: str = "127.0.0.1", port: int = 8000, limits: Limits | None = None, keys_later: bool = False
+    dsn: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    limits: Limits | None = None,
+    keys_later: bool = False,
+    metrics_at: tuple[str, int] | None = None,
 ) -> Server:
     """A server that is ready to run. Raises when the database is not, or when there is no key to protect it.
 
@@ -42,7 +48,7 @@ def server(
             f"there are no API keys, so everybody who reaches {host} could do everything. Make one with `faultline api-keys "
             "create NAME --scope read`, or listen on 127.0.0.1"
         )
-    app = create_app(dsn, limits=limits, loopback_only=is_loopback(host))
+    app = create_app(dsn, limits=limits, loopback_only=is_loopback(host), metrics_at=metrics_at)
     return Server(
         uvicorn.Config(
             app,

@@ -20,6 +20,7 @@ from faultline.store.database import AsyncDatabase
 from faultline.web.bucket import Bucket
 from faultline.web.changes import Changes
 from faultline.web.keys import Keys
+from faultline.web.numbers import Numbers
 from faultline.web.sessions import Sessions
 from faultline.web.verdicts import Verdicts
 
@@ -52,7 +53,13 @@ class Service:
     """What the routes of one application share."""
 
     def __init__(
-        self, dsn: str, *, limits: Limits | None = None, loopback_only: bool = False, host: Host | None = None
+        self,
+        dsn: str,
+        *,
+        limits: Limits | None = None,
+        loopback_only: bool = False,
+        metrics_at: tuple[str, int] | None = None,
+        host: Host | None = None,
     ) -> None:
         self.dsn = dsn
         self.limits = limits or Limits()
@@ -67,13 +74,15 @@ class Service:
         #: The form token of everybody on this machine, while there are no keys and so no sessions.
         self.loopback_csrf = secrets.token_urlsafe(32)
         self.changes = Changes(self)
+        self.numbers = Numbers(metrics_at)
         self._watching: asyncio.Task[None] | None = None
         self._ids: Ids | None = None
 
     async def open(self) -> None:
         """Take the roles that exist. Fails with what is wrong with the database, so that a mistake shows at the start."""
         seconds = self.limits.statement_seconds
-        self.read = self._database(await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=seconds))
+        reader = await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=seconds)
+        self.read = self._database(reader)
         self.enqueue = self._database(await roles.dsn_as(self.dsn, "faultline_producer", statement_seconds=seconds))
         self.operate = self._database(await roles.dsn_as(self.dsn, "faultline_operator", statement_seconds=seconds))
         # Looking at every job takes its time, and must not take the connections of those who are quick.
@@ -85,12 +94,14 @@ class Service:
             # Looked at once, before a crowd does. What is wrong is told by /ready, and by every request until it is right.
             with contextlib.suppress(FaultlineError):
                 await database.facts()
+        self.numbers.open(reader)
         self._watching = asyncio.create_task(self.changes.run())
 
     async def close(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
+        await asyncio.to_thread(self.numbers.close)
         for database in (self.read, self.enqueue, self.operate, self.audit):
             await database.close()
 

@@ -79,6 +79,7 @@ async def _submit(
         queue.enqueue_many(submissions, ids) if key is None else _once(submissions, jobs, f"http:{caller.id}:{key}", ids)
     )
     placed = await service.enqueue.run(statement)
+    service.numbers.enqueued.update(job.queue for job, one in zip(jobs, placed, strict=True) if one.created)
     if not all(one.created for one in placed):
         response.headers["Idempotency-Replayed"] = "true"
     return [Placed(id=one.job_id) for one in placed]

@@ -1,0 +1,46 @@
+"""What this server counts, and how the whole database is doing, as Prometheus is told of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from faultline.metrics import Board, Exposition, serve
+from faultline.runtime.tally import NOTHING
+from faultline.store.database import Database
+
+if TYPE_CHECKING:
+    from faultline.runtime.tally import Report
+
+
+class Numbers:
+    """`place` is an address and a port where they are served without keys: for a network that only Prometheus reaches."""
+
+    def __init__(self, place: tuple[str, int] | None = None) -> None:
+        self._place = place
+        #: Jobs that were submitted here, by queue.
+        self.enqueued: Counter[str] = Counter()
+        self._stack = contextlib.ExitStack()
+        self._exposition: Exposition | None = None
+
+    def open(self, dsn: str) -> None:
+        """Begin to look at the database."""
+        database = Database(dsn)
+        self._stack.callback(database.close)
+        board = Board(database)
+        self._exposition = Exposition(self._report, board)
+        if self._place is not None:
+            self._stack.enter_context(serve(self._exposition, *self._place))
+        board.start()
+        self._stack.callback(board.close)
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def render(self) -> bytes:
+        """The answer to a scrape. It may have to wait for the database."""
+        return b"" if self._exposition is None else self._exposition.render()
+
+    def _report(self) -> Report:
+        return {**NOTHING, "enqueued": dict(self.enqueued)}

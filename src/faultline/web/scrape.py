@@ -1,0 +1,33 @@
+"""`/metrics`, for Prometheus. It tells of every queue, so it is for keys that may read all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from faultline.metrics import CONTENT_TYPE
+from faultline.web.access import Caller, needs
+from faultline.web.problems import Problem
+from faultline.web.routes import REFUSALS
+from faultline.web.service import service_of
+
+router = APIRouter(tags=["watch"])
+
+
+@router.get(
+    "/metrics",
+    summary="Numbers for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **REFUSALS},
+)
+async def metrics(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> Response:
+    if caller.queues is not None:
+        raise Problem(
+            403,
+            "QueueForbidden",
+            "This key is bound to queues, and metrics tell of all.",
+            next_step="Use a key that is bound to none; `faultline api-keys create prometheus --scope read` makes one.",
+        )
+    return Response(await asyncio.to_thread(service_of(request).numbers.render), media_type=CONTENT_TYPE)
