@@ -52,10 +52,15 @@ def fill(queue: Driver, clock: Clock) -> list[UUID]:
     failing = queue.enqueue("charge", {"order": 1}, max_attempts=1, queue="mail")
     queue.fail(queue.claim_one(queue="mail"), then="fail", error="ValueError: no such order\n  File x")
     waiting = queue.enqueue("charge", {"order": 2}, queue="mail", delay_seconds=600)
+    taken_back = queue.enqueue("reaped", queue="lost")
+    queue.claim_one(queue="lost")
+    clock.advance(31)
+    queue.reap()
     cancelled = queue.enqueue("charge", {"order": 3}, queue="mail")
     queue.run(verbs.cancel(cancelled, "not wanted"))
     running = queue.enqueue("report", {"month": 3}, queue="reports", idempotency_key="report:3")
     lease = queue.claim_one(queue="reports")
+    queue.renew(lease)
     queue.run(verbs.step(lease, "fetch", {"rows": 3}))
     queue.run(verbs.progress(lease, {"done": 1, "total": 4}))
     queue.run(verbs.pause("mail", "the provider is down"))
@@ -64,7 +69,7 @@ def fill(queue: Driver, clock: Clock) -> list[UUID]:
         "insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases)"
         " values ('w1', faultline.now(), faultline.now(), true, 1, 'host', '1', '{mail}', '{}', 1)"
     )
-    return [raced, failing, waiting, cancelled, running]
+    return [raced, failing, waiting, cancelled, taken_back, running]
 
 
 def test_every_page_shows_an_empty_database(site: Site) -> None:

@@ -38,23 +38,8 @@ environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-environment.filters |= {
-    name: getattr(words, name)
-    for name in (
-        "ago",
-        "clock",
-        "count",
-        "duration",
-        "headline",
-        "moment",
-        "pretty",
-        "rate",
-        "short",
-        "size",
-        "stamp",
-        "words",
-    )
-}
+_FILTERS = "ago clock count duration headline moment pretty rate short size stamp times words"
+environment.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
 environment.globals["pages"] = [
     ("/", "overview", "Overview"),
     ("/jobs", "jobs", "Jobs"),
