@@ -1,0 +1,73 @@
+"""One lease race after the other, for `faultline up`, so that there is a refused write to look at.
+
+Two workers are played through the verbs, on a queue of their own. The first stalls with the job in its hands; its lease runs
+out and is reaped by whoever looks after that, the second takes the job over, and the first one comes back to write.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from faultline.cli.database import resolved
+from faultline.core.errors import FaultlineError
+from faultline.core.model import Submission
+from faultline.store import queue
+from faultline.store.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Lease
+
+QUEUE = "races"
+_LEASE_SECONDS = 2.0
+_TAKEN_OVER_SECONDS = 15.0
+_PAUSE_SECONDS = 20.0
+_calls = itertools.count(1)
+
+
+def race(database: Database, turn: int, wait: Callable[[float], object]) -> None:
+    """From the enqueue to the ledger. `wait` lets time pass."""
+    job = Submission("settle_batch", f'{{"batch": {turn}}}', QUEUE, lease_seconds=_LEASE_SECONDS)
+    database.run(queue.enqueue_many([job]))
+    stalled = _taken(database, "worker-A", wait)
+    wait(_LEASE_SECONDS / 2)
+    database.run(queue.renew([stalled]))
+    second = _taken(database, "worker-B", wait)
+    wait(1.5)
+    database.run(queue.complete([stalled], ['"too late"']))
+    wait(1.0)
+    database.run(queue.complete([second], ['"settled"']))
+
+
+def _taken(database: Database, name: str, wait: Callable[[float], object]) -> Lease:
+    for _ in range(int(_TAKEN_OVER_SECONDS / 0.2)):
+        # A new owner for every call, as the protocol wants it.
+        leases = database.run(queue.claim(QUEUE, owner=f"{name}/{next(_calls)}", max_jobs=1))
+        if leases:
+            return leases[0]
+        wait(0.2)
+    raise FaultlineError(f"no job of the queue {QUEUE} came free within {_TAKEN_OVER_SECONDS:g} s; is a worker alive?")
+
+
+def main() -> None:
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    with resolved(None) as dsn:
+        database = Database(dsn)
+        for turn in itertools.count(1):
+            try:
+                race(database, turn, stopped.wait)
+            except FaultlineError as error:
+                print(f"lease race {turn}: {error}", flush=True)
+            if stopped.wait(_PAUSE_SECONDS):
+                break
+        database.close()
+
+
+if __name__ == "__main__":
+    main()
