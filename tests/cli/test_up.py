@@ -76,7 +76,7 @@ def test_everything_comes_up_works_and_ends_with_the_command(
 ) -> None:
     process, port = running
     children = children_of(process.pid)
-    assert len(children) == 3
+    assert len(children) == 4
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
         assert json.load(answer)["status"] == "up"
     wait_until(lambda: queue.value("select count(*) from faultline.ledger") > 0, "no job was done")

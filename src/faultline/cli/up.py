@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _START_SECONDS, _STOP_SECONDS = 30.0, 20.0
 _FROZEN_SECONDS, _CALM_SECONDS = 8.0, 20.0
 SHOP = "faultline.cli.shop"
+RACES = "faultline.cli.race"
 
 
 def up(
@@ -57,10 +58,15 @@ def up(
         hands = [crew.start(f"worker {n + 1}", "faultline", "worker", f"{SHOP}:app", "--quiet") for n in range(workers)]
         if load:
             crew.start("load", SHOP)
+            crew.start("races", RACES)
         _wait_for(crew, f"http://127.0.0.1:{port}/health")
         print(
             f"Faultline is up: http://127.0.0.1:{port}  (the API is described at /openapi.json). Ctrl-C ends it.", flush=True
         )
+        if load:
+            print(
+                "Every half minute a worker of the queue `races` stalls and comes back: look at what it is told.", flush=True
+            )
         with contextlib.suppress(KeyboardInterrupt):
             for frozen in _turns(hands) if trouble else _for_ever():
                 crew.check()
