@@ -64,9 +64,7 @@ def up(
             f"Faultline is up: http://127.0.0.1:{port}  (the API is described at /openapi.json). Ctrl-C ends it.", flush=True
         )
         if load:
-            print(
-                "Every half minute a worker of the queue `races` stalls and comes back: look at what it is told.", flush=True
-            )
+            print("Every half minute a worker of the queue `races` stalls and comes back: see what it is told.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             for frozen in _turns(hands) if trouble else _for_ever():
                 crew.check()
