@@ -17,7 +17,7 @@ def test_every_seed_keeps_the_promises_and_every_kind_of_fault_took_effect(dsn: 
     assert len(outcomes) == SEEDS
     faults: Counter[str] = sum((Counter(outcome.faults) for outcome in outcomes), Counter())
     assert set(faults) == {"crash", "freeze", "cut off", "slow", "restart", "lost messages"}
-    assert sum(outcome.refused for outcome in outcomes) > SEEDS / 2  # stale writes were tried, and refused
+    assert sum(outcome.refused for outcome in outcomes) > SEEDS  # stale writes were tried, and refused
 
 
 def test_a_seed_is_a_history(dsn: str) -> None:
@@ -36,7 +36,7 @@ def test_a_protocol_without_the_fence_is_found_out(dsn: str) -> None:
     unfenced = complete.replace("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true")
     assert unfenced != complete
 
-    broken = next((outcome for outcome in simulate(dsn, range(20), mutant=unfenced) if outcome.broken), None)
+    broken = next((outcome for outcome in simulate(dsn, range(60), mutant=unfenced) if outcome.broken), None)
 
     assert broken is not None
     assert any(" complete " in line for line in broken.history)

@@ -24,11 +24,18 @@ if TYPE_CHECKING:
 Life = Callable[[Faultline], Coroutine[Any, Any, None]]
 
 
-class Beating:
-    """A pulse in a task: it beats at the instant it is due."""
+#: A beat that is later than this was frozen.
+_LATE_SECONDS = 0.5
 
-    def __init__(self, tick: Callable[[], float], _: Callable[[], None]) -> None:
+
+class Beating:
+    """A pulse in a task: it beats at the instant it is due. After a freeze it may be the last to wake up: it is a thread of
+    its own, and what the others send meanwhile is sent without a lease.
+    """
+
+    def __init__(self, tick: Callable[[], float], chance: random.Random) -> None:
         self._tick = tick
+        self._chance = chance
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -47,11 +54,14 @@ class Beating:
         while True:
             self._woken.clear()
             seconds = self._tick()
+            due = asyncio.get_running_loop().time() + seconds
             try:
                 async with asyncio.timeout(seconds):
                     await self._woken.wait()
             except TimeoutError:
                 pass
+            if asyncio.get_running_loop().time() > due + _LATE_SECONDS and self._chance.random() < 0.5:  # noqa: PLR2004 - a coin
+                await asyncio.sleep(self._chance.uniform(0.0, 1.0))
 
 
 class SimulatedHost:
@@ -131,13 +141,14 @@ class SimulatedHost:
         self.weather.slow = False
 
     def _host(self) -> Host:
+        pulse_chance = random.Random(self._chance.random())  # noqa: S311 - likewise
         return Host(
             monotonic=self._loop.time,
             seconds=lambda: 1_893_456_000.0 + self._loop.time() + self._skew_seconds,
             chance=random.Random(self._chance.random()),  # noqa: S311 - chance that can be repeated
             connect=self._connect,
             aconnect=self._aconnect,
-            pulse=Beating,
+            pulse=lambda tick, _: Beating(tick, pulse_chance),
         )
 
     def _connect(self, _: str, **__: Any) -> BlockingWire:
