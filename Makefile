@@ -56,7 +56,7 @@ reference: $(READY)  ## write the tables of docs/reference.md from the code
 lock: $(READY)  ## renew requirements.lock
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --no-header \
-	  --extra embedded --group dev pyproject.toml --output-file requirements.lock --quiet
+	  --all-extras --group dev pyproject.toml --output-file requirements.lock --quiet
 
 clean:  ## stop the private PostgreSQL and remove everything that was made here
 	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db destroy
