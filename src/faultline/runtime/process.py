@@ -30,7 +30,7 @@ _HEALTHY_SECONDS = 10.0
 
 def run_until_signalled(make: Callable[[], Worker]) -> None:
     """Run a worker in this process, which is its own, until it is told to stop."""
-    _collect_less_often()
+    collect_less_often()
 
     async def main() -> None:
         worker = make()
@@ -53,7 +53,7 @@ def run_until_signalled(make: Callable[[], Worker]) -> None:
     asyncio.run(main())
 
 
-def _collect_less_often() -> None:
+def collect_less_often() -> None:
     """Python looks for reference cycles after every 700 new objects: at full load, that is a tenth of its time."""
     gc.collect()
     gc.freeze()  # what was imported stays for good

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from faultline.core.errors import ConfigError
+from faultline.runtime.process import collect_less_often
 from faultline.store import apikeys
 from faultline.store.database import Database
 from faultline.web.access import is_loopback
@@ -19,6 +20,10 @@ _GRACE_SECONDS = 10
 
 
 class Server(uvicorn.Server):
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        collect_less_often()
+
     async def shutdown(self, sockets: Any = None) -> None:
         # They would go on for ever, and a stop waits for what is under way.
         self.config.app.state.service.changes.close()  # type: ignore[union-attr]
