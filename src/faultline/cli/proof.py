@@ -200,7 +200,7 @@ def prove(
 
 
 def bench(
-    part: Annotated[str, typer.Argument(help="protocol, worker or all.")] = "all",
+    part: Annotated[str, typer.Argument(help="protocol, worker, service or all.")] = "all",
     dsn: PrivateDsn = _EMBEDDED,
     jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
     backlog: Annotated[int, typer.Option(min=1000, help="Jobs that wait while claims are timed.")] = 1_000_000,
@@ -209,19 +209,21 @@ def bench(
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Measure on this machine what the protocol costs and what the worker makes of it."""
-    from faultline.bench import protocol, worker  # noqa: PLC0415
+    from faultline.bench import protocol, service, worker  # noqa: PLC0415
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr)
 
-    if part not in ("protocol", "worker", "all"):
-        raise ConfigError(f"there is nothing named {part} to measure; there are: protocol, worker, all")
+    if part not in ("protocol", "worker", "service", "all"):
+        raise ConfigError(f"there is nothing named {part} to measure; there are: protocol, worker, service, all")
     figures: list[Figure] = []
     with resolved(dsn) as found:
         if part in ("protocol", "all"):
             figures += protocol.measure(found, jobs=jobs, backlog=backlog, tell=tell)
         if part in ("worker", "all"):
             figures += worker.measure(found, effort=worker.Effort(jobs, rounds, kills), tell=tell)
+        if part in ("service", "all"):
+            figures += service.measure(found, ledger=backlog, tell=tell)
     if as_json:
         print(json.dumps([asdict(figure) for figure in figures]))
         return

@@ -1,0 +1,13 @@
+"""The benchmark of the HTTP service runs, and asks for what it says."""
+
+from __future__ import annotations
+
+from faultline.bench import service
+
+
+def test_every_figure_is_measured(dsn: str) -> None:
+    figures = {figure.name: figure.value for figure in service.measure(dsn, ledger=500, seconds=0.5, tell=lambda _: None)}
+
+    assert len(figures) == 8
+    assert all(value >= 0 for value in figures.values())
+    assert figures["the same, p50"] > 0
