@@ -111,16 +111,20 @@ async def _submissions(port: int, seconds: float) -> list[Figure]:
 async def _client(port: int, todo: asyncio.Queue[float], took: list[tuple[float, float]]) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(_BODY)}"
-    while True:
-        due = await todo.get()
-        writer.write(f"{head}\r\n\r\n".encode() + _BODY)
-        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
-        if not answer.startswith(b"http/1.1 201"):
-            raise RuntimeError(f"a submission was refused: {answer[:100]!r}")
-        length = answer.partition(b"content-length:")[2].partition(b"\r\n")[0]
-        await reader.readexactly(int(length))
-        took.append((due, time.perf_counter() - due))
-        todo.task_done()
+    try:
+        while True:
+            due = await todo.get()
+            writer.write(f"{head}\r\n\r\n".encode() + _BODY)
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            if not answer.startswith(b"http/1.1 201"):
+                raise RuntimeError(f"a submission was refused: {answer[:100]!r}")
+            length = answer.partition(b"content-length:")[2].partition(b"\r\n")[0]
+            await reader.readexactly(int(length))
+            took.append((due, time.perf_counter() - due))
+            todo.task_done()
+    finally:
+        writer.close()
+        await writer.wait_closed()
 
 
 async def _streams(port: int, pid: int, seconds: float) -> list[Figure]:
@@ -136,6 +140,7 @@ async def _streams(port: int, pid: int, seconds: float) -> list[Figure]:
     share = 100 * (cpu_seconds(pid) - cpu) / (time.monotonic() - begun)
     for _, writer in wires:
         writer.close()
+        await writer.wait_closed()
     await asyncio.gather(*readers, return_exceptions=True)
     return [Figure(f"{STREAMS} live streams, CPU of the server", share, "%", "under 5", share < 5)]
 
