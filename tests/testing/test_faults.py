@@ -57,7 +57,9 @@ def test_a_child_tells_which_points_it_reached_and_whether_it_was_killed(app: Fa
     nothing.options(queue="other").enqueue()
     lived = run_in_child(app, "other", CrashAt("before_release_sent"))
 
-    assert (killed.reached[-1], killed.killed) == ("before_execution", True)
+    # Not always the last one: other threads of the child reach their own points until it is dead.
+    assert ("before_execution" in killed.reached, killed.killed) == (True, True)
+    assert "after_execution" not in killed.reached
     assert ("after_complete_committed" in lived.reached, lived.killed) == (True, False)
 
 
