@@ -14,10 +14,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from faultline.core.errors import ConfigError
-from faultline.metrics import Board, Exposition, enqueued_by
+from faultline.metrics import Board, Exposition
 from faultline.metrics.exposition import QUEUES_MAX
 from faultline.metrics.serving import Reports, report_to, serve
-from faultline.runtime.tally import Report, Tally
+from faultline.runtime.tally import NOTHING, Report, Tally
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def test_a_server_tells_how_the_whole_database_is_doing(app: Faultline, queue: D
     queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False))
     now = {"now": 0.0}
     board = Board(app.database, monotonic=lambda: now["now"])
-    exposition = Exposition(lambda: enqueued_by(app), board)
+    exposition = Exposition(lambda: {**NOTHING, "enqueued": dict(app.enqueued)}, board)
 
     board.tick()
     found = samples(exposition.render())

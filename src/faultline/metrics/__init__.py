@@ -6,7 +6,7 @@ it: take the maximum, never the sum.
 """
 
 from faultline.metrics.board import Board
-from faultline.metrics.exposition import CONTENT_TYPE, Exposition, enqueued_by
+from faultline.metrics.exposition import CONTENT_TYPE, Exposition
 from faultline.metrics.serving import Reports, report_to, serve
 
-__all__ = ["CONTENT_TYPE", "Board", "Exposition", "Reports", "enqueued_by", "report_to", "serve"]
+__all__ = ["CONTENT_TYPE", "Board", "Exposition", "Reports", "report_to", "serve"]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from faultline.metrics.board import Board, Seen
-    from faultline.runtime.client import Faultline
     from faultline.runtime.tally import Report
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -36,11 +35,6 @@ _JOBS = {
     "released": "Jobs that were given back unfinished.",
 }
 _BOUNDS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
-
-
-def enqueued_by(app: Faultline) -> Report:
-    """What a process has to tell that runs no jobs, like an API server."""
-    return {**NOTHING, "enqueued": dict(app.enqueued)}
 
 
 class Exposition(Collector):
