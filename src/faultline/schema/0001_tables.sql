@@ -1,7 +1,7 @@
 -- The tables of the protocol. Nobody writes them directly: the functions do, and guards.sql refuses what no function does.
 
--- Work not done. Columns that a claim changes stand together, between those that never change and the wide ones:
--- PostgreSQL logs an update that stays on its page as the difference, so the order of columns is bytes of WAL.
+-- Work not done. What a claim changes stands together, behind all that it leaves alone: PostgreSQL logs an update that stays on
+-- its page as the difference from the old row, so the order of columns is bytes of WAL.
 create table faultline.open_jobs (
   id uuid primary key,
   created_at timestamptz not null,
@@ -10,24 +10,25 @@ create table faultline.open_jobs (
   priority smallint not null,
   max_attempts smallint not null,
   keep_args boolean not null,
+  queue text not null,
+  task text not null,
+  idempotency_key text,
+  -- Kept as text: a third smaller than jsonb, and sent to workers as it is.
+  args json not null,
   -- what a claim changes
-  started boolean not null default false,
-  attempt smallint not null default 0,
-  reaps smallint not null default 0,
-  renewals integer not null default 0,
   fencing_token bigint not null default 0,
   claimed_at timestamptz,
   lease_expires_at timestamptz,
+  renewals integer not null default 0,
+  attempt smallint not null default 0,
+  reaps smallint not null default 0,
+  started boolean not null default false,
   state text not null default 'queued',
   lease_owner text,
   -- what is rarely or never set
   finished_at timestamptz,
-  queue text not null,
-  task text not null,
-  idempotency_key text,
   last_error text,
   progress jsonb,
-  args jsonb not null,
 
   constraint known_state check (state in ('queued', 'running', 'failed', 'cancelled')),
   constraint running_means_leased check (
@@ -44,7 +45,7 @@ create table faultline.open_jobs (
   constraint sane_task check (length(task) between 1 and 200)
 ) with (
   -- Room on the page for the claim's new row version: its log record then holds only what changed.
-  fillfactor = 50,
+  fillfactor = 45,
   -- Every job leaves two dead rows behind; vacuum early, often and at full speed, and never take the exclusive
   -- lock that giving back empty pages needs.
   autovacuum_vacuum_scale_factor = 0.02,
@@ -75,7 +76,7 @@ create table faultline.ledger (
   queue text not null,
   task text not null,
   idempotency_key text,
-  args jsonb,
+  args json,
   result jsonb,
   constraint token_positive check (fencing_token >= 1)
 );

@@ -55,8 +55,9 @@ for each row
 when (old.id <> new.id or old.task <> new.task or old.created_at <> new.created_at)
 execute function faultline.refuse_change('a job keeps its id, task and time of creation');
 
+-- After, not before: before a row trigger asks, PostgreSQL locks the row, and logs that.
 create or replace trigger leaves_by_a_verb
-before delete on faultline.open_jobs
+after delete on faultline.open_jobs
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') not in ('complete', 'prune', 'enqueue', 'reconcile'))
 execute function faultline.refuse_change('a job leaves by complete or prune');

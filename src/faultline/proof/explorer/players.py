@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: How long most statements take at most. One that takes longer is looked at: does it wait for a lock?
 _QUICK_SECONDS = 0.003
 _PATIENCE_SECONDS = 10.0
+#: It waits for a row for a millisecond and then does without: seen waiting, it is sure to answer by itself.
+_NEVER_STUCK = "complete"
 #: A deadlock is found at once. Only superusers may ask for that; for others it takes the server's usual second.
 _HASTE = "set deadlock_timeout = '5ms'"
 #: A program that waits for ever is an error of the explorer, and must not hang it.
@@ -98,6 +100,10 @@ class Player:
         return bool(self._turn) and not self.session.has_answered()
 
     @property
+    def may_be_stuck(self) -> bool:
+        return self._turn[-1].statement.name != _NEVER_STUCK
+
+    @property
     def ready(self) -> bool:
         return self.next is not None and not self._turn
 
@@ -165,7 +171,7 @@ class Sessions:
         patience = _QUICK_SECONDS
         while waiting := [one for one in players if one.waits]:
             blockers = self._blockers(waiting)
-            if all(_is_stuck(one.session.pid, blockers, players) for one in waiting):
+            if all(one.may_be_stuck and _is_stuck(one.session.pid, blockers, players) for one in waiting):
                 names = {one.session.pid: one.name for one in players}
                 return {one.name: [names[pid] for pid in blockers[one.session.pid]] for one in waiting}
             if patience > _PATIENCE_SECONDS:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from faultline.proof.mutants.texts import Cut
 
-BATCH_VERBS = ("complete", "renew", "fail", "release", "mark_started")
-
 _BATCH = [
     cut
-    for verb in BATCH_VERBS
+    for verb in ("renew", "fail", "release", "mark_started")
     for cut in (
         Cut(verb, "compares the token", "j.fencing_token = l.token and "),
         Cut(verb, "compares the owner", " and j.lease_owner = l.owner"),
+        Cut(verb, "looks up one job after the other", "any (array[l.job_id])", "l.job_id"),
         Cut(verb, "locks the row", "    for update of j skip locked\n"),
         Cut(verb, "passes over locked rows", " skip locked\n", "\n"),
         Cut(verb, "says for which leases it did nothing", "if coalesce(cardinality(done), 0) <", "if false and 0 <"),
@@ -30,11 +29,23 @@ _COMPLETE = [
     Cut("complete", "enters the owner", "f.lease_owner, f.queue", "'w', f.queue"),
     Cut("complete", "enters the key", "f.task, f.idempotency_key,", "f.task, null,"),
     Cut("complete", "forgets arguments that are not to be kept", "case when f.keep_args then f.args end", "f.args"),
+    Cut("complete", "looks up one job after the other", "where j.id = any (array[l.job_id])", "where j.id = l.job_id"),
+    Cut("complete", "compares the token", "          and j.fencing_token = l.token\n"),
+    Cut("complete", "compares the owner", "          and j.lease_owner = l.owner\n"),
+    Cut("complete", "waits for a locked row for a moment only", "'1ms'", "'0'"),
+    Cut("complete", "finds out which rows are locked", "        for update of j skip locked\n"),
+    Cut("complete", "waits for nobody while it finds out", " skip locked\n", "\n"),
+    Cut("complete", "leaves out the locked rows", "          and (free is null or l.place = any (free))\n"),
+    Cut("complete", "gives the session its patience back", "perform set_config('lock_timeout', patience, true);", ""),
+    Cut("complete", "has the session's patience the second time", "      if free is null then\n", "      if true then\n"),
+    Cut("complete", "ends when it can wait no longer", "      if free is not null then\n        raise;\n      end if;\n"),
+    Cut("complete", "says for which leases it did nothing", "if coalesce(cardinality(done), 0) <", "if false and 0 <"),
     Cut(
         "complete",
         "takes the job off the open ones",
-        "    delete from faultline.open_jobs j\n    using held\n    where j.ctid = held.ctid\n    returning j.*, held.place",
-        "    select j.*, held.place from faultline.open_jobs j join held on j.ctid = held.ctid",
+        "        delete from faultline.open_jobs j\n        using unnest(",
+        "        select j.*, l.place from faultline.open_jobs j, unnest(",
+        also=("        returning j.*, l.place\n", ""),
     ),
 ]
 

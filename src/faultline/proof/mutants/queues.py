@@ -110,7 +110,7 @@ _PARSE = [
         ),
         ("a task with no or a long name", "coalesce(length(j.task), 0) not between 1 and 200", "j.task is null"),
         ("a queue with no or a long name", "or length(j.queue) not between 1 and 100", ""),
-        ("arguments that are no object", "or jsonb_typeof(j.args) not in ('object', 'null')", ""),
+        ("arguments that are no object", "or json_typeof(j.args) not in ('object', 'null')", ""),
         ("arguments that are too large", "or octet_length(j.args::text) > parse_jobs.args_bytes_max", ""),
         ("an empty or long key", "or length(j.idempotency_key) not between 1 and 500", ""),
         ("a priority out of bounds", "or j.priority not between -1000 and 1000", ""),
@@ -213,11 +213,12 @@ _WAKE = [
     Cut("wake", "names the queue", "'queue', queue", "'queue', ''"),
     Cut("wake", "names the priority", "'priority', priority", "'priority', 0"),
     Cut("wake", "names the place", "'run_at', run_at", "'run_at', null"),
-    Cut("wake_for", "wakes for its own jobs", "where j.id = any (wake_for.job_ids) and", "where"),
-    Cut("wake_for", "wakes for waiting jobs only", " and j.state = 'queued'"),
-    Cut("wake_for", "wakes for due jobs only", " and j.next_run_at <= faultline.clock()"),
-    Cut("wake_for", "tells the most urgent", "min(j.priority)", "max(j.priority)"),
-    Cut("wake_for", "tells the longest due", "min(j.next_run_at)", "max(j.next_run_at)"),
+    Cut("wake_for", "wakes for its own jobs", "    where j.id = any (wake_for.job_ids)\n"),
+    Cut("wake_for", "wakes for waiting jobs only", "k.state = 'queued' and "),
+    Cut("wake_for", "wakes for due jobs only", " and k.next_run_at <= faultline.clock()"),
+    Cut("wake_for", "looks only at its own jobs", "    offset 0\n"),
+    Cut("wake_for", "tells the most urgent", "min(k.priority)", "max(k.priority)"),
+    Cut("wake_for", "tells the longest due", "min(k.next_run_at)", "max(k.next_run_at)"),
 ]
 
 CUTS = [*_CLAIM, *_ENQUEUE, *_PARSE, *_REJECT, *_KNOWN, *_WAKE]

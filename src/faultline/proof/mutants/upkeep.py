@@ -226,6 +226,7 @@ _END = [
     ),
     Cut("start_over", "is told by the journal", "  from again a;\n", "  from again a where false;\n"),
     Cut("start_over", "tells how the job had ended", "jsonb_build_object('was', a.was)", "'{}'"),
+    Cut("start_over", "looks up one job after the other", "any (array[e.id])", "e.id"),
     Cut("start_over", "wakes workers", "  perform faultline.wake_for(start_over.job_ids);\n"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -85,6 +86,39 @@ def a_batch_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
         expect("journal", q.refusals(locked.job_id), [])
         holder.rollback()
         expect(f"{verb} afterwards", call(q, locked), Settled())
+
+
+@probe("complete")
+def a_completion_leaves_the_patience_of_its_transaction_alone(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    free, locked = q.new_lease(), q.new_lease()
+    q.begin()
+    q.execute("set local lock_timeout = '1234ms'")
+    expect("with nothing locked", q.complete(free), Settled())
+    expect("patience", q.value("show lock_timeout"), "1234ms")
+    holder.begin()
+    holder.fence(locked)
+    expect("with a locked row", q.complete(locked).busy, [locked])
+    expect("patience", q.value("show lock_timeout"), "1234ms")
+    q.rollback()
+    holder.rollback()
+
+
+@probe("complete")
+def a_completion_waits_for_a_locked_table_as_long_as_its_session_says(sessions: Sessions) -> None:
+    """A row can be left out, a table cannot: then the session's own patience counts, and its end is the end."""
+    q, holder = sessions.open(), sessions.open()
+    lease = q.new_lease()
+    holder.begin()
+    holder.execute("lock table faultline.ledger")
+    q.execute("set lock_timeout = '200ms'")
+    begun_at = q.value("select clock_timestamp()")
+    with refused(q, "55P03"):
+        q.complete(lease)
+    waited = q.value("select clock_timestamp()") - begun_at
+    expect("waited too little", waited < timedelta(milliseconds=200), False)
+    holder.rollback()
+    expect("once the table is free", q.complete(lease), Settled())
 
 
 @probe("claim", "reap")

@@ -18,7 +18,7 @@ create or replace function faultline.claim(
   job_id uuid,
   fencing_token bigint,
   task text,
-  args jsonb,
+  args json,
   attempt smallint,
   max_attempts smallint,
   mark_start boolean,

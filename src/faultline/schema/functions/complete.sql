@@ -2,7 +2,8 @@
 -- Before: the caller holds the leases. After: gone from open_jobs and in the ledger, in one statement.
 --
 -- A lease that has run out is still good while nobody else was granted the job: refusing would only run it twice.
--- Locked rows are skipped and reported as busy: one of them would otherwise hold up the whole batch.
+-- Locked rows are left out and reported as busy: one of them would otherwise hold up the whole batch. Nearly always there are
+-- none, and to lock each row before deleting it would cost a sixth of the work: so it is tried without, for a millisecond.
 -- Sent again after a lost answer, it finds its own rows in the ledger and reports nothing.
 create or replace function faultline.complete(
   job_ids uuid[],
@@ -22,6 +23,9 @@ as $$
 #variable_conflict use_column
 declare
   done bigint[];
+  patience constant text := current_setting('lock_timeout');
+  -- Places of the leases whose rows nobody else has locked; null while that was not asked.
+  free bigint[];
 begin
   perform faultline.check_leases(complete.job_ids, complete.tokens, complete.owners);
   if complete.results is not null and (
@@ -31,31 +35,47 @@ begin
   end if;
   perform faultline.durable();
   perform faultline.as_verb('complete');
-  with held as materialized (
-    select j.ctid, l.place
-    from unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, place)
-    join faultline.open_jobs j on j.id = l.job_id
-    where j.fencing_token = l.token and j.lease_owner = l.owner
-    for update of j skip locked
-  ),
-  finished as (
-    delete from faultline.open_jobs j
-    using held
-    where j.ctid = held.ctid
-    returning j.*, held.place
-  ),
-  entered as (
-    insert into faultline.ledger (
-      job_id, fencing_token, created_at, claimed_at, finished_at, priority, attempt, max_attempts,
-      owner, queue, task, idempotency_key, args, result
-    )
-    select
-      f.id, f.fencing_token, f.created_at, f.claimed_at, faultline.now(), f.priority, f.attempt, f.max_attempts,
-      f.lease_owner, f.queue, f.task, f.idempotency_key, case when f.keep_args then f.args end,
-      nullif(complete.results -> (f.place::integer - 1), 'null')
-    from finished f
-  )
-  select array_agg(f.place) into done from finished f;
+  loop
+    begin
+      if free is null then
+        perform set_config('lock_timeout', '1ms', true);
+      end if;
+      with finished as (
+        delete from faultline.open_jobs j
+        using unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, place)
+        where j.id = any (array[l.job_id])
+          and j.fencing_token = l.token
+          and j.lease_owner = l.owner
+          and (free is null or l.place = any (free))
+        returning j.*, l.place
+      ),
+      entered as (
+        insert into faultline.ledger (
+          job_id, fencing_token, created_at, claimed_at, finished_at, priority, attempt, max_attempts,
+          owner, queue, task, idempotency_key, args, result
+        )
+        select
+          f.id, f.fencing_token, f.created_at, f.claimed_at, faultline.now(), f.priority, f.attempt, f.max_attempts,
+          f.lease_owner, f.queue, f.task, f.idempotency_key, case when f.keep_args then f.args end,
+          nullif(complete.results -> (f.place::integer - 1), 'null')
+        from finished f
+      )
+      select array_agg(f.place) into done from finished f;
+      perform set_config('lock_timeout', patience, true);
+      exit;
+    exception when lock_not_available then
+      if free is not null then
+        raise;
+      end if;
+      select coalesce(array_agg(r.place), '{}') into free
+      from (
+        select l.place
+        from unnest(complete.job_ids) with ordinality as l (job_id, place)
+        join faultline.open_jobs j on j.id = any (array[l.job_id])
+        for update of j skip locked
+      ) r;
+    end;
+  end loop;
   perform faultline.as_verb('');
   if coalesce(cardinality(done), 0) < cardinality(complete.job_ids) then
     return query select * from faultline.refuse('complete', complete.job_ids, complete.tokens, complete.owners, done);

@@ -5,7 +5,7 @@ create or replace function faultline.parse_jobs(jobs jsonb, at timestamptz, args
   named boolean,
   id uuid,
   task text,
-  args jsonb,
+  args json,
   queue text,
   priority smallint,
   next_run_at timestamptz,
@@ -24,7 +24,7 @@ as $$
     case
       when coalesce(length(j.task), 0) not between 1 and 200
         or length(j.queue) not between 1 and 100
-        or jsonb_typeof(j.args) not in ('object', 'null')
+        or json_typeof(j.args) not in ('object', 'null')
         or octet_length(j.args::text) > parse_jobs.args_bytes_max
         or length(j.idempotency_key) not between 1 and 500
         or j.priority not between -1000 and 1000 or j.priority % 1 <> 0
@@ -37,7 +37,7 @@ as $$
       then faultline.reject_job(parse_jobs.jobs, j.place, parse_jobs.args_bytes_max)
       else j.task
     end as task,
-    coalesce(nullif(j.args, 'null'), '{}') as args,
+    case when json_typeof(j.args) = 'object' then j.args else '{}' end as args,
     coalesce(j.queue, 'default') as queue,
     coalesce(j.priority, 0)::smallint as priority,
     coalesce(
@@ -50,7 +50,7 @@ as $$
     -- As long as W3C makes it, and no longer: nobody's store of text.
     left(j.trace, 55) as trace
   from rows from (jsonb_to_recordset(parse_jobs.jobs) as (
-    id uuid, task text, args jsonb, queue text, priority numeric, delay_seconds numeric, run_at text,
+    id uuid, task text, args json, queue text, priority numeric, delay_seconds numeric, run_at text,
     max_attempts numeric, lease_seconds numeric, keep_args boolean, idempotency_key text, trace text
   )) with ordinality as j (
     id, task, args, queue, priority, delay_seconds, run_at, max_attempts, lease_seconds, keep_args, idempotency_key, trace,

@@ -25,12 +25,12 @@ begin
       select
         j.job ->> 'task' as task,
         j.job ->> 'idempotency_key' as key,
-        faultline.digest(j.job ->> 'task', coalesce(nullif(j.job -> 'args', 'null'), '{}')) as digest
+        faultline.digest(j.job ->> 'task', coalesce(nullif(j.job -> 'args', 'null'), '{}')::json) as digest
       from (select resolve_known.jobs -> (u.place::integer - 1) as job) j
     ) s
-    left join faultline.keys k on k.key = s.key
-    left join faultline.open_jobs o on o.id = coalesce(k.job_id, u.id)
-    left join faultline.ledger f on f.job_id = coalesce(k.job_id, u.id)
+    left join faultline.keys k on k.key = any (array[s.key])
+    left join faultline.open_jobs o on o.id = any (array[coalesce(k.job_id, u.id)])
+    left join faultline.ledger f on f.job_id = any (array[coalesce(k.job_id, u.id)])
     where not u.new
     order by u.place
   loop

@@ -6,7 +6,7 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 begin
-  with ended as (
+  with ended as materialized (
     select j.id, j.state from faultline.open_jobs j where j.id = any (start_over.job_ids)
   ),
   again as (
@@ -19,7 +19,7 @@ begin
         finished_at = null,
         last_error = null
     from ended e
-    where j.id = e.id
+    where j.id = any (array[e.id])
     returning j.id, j.fencing_token, e.state as was
   )
   insert into faultline.journal (at, job_id, event, fencing_token, detail)
