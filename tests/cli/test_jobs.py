@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from faultline.core.model import JobState
+from faultline.store import queue as verbs
 from tests.cli.commands import FAULTLINE, environment, faultline
 
 if TYPE_CHECKING:
@@ -100,6 +101,24 @@ def test_a_job_is_shown_with_its_epochs_and_the_writes_that_were_refused(queue: 
     assert [(epoch["token"], epoch["end"]) for epoch in told["epochs"]] == [(1, "reaped"), (2, "failed"), (3, "succeeded")]
     assert told["epochs"][0]["refusals"][0]["reason"] == "token_mismatch"
     assert (told["ledger_rows"], told["result"]) == (1, {"paid": True})
+
+
+def test_a_job_is_shown_with_the_steps_that_are_done_and_long_results_cut_short(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+    queue.run(verbs.step(lease, "quote", {"price": 5}))
+    queue.run(verbs.step(lease, "fetch", "x" * 5000))
+
+    lines = faultline("job", str(job_id), "--dsn", dsn).stdout.splitlines()
+    told = json.loads(faultline("job", str(job_id), "--dsn", dsn, "--json").stdout)
+
+    first = next(number for number, line in enumerate(lines) if line.split() == ["step", "token", "done", "result"])
+    assert lines[first + 1].split()[:2] == ["quote", "1"]
+    assert lines[first + 1].rstrip().endswith('ago  {"price": 5}')
+    assert lines[first + 2].startswith("fetch")
+    assert "… 5,002 bytes" in " ".join(lines[first + 2 : first + 5])
+    assert "x" * 100 not in "".join(lines)
+    assert [(step["name"], len(str(step["result"]))) for step in told["steps"]] == [("quote", 12), ("fetch", 5000)]
 
 
 def test_a_job_is_told_in_words_where_there_is_no_room_for_lanes(queue: Driver, dsn: str) -> None:

@@ -129,7 +129,7 @@ def job(
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Show one job: who held it under which token, how that ended, and which writes were refused.
+    """Show one job: who held it under which token, how that ended, which writes were refused, and the steps that are done.
 
     \b
     Examples:
@@ -145,6 +145,7 @@ def job(
         if record is None:
             raise JobNotFound(f"there is no job {wanted}. It was never enqueued here, or it was pruned")
         journal = database.run(views.journal(wanted))
+        steps = database.run(views.steps(wanted))
         in_ledger = database.run(views.ledger_rows(wanted))
         now = database.run(views.clock())
     lives = epochs(record, journal)
@@ -155,10 +156,11 @@ def job(
                 "ledger_rows": in_ledger,
                 "epochs": [asdict(epoch) for epoch in lives],
                 "journal": [asdict(entry) for entry in journal],
+                "steps": [asdict(step) for step in steps],
             }
         )
         return
-    from faultline.cli import lanes, screen  # noqa: PLC0415
+    from faultline.cli import lanes, screen, tables  # noqa: PLC0415
 
     console = screen.console()
     lanes.print_record(console, record, now=now, in_ledger=in_ledger)
@@ -168,6 +170,9 @@ def job(
             console.print(line, soft_wrap=True)
     else:
         console.print("Nobody has held it yet.", style="quiet")
+    if steps:
+        console.print()
+        screen.show(console, tables.step_table(steps, now))
     lanes.print_values(console, record)
 
 
