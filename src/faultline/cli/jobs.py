@@ -224,23 +224,24 @@ def retry(
         return
     which = Failed(queue=queue, task=task, error_prefix=error)
     with opened(dsn) as database:
-        if _previewed(database, which) and (yes or _agreed()):
-            print(f"queued again: {_retried(database, which):,}")
+        shown = _previewed(database, which)
+        if shown is not None and (yes or _agreed()):
+            print(f"queued again: {_retried(database, shown):,}")
 
 
-def _previewed(database: Database, which: Failed) -> bool:
-    """Show the failed jobs in groups. Whether there are any."""
+def _previewed(database: Database, which: Failed) -> Failed | None:
+    """Show the failed jobs in groups. Answers with what was shown, and not with what fails from now on."""
     from faultline.cli import screen, tables  # noqa: PLC0415
     from faultline.store import failures, views  # noqa: PLC0415
 
-    groups, more = database.run(failures.groups(which))
-    if not groups:
-        print("no failed job fits")
-        return False
-    screen.show(screen.console(), tables.failure_table(groups, database.run(views.clock())))
-    if more:
+    found = database.run(failures.groups(which))
+    if not found.groups or found.until is None:
+        print("no failed job fits" + (f" among the newest {failures.WINDOW:,}" if found.at_least else ""))
+        return None
+    screen.show(screen.console(), tables.failure_table(found.groups, database.run(views.clock())))
+    if found.at_least:
         print(f"among the newest {failures.WINDOW:,} failed jobs; there may be more, and all that fit are retried")
-    return True
+    return which.behind(found.until)
 
 
 def _agreed() -> bool:

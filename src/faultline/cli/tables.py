@@ -110,7 +110,7 @@ def failure_table(groups: Sequence[Group], now: datetime) -> Table:
             Text(group.task, style="bold"),
             ", ".join(group.queues),
             screen.since(group.last_at, now),
-            Text(screen.one_line(group.error), style="failed"),
+            Text(screen.one_line(group.error_kind), style="failed"),
         )
     return made
 

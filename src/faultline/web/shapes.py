@@ -188,9 +188,12 @@ class RetryFailed(Asked):
     queue: QueueName | None = None
     task: TaskName | None = None
     error_prefix: Text | None = None
+    error_kind: Text | None = Field(None, description="`error_kind` of a group of failures.")
     preview: bool = Field(False, description="Only count them.")
     max_jobs: int = Field(RETRY_JOBS_MAX, ge=1, le=RETRY_JOBS_MAX)
-    cursor: Cursor | None = Field(None, description="`next_cursor` of the answer before.")
+    cursor: Cursor | None = Field(
+        None, description="`next_cursor` of the answer before; that of a preview takes nothing that has failed since."
+    )
 
 
 class RetriedJobs(BaseModel):
@@ -208,10 +211,10 @@ class FailureFilter(Asked):
 
 
 class FailureGroup(BaseModel):
-    """Failed jobs of one task with the same first line of their errors."""
+    """Failed jobs of one task whose errors differ in ids, numbers and quoted text only."""
 
     task: str
-    error: str
+    error_kind: str = Field(description="The first line of the errors, with … in place of what differs.")
     jobs: int
     queues: list[str]
     first_at: datetime
