@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 #: A key that was revoked is refused at once: the tests need not wait for it.
-QUICK = Limits(key_seconds=0.0, statement_seconds=5.0, connect_seconds=1.0)
+QUICK = Limits(key_seconds=0.0, statement_seconds=5.0, connect_seconds=1.0, connections_ready=0)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -13,8 +14,9 @@ from faultline.core.errors import ConfigError
 from faultline.store import apikeys, roles
 from faultline.store.database import run_on
 from faultline.store.queue import Statement
+from faultline.web.pages.shell import environment
 from faultline.web.server import server
-from faultline.web.service import Limits, Service
+from faultline.web.service import Service
 from faultline.web.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
 from tests.web.conftest import QUICK, Api, refused, running
 
@@ -178,7 +180,7 @@ def test_answers_leave_a_browser_no_freedom(api: Api) -> None:
 
 
 def test_who_asks_too_often_is_told_when_to_ask_again(dsn: str, db: Driver) -> None:
-    with running(dsn, Limits(requests_per_second=0.5, requests_burst=3, key_seconds=0)) as address, Api(address) as stranger:
+    with running(dsn, replace(QUICK, requests_per_second=0.5, requests_burst=3)) as address, Api(address) as stranger:
         answers = [stranger.get("/jobs") for _ in range(4)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -206,3 +208,26 @@ def test_a_secret_is_never_told_back(api: Api, capfd: pytest.CaptureFixture[str]
 
     assert all(secret not in answer.text for answer in answers)
     assert secret not in "".join(capfd.readouterr())
+
+
+def test_before_anybody_is_answered_connections_have_run_what_is_mostly_asked_for(dsn: str, db: Driver) -> None:
+    """Seen by who serves the first requests: connections that were there before."""
+    mine = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+    def connected() -> set[int]:
+        return {pid for (pid,) in db.connection.execute(mine).fetchall()}
+
+    assert environment.cache is not None
+    environment.cache.clear()
+
+    with running(dsn, replace(QUICK, connections_ready=3)) as address, Api(address) as api:
+        before = connected()
+        written = db.value("select count(*) from faultline.jobs")
+        api.submit()
+        api.post("/jobs", json={"task": "t"}, headers={"Idempotency-Key": "k"})
+        api.get("/jobs")
+
+        assert len(before) >= 3 * 3
+        assert not connected() - before
+        assert written == 0
+        assert len(environment.cache) == len(environment.list_templates())

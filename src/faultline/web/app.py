@@ -54,6 +54,9 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await service.open()
         try:
+            if service.limits.connections_ready:
+                pages.load()
+                app.openapi()
             yield
         finally:
             await service.close()
