@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -231,3 +232,24 @@ def test_before_anybody_is_answered_connections_have_run_what_is_mostly_asked_fo
         assert not connected() - before
         assert written == 0
         assert len(environment.cache) == len(environment.list_templates())
+
+
+def test_a_server_that_waits_for_its_first_key_lets_nobody_in_until_there_is_one(dsn: str, db: Driver) -> None:
+    """It listens to everybody, so being on this machine is no key."""
+    waiting = server(dsn, host="0.0.0.0", port=0, limits=QUICK, keys_later=True)  # noqa: S104 - that is the point
+
+    with running(dsn, ready=waiting) as address, Api(address) as stranger:
+        assert [stranger.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
+        for path in ("/jobs", "/queues", "/workers", "/failures", "/events", "/invariants"):
+            refused(stranger.get(path), 401, "Unauthorized")
+        refused(stranger.http.get("/metrics"), 401, "Unauthorized")
+        refused(stranger.post("/jobs", json={"task": "t"}), 401, "Unauthorized")
+        page = stranger.http.get("/jobs", headers={"Accept": "text/html"})
+        assert (page.status_code, page.headers["location"]) == (303, "/sign-in?next=%2Fjobs")
+        assert db.claim() == []
+
+        key_id, text = apikeys.new_key(random.SystemRandom())
+        run_on(db.connection, apikeys.add(key_id, apikeys.digest_of(text) or b"", name="first", scopes=["enqueue"]))
+        with Api(address, text) as first:
+            first.submit()
+        refused(stranger.get("/jobs"), 401, "Unauthorized")
