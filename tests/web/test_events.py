@@ -150,6 +150,21 @@ def test_a_stop_ends_the_streams_with_a_word(dsn: str) -> None:
     assert lines[-3:-1] == ["event: end", 'data: {"reason":"closing"}']
 
 
+def test_a_stream_ends_by_itself_and_is_taken_up_where_it_ended(dsn: str, db: Driver) -> None:
+    """Also one that is never quiet."""
+    with running(dsn, replace(QUICK, stream_seconds=0.3)) as address, Api(address) as api:
+        with api.http.stream("GET", "/api/v1/events") as stream:
+            lines = stream.iter_lines()
+            told(lines, "queues")
+            for _ in range(3):
+                db.connection.execute("insert into faultline.journal (at, event) values (now(), 'recovered')")
+            number, line = told(lines, "journal")
+            assert told(lines, "end")[1] == {"reason": "old"}
+
+        with api.http.stream("GET", "/api/v1/events", headers={"Last-Event-ID": str(number)}) as stream:
+            assert told(stream.iter_lines(), "journal")[1]["id"] == line["id"] + 1
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_revoked_key_loses_its_stream_however_much_it_is_told(dsn: str, db: Driver, busy: bool) -> None:  # noqa: FBT001
     key_id, text = apikeys.new_key(random.SystemRandom())

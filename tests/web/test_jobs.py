@@ -32,6 +32,27 @@ def test_a_submitted_job_is_as_it_was_asked_for(api: Api, db: Driver) -> None:
     assert db.claim_one(queue="post").args == {"to": "ada"}
 
 
+def test_a_whole_number_is_one_however_it_is_written(api: Api) -> None:
+    """JavaScript and Lua write 5 as they like."""
+    job_id = api.submit(priority=-5.0, max_attempts=2.0)
+
+    job = api.get(f"/jobs/{job_id}").json()
+    assert (job["priority"], job["max_attempts"]) == (-5, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("2030-01-01T00:00:00+22:01", "2029-12-31T01:59:00Z"), ("2030-01-01T00:00:00.5-23:59", "2030-01-01T23:59:00.500000Z")],
+)
+def test_a_time_may_be_said_in_any_time_zone(api: Api, text: str, meant: str) -> None:
+    job_id = api.submit(run_at=text)
+
+    assert api.get(f"/jobs/{job_id}").json()["next_run_at"] == meant
+    for name in ("created_after", "created_before"):
+        for year in ("0001-01-01", "2000-01-01", "9999-12-31"):
+            assert api.get("/jobs", params={name: f"{year}{text[10:]}"}).status_code == 200
+
+
 def test_a_batch_is_submitted_in_order_all_or_none(api: Api, db: Driver) -> None:
     answer = api.post("/jobs/batch", json={"jobs": [{"task": "a"}, {"task": "b"}, {"task": "c"}]})
     bad = api.post("/jobs/batch", json={"jobs": [{"task": "a"}, {"task": "b", "args": {"x": "\x00"}}]})

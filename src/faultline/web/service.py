@@ -53,6 +53,8 @@ class Limits:
     key_seconds: float = 2.0
     #: Live streams, on the whole server.
     streams_max: int = 200
+    #: A stream ends by itself after this, and whoever still watches takes it up again: at another server, it may be.
+    stream_seconds: float = 3600.0
     #: A stream gives a sign of life this often, and is asked this often whether its key is still good.
     heartbeat_seconds: float = 15.0
 
