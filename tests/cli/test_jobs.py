@@ -138,6 +138,20 @@ def test_colours_are_for_terminals(queue: Driver, dsn: str) -> None:
     assert "\x1b[" in faultline("job", str(job_id), "--dsn", dsn, FORCE_COLOR="1").stdout
 
 
+def test_what_others_wrote_cannot_command_the_terminal(queue: Driver, dsn: str) -> None:
+    """A title, a cleared screen, a line that is read backwards: in every field that a client may choose."""
+    hostile = "a\x1b[2J\x1b]0;owned\x07\x9b2J\u202eb"
+    job_id = queue.enqueue(hostile, {hostile: hostile}, queue=hostile, idempotency_key=hostile, max_attempts=1)
+    lease = queue.claim_one(queue=hostile)
+    queue.run(verbs.step(lease, hostile, hostile))
+    queue.fail(lease, then="fail", error=hostile)
+
+    for words in (("jobs",), ("job", str(job_id)), ("queues",), ("retry", "--failed")):
+        shown = faultline(*words, "--dsn", dsn)
+        assert "a\ufffd[2J" in shown.stdout, words
+        assert not set(shown.stdout) & set("\x1b\x07\x9b\u202e"), words
+
+
 def test_one_job_that_cannot_be_cancelled_does_not_spare_the_others(queue: Driver, dsn: str) -> None:
     done, waiting = queue.enqueue(), queue.enqueue(queue="other")
     queue.complete(queue.claim_one())

@@ -90,8 +90,12 @@ fitting as (
     and (%s::text is null or starts_with(error, %s)) and (%s::text is null or faultline.error_kind(error) = %s)
     and (%s::text[] is null or queue = any (%s))
 ),
--- The place before which everything lies that was seen.
-ended as (select count(*) >= {WINDOW} as at_least, max(finished_at) + interval '1 microsecond' as until from seen)
+-- The place before which everything lies that fits: when others failed is not told.
+ended as (
+  select
+    (select count(*) from seen) >= {WINDOW} as at_least,
+    (select max(finished_at) + interval '1 microsecond' from fitting) as until
+)
 """
 _LOWEST = UUID(int=0)
 

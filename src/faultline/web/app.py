@@ -73,7 +73,7 @@ def create_app(
     )
     app.state.service = service
     _describe_arguments(app)
-    app.add_middleware(Guard, body_bytes_max=service.limits.body_bytes_max)
+    app.add_middleware(Guard, body_bytes_max=service.limits.body_bytes_max, body_seconds=service.limits.request_seconds)
     for kind in (FaultlineError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
     app.include_router(watch.router)

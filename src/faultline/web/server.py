@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -17,9 +18,35 @@ if TYPE_CHECKING:
     from faultline.web.service import Limits
 
 _GRACE_SECONDS = 10
+#: uvicorn's, of a tenth of a second each.
+_TICKS = 10
 
 
 class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._silent_since: dict[Any, float] = {}
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS == 0:
+            self._close_silent()
+        return await super().on_tick(counter)
+
+    def _close_silent(self) -> None:
+        """Who connects and asks for nothing, or never comes to the end of a head, wants us to run out of connections."""
+        now = time.monotonic()
+        patience = self.config.app.state.service.limits.request_seconds  # type: ignore[union-attr]
+        asking = (getattr(wire, "cycle", None) for wire in self.server_state.connections)
+        silent = [
+            wire
+            for wire, cycle in zip(self.server_state.connections, asking, strict=True)
+            if cycle is None or cycle.response_complete
+        ]
+        self._silent_since = {wire: self._silent_since.get(wire, now) for wire in silent}
+        for wire, since in self._silent_since.items():
+            if now - since > patience:
+                wire.transport.close()
+
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         collect_less_often()

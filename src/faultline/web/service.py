@@ -40,6 +40,8 @@ class Limits:
     """What one request, one caller and one server may take. Each has an answer of its own when it is reached."""
 
     body_bytes_max: int = 4 * 1024 * 1024
+    #: How long a request may take to come: its head, and then its body.
+    request_seconds: float = 20.0
     statement_seconds: float = 10.0
     #: How long a connection to the database is waited for.
     connect_seconds: float = 3.0
@@ -53,6 +55,8 @@ class Limits:
     key_seconds: float = 2.0
     #: Live streams, on the whole server.
     streams_max: int = 200
+    #: And of one caller: nobody takes all of them.
+    streams_caller_max: int = 50
     #: A stream ends by itself after this, and whoever still watches takes it up again: at another server, it may be.
     stream_seconds: float = 3600.0
     #: A stream gives a sign of life this often, and is asked this often whether its key is still good.

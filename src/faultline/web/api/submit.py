@@ -76,7 +76,7 @@ async def _submit(
         placed = await service.enqueue.run(statement)
     except KeyConflict as conflict:
         raise KeyConflict("this Idempotency-Key was used for a submission with another body") from conflict
-    service.numbers.enqueued.update(job.queue for job, one in zip(jobs, placed, strict=True) if one.created)
+    service.numbers.enqueued(job.queue for job, one in zip(jobs, placed, strict=True) if one.created)
     if not all(one.created for one in placed):
         response.headers["Idempotency-Replayed"] = "true"
     return [Placed(id=one.job_id) for one in placed]
