@@ -43,7 +43,7 @@ def test_schemathesis_finds_nothing(dsn: str, db: Driver, tmp_path: Path) -> Non
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
             cwd=tmp_path,
             env={**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(tmp_path)},
         )
