@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import replace
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -98,6 +100,22 @@ def test_a_body_that_never_ends_is_given_up(hurried: str) -> None:
 @pytest.mark.parametrize("text", ["", "GET /health HTTP/1.1\r\nHost: x", "GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /he"])
 def test_a_connection_that_never_asks_to_the_end_is_closed(hurried: str, text: str) -> None:
     assert said(hurried, text).count(b"HTTP/1.1 200") == ("\r\n\r\n" in text)
+
+
+def test_a_connection_that_asks_now_and_then_is_kept(hurried: str) -> None:
+    """However often it is looked at between two requests."""
+    place = urlsplit(hurried)
+    wire = HTTPConnection(place.hostname or "", place.port, timeout=20)
+    wire.connect()
+    first, until = wire.sock, time.monotonic() + 1.5
+
+    while time.monotonic() < until:
+        wire.request("GET", "/health")
+        assert wire.getresponse().read() == b'{"status":"up"}'
+        time.sleep(0.05)
+
+    assert wire.sock is first
+    wire.close()
 
 
 def test_a_stream_that_is_quiet_is_not_taken_for_silent(hurried: str) -> None:

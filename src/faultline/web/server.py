@@ -25,7 +25,8 @@ _TICKS = 10
 class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._silent_since: dict[Any, float] = {}
+        #: Connections that ask for nothing: the last request, and since when.
+        self._silent: dict[Any, tuple[Any, float]] = {}
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS == 0:
@@ -36,15 +37,15 @@ class Server(uvicorn.Server):
         """Who connects and asks for nothing, or never comes to the end of a head, wants us to run out of connections."""
         now = time.monotonic()
         patience = self.config.app.state.service.limits.request_seconds  # type: ignore[union-attr]
-        asking = (getattr(wire, "cycle", None) for wire in self.server_state.connections)
-        silent = [
-            wire
-            for wire, cycle in zip(self.server_state.connections, asking, strict=True)
-            if cycle is None or cycle.response_complete
-        ]
-        self._silent_since = {wire: self._silent_since.get(wire, now) for wire in silent}
-        for wire, since in self._silent_since.items():
-            if now - since > patience:
+        before, self._silent = self._silent, {}
+        for wire in self.server_state.connections:
+            cycle = getattr(wire, "cycle", None)
+            if cycle is not None and not cycle.response_complete:
+                continue
+            # Since the same request as last time: one that asks now and then may be between two whenever it is looked at.
+            last, since = before.get(wire, (cycle, now))
+            self._silent[wire] = (cycle, since if last is cycle else now)
+            if now - self._silent[wire][1] > patience:
                 wire.transport.close()
 
     async def startup(self, sockets: Any = None) -> None:
