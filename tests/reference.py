@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import psycopg
+    from prometheus_client import Metric
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs/reference.md"
@@ -137,11 +138,34 @@ def _called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
+def metric_names() -> str:
+    """Every metric, as a scrape of the API shows it; a worker tells the first of them."""
+    lines = ["| metric | | labels | |", "|---|---|---|---|"]
+    for family in metrics():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = ", ".join(f"`{label}`" for label in family._labelnames)  # type: ignore[attr-defined]  # noqa: SLF001
+        lines.append(f"| `{name}` | {family.type} | {labels} | {family.documentation} |")
+    return "\n".join(lines)
+
+
+def metrics() -> list[Metric]:
+    from faultline.metrics import Exposition  # noqa: PLC0415 - an extra
+    from faultline.metrics.board import Seen  # noqa: PLC0415
+
+    class Empty:
+        @staticmethod
+        def read() -> Seen:
+            return Seen([], [], workers_alive=0, invariants_broken=0)
+
+    return list(Exposition(board=Empty()).collect())  # type: ignore[arg-type]
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "names": python_names,
     "commands": command_line,
     "paths": http_paths,
     "events": event_names,
+    "metrics": metric_names,
 }
 
 

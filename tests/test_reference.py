@@ -28,6 +28,22 @@ def test_the_reference_lists_the_functions_of_the_catalogue(queue: Driver) -> No
     assert reference.part("verbs") == reference.sql_verbs(queue.connection), "run: make reference"
 
 
+def test_every_metric_that_is_named_anywhere_exists() -> None:
+    """In the documentation, in alerts, in the dashboard: a name that nobody tells alerts nobody."""
+    known = set()
+    for family in reference.metrics():
+        ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count", ""]}.get(family.type, [""])
+        known |= {family.name + end for end in ends}
+    prefixes = tuple({"_".join(name.split("_")[:2]) + "_" for name in known})
+    places = [*DOCUMENTS, *(ROOT / "deploy").rglob("*.yml"), *(ROOT / "deploy").rglob("*.json")]
+
+    named = {(place.name, word) for place in places for word in re.findall(r"\bfaultline_[a-z_]+[a-z]\b", place.read_text())}
+    wrong = {(place, word) for place, word in named if word.startswith(prefixes) and word not in known}
+
+    assert {word for _, word in named} & known
+    assert wrong == set()
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_command_line_in_the_documentation_can_be_typed(document: Path) -> None:
     for line in re.findall(r"(?m)^(?:\$ )?(?:[A-Z_]+=\S+ )*faultline (.*)$", document.read_text()):

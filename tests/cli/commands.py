@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
+import signal
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 FAULTLINE = Path(sys.executable).with_name("faultline")
+_ROOT = Path(__file__).parents[2]
+_PATIENCE_SECONDS = 60.0
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -18,12 +25,30 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def faultline(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [FAULTLINE, *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
+    """A process of its own for each command, forked: see `tests/cli/forks.py`."""
+    forks = _forks()
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
+        asked = {"words": words, "environ": environment(**environ), "out": out.name, "err": err.name}
+        print(json.dumps(asked), file=forks.stdin, flush=True)
+        if not select.select([forks.stdout], [], [], _PATIENCE_SECONDS)[0]:
+            os.killpg(forks.pid, signal.SIGKILL)
+            _forks.cache_clear()
+            raise subprocess.TimeoutExpired(words, _PATIENCE_SECONDS, out.read(), err.read())
+        code = int(forks.stdout.readline())
+        return subprocess.CompletedProcess(words, code, out.read().decode(), err.read().decode())
+
+
+@cache
+def _forks() -> subprocess.Popen[str]:
+    """It ends when its standard input does, and so with us."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.cli.forks"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=60,
-        env=environment(**environ),
+        cwd=_ROOT,
+        env=environment(),
+        start_new_session=True,
     )

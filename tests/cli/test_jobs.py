@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from faultline.core.model import JobState
+from faultline.store import queue as verbs
 from tests.cli.commands import FAULTLINE, environment, faultline
 
 if TYPE_CHECKING:
@@ -102,6 +103,24 @@ def test_a_job_is_shown_with_its_epochs_and_the_writes_that_were_refused(queue: 
     assert (told["ledger_rows"], told["result"]) == (1, {"paid": True})
 
 
+def test_a_job_is_shown_with_the_steps_that_are_done_and_long_results_cut_short(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+    queue.run(verbs.step(lease, "quote", {"price": 5}))
+    queue.run(verbs.step(lease, "fetch", "x" * 5000))
+
+    lines = faultline("job", str(job_id), "--dsn", dsn).stdout.splitlines()
+    told = json.loads(faultline("job", str(job_id), "--dsn", dsn, "--json").stdout)
+
+    first = next(number for number, line in enumerate(lines) if line.split() == ["step", "token", "done", "result"])
+    assert lines[first + 1].split()[:2] == ["quote", "1"]
+    assert lines[first + 1].rstrip().endswith('ago  {"price": 5}')
+    assert lines[first + 2].startswith("fetch")
+    assert "… 5,002 bytes" in " ".join(lines[first + 2 : first + 5])
+    assert "x" * 100 not in "".join(lines)
+    assert [(step["name"], len(str(step["result"]))) for step in told["steps"]] == [("quote", 12), ("fetch", 5000)]
+
+
 def test_a_job_is_told_in_words_where_there_is_no_room_for_lanes(queue: Driver, dsn: str) -> None:
     job_id = queue.enqueue()
     lease = queue.claim_one()
@@ -117,6 +136,20 @@ def test_colours_are_for_terminals(queue: Driver, dsn: str) -> None:
 
     assert "\x1b[" not in faultline("job", str(job_id), "--dsn", dsn).stdout
     assert "\x1b[" in faultline("job", str(job_id), "--dsn", dsn, FORCE_COLOR="1").stdout
+
+
+def test_what_others_wrote_cannot_command_the_terminal(queue: Driver, dsn: str) -> None:
+    """A title, a cleared screen, a line that is read backwards: in every field that a client may choose."""
+    hostile = "a\x1b[2J\x1b]0;owned\x07\x9b2J\u202eb"
+    job_id = queue.enqueue(hostile, {hostile: hostile}, queue=hostile, idempotency_key=hostile, max_attempts=1)
+    lease = queue.claim_one(queue=hostile)
+    queue.run(verbs.step(lease, hostile, hostile))
+    queue.fail(lease, then="fail", error=hostile)
+
+    for words in (("jobs",), ("job", str(job_id)), ("queues",), ("retry", "--failed")):
+        shown = faultline(*words, "--dsn", dsn)
+        assert "a\ufffd[2J" in shown.stdout, words
+        assert not set(shown.stdout) & set("\x1b\x07\x9b\u202e"), words
 
 
 def test_one_job_that_cannot_be_cancelled_does_not_spare_the_others(queue: Driver, dsn: str) -> None:

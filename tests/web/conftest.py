@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import threading
@@ -23,13 +24,23 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 #: A key that was revoked is refused at once: the tests need not wait for it.
-QUICK = Limits(key_seconds=0.0, statement_seconds=5.0, connect_seconds=1.0)
+QUICK = Limits(key_seconds=0.0, statement_seconds=5.0, connect_seconds=1.0, connections_ready=0)
+
+
+class Attentive(Server):
+    """Looks ten times as often whether it is to stop: every test waits for that."""
+
+    async def main_loop(self) -> None:
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 1
+            await asyncio.sleep(0.01)
 
 
 @contextlib.contextmanager
 def running(dsn: str, limits: Limits = QUICK, *, ready: Server | None = None) -> Iterator[str]:
     """The address of a server that runs until the block ends."""
-    ready = ready or server(dsn, port=0, limits=limits)
+    ready = Attentive((ready or server(dsn, port=0, limits=limits)).config)
     thread = threading.Thread(target=ready.run)
     thread.start()
     try:

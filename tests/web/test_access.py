@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -13,8 +15,9 @@ from faultline.core.errors import ConfigError
 from faultline.store import apikeys, roles
 from faultline.store.database import run_on
 from faultline.store.queue import Statement
+from faultline.web.pages.shell import environment
 from faultline.web.server import server
-from faultline.web.service import Limits, Service
+from faultline.web.service import Service
 from faultline.web.sessions import AGE_SECONDS, IDLE_SECONDS, Sessions
 from tests.web.conftest import QUICK, Api, refused, running
 
@@ -178,7 +181,7 @@ def test_answers_leave_a_browser_no_freedom(api: Api) -> None:
 
 
 def test_who_asks_too_often_is_told_when_to_ask_again(dsn: str, db: Driver) -> None:
-    with running(dsn, Limits(requests_per_second=0.5, requests_burst=3, key_seconds=0)) as address, Api(address) as stranger:
+    with running(dsn, replace(QUICK, requests_per_second=0.5, requests_burst=3)) as address, Api(address) as stranger:
         answers = [stranger.get("/jobs") for _ in range(4)]
 
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -206,3 +209,47 @@ def test_a_secret_is_never_told_back(api: Api, capfd: pytest.CaptureFixture[str]
 
     assert all(secret not in answer.text for answer in answers)
     assert secret not in "".join(capfd.readouterr())
+
+
+def test_before_anybody_is_answered_connections_have_run_what_is_mostly_asked_for(dsn: str, db: Driver) -> None:
+    """Seen by who serves the first requests: connections that were there before."""
+    mine = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+
+    def connected() -> set[int]:
+        return {pid for (pid,) in db.connection.execute(mine).fetchall()}
+
+    assert environment.cache is not None
+    environment.cache.clear()
+
+    with running(dsn, replace(QUICK, connections_ready=3)) as address, Api(address) as api:
+        before = connected()
+        written = db.value("select count(*) from faultline.jobs")
+        api.submit()
+        api.post("/jobs", json={"task": "t"}, headers={"Idempotency-Key": "k"})
+        api.get("/jobs")
+
+        assert len(before) >= 3 * 3
+        assert not connected() - before
+        assert written == 0
+        assert len(environment.cache) == len(environment.list_templates())
+
+
+def test_a_server_that_waits_for_its_first_key_lets_nobody_in_until_there_is_one(dsn: str, db: Driver) -> None:
+    """It listens to everybody, so being on this machine is no key."""
+    waiting = server(dsn, host="0.0.0.0", port=0, limits=QUICK, keys_later=True)  # noqa: S104 - that is the point
+
+    with running(dsn, ready=waiting) as address, Api(address) as stranger:
+        assert [stranger.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
+        for path in ("/jobs", "/queues", "/workers", "/failures", "/events", "/invariants"):
+            refused(stranger.get(path), 401, "Unauthorized")
+        refused(stranger.http.get("/metrics"), 401, "Unauthorized")
+        refused(stranger.post("/jobs", json={"task": "t"}), 401, "Unauthorized")
+        page = stranger.http.get("/jobs", headers={"Accept": "text/html"})
+        assert (page.status_code, page.headers["location"]) == (303, "/sign-in?next=%2Fjobs")
+        assert db.claim() == []
+
+        key_id, text = apikeys.new_key(random.SystemRandom())
+        run_on(db.connection, apikeys.add(key_id, apikeys.digest_of(text) or b"", name="first", scopes=["enqueue"]))
+        with Api(address, text) as first:
+            first.submit()
+        refused(stranger.get("/jobs"), 401, "Unauthorized")

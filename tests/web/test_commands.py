@@ -12,13 +12,13 @@ import time
 
 import httpx
 
+from tests.cli import commands
+
 COMMAND = [sys.executable, "-m", "faultline"]
 
 
 def faultline(dsn: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, check=False, timeout=60, env={**os.environ, "FAULTLINE_DSN": dsn}
-    )
+    return commands.faultline(*words, FAULTLINE_DSN=dsn)
 
 
 def test_a_key_is_shown_once_listed_without_its_secret_and_revoked(dsn: str) -> None:

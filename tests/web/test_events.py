@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from faultline.store.database import run_on
 from faultline.web.access import Caller
 from faultline.web.changes import Changes
 from faultline.web.service import Limits, Service
-from tests.web.conftest import Api, refused, running
+from tests.web.conftest import QUICK, Api, refused, running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,11 +150,26 @@ def test_a_stop_ends_the_streams_with_a_word(dsn: str) -> None:
     assert lines[-3:-1] == ["event: end", 'data: {"reason":"closing"}']
 
 
+def test_a_stream_ends_by_itself_and_is_taken_up_where_it_ended(dsn: str, db: Driver) -> None:
+    """Also one that is never quiet."""
+    with running(dsn, replace(QUICK, stream_seconds=0.3)) as address, Api(address) as api:
+        with api.http.stream("GET", "/api/v1/events") as stream:
+            lines = stream.iter_lines()
+            told(lines, "queues")
+            for _ in range(3):
+                db.connection.execute("insert into faultline.journal (at, event) values (now(), 'recovered')")
+            number, line = told(lines, "journal")
+            assert told(lines, "end")[1] == {"reason": "old"}
+
+        with api.http.stream("GET", "/api/v1/events", headers={"Last-Event-ID": str(number)}) as stream:
+            assert told(stream.iter_lines(), "journal")[1]["id"] == line["id"] + 1
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_revoked_key_loses_its_stream_however_much_it_is_told(dsn: str, db: Driver, busy: bool) -> None:  # noqa: FBT001
     key_id, text = apikeys.new_key(random.SystemRandom())
     run_on(db.connection, apikeys.add(key_id, apikeys.digest_of(text) or b"", name="n", scopes=["read"]))
-    limits = Limits(key_seconds=0, heartbeat_seconds=0.5 if busy else 0.1)
+    limits = replace(QUICK, heartbeat_seconds=0.5 if busy else 0.1)
 
     with running(dsn, limits) as address, Api(address, text) as api, api.http.stream("GET", "/api/v1/events") as stream:
         lines = stream.iter_lines()
@@ -165,7 +181,7 @@ def test_a_revoked_key_loses_its_stream_however_much_it_is_told(dsn: str, db: Dr
 
 
 def test_there_are_no_more_streams_than_the_server_allows_and_who_has_gone_is_forgotten(dsn: str) -> None:
-    with running(dsn, Limits(streams_max=1)) as address, Api(address) as api:
+    with running(dsn, replace(QUICK, streams_max=1)) as address, Api(address) as api:
         with api.http.stream("GET", "/api/v1/events") as stream:
             lines = stream.iter_lines()  # kept: who drops it hangs up
             told(lines, "queues")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -13,7 +14,6 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.proof.proxy import Moment, Proxy
-from faultline.web.service import Limits
 from tests.conftest import clone
 from tests.web.conftest import QUICK, Api, refused, running
 
@@ -170,7 +170,7 @@ def test_half_a_request_and_a_flood_of_them_leave_the_server_well(shared: Api) -
 
 
 def test_a_statement_that_takes_too_long_is_given_up_and_said_to_be(dsn: str, db: Driver) -> None:
-    with running(dsn, Limits(statement_seconds=0.3)) as address, Api(address) as api:
+    with running(dsn, replace(QUICK, statement_seconds=0.3)) as address, Api(address) as api:
         job_id = api.submit()
         with db.connection.transaction():
             db.connection.execute("select from faultline.open_jobs where id = %s for update", (job_id,))
@@ -196,7 +196,7 @@ def away(dsn: str) -> Iterator[None]:
 
 
 def test_while_the_database_is_away_it_is_said_and_afterwards_all_is_well(dsn: str) -> None:
-    with running(dsn, Limits(connect_seconds=0.3)) as address, Api(address) as api:
+    with running(dsn, replace(QUICK, connect_seconds=0.3)) as address, Api(address) as api:
         api.submit()
 
         with away(dsn):
@@ -219,7 +219,7 @@ def test_a_submission_whose_outcome_is_unknown_says_so_and_can_be_sent_again(dsn
         body, headers = {"task": "t"}, {"Idempotency-Key": "k"}
         api.submit("other")
         for _ in range(3):
-            proxy.cut("(?i)^commit", Moment.AFTER_COMMITTED)
+            proxy.cut("enqueue_many", Moment.AFTER_COMMITTED)
 
         unknown = api.post("/jobs", json=body, headers=headers)
         again = api.post("/jobs", json=body, headers=headers)

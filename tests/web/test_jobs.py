@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -32,6 +32,27 @@ def test_a_submitted_job_is_as_it_was_asked_for(api: Api, db: Driver) -> None:
     assert db.claim_one(queue="post").args == {"to": "ada"}
 
 
+def test_a_whole_number_is_one_however_it_is_written(api: Api) -> None:
+    """JavaScript and Lua write 5 as they like."""
+    job_id = api.submit(priority=-5.0, max_attempts=2.0)
+
+    job = api.get(f"/jobs/{job_id}").json()
+    assert (job["priority"], job["max_attempts"]) == (-5, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("2030-01-01T00:00:00+22:01", "2029-12-31T01:59:00Z"), ("2030-01-01T00:00:00.5-23:59", "2030-01-01T23:59:00.500000Z")],
+)
+def test_a_time_may_be_said_in_any_time_zone(api: Api, text: str, meant: str) -> None:
+    job_id = api.submit(run_at=text)
+
+    assert api.get(f"/jobs/{job_id}").json()["next_run_at"] == meant
+    for name in ("created_after", "created_before"):
+        for year in ("0001-01-01", "2000-01-01", "9999-12-31"):
+            assert api.get("/jobs", params={name: f"{year}{text[10:]}"}).status_code == 200
+
+
 def test_a_batch_is_submitted_in_order_all_or_none(api: Api, db: Driver) -> None:
     answer = api.post("/jobs/batch", json={"jobs": [{"task": "a"}, {"task": "b"}, {"task": "c"}]})
     bad = api.post("/jobs/batch", json={"jobs": [{"task": "a"}, {"task": "b", "args": {"x": "\x00"}}]})
@@ -46,6 +67,7 @@ def test_one_job_tells_its_whole_story(api: Api, db: Driver) -> None:
     first = db.claim_one(worker="first")
     db.fail(first, error="ValueError: boom")
     second = db.claim_one(worker="second")
+    db.run(verbs.step(second, "quote", {"price": 5}))
     db.complete(first)
     db.complete(second, result={"ok": True})
 
@@ -57,6 +79,7 @@ def test_one_job_tells_its_whole_story(api: Api, db: Driver) -> None:
         (2, "succeeded", 0),
     ]
     assert [entry["event"] for entry in job["journal"]] == ["attempt_failed", "stale_write_blocked"]
+    assert [(step["name"], step["fencing_token"], step["result"]) for step in job["steps"]] == [("quote", 2, {"price": 5})]
     assert (job["ledger"]["fencing_token"], job["ledger"]["owner"]) == (2, second.owner)
 
 
@@ -136,7 +159,7 @@ def test_cancel_and_retry_change_the_state_and_say_when_they_cannot(api: Api, db
 
 
 def test_failed_jobs_are_grouped_previewed_and_retried_together(api: Api, db: Driver) -> None:
-    for task, error in [("a", "Timeout: 1\nsecond line")] * 3 + [("a", "Refused")] + [("b", "Timeout: 1")]:
+    for task, error in [("a", "Timeout: fine\nsecond line")] * 3 + [("a", "Refused")] + [("b", "Timeout: fine")]:
         api.submit(task)
         db.fail(db.claim_one(), then="fail", error=error)
 
@@ -146,14 +169,54 @@ def test_failed_jobs_are_grouped_previewed_and_retried_together(api: Api, db: Dr
     some = api.post("/jobs/retry", json={**body, "max_jobs": 2}).json()
     rest = api.post("/jobs/retry", json={**body, "cursor": some["next_cursor"]}).json()
 
-    assert [(group["task"], group["error"], group["jobs"]) for group in groups] == [
-        ("a", "Timeout: 1", 3),
-        ("b", "Timeout: 1", 1),
+    assert [(group["task"], group["error_kind"], group["jobs"]) for group in groups] == [
+        ("a", "Timeout: fine", 3),
+        ("b", "Timeout: fine", 1),
         ("a", "Refused", 1),
     ]
     assert (preview["jobs"], preview["at_least"]) == (3, False)
     assert (some["jobs"], rest["jobs"], rest["next_cursor"]) == (2, 1, None)
     assert len(db.claim()) == 3
+
+
+def test_errors_that_differ_by_an_id_are_one_group_and_its_redrive_takes_what_was_counted(api: Api, db: Driver) -> None:
+    def fail(error: str) -> str:
+        job_id = api.submit()
+        db.fail(db.claim_one(), then="fail", error=error)
+        return job_id
+
+    ids = [fail(f"NoSuchOrder: order {n} of 'customer {n}' ({uuid4()})\n  File x, line {n}") for n in range(12)]
+    other = fail("NoSuchOrder: order of 'customer 1'")
+
+    first, second = api.get("/failures").json()["groups"]
+    body = {"task": first["task"], "error_kind": first["error_kind"]}
+    preview = api.post("/jobs/retry", json={**body, "preview": True}).json()
+    since = fail("NoSuchOrder: order 99 of 'customer 99' (7)")
+    done = api.post("/jobs/retry", json={**body, "cursor": preview["next_cursor"]}).json()
+
+    assert (first["error_kind"], first["jobs"]) == ("NoSuchOrder: order … of … (…)", 12)
+    assert (second["error_kind"], second["jobs"]) == ("NoSuchOrder: order of …", 1)
+    assert (preview["jobs"], preview["at_least"]) == (12, False)
+    assert (done["jobs"], done["next_cursor"]) == (12, None)
+    assert {str(lease.job_id) for lease in db.claim()} == set(ids)
+    assert [db.state(UUID(job_id)) for job_id in (other, since)] == [JobState.FAILED] * 2
+
+
+def test_failures_say_when_they_stopped_looking_also_where_nothing_fits(api: Api, db: Driver) -> None:
+    """10,000 newer ones of other queues stand before the only one that fits."""
+    api.submit(queue="rare")
+    db.fail(db.claim_one(queue="rare"), then="fail")
+    with db.connection.transaction():
+        db.connection.execute("set local session_replication_role = replica")
+        db.connection.execute(
+            "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
+            " queue, task, args, state, finished_at, last_error) select gen_random_uuid(), now(), now(), 30, 0, 5, true,"
+            " 'q', 't', '{}', 'failed', now() + interval '1 second', 'order ' || n from generate_series(1, 10000) n"
+        )
+
+    assert api.get("/failures?queue=rare").json() == {"groups": [], "at_least": True}
+    (group,) = api.get("/failures").json()["groups"]
+    assert (group["error_kind"], group["jobs"]) == ("order …", 10_000)
 
 
 def test_a_paused_queue_grants_nothing_until_it_is_resumed(api: Api, db: Driver) -> None:

@@ -127,10 +127,15 @@ def test_no_list_reads_a_whole_table(db: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    "cursor", ["x", "AAAA", "W10", "e30", "WyJpZCIsIngiXQ", "WyJlbmQiLDFd", "é", "WyJpZCIsbnVsbF0", "9" * 400]
+    "cursor",
+    [
+        *("x", "é", "9" * 400, "id~", "id~x", f"id~{'0' * 33}", f"id~{'0' * 32}\n", f"end~{'0' * 32}", f"end~01~{'0' * 32}"),
+        *(f"end~{'9' * 18}~{'0' * 32}", f"turn~5~9e9~{'0' * 32}", f"turn~-0~5~{'0' * 32}"),
+    ],
 )
 def test_a_forged_cursor_is_refused(api: Api, cursor: str) -> None:
-    refused(api.get("/jobs", params={"cursor": cursor}), 400, "BadCursor")
+    refused(api.get("/jobs", params={"cursor": cursor}), 422, "InvalidRequest")
+    refused(api.http.get("/jobs", params={"behind": cursor}), 400, "BadCursor")
 
 
 def test_a_cursor_of_one_list_is_none_of_another(api: Api, db: Driver) -> None:
@@ -138,7 +143,7 @@ def test_a_cursor_of_one_list_is_none_of_another(api: Api, db: Driver) -> None:
         api.submit()
     cursor = api.get("/jobs?limit=1").json()["next_cursor"]
 
-    refused(api.get("/jobs", params={"cursor": cursor, "state": "failed"}), 400, "BadCursor")
+    refused(api.get("/jobs", params={"cursor": cursor, "state": "failed"}), 409, "OtherList")
 
 
 def test_jobs_of_other_queues_are_in_no_list(caller: Callable[..., Api], api: Api) -> None:

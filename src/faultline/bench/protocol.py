@@ -119,15 +119,16 @@ def _claims_under_load(dsn: str, _: int, backlog: int) -> list[Figure]:
 
 def _held_snapshot(dsn: str, jobs: int, _: int) -> list[Figure]:
     """Claim + complete while somebody holds an old snapshot open"""
+    timed = min(20_000, jobs)
     with Faultline(dsn) as app, app.database.connect() as connection, app.database.connect() as holder:
-        app.enqueue_many(Submission("bench", ARGS, queue="bench") for _ in range(2 * jobs + 40_000))
-        drain(connection, 10_000)
+        app.enqueue_many(Submission("bench", ARGS, queue="bench") for _ in range(2 * jobs + 2 * timed))
+        drain(connection, timed // 2)
         holder.execute("begin isolation level repeatable read")
         holder.execute("select count(*) from faultline.open_jobs")
         bounds: dict[int, Any] = {}
-        before = drain(connection, 20_000, bounds)
+        before = drain(connection, timed, bounds)
         drain(connection, jobs, bounds)
-        after = drain(connection, 20_000, bounds)
+        after = drain(connection, timed, bounds)
         holder.execute("rollback")
     kept = after.rate / before.rate * 100
     return [

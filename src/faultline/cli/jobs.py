@@ -129,7 +129,7 @@ def job(
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Show one job: who held it under which token, how that ended, and which writes were refused.
+    """Show one job: who held it under which token, how that ended, which writes were refused, and the steps that are done.
 
     \b
     Examples:
@@ -145,6 +145,7 @@ def job(
         if record is None:
             raise JobNotFound(f"there is no job {wanted}. It was never enqueued here, or it was pruned")
         journal = database.run(views.journal(wanted))
+        steps = database.run(views.steps(wanted))
         in_ledger = database.run(views.ledger_rows(wanted))
         now = database.run(views.clock())
     lives = epochs(record, journal)
@@ -155,10 +156,11 @@ def job(
                 "ledger_rows": in_ledger,
                 "epochs": [asdict(epoch) for epoch in lives],
                 "journal": [asdict(entry) for entry in journal],
+                "steps": [asdict(step) for step in steps],
             }
         )
         return
-    from faultline.cli import lanes, screen  # noqa: PLC0415
+    from faultline.cli import lanes, screen, tables  # noqa: PLC0415
 
     console = screen.console()
     lanes.print_record(console, record, now=now, in_ledger=in_ledger)
@@ -168,6 +170,9 @@ def job(
             console.print(line, soft_wrap=True)
     else:
         console.print("Nobody has held it yet.", style="quiet")
+    if steps:
+        console.print()
+        screen.show(console, tables.step_table(steps, now))
     lanes.print_values(console, record)
 
 
@@ -219,23 +224,24 @@ def retry(
         return
     which = Failed(queue=queue, task=task, error_prefix=error)
     with opened(dsn) as database:
-        if _previewed(database, which) and (yes or _agreed()):
-            print(f"queued again: {_retried(database, which):,}")
+        shown = _previewed(database, which)
+        if shown is not None and (yes or _agreed()):
+            print(f"queued again: {_retried(database, shown):,}")
 
 
-def _previewed(database: Database, which: Failed) -> bool:
-    """Show the failed jobs in groups. Whether there are any."""
+def _previewed(database: Database, which: Failed) -> Failed | None:
+    """Show the failed jobs in groups. Answers with what was shown, and not with what fails from now on."""
     from faultline.cli import screen, tables  # noqa: PLC0415
     from faultline.store import failures, views  # noqa: PLC0415
 
-    groups, more = database.run(failures.groups(which))
-    if not groups:
-        print("no failed job fits")
-        return False
-    screen.show(screen.console(), tables.failure_table(groups, database.run(views.clock())))
-    if more:
+    found = database.run(failures.groups(which))
+    if not found.groups or found.until is None:
+        print("no failed job fits" + (f" among the newest {failures.WINDOW:,}" if found.at_least else ""))
+        return None
+    screen.show(screen.console(), tables.failure_table(found.groups, database.run(views.clock())))
+    if found.at_least:
         print(f"among the newest {failures.WINDOW:,} failed jobs; there may be more, and all that fit are retried")
-    return True
+    return which.behind(found.until)
 
 
 def _agreed() -> bool:

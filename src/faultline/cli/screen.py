@@ -18,10 +18,17 @@ from rich.theme import Theme
 from faultline.cli.spans import span
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime, timedelta
+
+    from rich.console import ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
 #: Wide enough for any line: in a pipe, what is cut off is lost.
 _PIPE_COLUMNS = 2000
+#: What terminals obey: control characters, and those that turn the direction of writing around.
+_OBEYED = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
+_OBEYED = {number: shown for number, shown in _OBEYED.items() if chr(number) not in "\n\t"}
 _GAP, _LAST_COLUMNS_MIN = 2, 12
 
 THEME = Theme(
@@ -42,9 +49,17 @@ THEME = Theme(
 )
 
 
+class Shown(Console):
+    """Control characters in what others wrote, a job's name say, are shown and not obeyed: they could repaint the screen."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=segment.text.translate(_OBEYED))
+
+
 def console(*, stderr: bool = False) -> Console:
     """The terminal, or the pipe that stands for it."""
-    made = Console(theme=THEME, highlighter=NullHighlighter(), stderr=stderr, soft_wrap=False)
+    made = Shown(theme=THEME, highlighter=NullHighlighter(), stderr=stderr, soft_wrap=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PIPE_COLUMNS
     return made

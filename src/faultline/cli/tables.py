@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from faultline.store.failures import Group
     from faultline.store.listing import JobLine
     from faultline.store.overview import QueueLine, WorkerLine
+    from faultline.store.views import Step
+
+_RESULT_MAX = 80
 
 
 def queue_table(lines: Sequence[QueueLine]) -> Table:
@@ -86,6 +90,18 @@ def _stands(line: JobLine, now: datetime) -> Text:
     return Text()
 
 
+def step_table(steps: Sequence[Step], now: datetime) -> Table:
+    """A long result is cut short, and its size is told: --json has the whole of it."""
+    made = screen.table("step", "token", "done", "result", right=("token",), last_wraps=True)
+    for step in steps:
+        text = json.dumps(step.result, ensure_ascii=False, default=str)
+        shown = Text(screen.one_line(text[:_RESULT_MAX]))
+        if len(text) > _RESULT_MAX:
+            shown.append(f"… {len(text.encode()):,} bytes", style="quiet")
+        made.add_row(Text(step.name, style="bold"), str(step.fencing_token), screen.since(step.recorded_at, now), shown)
+    return made
+
+
 def failure_table(groups: Sequence[Group], now: datetime) -> Table:
     made = screen.table("jobs", "task", "queues", "last", "error", right=("jobs",), last_wraps=True)
     for group in groups:
@@ -94,7 +110,7 @@ def failure_table(groups: Sequence[Group], now: datetime) -> Table:
             Text(group.task, style="bold"),
             ", ".join(group.queues),
             screen.since(group.last_at, now),
-            Text(screen.one_line(group.error), style="failed"),
+            Text(screen.one_line(group.error_kind), style="failed"),
         )
     return made
 

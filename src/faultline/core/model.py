@@ -50,6 +50,8 @@ class Submission:
     idempotency_key: str | None = None
     keep_args: bool | None = None
     id: UUID | None = None
+    #: What must be the same in a second submission under the key, beside the task and its arguments.
+    digest: str | None = None
     #: The trace that it is part of, as W3C writes it.
     trace: str | None = None
 

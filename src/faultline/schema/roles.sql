@@ -30,9 +30,9 @@ declare
     "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
                          "prune", "worker_lock", "tally", "sample", "roll_up"],
-    "faultline_viewer": ["api_key"],
+    "faultline_viewer": ["api_key", "error_kind"],
     "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap",
-                           "reconcile", "recover", "prune", "sample", "roll_up"]
+                           "reconcile", "recover", "prune", "sample", "roll_up", "error_kind"]
   }';
   role_name text;
   verb text;

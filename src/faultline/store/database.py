@@ -183,6 +183,23 @@ class AsyncDatabase:
             await pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
+    async def warm(self, statements: Sequence[Statement[Any]], *, connections: int) -> None:
+        """Have so many connections at hand that have run these statements, and so have compiled and planned them before."""
+        await self.facts()
+        pool = self._open_pool()
+
+        async def warm_one() -> None:
+            async with pool.connection() as connection:
+                for statement in statements:
+                    await self._send(connection, statement, statement.params)
+
+        with translated(self.dsn):
+            # At once: one after the other, the first would be taken again by the second.
+            tried = (warm_one() for _ in range(min(connections, self._connections_max)))
+            for failed in await asyncio.gather(*tried, return_exceptions=True):
+                if failed is not None:
+                    raise failed
+
     async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
         with wire(self.host.faults, statement.name, connection):
             try:
@@ -415,13 +432,13 @@ class _Answer(contextlib.AbstractContextManager[None]):
 
 
 def _together(c: psycopg.Connection, statements: Sequence[Statement[Any]]) -> contextlib.AbstractContextManager[Any]:
-    return c.transaction() if len(statements) > 1 or statements[0].judged else contextlib.nullcontext()
+    return c.transaction() if len(statements) > 1 else contextlib.nullcontext()
 
 
 def _atogether(
     c: psycopg.AsyncConnection, statements: Sequence[Statement[Any]]
 ) -> contextlib.AbstractAsyncContextManager[Any]:
-    return c.transaction() if len(statements) > 1 or statements[0].judged else contextlib.nullcontext()
+    return c.transaction() if len(statements) > 1 else contextlib.nullcontext()
 
 
 def _unknown(names: str) -> errors.OutcomeUnknown:

@@ -49,8 +49,6 @@ class Statement(Generic[T]):
     repeatable: bool = False
     #: Ask for the answer in the server's own form: cheaper to write there and to read here, where there is much of it.
     binary: bool = False
-    #: Its reader may refuse the answer by raising, and then nothing of it is kept.
-    judged: bool = False
     #: What to send when it is sent again, if that differs.
     params_again: tuple[Any, ...] | None = None
 
@@ -70,7 +68,7 @@ def enqueue_many(
         sql="select job_id, created from faultline.enqueue_many(%s::jsonb, %s) order by place",
         params=(f"[{','.join([_job_text(job) for job in named])}]", appears_late),
         read=lambda rows: list(map(Placed._make, rows)),
-        repeatable=all(job.id is not None for job in named),
+        repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
     )
 
 
@@ -323,6 +321,8 @@ def _job_text(job: Submission, fresh_id: str | None = None) -> str:
         own = f',"id":"{job.id}"'
     if job.idempotency_key is not None:
         own += f',"idempotency_key":{jsontext.encode(job.idempotency_key, "idempotency_key")}'
+    if job.digest is not None:
+        own += f',"digest":{jsontext.encode(job.digest, "digest")}'
     if job.run_at is not None:
         own += f',"run_at":"{job.run_at.isoformat()}"'
     if job.trace is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from faultline.store.apikeys import ApiKey
+    from faultline.store.overview import WorkerLine
 
 _SAFE = {"GET", "HEAD", "OPTIONS"}
+_ADMITTED = "faultline.admitted"
 _EVERY_SCOPE = frozenset(apikeys.SCOPES)
 _bearer = HTTPBearer(auto_error=False, scheme_name="api_key", description="An API key: `fl_...`")
 
@@ -66,11 +68,26 @@ class Caller:
         return self.queues is None or queue in self.queues
 
 
+def seen_by(caller: Caller, workers: list[WorkerLine]) -> list[WorkerLine]:
+    """A key that is bound to queues sees the workers that serve them, and of their queues its own."""
+    if caller.queues is None:
+        return list(workers)
+    bound = [
+        replace(
+            line,
+            queues=[name for name in line.queues if caller.may_touch(name)],
+            sleeping=[name for name in line.sleeping if caller.may_touch(name)],
+        )
+        for line in workers
+    ]
+    return [line for line in bound if line.queues]
+
+
 def needs(scope: str) -> Callable[..., Awaitable[Caller]]:
     """A dependency: the caller, who has this scope and has not asked too often."""
 
     async def ask(request: Request, _: Annotated[object, Security(_bearer)]) -> Caller:
-        caller = await who(request)
+        caller = request.scope.pop(_ADMITTED, None) or await who(request)
         service_of(request).bucket.take(caller.id)
         if not caller.may(scope):
             raise Problem(
@@ -82,6 +99,13 @@ def needs(scope: str) -> Callable[..., Awaitable[Caller]]:
         return caller
 
     return ask
+
+
+async def admit(request: Request) -> None:
+    """Find out who is asking before their body is read: nobody else is worth the memory, and the time to understand it."""
+    caller = await who(request)
+    service_of(request).bucket.look(caller.id)
+    request.scope[_ADMITTED] = caller
 
 
 async def who(request: Request) -> Caller:

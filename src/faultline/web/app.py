@@ -28,6 +28,7 @@ from faultline.web import api, pages, scrape, watch
 from faultline.web.guard import Guard
 from faultline.web.problems import Problem, problem_of
 from faultline.web.service import Limits, Service
+from faultline.web.shapes import JSON_OBJECT, JSON_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,6 +55,9 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await service.open()
         try:
+            if service.limits.connections_ready:
+                pages.load()
+                app.openapi()
             yield
         finally:
             await service.close()
@@ -68,7 +72,8 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.service = service
-    app.add_middleware(Guard, body_bytes_max=service.limits.body_bytes_max)
+    _describe_arguments(app)
+    app.add_middleware(Guard, body_bytes_max=service.limits.body_bytes_max, body_seconds=service.limits.request_seconds)
     for kind in (FaultlineError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
     app.include_router(watch.router)
@@ -77,6 +82,20 @@ def create_app(
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+def _describe_arguments(app: FastAPI) -> None:
+    """Say in /openapi.json what arguments may hold: a shape that refers to itself, which is checked elsewhere."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        found = describe()
+        shapes = found["components"]["schemas"]
+        shapes |= {"JsonValue": JSON_VALUE, "JsonObject": JSON_OBJECT}
+        shapes["NewJob"]["properties"]["args"] |= JSON_OBJECT
+        return found
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
 
 
 async def _refuse(request: Request, error: Exception) -> Response:

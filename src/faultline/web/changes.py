@@ -85,6 +85,14 @@ class Changes:
                 next_step="Ask for what you need instead, or try again later.",
                 headers={"Retry-After": "10"},
             )
+        if sum(client.caller.id == caller.id for client in self._clients) >= self._service.limits.streams_caller_max:
+            raise Problem(
+                429,
+                "TooManyStreams",
+                f"You have {self._service.limits.streams_caller_max} live streams already.",
+                next_step="Close one, or share it.",
+                headers={"Retry-After": "10"},
+            )
         client = Client(caller)
         client.tell(_event("queues", _shown(self._queues, caller)))
         self._clients.add(client)

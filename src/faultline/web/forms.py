@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _FIELDS_MAX = 2000
+_WORDS_MAX = 1000
 _KIND = "application/x-www-form-urlencoded"
 
 
@@ -21,6 +22,10 @@ class Form:
     def one(self, name: str) -> str | None:
         """Stripped; None if it is missing or empty."""
         return next((value.strip() for field, value in self._fields if field == name and value.strip()), None)
+
+    def words(self, name: str) -> str | None:
+        """What somebody typed as a reason, no longer than it is kept."""
+        return (self.one(name) or "")[:_WORDS_MAX] or None
 
     def all(self, name: str) -> list[str]:
         return [value for field, value in self._fields if field == name]

@@ -5,6 +5,7 @@ Pure ASGI, so that a stream is passed on as it comes.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from faultline.web.problems import Problem
@@ -27,9 +28,10 @@ _HEADERS = [
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, *, body_bytes_max: int) -> None:
+    def __init__(self, app: ASGIApp, *, body_bytes_max: int, body_seconds: float) -> None:
         self._app = app
         self._body_bytes_max = body_bytes_max
+        self._body_seconds = body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,18 +53,34 @@ class Guard:
         await self._app(scope, self._counted(receive), answer)
 
     def _counted(self, receive: Receive) -> Receive:
-        """A body that is sent in pieces says nothing of its size beforehand."""
-        seen = 0
+        """A body that is sent in pieces says nothing of its size beforehand, and one that trickles in may never end."""
+        seen, more = 0, True
+        until = asyncio.get_running_loop().time() + self._body_seconds
 
         async def pull() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, more
+            try:
+                # Behind the body, what is waited for is that they hang up: for as long as it takes.
+                async with asyncio.timeout_at(until if more else None):
+                    message = await receive()
+            except TimeoutError:
+                raise self._too_slow() from None
+            more = bool(message.get("more_body", False))
             seen += len(message.get("body", b""))
             if seen > self._body_bytes_max:
                 raise self._too_large()
             return message
 
         return pull
+
+    def _too_slow(self) -> Problem:
+        return Problem(
+            408,
+            "BodyTooSlow",
+            f"The body did not come within {self._body_seconds:g} s.",
+            next_step="Send it again.",
+            headers={"Connection": "close"},
+        )
 
     def _too_large(self) -> Problem:
         return Problem(

@@ -7,10 +7,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from faultline.metrics import Board, Exposition, serve
+from faultline.metrics.exposition import QUEUES_MAX
 from faultline.runtime.tally import NOTHING
 from faultline.store.database import Database
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from faultline.runtime.tally import Report
 
 
@@ -20,9 +23,14 @@ class Numbers:
     def __init__(self, place: tuple[str, int] | None = None) -> None:
         self._place = place
         #: Jobs that were submitted here, by queue.
-        self.enqueued: Counter[str] = Counter()
+        self._enqueued: Counter[str] = Counter()
         self._stack = contextlib.ExitStack()
         self._exposition: Exposition | None = None
+
+    def enqueued(self, queues: Iterable[str]) -> None:
+        """One job in each. Names are the callers' to choose: after so many, the others are counted together."""
+        for queue in queues:
+            self._enqueued[queue if queue in self._enqueued or len(self._enqueued) < QUEUES_MAX else "other"] += 1
 
     def open(self, dsn: str) -> None:
         """Begin to look at the database."""
@@ -43,4 +51,4 @@ class Numbers:
         return b"" if self._exposition is None else self._exposition.render()
 
     def _report(self) -> Report:
-        return {**NOTHING, "enqueued": dict(self.enqueued)}
+        return {**NOTHING, "enqueued": dict(self._enqueued)}

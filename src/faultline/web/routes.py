@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from faultline.web.access import admit
 from faultline.web.problems import Problem
 from faultline.web.shapes import Refusal
 
@@ -31,6 +32,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     403: _described("The key lacks the scope, or is bound to other queues."),
     404: _described("There is no such job, or none that this key may see."),
     405: _described("Not this method."),
+    408: _described("The body did not come in time."),
     409: _described("The key was used for another submission, or the job's state does not allow this."),
     413: _described("The body is too large."),
     422: _described("The request is not as described."),
@@ -45,7 +47,7 @@ class CheckedRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         try:
-            found = json.loads(body, parse_int=_integer, parse_constant=_refuse_constant)
+            found = json.loads(body, parse_int=_integer, parse_constant=_refuse_constant, object_pairs_hook=_object)
         except RecursionError:
             raise _too_deep() from None
         except UnicodeDecodeError as error:
@@ -59,9 +61,18 @@ class CheckedRoute(APIRoute):
         answer = super().get_route_handler()
 
         async def checked(request: Request) -> Response:
+            await admit(request)
             return await answer(CheckedRequest(request.scope, request.receive))
 
         return checked
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Whoever reads the first of two like names, a proxy say, would take this for another job than we do."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Problem(400, "NameTwice", "An object has two members of one name.", next_step="Send each name once.")
+    return found
 
 
 def _integer(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -17,9 +18,36 @@ if TYPE_CHECKING:
     from faultline.web.service import Limits
 
 _GRACE_SECONDS = 10
+#: uvicorn's, of a tenth of a second each.
+_TICKS = 10
 
 
 class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        #: Connections that ask for nothing: the last request, and since when.
+        self._silent: dict[Any, tuple[Any, float]] = {}
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS == 0:
+            self._close_silent()
+        return await super().on_tick(counter)
+
+    def _close_silent(self) -> None:
+        """Who connects and asks for nothing, or never comes to the end of a head, wants us to run out of connections."""
+        now = time.monotonic()
+        patience = self.config.app.state.service.limits.request_seconds  # type: ignore[union-attr]
+        before, self._silent = self._silent, {}
+        for wire in self.server_state.connections:
+            cycle = getattr(wire, "cycle", None)
+            if cycle is not None and not cycle.response_complete:
+                continue
+            # Since the same request as last time: one that asks now and then may be between two whenever it is looked at.
+            last, since = before.get(wire, (cycle, now))
+            self._silent[wire] = (cycle, since if last is cycle else now)
+            if now - self._silent[wire][1] > patience:
+                wire.transport.close()
+
     async def startup(self, sockets: Any = None) -> None:
         await super().startup(sockets)
         collect_less_often()

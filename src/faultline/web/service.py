@@ -10,12 +10,12 @@ import asyncio
 import contextlib
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faultline.core.errors import FaultlineError
 from faultline.core.host import Host
 from faultline.core.ids import Ids
-from faultline.store import roles
+from faultline.store import apikeys, listing, overview, queue, roles
 from faultline.store.database import AsyncDatabase
 from faultline.web.bucket import Bucket
 from faultline.web.changes import Changes
@@ -27,7 +27,12 @@ from faultline.web.verdicts import Verdicts
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
+    from faultline.store.queue import Statement
+
 _AUDIT_SECONDS = 120.0
+#: What is mostly asked for. A submission of no jobs writes nothing, and takes both ways: with ids of ours, and with keys.
+_READS: list[Statement[Any]] = [listing.jobs(listing.Wanted(), page_jobs=1), overview.queues(), apikeys.exist()]
+_SUBMISSIONS: list[Statement[Any]] = [queue.enqueue_many([], Ids()), queue.enqueue_many([])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +40,14 @@ class Limits:
     """What one request, one caller and one server may take. Each has an answer of its own when it is reached."""
 
     body_bytes_max: int = 4 * 1024 * 1024
+    #: How long a request may take to come: its head, and then its body.
+    request_seconds: float = 20.0
     statement_seconds: float = 10.0
     #: How long a connection to the database is waited for.
     connect_seconds: float = 3.0
+    #: Before anybody is answered, so many connections of each role are opened and have run what is mostly asked for, and
+    #: templates and /openapi.json are made. 0: nothing is done before it is needed.
+    connections_ready: int = 4
     #: Per caller: so many requests a second in the long run, and so many at once.
     requests_per_second: float = 1000.0
     requests_burst: int = 2000
@@ -45,6 +55,10 @@ class Limits:
     key_seconds: float = 2.0
     #: Live streams, on the whole server.
     streams_max: int = 200
+    #: And of one caller: nobody takes all of them.
+    streams_caller_max: int = 50
+    #: A stream ends by itself after this, and whoever still watches takes it up again: at another server, it may be.
+    stream_seconds: float = 3600.0
     #: A stream gives a sign of life this often, and is asked this often whether its key is still good.
     heartbeat_seconds: float = 15.0
 
@@ -90,10 +104,14 @@ class Service:
             await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=_AUDIT_SECONDS), answer_seconds=_AUDIT_SECONDS
         )
 
-        for database in (self.read, self.enqueue, self.operate):
-            # Looked at once, before a crowd does. What is wrong is told by /ready, and by every request until it is right.
-            with contextlib.suppress(FaultlineError):
-                await database.facts()
+        # Nobody is answered before this: what is slow the first time is done when a crowd comes. What is wrong with the
+        # database is told by /ready, and by every request until it is right.
+        asked: tuple[tuple[AsyncDatabase, list[Statement[Any]]], ...] = (
+            (self.read, _READS),
+            (self.enqueue, _SUBMISSIONS),
+            (self.operate, []),
+        )
+        await asyncio.gather(*(self._warm(database, statements) for database, statements in asked))
         self.numbers.open(reader)
         self._watching = asyncio.create_task(self.changes.run())
 
@@ -112,6 +130,10 @@ class Service:
             offset = (await self.enqueue.facts()).clock.timestamp() - monotonic()
             self._ids = Ids(lambda: offset + monotonic(), self.host.chance)
         return self._ids
+
+    async def _warm(self, database: AsyncDatabase, statements: list[Statement[Any]]) -> None:
+        with contextlib.suppress(FaultlineError):
+            await database.warm(statements, connections=self.limits.connections_ready)
 
     def _database(self, dsn: str, *, answer_seconds: float | None = None) -> AsyncDatabase:
         return AsyncDatabase(

@@ -19,6 +19,8 @@ COOKIE = "faultline_session"
 IDLE_SECONDS = 30 * 60.0
 AGE_SECONDS = 12 * 3600.0
 _SESSIONS_MAX = 1000
+#: With one key: nobody signs the others out by signing in again and again.
+_SESSIONS_KEY_MAX = 20
 
 
 @dataclass(slots=True)
@@ -41,6 +43,9 @@ class Sessions:
         """A new session, under an id that nobody knew before: one that was planted in a browser is never taken over."""
         now = self._monotonic()
         session = Session(secrets.token_urlsafe(32), digest, secrets.token_urlsafe(32), now, now)
+        same = [known.id for known in self._sessions.values() if known.digest == digest]
+        for oldest in same[: len(same) - _SESSIONS_KEY_MAX + 1]:
+            self.close(oldest)
         self._sessions[session.id] = session
         while len(self._sessions) > _SESSIONS_MAX:
             self._sessions.popitem(last=False)

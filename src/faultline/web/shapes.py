@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
 from faultline.core.epochs import EpochEnd
 from faultline.core.model import JobState
+from faultline.web import cursors
 
 BATCH_JOBS_MAX = 1000
 PAGE_JOBS_MAX = 200
@@ -19,6 +20,8 @@ RETRY_JOBS_MAX = 10_000
 _NO_NUL = r"^[^\x00]*$"
 
 
+#: Years that the database keeps as times of a job, in whichever time zone they are said.
+_RUN_AT = r"^(197[1-9]|19[89]\d|[2-8]\d{3}|9[0-8]\d\d|99[0-8]\d|999[0-7])-"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:")
 
 
@@ -28,12 +31,59 @@ def _only_text(value: object) -> object:
     return value
 
 
+def _is_kept(value: object) -> object:
+    if not isinstance(value, str) or not re.match(_RUN_AT, value):
+        raise ValueError("the time of a job lies in the years 1971 to 9997")
+    return value
+
+
+def _in_utc(value: datetime) -> datetime:
+    """PostgreSQL knows no zones 16 hours away, RFC 3339 does. What lies beyond the years that there are is at their end."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        ends = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+        return ends[value.year != 1]
+
+
+def _whole(value: object) -> object:
+    """JSON knows no kinds of numbers: 5.0 is as whole as 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_NO_NUL)]
 TaskName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
 #: JSON has no times, so they come as text; a number of seconds would be anybody's guess.
-Time = Annotated[AwareDatetime, Strict(False), BeforeValidator(_only_text)]
-Cursor = Annotated[str, StringConstraints(min_length=1, max_length=400)]
+Time = Annotated[AwareDatetime, Strict(False), BeforeValidator(_only_text), AfterValidator(_in_utc)]
+RunAt = Annotated[Time, BeforeValidator(_is_kept), Field(json_schema_extra={"pattern": _RUN_AT})]
+Cursor = Annotated[str, StringConstraints(pattern=cursors.PATTERN)]
+FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
+
+
+#: What no job may have: a delay and a time.
+_TWO_TIMES: dict[str, Any] = {
+    "required": ["delay_seconds", "run_at"],
+    "properties": {"delay_seconds": {"type": "number"}, "run_at": {"type": "string"}},
+}
+#: What arguments may hold, any number of times within each other: all of JSON but the character that PostgreSQL cannot hold,
+#: and whole numbers of more than 64 bits. Pydantic does not check it: where it stands, the reader of JSON does.
+JSON_VALUE: dict[str, Any] = {
+    "anyOf": [
+        {"type": ["null", "boolean"]},
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1},
+        {"type": "number", "not": {"type": "integer"}},
+        {"type": "string", "pattern": _NO_NUL},
+        {"type": "array", "items": {"$ref": "#/components/schemas/JsonValue"}},
+        {"$ref": "#/components/schemas/JsonObject"},
+    ]
+}
+JSON_OBJECT: dict[str, Any] = {
+    "type": "object",
+    "propertyNames": {"pattern": _NO_NUL},
+    "additionalProperties": {"$ref": "#/components/schemas/JsonValue"},
+}
 
 
 class Asked(BaseModel):
@@ -45,13 +95,15 @@ class Asked(BaseModel):
 class NewJob(Asked):
     """A job to be done."""
 
+    model_config = ConfigDict(json_schema_extra={"not": _TWO_TIMES})
+
     task: TaskName
     args: dict[str, Any] = Field({}, description="The arguments of the task, by name.")
     queue: QueueName = "default"
-    priority: int = Field(0, ge=-1000, le=1000, description="Lower runs first.")
+    priority: Whole = Field(0, ge=-1000, le=1000, description="Lower runs first.")
     delay_seconds: float | None = Field(None, ge=0, le=315_360_000, allow_inf_nan=False)
-    run_at: Time | None = Field(None, description="Not before this time. Not together with a delay.")
-    max_attempts: int = Field(5, ge=1, le=1000)
+    run_at: RunAt | None = Field(None, description="Not before this time. Not together with a delay.")
+    max_attempts: Whole = Field(5, ge=1, le=1000)
     lease_seconds: float = Field(30, ge=0.1, le=86_400, allow_inf_nan=False)
     keep_args: bool = Field(True, description="Whether the arguments are kept once the job has succeeded.")
 
@@ -188,9 +240,12 @@ class RetryFailed(Asked):
     queue: QueueName | None = None
     task: TaskName | None = None
     error_prefix: Text | None = None
+    error_kind: Text | None = Field(None, description="`error_kind` of a group of failures.")
     preview: bool = Field(False, description="Only count them.")
-    max_jobs: int = Field(RETRY_JOBS_MAX, ge=1, le=RETRY_JOBS_MAX)
-    cursor: Cursor | None = Field(None, description="`next_cursor` of the answer before.")
+    max_jobs: Whole = Field(RETRY_JOBS_MAX, ge=1, le=RETRY_JOBS_MAX)
+    cursor: FailedCursor | None = Field(
+        None, description="`next_cursor` of the answer before; that of a preview takes nothing that has failed since."
+    )
 
 
 class RetriedJobs(BaseModel):
@@ -208,10 +263,10 @@ class FailureFilter(Asked):
 
 
 class FailureGroup(BaseModel):
-    """Failed jobs of one task with the same first line of their errors."""
+    """Failed jobs of one task whose errors differ in ids, numbers and quoted text only."""
 
     task: str
-    error: str
+    error_kind: str = Field(description="The first line of the errors, with … in place of what differs.")
     jobs: int
     queues: list[str]
     first_at: datetime

@@ -97,6 +97,9 @@ _ENQUEUE = [
     Cut("views.sql", "jobs: shows the trace", "as result, j.trace", "as result, null::text as trace"),
     Cut("digest", "knows the task", "task || e'\\n' || args::text", "args::text"),
     Cut("digest", "knows the arguments", "task || e'\\n' || args::text", "task"),
+    Cut("digest", "knows what was given", "coalesce(given, task || e'\\n' || args::text)", "task || e'\\n' || args::text"),
+    Cut("place_known", "keeps the digest given", ", place_known.jobs -> (p.place::integer - 1) ->> 'digest'"),
+    Cut("resolve_known", "compares the digest given", ", j.job ->> 'digest') as key_digest", ") as key_digest"),
 ]
 
 #: Every reason to refuse a job of a submission stands here once.
@@ -183,7 +186,7 @@ _KNOWN = [
         "  delete from faultline.open_jobs j where j.id = any (finished);\n",
     ),
     Cut("withdraw_done", "says that it is not new", "u.new and u.id <> all (finished)", "u.new"),
-    Cut("resolve_known", "refuses other work under a known key", "k.digest <> s.digest", "false"),
+    Cut("resolve_known", "refuses other work under a known key", "k.digest <> s.key_digest", "false"),
     Cut(
         "resolve_known",
         "refuses other work under the id of an open job",
@@ -200,8 +203,8 @@ _KNOWN = [
     Cut(
         "resolve_known",
         "knows that no arguments are an empty object",
-        "coalesce(nullif(j.job -> 'args', 'null'), '{}')",
-        "coalesce(j.job -> 'args', '{}')",
+        "coalesce(nullif(i.job -> 'args', 'null'), '{}')",
+        "coalesce(i.job -> 'args', '{}')",
     ),
     Cut("resolve_known", "answers with the job of the key", "coalesce(k.job_id, u.id) as job_id", "u.id as job_id"),
     Cut("resolve_known", "notices a job that was pruned meanwhile", "if not known.found then", "if false then"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -124,6 +125,20 @@ def the_same_key_or_id_for_other_work_is_refused(sessions: Sessions) -> None:
                     with refused(q, "FL003", word, what=f"{task} {args} under a known {word}"):
                         q.enqueue(task, args, **known)
                 expect("jobs", q.value("select array_agg(id) from faultline.jobs"), [job_id])
+
+
+@probe("resolve_known", "digest", "place_known")
+def what_a_caller_says_must_be_the_same_is_compared_too(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        first = Submission("t", idempotency_key="k", digest="one")
+        job_id = q.run(verbs.enqueue_many([first]))[0].job_id
+        again = q.run(verbs.enqueue_many([first]))[0]
+        expect("again", (again.job_id, again.created), (job_id, False))
+        for other in ({"digest": "two"}, {"digest": None}, {"task": "u"}):
+            with refused(q, "FL003", "idempotency_key", what=f"with {other}"):
+                q.run(verbs.enqueue_many([Submission("new"), replace(first, **other)]))
+        expect("jobs", q.value("select array_agg(id) from faultline.jobs"), [job_id])
 
 
 @probe("resolve_known")

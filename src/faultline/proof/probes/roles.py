@@ -19,10 +19,10 @@ _CALLS = {
         "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile", "prune", "worker_lock",
         "tally", "sample", "roll_up",
     },
-    "faultline_viewer": {"api_key"},
+    "faultline_viewer": {"api_key", "error_kind"},
     "faultline_operator": {
         "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap", "reconcile", "recover",
-        "prune", "sample", "roll_up",
+        "prune", "sample", "roll_up", "error_kind",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}

@@ -57,7 +57,8 @@ def jobs_are_retried_together_by_queue_task_and_error(sessions: Sessions) -> Non
             *_failed(q, task="a", queue="x", error="Timeout: 5 s", then="cancel"),
         ]
         which = Failed("x", "a", "Timeout")
-        expect("preview", q.run(failures.count(which)), failures.Count(1, at_least=False))
+        preview = q.run(failures.count(which))
+        expect("preview", (preview.jobs, preview.at_least), (1, False))
         expect("retried", q.run(failures.retry(which)).jobs, 1)
         expect("the job", q.state(wanted), "queued")
         expect("the others", [q.state(job_id) for job_id in others], ["failed", "failed", "failed", "cancelled"])
@@ -65,6 +66,31 @@ def jobs_are_retried_together_by_queue_task_and_error(sessions: Sessions) -> Non
         expect("of one queue", q.run(failures.retry(Failed(only_queues=["y", "z"]))).jobs, 1)
         expect("of all queues", q.run(failures.retry(Failed())).jobs, 2)
         expect("retried again", q.run(failures.retry(Failed())).jobs, 0)
+
+
+@probe("retry_failed", "error_kind")
+def errors_that_differ_in_particulars_only_are_of_one_kind(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for error, kind in (
+            ("Timeout: order 17 took 3.5 s\nTraceback 1", "Timeout: order … took … s"),
+            ("no user 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 at 0xFF01", "no user … at …"),
+            ("no user deadbeef-5d3a-7b11-9f60-2a54c0de7f01", "no user …"),
+            ("KeyError: 'ada' is not in \"mail\"", "KeyError: … is not in …"),
+            ("can't open it, don't ask", "can't open it, don't ask"),
+            ('it said "' + "x" * 1000, "it said …"),
+            ("word " * 1000, ("word " * 30)),
+            ("", ""),
+            (None, ""),
+        ):
+            expect(f"kind of {str(error)[:40]}", q.value("select faultline.error_kind(%s)", error), kind)
+        lines = [f"Timeout: order {'9' * length} took long, {'and longer, ' * 20}" for length in (1, 40)]
+        kinds = {q.value("select faultline.error_kind(%s)", line) for line in lines}
+        expect("kinds of one long line", len(kinds), 1)
+        ids = [*_failed(q, error="Timeout: order 17"), *_failed(q, error="Timeout: order 18")]
+        (other,) = _failed(q, error="Timeout: order none")
+        expect("retried", q.run(failures.retry(Failed(error_kind="Timeout: order …"))).jobs, 2)
+        expect("states", [q.state(job_id) for job_id in (*ids, other)], ["queued", "queued", "failed"])
 
 
 @probe("retry_failed")
@@ -100,7 +126,8 @@ def one_batch_has_a_limit_and_so_has_what_it_looks_at(sessions: Sessions) -> Non
         q.execute("set local session_replication_role = origin")
         old = q.run(failures.retry(Failed(task="old")))
         expect("within the window", (old.jobs, old.behind is not None), (0, True))
-        expect("preview", q.run(failures.count(Failed())), failures.Count(10_000, at_least=True))
+        preview = q.run(failures.count(Failed()))
+        expect("preview", (preview.jobs, preview.at_least), (10_000, True))
         expect("behind the window", q.run(failures.retry(Failed(task="old", before=old.behind))), failures.Retried(5, None))
         expect("one batch", q.run(failures.retry(Failed(), max_jobs=1500)).jobs, 1000)
 

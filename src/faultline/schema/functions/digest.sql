@@ -1,4 +1,4 @@
--- What makes two submissions the same: the task and its arguments.
-create or replace function faultline.digest(task text, args json) returns bytea
+-- What makes two submissions the same: the task and its arguments, or what the caller has given instead.
+create or replace function faultline.digest(task text, args json, given text default null) returns bytea
 language sql immutable parallel safe
-return sha256(convert_to(task || e'\n' || args::text, 'UTF8'));
+return sha256(convert_to(coalesce(given, task || e'\n' || args::text), 'UTF8'));

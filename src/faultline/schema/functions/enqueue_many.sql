@@ -1,9 +1,10 @@
 -- Put jobs into queues, all or none. Answers with one row per job, in the order given: its id, and whether it is new.
 -- `jobs` is a JSON array of objects with `task` and, where wanted, `args`, `queue`, `priority`, `delay_seconds` or
--- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`, `trace`.
+-- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`, `trace`, `digest`.
 -- After: every new job is queued, durably once the transaction commits.
 --
 -- The same idempotency_key gives the same job, also after it has finished; with another task or other args, FL003.
+-- `digest` is any text that must be the same as well: of a request, say, of which task and args are but a part.
 -- The same id does too: a submission whose answer was lost can be sent again.
 --
 -- `fresh` promises that every job has an id which was made just now and never sent before, and no key. Then nothing can be

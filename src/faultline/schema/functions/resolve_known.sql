@@ -1,5 +1,5 @@
 -- For each job of a submission that is not new: which job is it, and is it really the same?
--- FL003 when the key or the id belongs to a job with another task or other arguments.
+-- FL003 when the key or the id belongs to a job with another task or other arguments, or the key to another `digest`.
 create or replace function faultline.resolve_known(jobs jsonb, inout ids uuid[], inout news boolean[])
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
@@ -15,7 +15,7 @@ begin
       u.place, s.task, s.key,
       coalesce(k.job_id, u.id) as job_id,
       (s.key is null or k.key is not null) and coalesce(k.key, o.task, f.task) is not null as found,
-      k.digest <> s.digest
+      k.digest <> s.key_digest
         or faultline.digest(o.task, o.args) <> s.digest
         or faultline.digest(f.task, f.args) <> s.digest
         -- A job whose arguments were not kept can only be known by its task.
@@ -25,8 +25,10 @@ begin
       select
         j.job ->> 'task' as task,
         j.job ->> 'idempotency_key' as key,
-        faultline.digest(j.job ->> 'task', coalesce(nullif(j.job -> 'args', 'null'), '{}')::json) as digest
-      from (select resolve_known.jobs -> (u.place::integer - 1) as job) j
+        faultline.digest(j.job ->> 'task', j.args) as digest,
+        faultline.digest(j.job ->> 'task', j.args, j.job ->> 'digest') as key_digest
+      from (select resolve_known.jobs -> (u.place::integer - 1) as job) i
+      cross join lateral (select i.job, coalesce(nullif(i.job -> 'args', 'null'), '{}')::json as args) j
     ) s
     left join faultline.keys k on k.key = any (array[s.key])
     left join faultline.open_jobs o on o.id = any (array[coalesce(k.job_id, u.id)])

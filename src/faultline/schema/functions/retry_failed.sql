@@ -1,5 +1,5 @@
--- Give failed jobs another chance, those that failed last first: of a queue, of a task, whose error begins with a text; null
--- asks for all. Looks at no more than 10,000 jobs that ended badly, and retries no more than `max_jobs` of them (at most
+-- Give failed jobs another chance, those that failed last first: of a queue, of a task, whose error begins with a text or is of a
+-- kind (see error_kind); null asks for all. Looks at no more than 10,000 jobs that ended badly, and retries no more than `max_jobs` of them (at most
 -- 1,000). Answers with how many were retried, and, when there may be more, with the place behind which to go on: pass it as
 -- `before_at` and `before_id`.
 -- A job that somebody has locked is passed over. With `only_queues`, jobs of other queues do not exist.
@@ -7,6 +7,7 @@ create or replace function faultline.retry_failed(
   queue text default null,
   task text default null,
   error_prefix text default null,
+  error_kind text default null,
   only_queues text[] default null,
   max_jobs integer default 1000,
   before_at timestamptz default 'infinity',
@@ -44,6 +45,7 @@ begin
       and (retry_failed.queue is null or s.queue = retry_failed.queue)
       and (retry_failed.task is null or s.task = retry_failed.task)
       and (retry_failed.error_prefix is null or starts_with(s.last_error, retry_failed.error_prefix))
+      and (retry_failed.error_kind is null or faultline.error_kind(s.last_error) = retry_failed.error_kind)
       and (retry_failed.only_queues is null or s.queue = any (retry_failed.only_queues))
     order by s.place
     limit most

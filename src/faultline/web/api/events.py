@@ -3,7 +3,7 @@
 event: journal   a line of the journal; `id:` is where to go on, and `data.id` tells a line that comes twice
 event: queues    every queue, whenever one has changed
 event: reset     too much was missed: load what you show anew
-event: end       the last one, with the reason: too_slow, closing, signed_out
+event: end       the last one, with the reason: too_slow, closing, signed_out, old (come again: it begins where it ended)
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Header, Request, Response
+from pydantic import StringConstraints
+from pydantic.json_schema import SkipJsonSchema
 
 from faultline.core import events
 from faultline.core.errors import FaultlineError
@@ -26,6 +28,16 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["watch"])
 
+EventNumber = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,18}$")]
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"enum": ["journal", "queues", "reset", "end"]},
+        "id": {"type": "string", "pattern": "^[0-9]+$", "description": "Where to go on, as Last-Event-ID."},
+        "data": {"type": "string", "description": "JSON."},
+    },
+}
 #: A connection that takes nothing for so long is given up.
 _SEND_SECONDS = 20.0
 
@@ -34,12 +46,13 @@ _SEND_SECONDS = 20.0
     "/events",
     summary="Live changes, as server-sent events",
     response_class=Response,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {"text/event-stream": {"schema": _EVENT}}}},
 )
 async def watch(
     request: Request,
     caller: Annotated[Caller, Depends(needs("read"))],
-    last_event_id: Annotated[str | None, Header(pattern=r"^[0-9]{1,18}$")] = None,
+    # A header that is not sent is none; one that says null is no number.
+    last_event_id: Annotated[EventNumber | SkipJsonSchema[None], Header()] = None,
 ) -> Response:
     source = service_of(request).changes
     client = await source.join(caller)
@@ -64,7 +77,9 @@ class EventStream(Response):
         self._client = client
         self._missed = missed
         self._service = service_of(request)
-        self._check_at = self._service.host.monotonic() + self._service.limits.heartbeat_seconds
+        now = self._service.host.monotonic()
+        self._check_at = now + self._service.limits.heartbeat_seconds
+        self._end_at = now + self._service.limits.stream_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         gone = asyncio.create_task(_disconnected(receive))
@@ -90,10 +105,11 @@ class EventStream(Response):
             self._check_at = now + self._service.limits.heartbeat_seconds
             if not await self._still_let_in():
                 self._client.end("signed_out")
+        if now >= self._end_at:
+            self._client.end("old")
         waiting = asyncio.create_task(self._client.waiting.get())
-        await asyncio.wait(
-            {waiting, gone}, timeout=self._service.limits.heartbeat_seconds, return_when=asyncio.FIRST_COMPLETED
-        )
+        patience = min(self._service.limits.heartbeat_seconds, max(0.0, self._end_at - now))
+        await asyncio.wait({waiting, gone}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
         if waiting.done():
             return waiting.result()
         waiting.cancel()

@@ -69,5 +69,5 @@ async def one_job(request: Request, job_id: UUID, caller: Reader) -> Job:
 @router.get("/failures", summary="Failed jobs, in groups")
 async def failed_groups(request: Request, wanted: Annotated[FailureFilter, Query()], caller: Reader) -> Failures:
     which = failures.Failed(queue=wanted.queue, task=wanted.task, only_queues=caller.only_queues)
-    groups, at_least = await service_of(request).read.run(failures.groups(which))
-    return Failures(groups=[FailureGroup.model_validate(asdict(group)) for group in groups], at_least=at_least)
+    found = await service_of(request).read.run(failures.groups(which))
+    return Failures(groups=[FailureGroup.model_validate(asdict(group)) for group in found.groups], at_least=found.at_least)

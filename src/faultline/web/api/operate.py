@@ -28,7 +28,6 @@ from faultline.web.shapes import (
 router = APIRouter(route_class=CheckedRoute)
 
 Operator = Annotated[Caller, Depends(needs("operate"))]
-_PLACE = ("timestamptz", "uuid")
 _BATCH = 1000
 
 
@@ -56,30 +55,33 @@ async def retry_failed(request: Request, body: RetryFailed, caller: Operator) ->
         queue=body.queue,
         task=body.task,
         error_prefix=body.error_prefix,
+        error_kind=body.error_kind,
         only_queues=caller.only_queues,
-        before=None if body.cursor is None else cursors.decode(body.cursor, "failed", _PLACE),
+        before=None if body.cursor is None else cursors.decode(body.cursor, "failed", failures.PLACE_TYPES),
     )
     if body.preview:
         count = await service.read.run(failures.count(which))
-        return RetriedJobs(preview=True, jobs=count.jobs, at_least=count.at_least, next_cursor=None)
-    jobs, which = await _retry_in_batches(service, which, body.max_jobs)
+        return RetriedJobs(preview=True, jobs=count.jobs, at_least=count.at_least, next_cursor=_cursor(count.until))
+    jobs, behind = await _retry_in_batches(service, which, body.max_jobs)
     events.emit("jobs_retried_by_request", jobs=jobs, caller=caller.name)
-    more = which.before is not None
-    cursor = cursors.encode("failed", which.before) if which.before is not None else None
-    return RetriedJobs(preview=False, jobs=jobs, at_least=more, next_cursor=cursor)
+    return RetriedJobs(preview=False, jobs=jobs, at_least=behind is not None, next_cursor=_cursor(behind))
 
 
-async def _retry_in_batches(service: Service, which: failures.Failed, max_jobs: int) -> tuple[int, failures.Failed]:
-    """How many were retried, and what is left to ask for. Each batch is a transaction of its own."""
-    jobs = 0
+def _cursor(place: failures.Place | None) -> str | None:
+    return None if place is None else cursors.encode("failed", place)
+
+
+async def _retry_in_batches(service: Service, which: failures.Failed, max_jobs: int) -> tuple[int, failures.Place | None]:
+    """How many were retried, and where to go on. Each batch is a transaction of its own."""
+    jobs, behind = 0, None
     # Jobs that fail again meanwhile stand before the first place, and are not met twice.
     for _ in range(2 * max_jobs // _BATCH + 2):
         done = await service.operate.run(failures.retry(which, max_jobs=min(_BATCH, max_jobs - jobs)))
-        jobs += done.jobs
-        which = failures.Failed(which.queue, which.task, which.error_prefix, which.only_queues, done.behind)
-        if done.behind is None or jobs >= max_jobs:
+        jobs, behind = jobs + done.jobs, done.behind
+        if behind is None or jobs >= max_jobs:
             break
-    return jobs, which
+        which = which.behind(behind)
+    return jobs, behind
 
 
 @router.post("/queues/{queue_name:path}/pause", tags=["queues"], summary="Grant no more jobs of a queue")

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store import overview
-from faultline.web.access import Caller, needs
+from faultline.web.access import Caller, needs, seen_by
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
 from faultline.web.shapes import Queues, QueueState, Verdict, Workers, WorkerState
@@ -26,13 +26,8 @@ async def queues(request: Request, caller: Reader) -> Queues:
 @router.get("/workers", tags=["workers"], summary="Every worker: whether it lives, what it holds")
 async def workers(request: Request, caller: Reader) -> Workers:
     """A key that is bound to queues sees the workers that serve them, and of their queues its own."""
-    lines = [WorkerState.model_validate(line) for line in await service_of(request).read.run(overview.workers())]
-    if caller.queues is not None:
-        for line in lines:
-            line.queues = [name for name in line.queues if caller.may_touch(name)]
-            line.sleeping = [name for name in line.sleeping if caller.may_touch(name)]
-        lines = [line for line in lines if line.queues]
-    return Workers(workers=lines)
+    lines = seen_by(caller, await service_of(request).read.run(overview.workers()))
+    return Workers(workers=[WorkerState.model_validate(line) for line in lines])
 
 
 @router.get("/invariants", tags=["watch"], summary="Whether what must always be true still is")

@@ -1,8 +1,8 @@
 """Submit jobs. Sent again with the same Idempotency-Key and the same body, a submission makes no second job.
 
-The key is kept under the name of the API key that sent it, so two callers never meet in one. A new job's id carries a digest
-of the submission in its random bits: found again under its key, it tells whether it came from the same body, down to the
-last option, with nothing to store.
+The key is kept under the name of the API key that sent it, so two callers never meet in one, and with a digest of the whole
+submission. One statement takes the key, compares the digest and makes the jobs: two that arrive at once, and a process that
+dies in between, leave one answer or none.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
-from uuid import UUID
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 
-from faultline.core import model as core
 from faultline.core.errors import KeyConflict
 from faultline.core.model import Submission
 from faultline.store import jsontext, queue
@@ -26,9 +24,6 @@ from faultline.web.shapes import NewJob, NewJobs, Placed, PlacedJobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from faultline.core.ids import Ids
-    from faultline.store.queue import Rows, Statement
 
 router = APIRouter(tags=["jobs"], route_class=CheckedRoute)
 
@@ -42,7 +37,6 @@ IdempotencyKey = Annotated[
         description="Send a submission again with the same key and body, and it is answered as the first time.",
     ),
 ]
-_DIGEST_MASK = 2**62 - 1
 
 
 @router.post("/jobs", status_code=201, summary="Submit a job")
@@ -74,35 +68,29 @@ async def _submit(
             )
     service = service_of(request)
     submissions = [_submission(place, len(jobs), job) for place, job in enumerate(jobs, start=1)]
-    ids = await service.ids()
-    statement = (
-        queue.enqueue_many(submissions, ids) if key is None else _once(submissions, jobs, f"http:{caller.id}:{key}", ids)
-    )
-    placed = await service.enqueue.run(statement)
-    service.numbers.enqueued.update(job.queue for job, one in zip(jobs, placed, strict=True) if one.created)
+    if key is None:
+        statement = queue.enqueue_many(submissions, await service.ids())
+    else:
+        statement = queue.enqueue_many(_once(submissions, jobs, f"http:{caller.id}:{key}"))
+    try:
+        placed = await service.enqueue.run(statement)
+    except KeyConflict as conflict:
+        raise KeyConflict("this Idempotency-Key was used for a submission with another body") from conflict
+    service.numbers.enqueued(job.queue for job, one in zip(jobs, placed, strict=True) if one.created)
     if not all(one.created for one in placed):
         response.headers["Idempotency-Replayed"] = "true"
     return [Placed(id=one.job_id) for one in placed]
 
 
-def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str, ids: Ids) -> Statement[list[core.Placed]]:
-    """Under a key. An answer that names the job of another body is refused, and takes nothing with it."""
-    digests = _digests(key, jobs)
-    statement = queue.enqueue_many(
-        [
-            # No header can hold a space, so no other key is taken for a place of this one.
-            replace(job, idempotency_key=f"{key} {place}" if place else key, id=_id_with(digests[place], ids))
-            for place, job in enumerate(submissions)
-        ]
-    )
-
-    def judge(rows: Rows) -> list[core.Placed]:
-        placed = statement.read(rows)
-        if any((one.job_id.int ^ digest) & _DIGEST_MASK for one, digest in zip(placed, digests, strict=True)):
-            raise KeyConflict("this Idempotency-Key was used for a submission with another body")
-        return placed
-
-    return replace(statement, read=judge, judged=True)
+def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -> list[Submission]:
+    """Under a key, with all that makes this submission the same: every field of every job, whatever their order was."""
+    text = jsontext.encode([job.model_dump(mode="json") for job in jobs], "submission")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    # No header can hold a space, so no other key is taken for a place of this one.
+    return [
+        replace(job, idempotency_key=f"{key} {place}" if place else key, digest=digest)
+        for place, job in enumerate(submissions)
+    ]
 
 
 def _submission(place: int, places: int, job: NewJob) -> Submission:
@@ -118,16 +106,3 @@ def _submission(place: int, places: int, job: NewJob) -> Submission:
         lease_seconds=job.lease_seconds,
         keep_args=job.keep_args,
     )
-
-
-def _digests(key: str, jobs: Sequence[NewJob]) -> list[int]:
-    """For every job 62 bits of the whole submission and its place in it, whatever the order of the fields was."""
-    text = jsontext.encode([key, *(job.model_dump(mode="json") for job in jobs)], "submission")
-    whole = hashlib.sha256(text.encode()).digest()
-    places = (hashlib.sha256(whole + place.to_bytes(4, "big")).digest() for place in range(len(jobs)))
-    return [int.from_bytes(digest[:8], "big") & _DIGEST_MASK for digest in places]
-
-
-def _id_with(digest: int, ids: Ids) -> UUID:
-    """A new id that holds the digest where others hold a counter and random bits."""
-    return UUID(int=(ids.new_number() & ~_DIGEST_MASK) | digest)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from faultline.web.pages import database, failures, job, jobs, overview, queues, signin, workers
-from faultline.web.pages.shell import show_problem
+from faultline.web.pages.shell import load, show_problem
 
-__all__ = ["router", "show_problem"]
+__all__ = ["load", "router", "show_problem"]
 
 router = APIRouter(include_in_schema=False)
 for page in (overview, jobs, job, queues, workers, failures, database, signin):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store import failures, views
+from faultline.web import cursors
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of
 from faultline.web.pages.shell import go, show
@@ -25,24 +26,28 @@ _BATCHES_MAX = 50
 async def failures_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
     read = service_of(request).read
     which = _which(caller, queue=request.query_params.get("queue"))
-    (groups, more), now = await asyncio.gather(read.run(failures.groups(which)), read.run(views.clock()))
-    return show(request, caller, "failures", groups=groups, more=more, which=which, window=failures.WINDOW, now=now)
+    found, now = await asyncio.gather(read.run(failures.groups(which)), read.run(views.clock()))
+    return show(request, caller, "failures", found=found, which=which, window=failures.WINDOW, now=now)
 
 
 @router.get("/failures/redrive")
 async def preview(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> HTMLResponse:
     """How many jobs a redrive would take, and the question whether to."""
     query = request.query_params
-    which = _which(caller, queue=query.get("queue"), task=query.get("task"), error=query.get("error"))
+    which = _which(caller, queue=query.get("queue"), task=query.get("task"), kind=query.get("error"))
     count = await service_of(request).read.run(failures.count(which))
-    return show(request, caller, "redrive", which=which, count=count)
+    until = None if count.until is None else cursors.encode("failed", count.until)
+    return show(request, caller, "redrive", which=which, count=count, until=until)
 
 
 @router.post("/failures/redrive")
 async def redrive(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    """Exactly what the preview counted: what has failed since waits for a look of its own."""
     form = await form_of(request)
-    error = next(iter(form.all("error")), None)
-    which = _which(caller, queue=form.one("queue"), task=form.one("task"), error=error)
+    kind, until = next(iter(form.all("error")), None), form.one("until")
+    which = _which(caller, queue=form.one("queue"), task=form.one("task"), kind=kind)
+    if until is not None:
+        which = which.behind(cursors.decode(until, "failed", failures.PLACE_TYPES))
     redriven = 0
     for _ in range(_BATCHES_MAX):
         retried = await service_of(request).operate.run(failures.retry(which))
@@ -53,10 +58,11 @@ async def redrive(request: Request, caller: Annotated[Caller, Depends(needs("ope
     return go("/failures", said="redriven", n=redriven)
 
 
-def _which(
-    caller: Caller, *, queue: str | None = None, task: str | None = None, error: str | None = None
-) -> failures.Failed:
+def _which(caller: Caller, *, queue: str | None = None, task: str | None = None, kind: str | None = None) -> failures.Failed:
+    """An empty kind is one, too: of errors that are not on record."""
+
     def clean(text: str | None) -> str | None:
         return text.replace("\x00", "") or None if text else None
 
-    return failures.Failed(clean(queue), clean(task), clean(error), caller.only_queues)
+    kind = None if kind is None else kind.replace("\x00", "")
+    return failures.Failed(clean(queue), clean(task), error_kind=kind, only_queues=caller.only_queues)

@@ -64,7 +64,7 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
 @router.post("/jobs/{job_id}/cancel")
 async def cancel(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     found = await find(request, job_id, caller)
-    reason = (await form_of(request)).one("reason")
+    reason = (await form_of(request)).words("reason")
     await service_of(request).operate.run(verbs.cancel(found.id, reason, only_queues=caller.only_queues))
     return go(f"/jobs/{found.id}", said="cancelled")
 

@@ -71,8 +71,10 @@ async def jobs_page(request: Request, caller: Annotated[Caller, Depends(needs("r
     filters = Filters.of(request.query_params)
     job_id = _as_id(filters.key)
     read = service_of(request).read
-    if job_id is not None and await read.run(views.job(job_id)) is not None:
-        return go(f"/jobs/{job_id}")
+    if job_id is not None:
+        found = await read.run(views.job(job_id))
+        if found is not None and caller.may_touch(found.queue):
+            return go(f"/jobs/{job_id}")
     now, queues = await asyncio.gather(read.run(views.clock()), read.run(overview.queues()))
     wanted = filters.wanted(caller, now)
     order = listing.order_of(wanted)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 router = APIRouter()
 _TRENDS_MAX = 30
 _MINUTES = 30
+#: No queue has a longer name.
+_NAME_MAX = 100
 
 
 @router.get("/queues")
@@ -41,7 +43,7 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
 @router.post("/queues/pause")
 async def pause(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     form = await form_of(request)
-    await service_of(request).operate.run(verbs.pause(_queue(form.one("queue"), caller), form.one("reason")))
+    await service_of(request).operate.run(verbs.pause(_queue(form.one("queue"), caller), form.words("reason")))
     return go("/queues", said="paused")
 
 
@@ -53,6 +55,6 @@ async def resume(request: Request, caller: Annotated[Caller, Depends(needs("oper
 
 
 def _queue(name: str | None, caller: Caller) -> str:
-    if name is None or not caller.may_touch(name):
+    if name is None or len(name) > _NAME_MAX or not caller.may_touch(name):
         raise Problem(404, "QueueNotFound", "There is no such queue.", next_step="Look for it in the list of queues.")
     return name

@@ -50,6 +50,12 @@ environment.globals["pages"] = [
 ]
 
 
+def load() -> None:
+    """Compile every template: the first to ask for a page need not wait for that."""
+    for name in environment.list_templates():
+        environment.get_template(name)
+
+
 def show(request: Request, caller: Caller | None, template: str, *, status: int = 200, **facts: Any) -> HTMLResponse:
     """A page. `template` names its file; `facts` are escaped as they are put in."""
     page = environment.get_template(f"{template}.html")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store import overview, views
-from faultline.web.access import Caller, needs
+from faultline.web.access import Caller, needs, seen_by
 from faultline.web.pages.shell import show
 from faultline.web.service import service_of
 
@@ -24,5 +24,4 @@ SKEW_SECONDS = 1.0
 async def workers_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
     read = service_of(request).read
     workers, now = await asyncio.gather(read.run(overview.workers()), read.run(views.clock()))
-    seen = [worker for worker in workers if caller.queues is None or caller.queues & set(worker.queues)]
-    return show(request, caller, "workers", workers=seen, now=now, skew_seconds=SKEW_SECONDS)
+    return show(request, caller, "workers", workers=seen_by(caller, workers), now=now, skew_seconds=SKEW_SECONDS)

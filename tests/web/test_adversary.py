@@ -1,0 +1,202 @@
+"""A hostile client, without a key or with one for little: it learns nothing of other queues, takes nothing from others."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import replace
+from http.client import HTTPConnection
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import pytest
+
+from faultline.store import queue as verbs
+from faultline.web.server import server
+from faultline.web.sessions import Sessions
+from tests.web.conftest import QUICK, Api, refused, running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.driver import Driver
+
+HEAD = "POST /api/v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 4000000\r\n"
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def hurried(dsn: str) -> Iterator[str]:
+    """A server that waits half a second for a request."""
+    with running(dsn, replace(QUICK, request_seconds=0.5)) as found:
+        yield found
+
+
+def said(address: str, text: str) -> bytes:
+    """What the server says to this before it hangs up."""
+    place = urlsplit(address)
+    with socket.create_connection((place.hostname, place.port), timeout=20) as wire:
+        wire.sendall(text.encode())
+        heard = b""
+        while more := wire.recv(65536):
+            heard += more
+        return heard
+
+
+# What belongs to other queues
+
+
+def test_a_search_does_not_tell_whether_another_queues_job_exists(caller: Callable[..., Api], api: Api) -> None:
+    bound, hidden = caller("read", queues=["a"]), api.submit(queue="b")
+
+    answers = [bound.http.get("/jobs", params={"key": key}, headers=HTML) for key in (hidden, str(uuid4()))]
+
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert bound.http.get("/jobs", params={"key": api.submit(queue="a")}, headers=HTML).status_code == 303
+
+
+def test_the_workers_of_a_queue_do_not_tell_which_others_they_serve(caller: Callable[..., Api], db: Driver) -> None:
+    for name, queues in (("w1", ["a", "secret"]), ("w2", ["secret"])):
+        db.run(verbs.beat(name, host="h", pid=1, version="1", queues=queues, sleeping=queues, watched=False))
+    bound = caller("read", queues=["a"])
+
+    page = bound.http.get("/workers", headers=HTML)
+
+    assert page.status_code == 200
+    assert "w1" in page.text
+    assert "w2" not in page.text
+    assert "secret" not in page.text
+    assert "secret" not in bound.get("/workers").text
+
+
+def test_a_preview_does_not_tell_when_other_queues_jobs_failed(caller: Callable[..., Api], api: Api, db: Driver) -> None:
+    bound = caller("read", "operate", queues=["a"])
+    api.submit(queue="b")
+    db.fail(db.claim_one(queue="b"), then="fail")
+
+    answer = bound.post("/jobs/retry", json={"preview": True}).json()
+
+    assert answer == {"preview": True, "jobs": 0, "at_least": False, "next_cursor": None}
+
+
+# What belongs to everybody
+
+
+def test_a_body_is_not_read_for_who_has_no_key(api: Api, address: str) -> None:
+    """None is sent here: an answer can only come from who does not wait for it."""
+    answer = said(address, f"{HEAD}Authorization: Bearer fl_nonsense\r\nConnection: close\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 401")
+
+
+def test_a_body_that_never_ends_is_given_up(hurried: str) -> None:
+    answer = said(hurried, f'{HEAD}\r\n{{"task": ')
+
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"BodyTooSlow" in answer
+
+
+@pytest.mark.parametrize("text", ["", "GET /health HTTP/1.1\r\nHost: x", "GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /he"])
+def test_a_connection_that_never_asks_to_the_end_is_closed(hurried: str, text: str) -> None:
+    assert said(hurried, text).count(b"HTTP/1.1 200") == ("\r\n\r\n" in text)
+
+
+def test_a_connection_that_asks_now_and_then_is_kept(hurried: str) -> None:
+    """However often it is looked at between two requests."""
+    place = urlsplit(hurried)
+    wire = HTTPConnection(place.hostname or "", place.port, timeout=20)
+    wire.connect()
+    first, until = wire.sock, time.monotonic() + 1.5
+
+    while time.monotonic() < until:
+        wire.request("GET", "/health")
+        assert wire.getresponse().read() == b'{"status":"up"}'
+        time.sleep(0.05)
+
+    assert wire.sock is first
+    wire.close()
+
+
+def test_a_stream_that_is_quiet_is_not_taken_for_silent(hurried: str) -> None:
+    with Api(hurried) as api, api.http.stream("GET", "/api/v1/events") as stream:
+        api.get("/health")
+        lines = stream.iter_lines()
+        ticks = [api.get("/ready").status_code for _ in range(3)]
+        assert next(lines).startswith("retry")
+        assert ticks == [200] * 3
+
+
+def test_who_signs_in_again_and_again_signs_nobody_else_out() -> None:
+    sessions = Sessions()
+    other = sessions.open(b"other")
+
+    mine = [sessions.open(b"mine") for _ in range(1100)]
+
+    assert sessions.find(other.id) is other
+    assert sessions.find(mine[-1].id) is mine[-1]
+    assert sessions.find(mine[0].id) is None
+
+
+def test_nobody_takes_all_live_streams(dsn: str, db: Driver) -> None:
+    with running(dsn, replace(QUICK, streams_max=2, streams_caller_max=1)) as address, Api(address) as api:  # noqa: SIM117
+        with api.http.stream("GET", "/api/v1/events") as stream:
+            lines = stream.iter_lines()
+            assert next(lines)
+            refused(api.get("/events"), 429, "TooManyStreams")
+
+
+def test_names_of_queues_that_somebody_makes_up_are_not_all_remembered(dsn: str) -> None:
+    ready = server(dsn, port=0, limits=QUICK)
+    numbers = ready.config.app.state.service.numbers  # type: ignore[union-attr]
+    with running(dsn, ready=ready) as address, Api(address) as api:
+        for batch in range(3):
+            jobs = [{"task": "t", "queue": f"q{batch}-{number}"} for number in range(1000)]
+            assert api.post("/jobs/batch", json={"jobs": jobs}).status_code == 201
+        told = api.http.get("/metrics").text
+
+    assert len(numbers._enqueued) <= 101  # noqa: SLF001 - what it remembers shows nowhere else
+    assert 'faultline_jobs_enqueued_total{queue="other"} 2900.0' in told
+
+
+# What makes no sense
+
+
+def test_two_members_of_one_name_are_refused(api: Api, db: Driver) -> None:
+    for body in ('{"task": "a", "task": "b"}', '{"task": "a", "args": {"x": {"y": 1, "y": 1}}}'):
+        answer = api.post("/jobs", content=body, headers={"Content-Type": "application/json"})
+        refused(answer, 400, "NameTwice")
+
+    assert db.claim() == []
+
+
+def test_words_that_are_too_long_for_the_database_are_no_fault_of_ours(dsn: str, db: Driver) -> None:
+    job_id = db.enqueue()
+    with running(dsn) as address, Api(address) as api:
+        token = api.http.get(f"/jobs/{job_id}", headers=HTML).text.partition('name="csrf" value="')[2].partition('"')[0]
+        form = {"csrf": token, "reason": "x" * 5000}
+
+        paused = api.http.post("/queues/pause", data={**form, "queue": "mail"}, headers=HTML)
+        unknown = api.http.post("/queues/pause", data={**form, "queue": "q" * 101}, headers=HTML)
+        cancelled = api.http.post(f"/jobs/{job_id}/cancel", data=form, headers=HTML)
+
+    assert (paused.status_code, unknown.status_code, cancelled.status_code) == (303, 404, 303)
+    assert db.value("select length(paused_because) from faultline.queues") == 1000
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd", "/static/", "/static/%00"],
+)
+def test_no_file_but_our_own_is_served(api: Api, address: str, path: str) -> None:
+    answer = said(address, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert answer.split(b" ", 2)[1] in (b"404", b"400")
+    assert b"create_app" not in answer
+
+
+def test_a_method_in_a_header_is_none(api: Api) -> None:
+    headers = {"X-HTTP-Method-Override": "POST", "X-Method-Override": "DELETE"}
+
+    assert api.get("/jobs", headers=headers).json()["jobs"] == []
+    refused(api.http.request("GET", f"/api/v1/jobs/{uuid4()}/cancel", headers=headers), 405, "MethodNotAllowed")
