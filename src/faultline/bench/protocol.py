@@ -6,15 +6,14 @@ within one run are what to compare.
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faultline.bench.system import cpu_seconds
 from faultline.core.model import Bound, Submission
 from faultline.runtime.client import Faultline
 from faultline.store import queue, scratch
@@ -182,15 +181,6 @@ def _fill(connection: Any, name: str, state: str, rows: int, delay_seconds: int)
 
 def _wal(connection: Any) -> float:
     return float(connection.execute("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()[0])
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU that a server process has used, by the operating system's account; NaN where that cannot be read."""
-    stat = Path(f"/proc/{pid}/stat")
-    if not stat.exists():
-        return float("nan")
-    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _timed(call: Callable[[], object]) -> float:

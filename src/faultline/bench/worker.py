@@ -12,11 +12,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.bench.processes import wait_for, worker_process
-from faultline.bench.protocol import Figure, cpu_seconds, drain
+from faultline.bench.protocol import Figure, drain
+from faultline.bench.system import cpu_seconds, memory_megabytes
 from faultline.core.model import Submission
 from faultline.runtime.client import Faultline
 from faultline.store import scratch, views
@@ -192,7 +192,7 @@ def _idle(dsn: str, _: Effort) -> list[Figure]:
         cpu, begun = cpu_seconds(process.pid), time.monotonic()
         time.sleep(5)
         share = 100 * (cpu_seconds(process.pid) - cpu) / (time.monotonic() - begun)
-        memory = _memory_megabytes(process.pid)
+        memory = memory_megabytes(process.pid)
         asked = time.monotonic()
         process.terminate()
         process.wait(30)
@@ -213,8 +213,3 @@ def _wait_of(app: Faultline, handle: JobHandle[Any]) -> float:
 def _seconds_until_run_again(app: Faultline, job_id: UUID, killed_at: datetime) -> float:
     job = app.job(job_id)
     return (job.claimed_at - killed_at).total_seconds() if job.claimed_at is not None and job.fencing_token > 1 else 0.0
-
-
-def _memory_megabytes(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
