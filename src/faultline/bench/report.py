@@ -111,7 +111,7 @@ def _plain(found: Any) -> Any:
 
 
 def _shown(cell: Any) -> str:
-    if cell is None:
+    if cell is None or cell != cell:  # noqa: PLR0124 - what is no number
         return "-"
     if isinstance(cell, bool) or not isinstance(cell, int | float):
         return str(cell)
