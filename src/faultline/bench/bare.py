@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from faultline.bench.protocol import ARGS
-from faultline.bench.system import cpu_seconds, server_cpu_seconds
+from faultline.bench.system import server_cpu_seconds, thread_cpu_seconds
 from faultline.core.ids import Ids
 from faultline.core.model import Bound, Submission
 from faultline.store import queue
@@ -116,11 +116,11 @@ def _timed(
     backend = connection.info.backend_pid
     rows: list[Rows] = []
     barrier.wait(_PATIENCE_SECONDS)
-    server, cpu, begun = server_cpu_seconds(backend), cpu_seconds(backend), time.perf_counter()
+    server, cpu, begun = server_cpu_seconds(backend), thread_cpu_seconds(backend), time.perf_counter()
     for number in range(calls):
         statement = make(number, rows)
         cursor = connection.execute(statement.sql.encode(), statement.params, binary=statement.binary)
         rows.append(cursor.fetchall())
-    seconds, own = time.perf_counter() - begun, cpu_seconds(backend) - cpu
+    seconds, own = time.perf_counter() - begun, thread_cpu_seconds(backend) - cpu
     rest = server_cpu_seconds(backend) - server - own
     return Called(verb, batch, calls * batch, seconds, own, rest), rows

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from faultline.bench.system import cpu_seconds
+from faultline.bench.system import thread_cpu_seconds
 from faultline.core.model import Bound, Submission
 from faultline.runtime.client import Faultline
 from faultline.store import queue, scratch
@@ -147,7 +147,7 @@ def drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> D
     """Claim and complete, as fast as one connection goes. Carries lower bounds along as a worker does."""
     bounds = {} if bounds is None else bounds
     backend = connection.info.backend_pid
-    wal, cpu, begun, done, call = _wal(connection), cpu_seconds(backend), time.perf_counter(), 0, 0
+    wal, cpu, begun, done, call = _wal(connection), thread_cpu_seconds(backend), time.perf_counter(), 0, 0
     while done < jobs:
         call += 1
         hints = [Bound(priority, run_at) for priority, run_at in bounds.items()]
@@ -161,7 +161,7 @@ def drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> D
     return Drained(
         jobs=done,
         seconds=seconds,
-        cpu_micros=(cpu_seconds(backend) - cpu) / done * 1e6,
+        cpu_micros=(thread_cpu_seconds(backend) - cpu) / done * 1e6,
         wal_bytes=(_wal(connection) - wal) / done,
     )
 

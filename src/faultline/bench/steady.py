@@ -81,9 +81,9 @@ WATCHED = {
 }
 
 
-def measure(dsn: str, plan: Plan, *, tell: Callable[[str], None] = print, quick: bool = False) -> Report:
+def measure(dsn: str, plan: Plan, *, tell: Callable[[str], None] = print) -> Report:
     with scratch.database(dsn) as scratch_dsn, Faultline(scratch_dsn) as app, app.database.connect() as connection:
-        report = Report("steady", machine(connection), quick=quick)
+        report = Report("steady", machine(connection))
         with _worker(scratch_dsn, plan) as worker, _load(app, plan) as load:
             wait_for(lambda: bool(app.database.run(views.workers())))
             looks = list(_looks(app, connection, worker, load, plan, tell))

@@ -75,13 +75,13 @@ def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills
 
 
 def _reported(part: str, dsn: str, *, minutes: float, rate: int, quick: bool) -> Report:
-    from faultline.bench import limit, steady  # noqa: PLC0415
+    from faultline.bench import growth, limit, steady  # noqa: PLC0415
 
     if part == "limit":
         return limit.measure(dsn, quick=quick, tell=_tell)
-    if part == "steady":
-        return steady.measure(dsn, steady.Plan(minutes=minutes, per_second=rate), tell=_tell, quick=quick)
-    raise AssertionError(part)
+    if part == "growth":
+        return growth.measure(dsn, quick=quick, tell=_tell)
+    return steady.measure(dsn, steady.Plan(minutes=minutes, per_second=rate), tell=_tell)
 
 
 def _tell(line: str) -> None:
