@@ -28,7 +28,11 @@ class Record(NamedTuple):
 
 
 def place(connection: psycopg.Connection) -> str:
-    """Up to where all is on the disk. Everything that was committed is."""
+    """Behind everything that was written so far. It is on the disk then, where it can be read."""
+    with connection.transaction():
+        connection.execute("set local synchronous_commit = on")
+        # Something of its own to write: a commit without is not waited for.
+        connection.execute("select pg_logical_emit_message(true, 'faultline', '')")
     row = connection.execute("select pg_current_wal_flush_lsn()::text").fetchone()
     return str(row[0]) if row else ""
 

@@ -59,7 +59,10 @@ def drain(dsn: str, submissions: Sequence[Submission], *, concurrency: int = 100
 
 
 def _is_drained(connection: object) -> bool:
-    asked = "select not exists (select from faultline.open_jobs where state in ('queued', 'running'))"
+    asked = (
+        "select not exists (select from faultline.open_jobs where state = 'queued')"
+        " and not exists (select from faultline.open_jobs where state = 'running')"
+    )
     return bool(connection.execute(asked).fetchone()[0])  # type: ignore[attr-defined]
 
 
