@@ -34,9 +34,14 @@ begin
   with held as materialized (
     select j.ctid, l.place
     from unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, place)
-    join faultline.open_jobs j on j.id = l.job_id
-    where j.fencing_token = l.token and j.lease_owner = l.owner
-    for update of j skip locked
+    -- Looked up lease by lease. A plain join would be the planner's to turn round, and one that takes the table for empty
+    -- (it was when it was last vacuumed) walks all of it for every batch.
+    cross join lateral (
+      select j.ctid
+      from faultline.open_jobs j
+      where j.id = l.job_id and j.fencing_token = l.token and j.lease_owner = l.owner
+      for update of j skip locked
+    ) j
   ),
   finished as (
     delete from faultline.open_jobs j

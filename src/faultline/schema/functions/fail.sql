@@ -54,9 +54,14 @@ begin
         least(3600, 2 ^ least(j.attempt, 12))
       ) as delay_seconds
     from unnest(fail.job_ids, fail.tokens, fail.owners) with ordinality as l (job_id, token, owner, place)
-    join faultline.open_jobs j on j.id = l.job_id
-    where j.fencing_token = l.token and j.lease_owner = l.owner
-    for update of j skip locked
+    -- Looked up lease by lease. A plain join would be the planner's to turn round, and one that takes the table for empty
+    -- (it was when it was last vacuumed) walks all of it for every batch.
+    cross join lateral (
+      select j.ctid, j.lease_owner, j.lease_expires_at, j.attempt, j.max_attempts
+      from faultline.open_jobs j
+      where j.id = l.job_id and j.fencing_token = l.token and j.lease_owner = l.owner
+      for update of j skip locked
+    ) j
   ),
   ended as (
     update faultline.open_jobs j

@@ -28,9 +28,10 @@ begin
         faultline.digest(j.job ->> 'task', coalesce(nullif(j.job -> 'args', 'null'), '{}')) as digest
       from (select resolve_known.jobs -> (u.place::integer - 1) as job) j
     ) s
-    left join faultline.keys k on k.key = s.key
-    left join faultline.open_jobs o on o.id = coalesce(k.job_id, u.id)
-    left join faultline.ledger f on f.job_id = coalesce(k.job_id, u.id)
+    -- Looked up one by one: a table that the planner takes for empty, as it was when it was last vacuumed, would be read whole.
+    left join lateral (select * from faultline.keys k where k.key = s.key offset 0) k on true
+    left join lateral (select * from faultline.open_jobs o where o.id = coalesce(k.job_id, u.id) offset 0) o on true
+    left join lateral (select * from faultline.ledger f where f.job_id = coalesce(k.job_id, u.id) offset 0) f on true
     where not u.new
     order by u.place
   loop

@@ -4,8 +4,9 @@ language plpgsql volatile
 as $$
 begin
   perform faultline.wake(j.queue, min(j.priority), min(j.next_run_at))
-  from faultline.open_jobs j
-  where j.id = any (wake_for.job_ids) and j.state = 'queued' and j.next_run_at <= faultline.clock()
+  -- By id, and only then by state: an index of the waiting jobs would be walked whole where the planner takes it for empty.
+  from (select * from faultline.open_jobs o where o.id = any (wake_for.job_ids) offset 0) j
+  where j.state = 'queued' and j.next_run_at <= faultline.clock()
   group by j.queue;
 end
 $$;
