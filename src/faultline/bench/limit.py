@@ -46,7 +46,7 @@ def measure(dsn: str, *, effort: Effort | None = None, quick: bool = False, tell
     effort = effort or (QUICK if quick else Effort())
     with Database(dsn).connect() as connection:
         report = Report("limit", machine(connection), quick=quick)
-    for part in (_bare_calls, _written, _taken_apart, _shares):
+    for part in (_bare_calls, _written, taken_apart, _shares):
         tell(f"measuring: {(part.__doc__ or '').splitlines()[0]}")
         with scratch.database(dsn) as scratch_dsn:
             part(scratch_dsn, effort, report)
@@ -125,7 +125,7 @@ def written(dsn: str, jobs: int, batch: int) -> dict[str, list[wal.Record]]:
         }
 
 
-def _taken_apart(dsn: str, effort: Effort, report: Report) -> None:
+def taken_apart(dsn: str, effort: Effort, report: Report) -> None:
     """A worker's statements, and its CPU by part"""
     with Faultline(dsn) as app, app.database.connect() as connection:
 

@@ -91,7 +91,7 @@ def measure(dsn: str, plan: Plan, *, tell: Callable[[str], None] = print) -> Rep
         Figure("jobs enqueued", load.enqueued, "jobs"),
         Figure("jobs enqueued, rate", load.enqueued / load.seconds, "jobs/s", f"at least {plan.per_second * 0.99:g}",
                load.enqueued / load.seconds >= plan.per_second * 0.99),
-        *(_judged(name, [look.get(name) for look in looks]) for name in WATCHED),
+        *(judged(name, [look.get(name) for look in looks]) for name in WATCHED),
     ]  # fmt: skip
     report.curves = [
         Curve(watched.name, "minutes", watched.unit, [{"at": look["minutes"], "value": look[name]} for look in looks])
@@ -100,7 +100,7 @@ def measure(dsn: str, plan: Plan, *, tell: Callable[[str], None] = print) -> Rep
     return report
 
 
-def _judged(name: str, values: list[Any]) -> Figure:
+def judged(name: str, values: list[Any]) -> Figure:
     """How much more it is in the last quarter than in the second."""
     watched, quarter = WATCHED[name], len(values) // 4
     if quarter < 1:

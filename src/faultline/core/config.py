@@ -1,4 +1,4 @@
-"""Which database, and how many connections to it. It is always named by somebody: a forgotten variable must be an error, not a
+"""Which database, and how many connections. It is always named by somebody: a forgotten variable must be an error, not a
 queue on a scratch disk.
 """
 

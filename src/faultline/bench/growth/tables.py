@@ -31,26 +31,25 @@ def backlog(dsn: str, effort: Effort) -> list[Curve]:
             nonlocal waiting
             fill_open(connection, "backlog", at - waiting)
             settle(connection, "open_jobs")
-            found = _rounds(connection, "backlog", _SOME)
-            waiting = at - _ROUNDS * _SOME
-            fill_open(connection, "backlog", _ROUNDS * _SOME)
             waiting = at
-            return found
+            return _rounds(connection, "backlog", _SOME, refill=True)
 
-        found = points(effort.small((20_000, 100_000, 1_000_000, 5_000_000)), measure)
+        found = points(effort.small((10_000, 100_000, 1_000_000, 5_000_000)), measure)
     growth = growth_of(found)
     goal = f"the last within {_BACKLOG_GROWTH_MAX:g} times the first"
     ok = None if growth is None else growth <= _BACKLOG_GROWTH_MAX
     return [Curve("claim, by backlog", "jobs that wait", "µs CPU/job", found, goal, ok)]
 
 
-def _rounds(connection: psycopg.Connection, name: str, jobs: int) -> Point:
+def _rounds(connection: psycopg.Connection, name: str, jobs: int, *, refill: bool = False) -> Point:
     """The median of some rounds, each of which claims and completes."""
     loop, claims, completes = Loop(connection, name), [], []
     for _ in range(_ROUNDS):
         claimed, granted = loop.claim(jobs)
         claims.append(claimed)
         completes.append(loop.complete(granted))
+        if refill:
+            fill_open(connection, name, jobs)
     return {
         "value": _median(claims, "cpu_micros"),
         "claim_time_micros": _median(claims, "time_micros"),
