@@ -67,6 +67,19 @@ def test_a_backlog_of_old_rows_is_forgotten_in_bites(dsn: str, queue: Driver, cl
     assert kept(queue)["ledger"] == 0
 
 
+def test_what_is_too_much_for_one_round_is_forgotten_in_the_next_ones(dsn: str, queue: Driver, clock: Clock) -> None:
+    """A busy queue finishes more in a minute than one round forgets: without the next ones its ledger grows for ever."""
+    for _ in range(11):
+        queue.run(verbs.enqueue_many([Submission("t")] * 2000))
+    while leases := queue.claim(1000):
+        queue.complete(*leases)
+    clock.advance(101)
+
+    tend(dsn, times=2)
+
+    assert kept(queue)["ledger"] == 0
+
+
 def test_a_job_whose_lease_ran_out_is_taken_back_once_by_many(dsn: str, queue: Driver, clock: Clock) -> None:
     for _ in range(50):
         queue.enqueue(lease_seconds=5)

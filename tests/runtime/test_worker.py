@@ -39,6 +39,28 @@ def test_async_and_blocking_tasks_run_and_give_their_results(app: Faultline) -> 
     assert found[2].startswith("faultline-task")
 
 
+def test_a_worker_of_many_queues_leaves_connections_to_others(dsn: str) -> None:
+    opened = 0
+
+    async def connect(dsn: str, **settings: Any) -> psycopg.AsyncConnection[Any]:
+        nonlocal opened
+        opened += 1
+        return await psycopg.AsyncConnection.connect(dsn, **settings)
+
+    app = Faultline(dsn, host=Host(aconnect=connect))
+
+    @app.task
+    async def nothing() -> str:
+        return "done"
+
+    queues = {f"q{number}": 1 for number in range(60)}
+    handles = [nothing.options(queue=name).enqueue() for name in queues]
+
+    assert results(app, handles, queues=queues) == ["done"] * 60
+    assert opened <= 30
+    app.close()
+
+
 def test_a_server_that_is_just_starting_is_waited_for(dsn: str, queue: Driver) -> None:
     refused = 0
 

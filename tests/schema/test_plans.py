@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline.core.model import Submission
+from faultline.core.model import Failure, Submission
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -70,6 +70,39 @@ def test_a_session_from_before_the_backlog_reads_only_what_it_needs(queue: Drive
     CALLS[call](queue, lease)
 
     assert rows_read(queue) - before < FEW
+
+
+BATCH = 200
+BATCHES: dict[str, Callable[[Driver, list[Lease]], Any]] = {
+    "complete": lambda q, leases: q.complete(*leases),
+    "renew": lambda q, leases: q.renew(*leases),
+    "fail": lambda q, leases: q.run(verbs.fail(leases, [Failure("boom", "retry", 3600)] * len(leases))),
+    "release": lambda q, leases: q.release(*leases, delays=[3600] * len(leases)),
+    "mark_started": lambda q, leases: q.mark_started(*leases),
+    "stale renew": lambda q, leases: (q.complete(*leases), q.renew(*leases)),
+    "complete twice": lambda q, leases: (q.complete(*leases), q.complete(*leases)),
+    "known ids": lambda q, leases: q.run(verbs.enqueue_many([Submission("t", id=one.job_id) for one in leases])),
+    "claim": lambda q, _: q.claim(BATCH),
+    "reap": lambda q, _: q.reap(),
+}
+
+
+@pytest.mark.parametrize("call", BATCHES)
+def test_a_table_that_was_vacuumed_while_it_was_empty_is_not_walked(queue: Driver, sessions: Sessions, call: str) -> None:
+    """A queue that was worked off and vacuumed has pages and no rows. The planner takes it to stay so, however much comes in
+    afterwards: until the next analyze, a minute later, it would read all of the table for every batch.
+    """
+    other = sessions.open().connection
+    fill(other, "default", BATCH)
+    queue.complete(*queue.claim(BATCH))
+    other.execute("vacuum analyze faultline.open_jobs")
+    fill(other, "default", BACKLOG)
+    leases = queue.claim(BATCH)
+
+    before = rows_read(queue)
+    BATCHES[call](queue, leases)
+
+    assert rows_read(queue) - before < 20 * BATCH
 
 
 @pytest.mark.parametrize("what", ["ledger", "failed", "journal", "keys"])

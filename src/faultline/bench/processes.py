@@ -16,12 +16,21 @@ _PATIENCE_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def worker_process(dsn: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of `faultline.proof.tasks` as a process of its own, ended when the block is left."""
-    command = [sys.executable, "-m", "faultline", "worker", "faultline.proof.tasks:app", "--quiet", *words]
+def worker_process(
+    dsn: str, *words: str, application: str = "faultline.proof.tasks:app"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker as a process of its own, ended when the block is left."""
+    command = [sys.executable, "-m", "faultline", "worker", application, "--quiet", *words]
     process = subprocess.Popen(command, env={**os.environ, "FAULTLINE_DSN": dsn})
-    try:
+    with ended_with(process):
         yield process
+
+
+@contextlib.contextmanager
+def ended_with(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End this process when the block is left, however that happens."""
+    try:
+        yield
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()

@@ -6,15 +6,14 @@ within one run are what to compare.
 
 from __future__ import annotations
 
-import os
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faultline.bench.system import thread_cpu_seconds
 from faultline.core.model import Bound, Submission
 from faultline.runtime.client import Faultline
 from faultline.store import queue, scratch
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ARGS = (
-    '{"order_id": 1234567, "email": "ada.lovelace@example.org", "items": [1, 2, 3], "note": "leave at the door, ring twice"}'
+    '{"order_id": 1234567, "email": "ada.lovelace@example.org", "items": [1, 2, 3],'
+    ' "note": "leave it at the back door, ring twice, ok"}'
 )
 BATCH = 500
 
@@ -149,7 +149,7 @@ def drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> D
     """Claim and complete, as fast as one connection goes. Carries lower bounds along as a worker does."""
     bounds = {} if bounds is None else bounds
     backend = connection.info.backend_pid
-    wal, cpu, begun, done, call = _wal(connection), cpu_seconds(backend), time.perf_counter(), 0, 0
+    wal, cpu, begun, done, call = _wal(connection), thread_cpu_seconds(backend), time.perf_counter(), 0, 0
     while done < jobs:
         call += 1
         hints = [Bound(priority, run_at) for priority, run_at in bounds.items()]
@@ -163,7 +163,7 @@ def drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> D
     return Drained(
         jobs=done,
         seconds=seconds,
-        cpu_micros=(cpu_seconds(backend) - cpu) / done * 1e6,
+        cpu_micros=(thread_cpu_seconds(backend) - cpu) / done * 1e6,
         wal_bytes=(_wal(connection) - wal) / done,
     )
 
@@ -183,15 +183,6 @@ def _fill(connection: Any, name: str, state: str, rows: int, delay_seconds: int)
 
 def _wal(connection: Any) -> float:
     return float(connection.execute("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()[0])
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU that a server process has used, by the operating system's account; NaN where that cannot be read."""
-    stat = Path(f"/proc/{pid}/stat")
-    if not stat.exists():
-        return float("nan")
-    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _timed(call: Callable[[], object]) -> float:

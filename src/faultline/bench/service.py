@@ -24,7 +24,8 @@ from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 
 from faultline.bench.processes import wait_for
-from faultline.bench.protocol import Figure, cpu_seconds
+from faultline.bench.protocol import Figure
+from faultline.bench.system import cpu_seconds
 from faultline.store import apikeys, scratch
 from faultline.store.database import Database
 

@@ -12,11 +12,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.bench.processes import wait_for, worker_process
-from faultline.bench.protocol import Figure, cpu_seconds, drain
+from faultline.bench.protocol import Figure, drain
+from faultline.bench.system import cpu_seconds, memory_megabytes
 from faultline.core.model import Submission
 from faultline.runtime.client import Faultline
 from faultline.store import scratch, views
@@ -63,7 +63,7 @@ def _throughput(dsn: str, effort: Effort) -> list[Figure]:
         (2, "two connections", "two worker processes", 75),
     ):
         pairs = [
-            (_bare_rate(dsn, effort.jobs, count), _worker_rate(dsn, effort.jobs, count, turn))
+            (bare_rate(dsn, effort.jobs, count), _worker_rate(dsn, effort.jobs, count, turn))
             for turn in range(effort.rounds)
         ]
         share = statistics.median(100 * worker / bare for bare, worker in pairs)
@@ -75,7 +75,7 @@ def _throughput(dsn: str, effort: Effort) -> list[Figure]:
     return figures
 
 
-def _bare_rate(dsn: str, jobs: int, connections: int) -> float:
+def bare_rate(dsn: str, jobs: int, connections: int) -> float:
     with Faultline(dsn) as app:
         app.enqueue_many(Submission(_NOTHING, queue="bench") for _ in range(jobs))
 
@@ -90,10 +90,10 @@ def _bare_rate(dsn: str, jobs: int, connections: int) -> float:
 
 
 def _worker_rate(dsn: str, jobs: int, processes: int, turn: int = 0) -> float:
-    return _drained_rate(dsn, [Submission(_NOTHING, queue=f"workers-{processes}-{turn}")] * jobs, 100, processes)
+    return drained_rate(dsn, [Submission(_NOTHING, queue=f"workers-{processes}-{turn}")] * jobs, 100, processes)
 
 
-def _drained_rate(dsn: str, submissions: list[Submission], concurrency: int, processes: int = 1) -> float:
+def drained_rate(dsn: str, submissions: list[Submission], concurrency: int, processes: int = 1) -> float:
     """From the first to the last job, by the database's clock. All jobs fall due at once, before workers that are up.
 
     Whoever has enqueued them rests by then: it would take its share of the cores, which the bare loop has for itself.
@@ -149,8 +149,8 @@ def _waiting(dsn: str, effort: Effort) -> list[Figure]:
         pairs = []
         for turn in range(effort.rounds):
             job = Submission(_WAIT, '{"seconds": 0.01}', queue=f"io-{concurrency}-{turn}")
-            rate = _drained_rate(dsn, [job] * min(effort.jobs, 4 * ideal), concurrency)
-            pairs.append((rate, min(ideal, _bare_rate(dsn, effort.jobs, 1))))
+            rate = drained_rate(dsn, [job] * min(effort.jobs, 4 * ideal), concurrency)
+            pairs.append((rate, min(ideal, bare_rate(dsn, effort.jobs, 1))))
         share = statistics.median(100 * rate / best for rate, best in pairs)
         name = f"10 ms I/O jobs at concurrency {concurrency}, one process"
         figures += [
@@ -192,7 +192,7 @@ def _idle(dsn: str, _: Effort) -> list[Figure]:
         cpu, begun = cpu_seconds(process.pid), time.monotonic()
         time.sleep(5)
         share = 100 * (cpu_seconds(process.pid) - cpu) / (time.monotonic() - begun)
-        memory = _memory_megabytes(process.pid)
+        memory = memory_megabytes(process.pid)
         asked = time.monotonic()
         process.terminate()
         process.wait(30)
@@ -213,8 +213,3 @@ def _wait_of(app: Faultline, handle: JobHandle[Any]) -> float:
 def _seconds_until_run_again(app: Faultline, job_id: UUID, killed_at: datetime) -> float:
     job = app.job(job_id)
     return (job.claimed_at - killed_at).total_seconds() if job.claimed_at is not None and job.fencing_token > 1 else 0.0
-
-
-def _memory_megabytes(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

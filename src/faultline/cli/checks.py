@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from faultline.cli.spans import span
+from faultline.core.config import CLAIMS_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -245,8 +246,8 @@ def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
 
 def connections(seen: Health, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
     told = f"{seen.connections} of {seen.connections_max} in use, {len(workers)} workers"
-    # What a worker takes at most: its lanes and the rest of its pool, the heartbeat's and one to spare.
-    most = sum(len(worker.queues) + 10 for worker in workers)
+    # What a worker takes at most: for its claims and the rest of its pool, the heartbeat's and one to spare.
+    most = sum(min(len(worker.queues), CLAIMS_AT_ONCE) + 10 for worker in workers)
     if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:
         yield Finding("connections", WARNING, told, "raise max_connections, or put a pooler in front of the producers")
     elif most > seen.connections_max:

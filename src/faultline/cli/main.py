@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from faultline.cli import database, doctor, jobs, keys, proof, queues, serve, top, up, work
+from faultline.cli import bench, database, doctor, jobs, keys, proof, queues, serve, top, up, work
 from faultline.core.errors import FaultlineError
 
 #: Longer than any first sentence: it is wrapped, not cut.
@@ -62,7 +62,7 @@ app.command(rich_help_panel=PROOF)(proof.explore)
 app.command(rich_help_panel=PROOF)(proof.simulate)
 app.command(rich_help_panel=PROOF)(proof.soak)
 app.command(rich_help_panel=PROOF)(proof.prove)
-app.command(rich_help_panel=PROOF)(proof.bench)
+app.command(rich_help_panel=PROOF)(bench.bench)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Commands that show what Faultline does and what it costs. They use a private PostgreSQL unless told otherwise."""
+"""Commands that show what Faultline does when things go wrong. They use a private PostgreSQL unless told otherwise."""
 
 from __future__ import annotations
 
@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.cli.database import AsJson, resolved
-from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from faultline.bench.protocol import Figure
     from faultline.proof.drill import Verdict
     from faultline.proof.prove import Proof
 
 #: Never the environment's DSN: nobody wants a drill in production because a variable was set.
 PrivateDsn = Annotated[str, typer.Option("--dsn", help="Another database server to use; scratch databases are made there.")]
-_EMBEDDED = "embedded:"
+EMBEDDED = "embedded:"
 
 
-def demo(dsn: PrivateDsn = _EMBEDDED) -> None:
+def demo(dsn: PrivateDsn = EMBEDDED) -> None:
     """See a stale write being refused, and a killed worker's jobs come back. Starts PostgreSQL, migrates, sums up."""
     from faultline.proof import drill as drills  # noqa: PLC0415 - late, so that --help is quick
     from faultline.proof.drills import DRILLS, crashes  # noqa: PLC0415
@@ -57,7 +55,7 @@ def demo(dsn: PrivateDsn = _EMBEDDED) -> None:
 
 def drill(
     name: Annotated[str, typer.Argument(help="Which one; `all` runs every drill.")],
-    dsn: PrivateDsn = _EMBEDDED,
+    dsn: PrivateDsn = EMBEDDED,
     log: Annotated[bool, typer.Option("--log", help="Print every event of every process.")] = False,  # noqa: FBT002
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw what happened, one lane for each epoch.")] = None,
     as_json: AsJson = False,  # noqa: FBT002
@@ -162,7 +160,7 @@ def soak(
 
 def prove(
     only: Annotated[str | None, typer.Option(help="Only guards whose name contains this.")] = None,
-    dsn: PrivateDsn = _EMBEDDED,
+    dsn: PrivateDsn = EMBEDDED,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Take the guards out of the protocol, one at a time, and show who notices. Exit code 1 if nobody does."""
@@ -197,38 +195,6 @@ def prove(
         )
     if unnoticed or stopped:
         raise typer.Exit(130 if stopped else 1)
-
-
-def bench(
-    part: Annotated[str, typer.Argument(help="protocol, worker, service or all.")] = "all",
-    dsn: PrivateDsn = _EMBEDDED,
-    jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
-    backlog: Annotated[int, typer.Option(min=1000, help="Jobs that wait while claims are timed.")] = 1_000_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of which the median is taken.")] = 5,
-    kills: Annotated[int, typer.Option(min=1, help="Workers to kill.")] = 20,
-    as_json: AsJson = False,  # noqa: FBT002
-) -> None:
-    """Measure on this machine what the protocol costs and what the worker makes of it."""
-    from faultline.bench import protocol, service, worker  # noqa: PLC0415
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr)
-
-    if part not in ("protocol", "worker", "service", "all"):
-        raise ConfigError(f"there is nothing named {part} to measure; there are: protocol, worker, service, all")
-    figures: list[Figure] = []
-    with resolved(dsn) as found:
-        if part in ("protocol", "all"):
-            figures += protocol.measure(found, jobs=jobs, backlog=backlog, tell=tell)
-        if part in ("worker", "all"):
-            figures += worker.measure(found, effort=worker.Effort(jobs, rounds, kills), tell=tell)
-        if part in ("service", "all"):
-            figures += service.measure(found, ledger=backlog, tell=tell)
-    if as_json:
-        print(json.dumps([asdict(figure) for figure in figures]))
-        return
-    for figure in figures:
-        print(_line(figure))
 
 
 #: What a story is told with. The rest of the log is for those who ask for it.
@@ -284,8 +250,3 @@ def _print_proofs(proofs: list[Proof], *, with_sights: bool) -> None:
         print(f"{proof.guard:{width}}  {proof.caught_by or 'NOBODY NOTICED'}")
         if with_sights and proof.what:
             print(f"    {proof.what}")
-
-
-def _line(figure: Figure) -> str:
-    mark = {True: "ok", False: "MISSED", None: ""}[figure.good]
-    return f"{figure.name:72} {figure.value:12,.2f} {figure.unit:7} {figure.goal:16} {mark}".rstrip()

@@ -1,4 +1,6 @@
-"""Which database. It is always named by somebody: a forgotten variable must be an error, not a queue on a scratch disk."""
+"""Which database, and how many connections. It is always named by somebody: a forgotten variable must be an error, not a
+queue on a scratch disk.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,10 @@ from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+#: Queues of a worker that claim in the same moment; further ones wait for a connection, a millisecond or two. With one for
+#: each queue, a worker of a hundred would take all that a server has.
+CLAIMS_AT_ONCE = 16
 
 
 def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:

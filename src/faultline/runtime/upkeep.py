@@ -59,7 +59,7 @@ class Upkeep:
         self._settled_in = settled_in
         self._retention = retention
         self._chance = chance
-        self._pruned_at = self._reconciled_at = -RECONCILE_SECONDS
+        self._prune_at = self._reconcile_at = 0.0
 
     async def run(self) -> None:
         while True:
@@ -71,11 +71,13 @@ class Upkeep:
         now = asyncio.get_running_loop().time()
         try:
             await self.reap()
-            if now >= self._pruned_at + PRUNE_SECONDS:
-                self._pruned_at = now
-                await self.prune()
-            if now >= self._reconciled_at + RECONCILE_SECONDS:
-                self._reconciled_at = now
+            if now >= self._prune_at:
+                self._prune_at = now + PRUNE_SECONDS
+                if not await self.prune():
+                    # Once a minute is enough to keep up with what grows slowly, and never with a busy queue.
+                    self._prune_at = now
+            if now >= self._reconcile_at:
+                self._reconcile_at = now + RECONCILE_SECONDS
                 await self.reconcile()
         except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again
             self._tally.database_failed()
@@ -111,11 +113,16 @@ class Upkeep:
         for job_id in await self._database.run(queue.reconcile()):
             events.emit("job_reconciled", job_id=job_id)
 
-    async def prune(self) -> None:
+    async def prune(self) -> bool:
+        """Forget what is old, in some bites of each kind. Answers whether that was all of it."""
+        all_gone = True
         for what in ("ledger", "failed", "journal", "keys"):
             age = getattr(self._retention, what)
             for _ in range(_BITES_MAX):
                 gone = await self._database.run(queue.prune(what, older_than_seconds=age, max_rows=_BITE_ROWS))
                 if gone < _BITE_ROWS:
                     break
+            else:
+                all_gone = False
         await self._database.run(queue.roll_up())
+        return all_gone

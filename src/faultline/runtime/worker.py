@@ -13,6 +13,7 @@ import string
 from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
+from faultline.core.config import CLAIMS_AT_ONCE
 from faultline.core.errors import ConfigError, DatabaseUnavailable
 from faultline.runtime import tracing
 from faultline.runtime.batcher import Batcher
@@ -71,7 +72,11 @@ class Worker:
         self._connected_since: float | None = None
         self._services: list[asyncio.Task[None]] = []
         self._database = AsyncDatabase(
-            app.dsn, connections_max=len(queues) + 8, for_worker=True, answer_seconds=_ANSWER_SECONDS, host=host
+            app.dsn,
+            connections_max=min(len(queues), CLAIMS_AT_ONCE) + 8,
+            for_worker=True,
+            answer_seconds=_ANSWER_SECONDS,
+            host=host,
         )
         self._threads = Threads()
         self._tally = Tally(host.monotonic, queues)

@@ -1,0 +1,87 @@
+"""What a job costs in bytes of WAL and in statements does not creep up. Times are printed and never judged here.
+
+The bytes are those of the statements: images of whole pages, which depend on checkpoints, are not counted, and nothing else
+writes to this server.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.bench import dissect, limit
+from faultline.bench.protocol import ARGS, drain
+from faultline.core.model import Submission
+from faultline.proof.servers import IN_MEMORY, own_server
+from faultline.runtime.client import Faultline
+from faultline.store import scratch
+from faultline.store.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Bytes of WAL per job as measured, batches of 300 with 130 bytes of arguments: whoever makes them fewer writes so here.
+WAL_BYTES = {"enqueue": 447.8, "claim": 333.2, "complete": 396.2}
+MARGIN = 1.03
+#: Claims and completions, for a thousand jobs. A worker sends about ten; how many depends on its speed, so this is wide.
+STATEMENTS_MAX = 25
+#: What a worker sends by the clock, however many jobs there are.
+BY_THE_CLOCK = {"beat", "tally", "sample", "reap", "prune", "roll_up", "reconcile", "leave", "renew"}
+JOBS = 3000
+
+
+@pytest.fixture(scope="module")
+def quiet_server() -> Iterator[str]:
+    with own_server(IN_MEMORY) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def quiet_dsn(quiet_server: str) -> Iterator[str]:
+    with scratch.database(quiet_server) as dsn:
+        yield dsn
+
+
+def wal_bytes(dsn: str) -> dict[str, float]:
+    records = limit.written(dsn, JOBS, limit.JUDGED_BATCH)
+    return {verb: sum(record.size for record in found) / JOBS for verb, found in records.items()}
+
+
+def too_much(found: dict[str, float]) -> dict[str, float]:
+    return {verb: size for verb, size in found.items() if size > MARGIN * WAL_BYTES[verb]}
+
+
+def test_a_job_writes_no_more_wal_than_it_did(quiet_dsn: str) -> None:
+    found = wal_bytes(quiet_dsn)
+
+    print({verb: round(size, 1) for verb, size in found.items()})  # noqa: T201
+    assert min(found.values()) > 0
+    assert too_much(found) == {}
+
+
+def test_one_needless_write_per_job_is_noticed(quiet_dsn: str) -> None:
+    """The guard itself: a completion that touches its row once more is more than the bound allows."""
+    with Database(quiet_dsn).connect() as connection:
+        row = connection.execute("select pg_get_functiondef('faultline.complete'::regproc)").fetchone()
+        assert row is not None
+        work = "perform faultline.as_verb('complete');"
+        needless = "update faultline.open_jobs j set renewals = j.renewals + 1 where j.id = any (complete.job_ids);"
+        assert work in row[0]
+        connection.execute(row[0].replace(work, f"{work} {needless}").encode())
+
+    assert set(too_much(wal_bytes(quiet_dsn))) == {"complete"}
+
+
+def test_a_worker_sends_few_statements_for_many_jobs(quiet_dsn: str) -> None:
+    with Faultline(quiet_dsn) as app, app.database.connect() as connection:
+        app.enqueue_many([Submission("bench", ARGS, queue="bench")] * JOBS)
+        bare = drain(connection, JOBS)
+        app.enqueue_many([Submission("nothing", ARGS, queue="worker")] * JOBS)
+
+        found = dissect.counted(quiet_dsn, "worker", JOBS)
+
+    sent = {verb: number for verb, number in found["statements"].items() if verb not in BY_THE_CLOCK}
+    print(f"{100 * JOBS / found['seconds'] / bare.rate:.0f} % of the bare loop; for {JOBS} jobs: {sent}")  # noqa: T201
+    assert set(sent) == {"claim", "complete"}
+    assert sum(sent.values()) / JOBS * 1000 <= STATEMENTS_MAX
