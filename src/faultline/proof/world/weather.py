@@ -40,7 +40,8 @@ class Line:
 
     def __str__(self) -> str:
         shown = " ".join(str(value) for value in self.params if not isinstance(value, list))[:160]
-        rows = "; ".join(",".join(str(value) for value in row) for row in self.rows)[:400]
+        # Sorted: which row of an answer comes first depends on where it lies, and that on what else the server does.
+        rows = "; ".join(sorted(",".join(str(value) for value in row) for row in self.rows))[:400]
         return f"{self.at:9.3f} {self.host:8} {self.verb:13} {self.outcome:8} {shown} -> {rows}"
 
 
