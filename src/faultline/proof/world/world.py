@@ -19,7 +19,7 @@ from faultline.proof.world.hosts import SimulatedHost
 from faultline.proof.world.loop import VirtualLoop
 from faultline.proof.world.testimony import history_of
 from faultline.proof.world.weather import Record
-from faultline.proof.world.wire import Server
+from faultline.proof.world.wire import Server, Sessions
 from faultline.store import invariants
 from faultline.store.database import run_on
 
@@ -67,23 +67,24 @@ def prepare(dsn: str, mutant: str = "") -> None:
             connection.execute(mutant.encode())
 
 
-def run(dsn: str, seed: int, *, keep_history: bool = False) -> Outcome:
-    """Play one seed in a prepared database, which is emptied first."""
-    with psycopg.connect(dsn, autocommit=True) as control:
-        with control.transaction():
-            control.execute("set local session_replication_role = replica")
-            control.execute(
-                b"truncate effects, " + b", ".join(b"faultline." + t.strip().encode() for t in _TABLES.split(","))
-            )
-            control.execute("update faultline.sampling set sampled_at = '-infinity'")
+class Stage:
+    """A prepared database on which one seed is played after the other. Between them it is emptied."""
+
+    def __init__(self, dsn: str) -> None:
+        self._control = psycopg.connect(dsn, autocommit=True)
+        self._sessions = Sessions(dsn)
+
+    def play(self, seed: int, *, keep_history: bool = False) -> Outcome:
+        control = self._control
+        self._empty()
         loop = VirtualLoop()
         asyncio.set_event_loop(loop)
-        world = _World(loop, dsn, seed)
+        world = _World(loop, self._sessions, seed)
         _graves.append(world)
         try:
             loop.run_until_complete(world.play(control))
         finally:
-            world.server.close()
+            world.server.cut()
         broken = world.judge(control)
         history = [str(line) for line in world.record.lines]
         digest = hashlib.sha256("\n".join([*history, *world.remains(control)]).encode()).hexdigest()[:16]
@@ -99,13 +100,21 @@ def run(dsn: str, seed: int, *, keep_history: bool = False) -> Outcome:
             history=history if broken or keep_history else [],
         )
 
+    def _empty(self) -> None:
+        with self._control.transaction():
+            self._control.execute("set local session_replication_role = replica")
+            self._control.execute(
+                b"truncate effects, " + b", ".join(b"faultline." + t.strip().encode() for t in _TABLES.split(","))
+            )
+            self._control.execute("update faultline.sampling set sampled_at = '-infinity'")
+
 
 class _World:
-    def __init__(self, loop: VirtualLoop, dsn: str, seed: int) -> None:
+    def __init__(self, loop: VirtualLoop, sessions: Sessions, seed: int) -> None:
         chance = random.Random(seed)  # noqa: S311 - chance that can be repeated
         self._loop = loop
         self._chance = chance
-        self.server = Server(dsn, self._clock)
+        self.server = Server(sessions, self._clock)
         self.record = Record(loop.time)
         self.told = story.Told()
         self.faults: Counter[str] = Counter()
