@@ -69,12 +69,7 @@ class Sessions:
     def take(self) -> Session:
         return self._spare.pop() if self._spare else Session(self._dsn)
 
-    def give_back(self, session: Session, *, locks: bool) -> None:
-        """The server ends a session: what it had not committed is undone, its locks are free. Then it may be used again."""
-        if session.status != TransactionStatus.IDLE:
-            session.send(b"rollback")
-        if locks:
-            session.send(b"select pg_advisory_unlock_all()")
+    def give_back(self, session: Session) -> None:
         self._spare.append(session)
 
 
@@ -103,19 +98,17 @@ class Server:
             link.lose()
 
 
-class _Session:
+class _Shown:
     def __init__(self, link: _Link) -> None:
         self._link = link
 
     @property
     def backend_pid(self) -> int:
-        # Blocking links talk to the server itself; async ones behave as behind a pooler: nobody listens, all is polled.
-        return self._link.session.backend_pid if self._link.direct else -1
+        return self._link.backend_pid
 
     @property
     def transaction_status(self) -> TransactionStatus:
-        # A link that is lost has no session any more: it may be somebody else's by now.
-        return TransactionStatus.UNKNOWN if self._link.closed else self._link.session.status
+        return self._link.status
 
 
 class _Rows:
@@ -142,6 +135,8 @@ class _AsyncRows(_Rows):
 class _Link:
     """What blocking and async connections share."""
 
+    #: Talks to the server itself, in a session of its own. The others behave as behind a pooler: they have a session only
+    #: for as long as a transaction lasts, and nobody listens there, all is polled.
     direct = False
     autocommit = True
 
@@ -151,18 +146,34 @@ class _Link:
         self._server = server
         self._weather = weather
         self.number = server.next_number()
-        self.session = server.sessions.take()
-        self.info = _Session(self)
+        self._session = server.sessions.take() if self.direct else None
+        self.info = _Shown(self)
         self.closed = False
         server.links[self.number] = self
 
+    @property
+    def backend_pid(self) -> int:
+        return self._session.backend_pid if self.direct and self._session is not None else -1
+
+    @property
+    def status(self) -> TransactionStatus:
+        if self.closed:
+            return TransactionStatus.UNKNOWN
+        return TransactionStatus.IDLE if self._session is None else self._session.status
+
     def lose(self) -> None:
-        """The wire is cut and the server has noticed it."""
-        if not self.closed:
-            self.closed = True
-            self._server.links.pop(self.number, None)
-            # Behind a pooler no lock belongs to a session.
-            self._server.sessions.give_back(self.session, locks=self.direct)
+        """The wire is cut and the server has noticed it: what was not committed is undone, and all locks are free."""
+        if self.closed:
+            return
+        self.closed = True
+        self._server.links.pop(self.number, None)
+        session, self._session = self._session, None
+        if session is not None:
+            if session.status != TransactionStatus.IDLE:
+                session.send(b"rollback")
+            if self.direct:
+                session.send(b"select pg_advisory_unlock_all()")
+            self._server.sessions.give_back(session)
 
     def _check(self) -> None:
         if not self._weather.reachable:
@@ -178,11 +189,17 @@ class _Link:
             self.lose()
             sent.unknown()
             raise psycopg.OperationalError("the connection was lost before the statement arrived")
+        session, self._session = self._session or self._server.sessions.take(), None
         try:
-            rows = self._done(text, params)
+            rows = self._done(session, text, params)
         except psycopg.Error as error:
             sent.failed(error)
             raise
+        finally:
+            if self.direct or session.status != TransactionStatus.IDLE:
+                self._session = session
+            else:
+                self._server.sessions.give_back(session)
         if self._weather.loses_answer():
             self.lose()
             sent.lost(rows)
@@ -190,13 +207,12 @@ class _Link:
         sent.answered(rows)
         return rows
 
-    def _done(self, text: bytes, params: Any) -> list[Any]:
+    def _done(self, session: Session, text: bytes, params: Any) -> list[Any]:
         """A wait for a row is a matter of virtual time. Any other is for a moment, as for the queue of notifications, which
         all databases of a server share: whoever plays another seed there must not be felt here.
 
         A lock that is not free is asked for again: inside a transaction that must not undo what went before.
         """
-        session = self.session
         if text in (b"commit", b"rollback"):
             # A commit waits for no row, but perhaps for the queue of notifications.
             return session.send(b"set local lock_timeout = 0;" + text)
