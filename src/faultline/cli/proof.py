@@ -107,29 +107,38 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="Play this one only, and print its history.")] = None,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     processes: Annotated[int, typer.Option(min=1, help="How many to play at once.")] = 2,
+    twice: Annotated[bool, typer.Option("--twice", help="Play all again in other company, and compare.")] = False,  # noqa: FBT002
     dsn: Annotated[str | None, typer.Option(help="A server to use instead of a private one.")] = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Play seeded histories of the simulated world: crashes, freezes, lost messages, restarts. One seed, one history."""
     from faultline.cli.tally import Tally  # noqa: PLC0415
     from faultline.proof.servers import IN_MEMORY, own_server  # noqa: PLC0415
+    from faultline.proof.world.simulate import played_again  # noqa: PLC0415
     from faultline.proof.world.simulate import simulate as play  # noqa: PLC0415
 
     chosen = [seed] if seed is not None else range(first, first + seeds)
     tally = Tally(len(chosen))
+    played, differences = [], []
     with resolved(dsn) if dsn else own_server(IN_MEMORY) as found:
         try:
-            for outcome in play(found, chosen, processes=processes, keep_history=seed is not None):
+            for outcome in play(found, chosen, processes=processes, keep_history=twice or seed is not None):
                 tally.add(outcome)
+                if twice:
+                    played.append(outcome)
                 if as_json:
                     print(json.dumps(asdict(outcome)), flush=True)
-                elif outcome.history:
+                elif outcome.broken or seed is not None:
                     print("\n".join(outcome.history))
                     print(f"seed {outcome.seed}: {'; '.join(outcome.broken) or 'sound'}, digest {outcome.digest}")
+            differences = list(played_again(found, played, processes=processes))
         except KeyboardInterrupt:
             print("interrupted; so far:", file=sys.stderr)
-        print(tally.summary(), file=sys.stderr if as_json else sys.stdout)
-    if tally.broken:
+    out = sys.stderr if as_json else sys.stdout
+    print(tally.summary(), file=out)
+    if twice:
+        print("\n".join([*differences, f"{len(played):,} played twice, {len(differences):,} differed"]), file=out)
+    if tally.broken or differences:
         raise typer.Exit(1)
 
 

@@ -38,6 +38,8 @@ _REAP = [
         "case when reap.notice_dead then array(select faultline.dead_workers()) else '{}' end",
         "array(select faultline.dead_workers())",
     ),
+    Cut("reap", "goes on for the sake of the dead", "cardinality(dead) = 0\n    and not exists", "not exists"),
+    Cut("reap", "sees from the index of leases that there is nothing", "where e.state = 'running' and", "where"),
     Cut("reap", "looks in the index of leases", "where r.state = 'running'\n      and", "where"),
     Cut("reap", "locks the rows", "    for update skip locked\n"),
     Cut("reap", "passes over locked rows", "for update skip locked", "for update"),

@@ -23,9 +23,9 @@ _FEW = 100
 _CALLS_BEFORE = 6
 
 
-def _refused_fence(q: Session, lease: Lease) -> None:
+def _expire(q: Session, lease: Lease) -> Lease:
     q.execute("update faultline.open_jobs set lease_expires_at = created_at where id = %s", lease.job_id)
-    q.run(verbs.record_refusal(lease))
+    return lease
 
 
 #: Each call, and what else comes in beside waiting and running jobs.
@@ -36,7 +36,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "release": (lambda q, lease: q.release(lease, delays=[3600]), ()),
     "mark_started": (lambda q, lease: q.mark_started(lease), ()),
     "fence": (lambda q, lease: q.fence(lease), ()),
-    "record_refusal": (_refused_fence, ()),
+    "record_refusal": (lambda q, lease: q.run(verbs.record_refusal(_expire(q, lease))), ()),
     "step": (lambda q, lease: q.step(lease), ("steps",)),
     "recall": (lambda q, lease: q.run(verbs.recall(lease, "s")), ("steps",)),
     "progress": (lambda q, lease: q.progress(lease), ()),
@@ -44,7 +44,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "retry": (lambda q, lease: (q.fail(lease, then="fail"), q.run(verbs.retry(lease.job_id))), ("ledger",)),
     "resolve_known": (lambda q, lease: q.run(verbs.enqueue_many([Submission("t", id=lease.job_id)])), ("ledger", "keys")),
     "withdraw_done": (lambda q, lease: (q.complete(lease), q.enqueue(id=lease.job_id)), ("ledger",)),
-    "reap": (lambda q, _: q.reap(), ()),
+    "reap": (lambda q, lease: (_expire(q, lease), q.reap()), ()),
     "claim": (lambda q, _: q.claim(3), ()),
     "journal": (lambda q, lease: q.journal(lease.job_id), ("journal",)),
     "roll_up": (lambda q, _: q.run(verbs.roll_up()), ("tallies",)),

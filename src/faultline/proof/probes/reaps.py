@@ -174,6 +174,18 @@ def a_dead_workers_jobs_come_back_and_only_they(sessions: Sessions) -> None:
     expect("its completion", reasons(q.complete(lease)), ["lease_lost"])
 
 
+@probe("reap")
+def a_dead_worker_that_held_nothing_is_taken_off_the_list(sessions: Sessions) -> None:
+    q, died = sessions.open(), sessions.open()
+    sessions.clock.take()
+    died.beat()
+    _lock(died)
+    sessions.end(died)
+    sessions.clock.advance(3.1)
+    expect("reaped", q.reap(), [])
+    expect("on the list", q.value("select count(*) from faultline.workers"), 0)
+
+
 @probe("dead_workers")
 def who_has_just_beaten_or_cannot_be_watched_is_not_dead(sessions: Sessions) -> None:
     q, _ = _long_lease(sessions)

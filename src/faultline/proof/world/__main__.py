@@ -14,8 +14,9 @@ from faultline.proof.world import world
 def main() -> None:
     dsn, keep, *seeds = sys.argv[1:]
     gc.disable()  # dead processes must not be cleaned up, and a run is short
+    stage = world.Stage(dsn)
     for seed in seeds:
-        outcome = world.run(dsn, int(seed), keep_history=keep == "keep")
+        outcome = stage.play(int(seed), keep_history=keep == "keep")
         sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
         sys.stdout.flush()
     # No orderly end: whatever a dead host has left behind stays untouched.

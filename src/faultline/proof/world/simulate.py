@@ -1,4 +1,7 @@
-"""Play many seeds in several processes. Each has a database of its own and one thread: a seed does not notice the others."""
+"""Play many seeds in several processes. Each has a database of its own and one thread: a seed does not notice the others.
+
+`played_again` holds this to account: the same seeds, in other company.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 #: What dead hosts leave behind is kept until their process ends, so a process does not live long.
-_SEEDS_PER_PROCESS = 25
+_SEEDS_PER_PROCESS = 100
 
 
 def simulate(
@@ -44,6 +47,19 @@ def simulate(
                 raise outcome
             else:
                 yield outcome
+
+
+def played_again(server_dsn: str, before: Sequence[world.Outcome], *, processes: int = 2) -> Iterator[str]:
+    """Play seeds whose histories are known again, in the opposite order and on one process more, and tell what differs."""
+    known = {outcome.seed: outcome for outcome in before}
+    for outcome in simulate(server_dsn, sorted(known, reverse=True), processes=processes + 1, keep_history=True):
+        earlier = known[outcome.seed]
+        if earlier.digest != outcome.digest:
+            lines = zip([*earlier.history, "the end"], [*outcome.history, "the end"], strict=False)
+            first, second = next(
+                ((a, b) for a, b in lines if a != b), ("what the database held in the end", "something else")
+            )
+            yield f"seed {outcome.seed} had two histories; first:\n  {first}\nand then:\n  {second}"
 
 
 class _Player(threading.Thread):

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from faultline.runtime.client import Faultline
 
 LEASE_SECONDS = 4.0
-STORM_SECONDS = 40.0
+STORM_SECONDS = 28.0
+#: From one fault to the next.
+FAULT_SECONDS = 1.9
 JOBS = 24
 
 
@@ -115,7 +117,7 @@ async def storm(hosts: list[SimulatedHost], server: Server, chance: random.Rando
     loop = asyncio.get_running_loop()
     running: set[asyncio.Task[None]] = set()
     while loop.time() < STORM_SECONDS:
-        await asyncio.sleep(chance.expovariate(1 / 3))
+        await asyncio.sleep(chance.expovariate(1 / FAULT_SECONDS))
         kind = chance.choice(["crash", "crash", "freeze", "freeze", "cut off", "slow", "restart"])
         able = [host for host in hosts if host.up]
         if kind != "restart" and not able:

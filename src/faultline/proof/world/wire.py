@@ -7,14 +7,14 @@ real session, which is told the virtual time before every statement.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.adapt import Transformer
+from psycopg.pq import ExecStatus, TransactionStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from faultline.proof.world.weather import Weather
 
@@ -22,17 +22,64 @@ if TYPE_CHECKING:
 _LOCK_MILLISECONDS = 5
 _LOCK_PAUSE_SECONDS = 0.1
 _LOCK_PATIENCE_SECONDS = 10.0
-_MOMENTS = 200
+_MOMENTS = 6000
+
+
+class Session:
+    """A real session. It is used for one link after the other, and from one seed to the next: a new one has to learn every
+    function anew, which would be half of what a seed costs.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        options = f"-c lock_timeout={_LOCK_MILLISECONDS} -c statement_timeout=30s -c synchronous_commit=off"
+        self._connection = psycopg.connect(dsn, autocommit=True, options=options)
+        self._cursor = psycopg.ClientCursor(self._connection)
+        self._wire = self._connection.pgconn
+        self.backend_pid = self._connection.info.backend_pid
+
+    @property
+    def status(self) -> TransactionStatus:
+        return TransactionStatus(self._wire.transaction_status)
+
+    def execute(self, now: str, sql: bytes, params: Any, *, savepoint: bool) -> list[Any]:
+        """Set the time and run a statement, in one message: a second round trip would double what a seed costs."""
+        text = sql if params is None else self._cursor.mogrify(sql, params).encode()
+        before = b"savepoint world;" if savepoint else b""
+        return self.send(b"%sset faultline_world.now = '%s';%s" % (before, now.encode(), text))
+
+    def send(self, text: bytes) -> list[Any]:
+        """Wait for the answer inside libpq, and read it: nobody else runs meanwhile, so there is nothing to be awaited."""
+        result = self._wire.exec_(text)
+        if result.status == ExecStatus.TUPLES_OK:
+            reader = Transformer(self._connection)
+            reader.set_pgresult(result)
+            return reader.load_rows(0, result.ntuples, tuple)
+        if result.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result)
+        return []
+
+
+class Sessions:
+    """Real sessions that are not in use, and as many new ones as are wanted."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._spare: list[Session] = []
+
+    def take(self) -> Session:
+        return self._spare.pop() if self._spare else Session(self._dsn)
+
+    def give_back(self, session: Session) -> None:
+        self._spare.append(session)
 
 
 class Server:
     """The real database behind all wires. `now` is virtual time; `up` is false while it is being restarted."""
 
-    def __init__(self, dsn: str, now: Callable[[], str]) -> None:
-        self.dsn = dsn
+    def __init__(self, sessions: Sessions, now: Callable[[], str]) -> None:
+        self.sessions = sessions
+        self.now = now
         self.up = True
-        self._now = now
-        self._spare: list[psycopg.Connection] = []
         #: In the order in which they were made: a restart cuts them in that order.
         self.links: dict[int, _Link] = {}
         self._links_made = 0
@@ -41,55 +88,27 @@ class Server:
         self._links_made += 1
         return self._links_made
 
-    def session(self) -> psycopg.Connection:
-        if self._spare:
-            return self._spare.pop()
-        options = f"-c lock_timeout={_LOCK_MILLISECONDS} -c statement_timeout=30s -c synchronous_commit=off"
-        return psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None, options=options)
-
-    def give_back(self, session: psycopg.Connection) -> None:
-        """The server ends a session: what it had not committed is undone, its locks are free. Then it may be used again."""
-        if session.info.transaction_status != TransactionStatus.IDLE:
-            session.execute("rollback")
-        session.execute("select pg_advisory_unlock_all()")
-        self._spare.append(session)
-
-    def execute(self, session: psycopg.Connection, sql: bytes, params: Any) -> list[Any]:
-        """Set the time and run a statement, in one message: a second round trip would double what a seed costs."""
-        cursor = psycopg.ClientCursor(session)
-        if sql in (b"commit", b"rollback"):
-            # A commit waits for no row, but perhaps for the queue of notifications.
-            cursor.execute(b"set local lock_timeout = 0;" + sql)
-            return []
-        cursor.execute(b"set faultline_world.now = '%s';%s" % (self._now().encode(), sql), params)
-        cursor.nextset()
-        return cursor.fetchall() if cursor.description else []
-
     def restart(self) -> None:
         """Every session ends at once."""
         self.up = False
+        self.cut()
+
+    def cut(self) -> None:
         for link in list(self.links.values()):
             link.lose()
 
-    def close(self) -> None:
-        for link in list(self.links.values()):
-            link.lose()
-        for session in self._spare:
-            session.close()
 
-
-class _Session:
+class _Shown:
     def __init__(self, link: _Link) -> None:
         self._link = link
 
     @property
     def backend_pid(self) -> int:
-        # Blocking links talk to the server itself; async ones behave as behind a pooler: nobody listens, all is polled.
-        return self._link.session.info.backend_pid if self._link.direct else -1
+        return self._link.backend_pid
 
     @property
     def transaction_status(self) -> TransactionStatus:
-        return TransactionStatus(self._link.session.info.transaction_status)
+        return self._link.status
 
 
 class _Rows:
@@ -116,6 +135,8 @@ class _AsyncRows(_Rows):
 class _Link:
     """What blocking and async connections share."""
 
+    #: Talks to the server itself, in a session of its own. The others behave as behind a pooler: they have a session only
+    #: for as long as a transaction lasts, and nobody listens there, all is polled.
     direct = False
     autocommit = True
 
@@ -125,17 +146,34 @@ class _Link:
         self._server = server
         self._weather = weather
         self.number = server.next_number()
-        self.session = server.session()
-        self.info = _Session(self)
+        self._session = server.sessions.take() if self.direct else None
+        self.info = _Shown(self)
         self.closed = False
         server.links[self.number] = self
 
+    @property
+    def backend_pid(self) -> int:
+        return self._session.backend_pid if self.direct and self._session is not None else -1
+
+    @property
+    def status(self) -> TransactionStatus:
+        if self.closed:
+            return TransactionStatus.UNKNOWN
+        return TransactionStatus.IDLE if self._session is None else self._session.status
+
     def lose(self) -> None:
-        """The wire is cut and the server has noticed it."""
-        if not self.closed:
-            self.closed = True
-            self._server.links.pop(self.number, None)
-            self._server.give_back(self.session)
+        """The wire is cut and the server has noticed it: what was not committed is undone, and all locks are free."""
+        if self.closed:
+            return
+        self.closed = True
+        self._server.links.pop(self.number, None)
+        session, self._session = self._session, None
+        if session is not None:
+            if session.status != TransactionStatus.IDLE:
+                session.send(b"rollback")
+            if self.direct:
+                session.send(b"select pg_advisory_unlock_all()")
+            self._server.sessions.give_back(session)
 
     def _check(self) -> None:
         if not self._weather.reachable:
@@ -151,11 +189,17 @@ class _Link:
             self.lose()
             sent.unknown()
             raise psycopg.OperationalError("the connection was lost before the statement arrived")
+        session, self._session = self._session or self._server.sessions.take(), None
         try:
-            rows = self._done(text, params)
+            rows = self._done(session, text, params)
         except psycopg.Error as error:
             sent.failed(error)
             raise
+        finally:
+            if self.direct or session.status != TransactionStatus.IDLE:
+                self._session = session
+            else:
+                self._server.sessions.give_back(session)
         if self._weather.loses_answer():
             self.lose()
             sent.lost(rows)
@@ -163,33 +207,25 @@ class _Link:
         sent.answered(rows)
         return rows
 
-    def _done(self, text: bytes, params: Any) -> list[Any]:
+    def _done(self, session: Session, text: bytes, params: Any) -> list[Any]:
         """A wait for a row is a matter of virtual time. Any other is for a moment, as for the queue of notifications, which
         all databases of a server share: whoever plays another seed there must not be felt here.
+
+        A lock that is not free is asked for again: inside a transaction that must not undo what went before.
         """
+        if text in (b"commit", b"rollback"):
+            # A commit waits for no row, but perhaps for the queue of notifications.
+            return session.send(b"set local lock_timeout = 0;" + text)
+        inside = session.status == TransactionStatus.INTRANS
         for _ in range(_MOMENTS):
             try:
-                with self._savepoint():
-                    return self._server.execute(self.session, text, params)
+                return session.execute(self._server.now(), text, params, savepoint=inside)
             except psycopg.errors.LockNotAvailable as error:
+                if inside:
+                    session.send(b"rollback to savepoint world")
                 if "tuple" in (error.diag.context or ""):
                     raise
         raise psycopg.errors.LockNotAvailable("a lock that is none of a row was not free for long")
-
-    @contextlib.contextmanager
-    def _savepoint(self) -> Iterator[None]:
-        """A lock that is not free is asked for again later: inside a transaction that must not undo what went before."""
-        inside = self.session.info.transaction_status == TransactionStatus.INTRANS
-        if inside:
-            self.session.execute("savepoint world")
-        try:
-            yield
-        except psycopg.errors.LockNotAvailable:
-            if inside:
-                self.session.execute("rollback to savepoint world")
-            raise
-        if inside and self.session.info.transaction_status == TransactionStatus.INTRANS:
-            self.session.execute("release savepoint world")
 
 
 class BlockingWire(_Link):

@@ -19,7 +19,7 @@ from faultline.proof.world.hosts import SimulatedHost
 from faultline.proof.world.loop import VirtualLoop
 from faultline.proof.world.testimony import history_of
 from faultline.proof.world.weather import Record
-from faultline.proof.world.wire import Server
+from faultline.proof.world.wire import Server, Sessions
 from faultline.store import invariants
 from faultline.store.database import run_on
 
@@ -30,7 +30,10 @@ EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 WORKERS = 3
 #: After the faults stop, everything must end within a lease, a sweep and its backoffs, over and over for each attempt.
 CALM_SECONDS_MAX = 90.0
-_TABLES = "open_jobs, ledger, journal, steps, keys, workers, tallies, samples"
+_TABLES = (
+    "effects",
+    *(f"faultline.{name}" for name in ("open_jobs", "ledger", "journal", "steps", "keys", "workers", "tallies", "samples")),
+)
 #: Production bodies never read a setting; these do.
 CLOCKS = "".join(
     f"create or replace function faultline.{name}() returns timestamptz language sql {kind}"
@@ -67,23 +70,26 @@ def prepare(dsn: str, mutant: str = "") -> None:
             connection.execute(mutant.encode())
 
 
-def run(dsn: str, seed: int, *, keep_history: bool = False) -> Outcome:
-    """Play one seed in a prepared database, which is emptied first."""
-    with psycopg.connect(dsn, autocommit=True) as control:
-        with control.transaction():
-            control.execute("set local session_replication_role = replica")
-            control.execute(
-                b"truncate effects, " + b", ".join(b"faultline." + t.strip().encode() for t in _TABLES.split(","))
-            )
-            control.execute("update faultline.sampling set sampled_at = '-infinity'")
+class Stage:
+    """A prepared database on which one seed is played after the other. Before each of them it is emptied."""
+
+    def __init__(self, dsn: str) -> None:
+        # As a replica: the guards would refuse to have jobs thrown away.
+        self._control = psycopg.connect(dsn, autocommit=True, options="-c session_replication_role=replica")
+        self._sessions = Sessions(dsn)
+        self._control.execute(f"truncate {', '.join(_TABLES)}".encode())
+
+    def play(self, seed: int, *, keep_history: bool = False) -> Outcome:
+        control = self._control
+        self._empty()
         loop = VirtualLoop()
         asyncio.set_event_loop(loop)
-        world = _World(loop, dsn, seed)
+        world = _World(loop, self._sessions, seed)
         _graves.append(world)
         try:
             loop.run_until_complete(world.play(control))
         finally:
-            world.server.close()
+            world.server.cut()
         broken = world.judge(control)
         history = [str(line) for line in world.record.lines]
         digest = hashlib.sha256("\n".join([*history, *world.remains(control)]).encode()).hexdigest()[:16]
@@ -99,13 +105,20 @@ def run(dsn: str, seed: int, *, keep_history: bool = False) -> Outcome:
             history=history if broken or keep_history else [],
         )
 
+    def _empty(self) -> None:
+        """By deleting: truncated tables would be new ones, of which every session has to learn again."""
+        with self._control.transaction():
+            for table in _TABLES:
+                self._control.execute(f"delete from {table}".encode())
+            self._control.execute("update faultline.sampling set sampled_at = '-infinity'")
+
 
 class _World:
-    def __init__(self, loop: VirtualLoop, dsn: str, seed: int) -> None:
+    def __init__(self, loop: VirtualLoop, sessions: Sessions, seed: int) -> None:
         chance = random.Random(seed)  # noqa: S311 - chance that can be repeated
         self._loop = loop
         self._chance = chance
-        self.server = Server(dsn, self._clock)
+        self.server = Server(sessions, self._clock)
         self.record = Record(loop.time)
         self.told = story.Told()
         self.faults: Counter[str] = Counter()
@@ -170,11 +183,11 @@ class _World:
 
     def remains(self, control: psycopg.Connection) -> list[str]:
         """What the database holds, as text that is the same when everything is."""
-        queries = (
-            "select id, state, fencing_token, attempt, result::text from faultline.jobs order by id",
-            "select job_id, event, fencing_token, at, detail::text from faultline.journal where job_id notnull order by id",
-        )
-        return [str(row) for query in queries for row in control.execute(query.encode()).fetchall()]
+        jobs = "select id, state, fencing_token, attempt, result::text from faultline.jobs order by id"
+        # Without the errors: they tell where the code lies.
+        told = "job_id, event, fencing_token, at, (detail - 'error')::text"
+        journal = f"select {told} from faultline.journal where job_id notnull order by id"
+        return [str(row) for query in (jobs, journal) for row in control.execute(query.encode()).fetchall()]
 
     def _host(self, name: str) -> SimulatedHost:
         chance = random.Random(self._chance.random())  # noqa: S311 - likewise

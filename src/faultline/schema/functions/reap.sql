@@ -37,6 +37,12 @@ declare
   queues text[];
 begin
   perform faultline.durable();
+  -- Every worker asks every second, and hardly ever is there anything: then one look at the leases is all that it costs.
+  if cardinality(dead) = 0
+    and not exists (select from faultline.open_jobs e where e.state = 'running' and e.lease_expires_at <= horizon)
+  then
+    return;
+  end if;
   with crowds as materialized (
     select split_part(c.lease_owner, '/', 1) as worker, count(*) as started
     from faultline.open_jobs c
