@@ -1,0 +1,214 @@
+"""One measurement of one system: a fresh store, a driver that enqueues, workers that run, and what the jobs' stamps say.
+
+The rate of a drain is the same for every system. All jobs are enqueued before the workers start. The window opens when a
+tenth of the jobs have started *and* every worker process has started one, so start-up is not counted; it closes when every
+job has run and the system's own store holds none as open, so work that is done but not yet recorded is not counted as done.
+Rate = jobs started within the window / its length. A drain that takes longer than the cap is cut there and marked so.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench import install
+from bench.catalog import PEERS, SYSTEMS
+from bench.processes import Failed, Program, cpu_seconds
+
+if TYPE_CHECKING:
+    from bench.catalog import System
+    from bench.stores import Account, Store
+
+_STAMP = struct.Struct("<ddq")
+_START_SECONDS, _ENQUEUE_SECONDS, _FIRST_SECONDS, CAP_SECONDS = 20.0, 40.0, 15.0, 9.0
+_SETTLE_SECONDS = 4.0
+_LEAST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    sent: float
+    started: float
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What a drain of prefilled jobs took. Per job: CPU within the window, WAL and transactions of the workers' whole life."""
+
+    jobs: int
+    rate: float
+    window_seconds: float
+    window_jobs: int
+    settle_seconds: float
+    cut: bool
+    processes: int
+    bulk_rate: float
+    bulk_wal: float
+    run_wal: float
+    store_cpu: float
+    client_cpu: float
+    transactions: float
+
+    def told(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Bench:
+    """A system in a fresh store, with its driver up. Everything that was started is stopped on the way out."""
+
+    def __init__(self, system: System, store: Store, workload: str, hashes: int = 0) -> None:
+        self.system = system
+        self.store = store
+        handle, name = tempfile.mkstemp(prefix="bench-stamps-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)  # noqa: S108
+        os.close(handle)
+        self._stamps = Path(name)
+        self._seen = 0
+        self._pids: set[int] = set()
+        self._programs: list[Program] = []
+        self._env = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FAULTLINE_"))},
+            "BENCH_STAMPS": name,
+            "BENCH_WORKLOAD": workload,
+            "BENCH_HASHES": str(hashes),
+            "PYTHONPATH": str(SYSTEMS),
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
+        if system.key == "faultline":
+            self._env["PYTHONPATH"] += os.pathsep + str(SYSTEMS.parents[1] / "src")
+
+    def __enter__(self) -> Bench:
+        try:
+            self._env |= self.store.fresh(self.system, self._env)
+            self.driver = self._start("drive", talks=True)
+            self.driver.answer(_START_SECONDS, "being started")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for program in self._programs:
+            program.stop()
+        self._stamps.unlink(missing_ok=True)
+
+    def work(self, processes: int = 1) -> list[Program]:
+        return [self._start("work", number=number) for number in range(processes)]
+
+    def bulk(self, kind: str, jobs: int, size: int = 0) -> float:
+        """Enqueue many; jobs a second."""
+        answer = self.driver.ask({"do": "bulk", "kind": kind, "jobs": jobs, "size": size}, _ENQUEUE_SECONDS)
+        return jobs / float(answer["seconds"])
+
+    def count(self) -> int:
+        return self._stamps.stat().st_size // _STAMP.size
+
+    def stamps(self) -> list[Stamp]:
+        whole = self._stamps.read_bytes()
+        return [Stamp(*fields) for fields in _STAMP.iter_unpack(whole[: len(whole) // _STAMP.size * _STAMP.size])]
+
+    def left(self) -> int:
+        return int(self.driver.ask({"do": "left"}, 10)["left"])
+
+    def pids(self) -> set[int]:
+        """The processes that have started a job so far. Reads only what is new: this is asked while they work."""
+        with self._stamps.open("rb") as stamps:
+            stamps.seek(self._seen * _STAMP.size)
+            new = stamps.read()
+        many = len(new) // _STAMP.size
+        self._seen += many
+        self._pids.update(fields[2] for fields in _STAMP.iter_unpack(new[: many * _STAMP.size]))
+        return self._pids
+
+    def settled(self, jobs: int, seconds: float) -> bool:
+        give_up = time.monotonic() + seconds
+        while self.count() < jobs or self.left() > 0:
+            if time.monotonic() > give_up:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def _start(self, action: str, *, talks: bool = False, number: int = 0) -> Program:
+        log = PEERS / "log" / f"{self.system.key}-{action}-{number}.log"
+        program = Program([*install.command(self.system), action], self._env, log, talks=talks)
+        self._programs.append(program)
+        return program
+
+
+def drain(bench: Bench, kind: str, jobs: int, processes: int, size: int = 0) -> Drain:
+    bench.store.settle()
+    before = bench.store.account()
+    bulk_rate = bench.bulk(kind, jobs, size)
+    filled = bench.store.account()
+    workers = bench.work(processes)
+    opened, at_opening, clients = _wait_for_the_window(bench, workers, jobs, processes)
+    cut = _wait_for_the_end(bench, workers, jobs)
+    all_ran = time.time()
+    if not cut and not bench.settled(jobs, _SETTLE_SECONDS):
+        raise Failed(f"all jobs ran, and {bench.left()} were never recorded as done")
+    ended = time.time()
+    at_end = bench.store.account()
+    clients = cpu_seconds(worker.pid for worker in workers) - clients
+    stamps = bench.stamps()
+    for worker in workers:
+        worker.stop()
+    after = bench.store.account()
+    window = [stamp for stamp in stamps if stamp.started > opened]
+    seconds = ended - opened
+    if len(window) < _LEAST:
+        raise Failed(f"only {len(window)} of {jobs} jobs ran after all {processes} processes were up")
+    return Drain(
+        jobs=jobs,
+        rate=len(window) / seconds,
+        window_seconds=seconds,
+        window_jobs=len(window),
+        settle_seconds=ended - all_ran,
+        cut=cut,
+        processes=len({stamp.pid for stamp in stamps}),
+        bulk_rate=bulk_rate,
+        bulk_wal=(filled.wal_bytes - before.wal_bytes) / jobs,
+        run_wal=(after.wal_bytes - filled.wal_bytes) / len(stamps),
+        store_cpu=_micros(at_opening, at_end, len(window)),
+        client_cpu=clients / len(window) * 1e6,
+        transactions=(after.transactions - filled.transactions) / len(stamps),
+    )
+
+
+def _micros(before: Account, after: Account, jobs: int) -> float:
+    return (after.cpu - before.cpu) / jobs * 1e6
+
+
+def _wait_for_the_window(bench: Bench, workers: list[Program], jobs: int, processes: int) -> tuple[float, Account, float]:
+    """Until a tenth has started and every process has started one, or so many have that there is no waiting any longer."""
+    give_up = time.monotonic() + _FIRST_SECONDS
+    while True:
+        count = bench.count()
+        if count >= jobs / 10 and (count > 0.6 * jobs or len(bench.pids()) >= processes):
+            break
+        _check(workers)
+        if time.monotonic() > give_up:
+            raise Failed(f"{count} of {jobs} jobs had started {_FIRST_SECONDS:g} s after the workers")
+        time.sleep(0.01)
+    clients = cpu_seconds(worker.pid for worker in workers)
+    return time.time(), bench.store.account(), clients
+
+
+def _wait_for_the_end(bench: Bench, workers: list[Program], jobs: int) -> bool:
+    give_up = time.monotonic() + CAP_SECONDS
+    while bench.count() < jobs:
+        _check(workers)
+        if time.monotonic() > give_up:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _check(workers: list[Program]) -> None:
+    for worker in workers:
+        if worker.ended:
+            raise Failed(f"a worker ended by itself: {worker.last_words()}")
