@@ -9,6 +9,7 @@ Rate = jobs started within the window / its length. A drain that takes longer th
 from __future__ import annotations
 
 import os
+import statistics
 import struct
 import tempfile
 import time
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _STAMP = struct.Struct("<ddq")
 _START_SECONDS, _ENQUEUE_SECONDS, _FIRST_SECONDS, CAP_SECONDS = 20.0, 40.0, 15.0, 9.0
-_SETTLE_SECONDS = 4.0
+_SETTLE_SECONDS = 10.0
+_WARM_SECONDS = 0.5
 _LEAST = 20
 
 
@@ -125,17 +127,24 @@ class Bench:
         self._pids.update(fields[2] for fields in _STAMP.iter_unpack(new[: many * _STAMP.size]))
         return self._pids
 
-    def settled(self, jobs: int, seconds: float) -> bool:
+    def settled(self, jobs: int, seconds: float) -> float:
+        """Wait until every job has run and none is open. Gives when that was asked: the question itself can be slow."""
         give_up = time.monotonic() + seconds
-        while self.count() < jobs or self.left() > 0:
+        while True:
+            asked = time.time()
+            left = self.left()
+            if self.count() >= jobs and left == 0:
+                return asked
             if time.monotonic() > give_up:
-                return False
+                raise Failed(f"{seconds:g} s after the last job {left} were not recorded as done")
             time.sleep(0.01)
-        return True
 
     def _start(self, action: str, *, talks: bool = False, number: int = 0) -> Program:
-        log = PEERS / "log" / f"{self.system.key}-{action}-{number}.log"
-        program = Program([*install.command(self.system), action], self._env, log, talks=talks)
+        return self.start([*install.command(self.system), action], number, talks=talks)
+
+    def start(self, words: list[str], number: int, *, talks: bool = False) -> Program:
+        log = PEERS / "log" / f"{self.system.key}-{number}{'-driver' if talks else ''}.log"
+        program = Program(words, self._env, log, talks=talks)
         self._programs.append(program)
         return program
 
@@ -149,9 +158,7 @@ def drain(bench: Bench, kind: str, jobs: int, processes: int, size: int = 0) -> 
     opened, at_opening, clients = _wait_for_the_window(bench, workers, jobs, processes)
     cut = _wait_for_the_end(bench, workers, jobs)
     all_ran = time.time()
-    if not cut and not bench.settled(jobs, _SETTLE_SECONDS):
-        raise Failed(f"all jobs ran, and {bench.left()} were never recorded as done")
-    ended = time.time()
+    ended = time.time() if cut else bench.settled(jobs, _SETTLE_SECONDS)
     at_end = bench.store.account()
     clients = cpu_seconds(worker.pid for worker in workers) - clients
     stamps = bench.stamps()
@@ -160,16 +167,17 @@ def drain(bench: Bench, kind: str, jobs: int, processes: int, size: int = 0) -> 
     after = bench.store.account()
     window = [stamp for stamp in stamps if stamp.started > opened]
     seconds = ended - opened
-    if len(window) < _LEAST:
-        raise Failed(f"only {len(window)} of {jobs} jobs ran after all {processes} processes were up")
+    ran_in = len({stamp.pid for stamp in stamps})
+    if ran_in < processes or len(window) < _LEAST:
+        raise Failed(f"{ran_in} of {processes} processes ran jobs, {len(window)} of {jobs} jobs after all were up")
     return Drain(
         jobs=jobs,
         rate=len(window) / seconds,
         window_seconds=seconds,
         window_jobs=len(window),
-        settle_seconds=ended - all_ran,
+        settle_seconds=max(0.0, ended - all_ran),
         cut=cut,
-        processes=len({stamp.pid for stamp in stamps}),
+        processes=ran_in,
         bulk_rate=bulk_rate,
         bulk_wal=(filled.wal_bytes - before.wal_bytes) / jobs,
         run_wal=(after.wal_bytes - filled.wal_bytes) / len(stamps),
@@ -212,3 +220,83 @@ def _check(workers: list[Program]) -> None:
     for worker in workers:
         if worker.ended:
             raise Failed(f"a worker ended by itself: {worker.last_words()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Paced:
+    """What jobs at a steady rate had to wait from the call that enqueued them to their first line, and what they took."""
+
+    rate: float
+    sent_rate: float
+    jobs: int
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+    last_ms: float
+    worker_cpu: float
+    store_cpu: float
+    producer_cpu: float
+
+    def told(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def paced(bench: Bench, rate: float, seconds: float) -> Paced:
+    """At `rate` jobs a second, with one worker process that is up and idle. The first half second is not counted."""
+    workers = bench.work()
+    bench.bulk("nothing", 1)
+    give_up = time.monotonic() + _FIRST_SECONDS
+    while bench.count() < 1:
+        _check(workers)
+        if time.monotonic() > give_up:
+            raise Failed(f"no job had started {_FIRST_SECONDS:g} s after the worker")
+        time.sleep(0.01)
+    time.sleep(1.0)
+    store, work = bench.store.account(), cpu_seconds([workers[0].pid])
+    producer = cpu_seconds([bench.driver.pid])
+    answer = bench.driver.ask({"do": "paced", "kind": "nothing", "rate": rate, "seconds": seconds}, 3 * seconds + 20)
+    jobs = int(answer["jobs"])
+    give_up = time.monotonic() + _SETTLE_SECONDS
+    while bench.count() < jobs + 1 and time.monotonic() < give_up:
+        time.sleep(0.02)
+    time.sleep(0.2)  # completions that are still on their way belong to the CPU of these jobs
+    after, worked, produced = bench.store.account(), cpu_seconds([workers[0].pid]), cpu_seconds([bench.driver.pid])
+    stamps = bench.stamps()[1:]
+    if len(stamps) < jobs:
+        raise Failed(f"{len(stamps)} of {jobs} jobs had started {_SETTLE_SECONDS:g} s after the last was sent")
+    first = min(stamp.sent for stamp in stamps)
+    waits = [(stamp.started - stamp.sent) * 1000 for stamp in stamps if stamp.sent - first > _WARM_SECONDS]
+    late = [(stamp.started - stamp.sent) * 1000 for stamp in stamps if stamp.sent - first > seconds - 1]
+    ordered = sorted(waits)
+    return Paced(
+        rate=rate,
+        sent_rate=jobs / float(answer["seconds"]),
+        jobs=len(waits),
+        p50_ms=statistics.median(ordered),
+        p99_ms=ordered[int(len(ordered) * 0.99)],
+        worst_ms=ordered[-1],
+        last_ms=statistics.median(late or waits),
+        worker_cpu=(worked - work) / jobs * 1e6,
+        store_cpu=_micros(store, after, jobs),
+        producer_cpu=(produced - producer) / jobs * 1e6,
+    )
+
+
+def single_rate(bench: Bench, seconds: float) -> float:
+    """Jobs a second that one client enqueues one after the other, each waiting for its answer."""
+    answer = bench.driver.ask({"do": "single", "kind": "nothing", "seconds": seconds}, seconds + 10)
+    return int(answer["jobs"]) / float(answer["seconds"])
+
+
+def bare_burn(bench: Bench, jobs: int, processes: int) -> float:
+    """Jobs a second of the same computing without any queue, in so many processes at once."""
+    words = [*install.command(bench.system), "burn", str(jobs)]
+    programs = [bench.start(words, number) for number in range(processes)]
+    give_up = time.monotonic() + 60
+    while not all(program.ended for program in programs):
+        if time.monotonic() > give_up:
+            raise Failed("the bare loop did not end")
+        time.sleep(0.01)
+    stamps = sorted(stamp.started for stamp in bench.stamps())
+    inner = stamps[len(stamps) // 10 : -len(stamps) // 10]
+    return (len(inner) - 1) / (inner[-1] - inner[0])

@@ -35,8 +35,8 @@ def setup():
 
 def bulk(kind, jobs):
     connection().execute(
-        "select count(absurd.spawn_task(%s, %s, job, '{}'::jsonb)) from jsonb_array_elements(%s::jsonb) as job",
-        (QUEUE, kind, json.dumps(jobs)),
+        "select count(*) from jsonb_array_elements(%s::jsonb) as job, absurd.spawn_task(%s, %s, job, '{}'::jsonb)",
+        (json.dumps(jobs), QUEUE, kind),
     )
 
 

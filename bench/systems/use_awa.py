@@ -2,6 +2,7 @@
 
 Settings:
 - 100 workers on the queue, 500 for jobs that wait | awa docs, configuration
+- queue storage, "install and activate" | awa-pg, `install_queue_storage`
 - poll_interval_ms at its default 200: LISTEN/NOTIFY wakes the worker | awa docs, configuration
 - many jobs are enqueued with `enqueue_many_copy` | awa-pg README, "COPY ingestion"
 """
@@ -44,6 +45,7 @@ def client():
 
 async def setup():
     await client().migrate()
+    await client().install_queue_storage()
     await client().close()
 
 
@@ -56,6 +58,9 @@ async def single(kind, job):
 
 
 async def left():
+    # Without statistics its own count takes 10 s and more after a few thousand jobs.
+    async with await client().transaction() as transaction:
+        await transaction.execute("analyze")
     stats = [stat for stat in await client().queue_stats() if stat.queue == "bench"]
     return sum(stat.available + stat.running + stat.scheduled + stat.retryable for stat in stats)
 

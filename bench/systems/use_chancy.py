@@ -49,7 +49,7 @@ async def single(kind, arguments):
 async def left():
     async with (await chancy()).pool.connection() as connection:
         cursor = await connection.execute("select count(*) from chancy_jobs where completed_at is null")
-        return (await cursor.fetchone())["count"]
+        return (await cursor.fetchone())[0]
 
 
 async def work():
