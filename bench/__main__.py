@@ -1,4 +1,4 @@
-"""Measure Faultline and its peers: `python -m bench [--quick] [--minutes 22] [--only NAME …]`. Then `python -m bench.report`."""
+"""Faultline and its peers: `python -m bench [--quick] [--minutes 22] [--only NAME …]`, then `python -m bench.report`."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def _result(
             {
                 "name": system.name,
                 "store": system.store,
-                "version": "" if system.name in missing else install.version(system),
+                "version": install.version(system),
+                "packages": install.packages(system),
                 "settings": system.settings,
                 "missing": missing.get(system.name),
             }

@@ -1,4 +1,4 @@
-"""Put each peer into an environment of its own below `.peers`, in the pinned version. What fails is told, and the rest goes on."""
+"""Put each peer, as pinned, into an environment of its own below `.peers`. What fails is told, and the rest goes on."""
 
 from __future__ import annotations
 
@@ -47,14 +47,21 @@ def command(system: System) -> list[str]:
 
 
 def version(system: System) -> str:
-    """The versions that are installed, of the peer and what it was pinned with."""
+    """The version that takes part: of the checkout, or of the package that is installed."""
     if system.key == "faultline":
-        return subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False).stdout.strip()
+        words = ["git", "-C", str(PEERS.parent), "describe", "--always", "--dirty"]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    return packages(system)[system.package]
+
+
+def packages(system: System) -> dict[str, str]:
+    """Everything that is pinned for it."""
+    if system.key == "faultline":
+        return {}
     if system.node:
-        names = json.loads((ENVIRONMENTS / f"{system.key}.json").read_text())["dependencies"]
-        found = {name: json.loads((_home(system) / "node_modules" / name / "package.json").read_text())["version"] for name in names}
-        return " ".join(f"{name}=={number}" for name, number in found.items())
-    return " ".join((ENVIRONMENTS / f"{system.key}.txt").read_text().split())
+        pinned: dict[str, str] = json.loads((ENVIRONMENTS / f"{system.key}.json").read_text())["dependencies"]
+        return pinned
+    return dict(line.split("==") for line in (ENVIRONMENTS / f"{system.key}.txt").read_text().split())
 
 
 def _home(system: System) -> Path:

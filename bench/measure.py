@@ -1,9 +1,9 @@
 """One measurement of one system: a fresh store, a driver that enqueues, workers that run, and what the jobs' stamps say.
 
 The rate of a drain is the same for every system. All jobs are enqueued before the workers start. The window opens when a
-tenth of the jobs have started *and* every worker process has started one, so start-up is not counted; it closes when every
-job has run and the system's own store holds none as open, so work that is done but not yet recorded is not counted as done.
-Rate = jobs started within the window / its length. A drain that takes longer than the cap is cut there and marked so.
+tenth of the jobs have started *and* every worker process has started one, so start-up is not counted; it closes with the
+start of the last job. Rate = jobs started within the window / its length. How long it then takes until the system's own
+store holds no job as open is told beside it, and its CPU belongs to the jobs. A drain longer than the cap is cut there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from bench import install
 from bench.catalog import PEERS, SYSTEMS
@@ -41,7 +41,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What a drain of prefilled jobs took. Per job: CPU within the window, WAL and transactions of the workers' whole life."""
+    """What a drain of prefilled jobs took. Per job: CPU of the window, WAL and transactions of the workers' whole life."""
 
     jobs: int
     rate: float
@@ -84,7 +84,7 @@ class Bench:
         if system.key == "faultline":
             self._env["PYTHONPATH"] += os.pathsep + str(SYSTEMS.parents[1] / "src")
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Self:
         try:
             self._env |= self.store.fresh(self.system, self._env)
             self.driver = self._start("drive", talks=True)
@@ -157,8 +157,7 @@ def drain(bench: Bench, kind: str, jobs: int, processes: int, size: int = 0) -> 
     workers = bench.work(processes)
     opened, at_opening, clients = _wait_for_the_window(bench, workers, jobs, processes)
     cut = _wait_for_the_end(bench, workers, jobs)
-    all_ran = time.time()
-    ended = time.time() if cut else bench.settled(jobs, _SETTLE_SECONDS)
+    settled = time.time() if cut else bench.settled(jobs, _SETTLE_SECONDS)
     at_end = bench.store.account()
     clients = cpu_seconds(worker.pid for worker in workers) - clients
     stamps = bench.stamps()
@@ -166,6 +165,7 @@ def drain(bench: Bench, kind: str, jobs: int, processes: int, size: int = 0) -> 
         worker.stop()
     after = bench.store.account()
     window = [stamp for stamp in stamps if stamp.started > opened]
+    ended = max((stamp.started for stamp in stamps), default=opened)
     seconds = ended - opened
     ran_in = len({stamp.pid for stamp in stamps})
     if ran_in < processes or len(window) < _LEAST:
@@ -175,7 +175,7 @@ def drain(bench: Bench, kind: str, jobs: int, processes: int, size: int = 0) -> 
         rate=len(window) / seconds,
         window_seconds=seconds,
         window_jobs=len(window),
-        settle_seconds=max(0.0, ended - all_ran),
+        settle_seconds=max(0.0, settled - ended),
         cut=cut,
         processes=ran_in,
         bulk_rate=bulk_rate,

@@ -1,4 +1,4 @@
-"""The programs of a measurement: started in groups of their own, ended for certain, their CPU read from the system's accounts."""
+"""The programs of a measurement: started in groups of their own, ended for certain, their CPU by the system's accounts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Failed(Exception):
 class Program:
     """A process in a group of its own, with what it writes to standard error kept in a file."""
 
-    def __init__(self, words: list[str], env: Mapping[str, str], log: Path, *, talks: bool = False, cwd: Path | None = None) -> None:
+    def __init__(
+        self, words: list[str], env: Mapping[str, str], log: Path, *, talks: bool = False, cwd: Path | None = None
+    ) -> None:
         self._log = log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The two stores: one PostgreSQL and one Redis for everybody, with the same settings for everybody, empty for each measurement."""
+"""The two stores: one PostgreSQL and one Redis, with the same settings for everybody, empty for each measurement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import socket
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
@@ -23,6 +22,7 @@ from faultline import embedded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from bench.catalog import System
 

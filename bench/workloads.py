@@ -1,4 +1,4 @@
-"""What is measured, how much of it, and in which order: round-robin over the systems, so that a noisy minute hits all alike."""
+"""What is measured, how much of it, and in which order: in turns over the systems, so that a noisy minute hits all alike."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKLOADS = {
     "drain_1": "no-op jobs, prefilled, one worker process",
     "drain_2": "no-op jobs, prefilled, two worker processes",
     "idle": f"{IDLE_RATE} jobs a second on an idle system, one worker process; then single enqueues",
-    "io": "jobs that wait 10 ms, prefilled, one worker process, 500 at a time or the system's maximum",
+    "io": "jobs that wait 10 ms, prefilled, one worker process, 500 at a time, or as many as are best for the system",
     "steady": f"{STEADY_RATE} jobs a second for {STEADY_SECONDS:g} s, one worker process",
     "cpu": f"jobs that compute for about {CPU_MILLISECONDS:g} ms without giving way, prefilled, two worker processes",
     "args_1k": "no-op jobs with 1 KB of arguments, prefilled, one worker process",

@@ -1,6 +1,6 @@
-"""What all adapters in Python share: the three tasks, their stamps, and the commands of the harness. `common.mjs` is its twin.
+"""What adapters in Python share: the three tasks, their stamps, and the orders of the harness. `common.mjs` is its twin.
 
-An adapter gives four functions, blocking or async, and calls `main`:
+An adapter gives five functions, blocking or async, and calls `main`:
 
     setup()               make the tables, if there are any
     bulk(kind, jobs)      enqueue many, in the fastest way its documentation names; `jobs` are dictionaries of arguments

@@ -1,9 +1,9 @@
 """Absurd (absurd-sdk), a task without steps.
 
 Settings:
-- the blocking worker with a pool of threads, concurrency 50: its async worker runs a batch to its end before it claims the next | absurd-sdk, `Absurd.start_worker`
+- the blocking worker with a pool of 50 threads, 200 for jobs that wait, 1 for jobs that compute: its async worker
+  runs a batch to its end before it claims the next | absurd-sdk, `Absurd.start_worker`
 - poll_interval 0.05 s instead of 0.25 | absurd docs, worker options
-- the async worker with concurrency and batches of 500 for jobs that wait | absurd-sdk, `AsyncAbsurd.start_worker`
 - it has no bulk enqueue: many are spawned with `absurd.spawn_task` in one statement | absurd docs, SQL reference
 """
 
@@ -14,7 +14,7 @@ import sys
 
 import common
 import psycopg
-from absurd_sdk import Absurd, AsyncAbsurd
+from absurd_sdk import Absurd
 
 QUEUE = "bench"
 _open = {}
@@ -55,8 +55,6 @@ def left():
 
 
 def work():
-    if common.WORKLOAD == "io":
-        return _work_async()
     app = Absurd(common.DSN, queue_name=QUEUE)
     for function in (common.nothing_blocking, common.wait_blocking, common.block):
 
@@ -64,18 +62,7 @@ def work():
             function(**params)
 
         app.register_task(name=function.__name__.removesuffix("_blocking"))(handler)
-    app.start_worker(concurrency=common.concurrency(drain=50, io=50), poll_interval=0.05)
-    return None
-
-
-async def _work_async():
-    app = AsyncAbsurd(common.DSN, queue_name=QUEUE)
-
-    async def wait(params, ctx):
-        await common.wait(**params)
-
-    app.register_task(name="wait")(wait)
-    await app.start_worker(concurrency=500, poll_interval=0.05)
+    app.start_worker(concurrency=common.concurrency(drain=50, io=200), poll_interval=0.05)
 
 
 if __name__ == "__main__":

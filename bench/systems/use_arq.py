@@ -4,7 +4,8 @@ Settings:
 - max_jobs 100, 500 for jobs that wait | arq-docs.helpmanual.io, Worker
 - poll_delay 0.01 s instead of 0.5 | arq-docs.helpmanual.io, Worker
 - keep_result 0: results are not kept | arq-docs.helpmanual.io, Worker
-- many are enqueued with concurrent calls of `enqueue_job`, 100 at a time: there is no bulk call | arq-docs.helpmanual.io, Usage
+- many are enqueued with concurrent calls of `enqueue_job`, 100 at a time: there is no bulk call |
+  arq-docs.helpmanual.io, Usage
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Celery on Redis.
 
 Settings:
-- prefork, one child a worker; threads (500) for jobs that wait | docs.celeryq.dev, userguide/workers and userguide/concurrency
+- prefork, one child a worker; 100 threads for jobs that wait | docs.celeryq.dev, userguide/workers and
+  userguide/concurrency
 - worker_prefetch_multiplier 128: "if you have many short-running tasks" | docs.celeryq.dev, userguide/optimizing
 - ignore_result, and no gossip, mingle and heartbeat | docs.celeryq.dev, userguide/tasks and userguide/workers
 - many are enqueued one by one over one connection: there is no bulk call | docs.celeryq.dev, userguide/calling
@@ -44,7 +45,7 @@ def left():
 
 
 def work():
-    pool = ("-P", "threads", "-c", "500") if common.WORKLOAD == "io" else ("-P", "prefork", "-c", "1")
+    pool = ("-P", "threads", "-c", "100") if common.WORKLOAD == "io" else ("-P", "prefork", "-c", "1")
     flags = ("--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR")
     common.become("celery", "-A", "use_celery", "worker", *pool, *flags)
 

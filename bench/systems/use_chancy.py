@@ -1,13 +1,12 @@
 """Chancy.
 
 Settings:
-- the async executor, "for running large numbers of IO-bound jobs"; the process executor (its default) for jobs that compute | chancy docs, Executors
+- the async executor, "for running large numbers of IO-bound jobs"; the process executor (its default) for jobs that
+  compute | chancy docs, Executors
 - concurrency 100, 500 for jobs that wait | chancy docs, Queue
 - eager_polling: fetch again as soon as a job is done; polling_interval 1 s | chancy docs, Queue
 - many jobs are enqueued with `push_many`, in batches of 1,000 (its default) | chancy docs, Chancy.push_many
 """
-
-import asyncio
 
 import common
 from chancy import Chancy, Job, Queue, Worker, job

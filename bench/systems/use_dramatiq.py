@@ -1,7 +1,8 @@
 """Dramatiq on Redis.
 
 Settings:
-- one process with 8 threads (the default), 500 threads for jobs that wait, 1 for jobs that compute | dramatiq.io, guide, `dramatiq --threads`
+- one process with 8 threads (the default), 100 for jobs that wait, 1 for jobs that compute | dramatiq.io, reference,
+  command line
 - many are enqueued one by one over one connection: there is no bulk call | dramatiq.io, cookbook
 """
 
@@ -10,7 +11,6 @@ import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 
 broker = RedisBroker(url=common.REDIS)
-# Its metrics server would take a port; not part of the default either.
 dramatiq.set_broker(broker)
 FUNCTIONS = {"nothing": common.nothing_blocking, "wait": common.wait_blocking, "block": common.block}
 TASKS = {kind: dramatiq.actor(actor_name=kind, queue_name="bench")(function) for kind, function in FUNCTIONS.items()}
@@ -34,7 +34,7 @@ def left():
 
 
 def work():
-    threads = str(common.concurrency(drain=8, io=500))
+    threads = str(common.concurrency(drain=8, io=100))
     common.become("dramatiq", "use_dramatiq", "--processes", "1", "--threads", threads)
 
 

@@ -1,7 +1,8 @@
 """Faultline, with everything on: ledger, journal, heartbeats, fences.
 
 Settings:
-- `faultline worker` at its defaults: 50 jobs at a time; 500 for jobs that wait, 1 for jobs that compute | docs/reference.md
+- `faultline worker` at its defaults: 50 jobs at a time; 500 for jobs that wait, 1 for jobs that compute |
+  docs/reference.md
 - many jobs are enqueued with `enqueue_many` | docs/reference.md
 """
 
@@ -10,6 +11,7 @@ import subprocess
 import sys
 
 import common
+
 from faultline import Faultline
 
 app = Faultline(common.DSN)
@@ -17,7 +19,9 @@ TASKS = {function.__name__: app.task(queue="bench")(function) for function in (c
 
 
 def setup():
-    subprocess.run([sys.executable, "-m", "faultline", "migrate"], env={**os.environ, "FAULTLINE_DSN": common.DSN}, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "faultline", "migrate"], env={**os.environ, "FAULTLINE_DSN": common.DSN}, check=True
+    )
 
 
 async def bulk(kind, jobs):

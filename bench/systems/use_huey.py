@@ -1,7 +1,7 @@
 """Huey on Redis.
 
 Settings:
-- one thread (the default is 1), 500 greenlets' worth of threads for jobs that wait | huey docs, consumer, "-w" and "-k"
+- one thread (the default); 100 threads for jobs that wait, more were slower | huey docs, consumer, "-w" and "-k"
 - blocking reads (`RedisHuey`'s default) | huey docs, RedisHuey
 - results=False: results are not kept | huey docs, Huey
 - many are enqueued one by one over one connection: there is no bulk call | huey docs, guide
@@ -33,7 +33,7 @@ def left():
 
 
 def work():
-    threads = str(common.concurrency(drain=1, io=500))
+    threads = str(common.concurrency(drain=1, io=100))
     common.become("huey_consumer", "use_huey.huey", "-w", threads, "-k", "thread", "-q")
 
 

@@ -1,7 +1,8 @@
 """PgQueuer on asyncpg with uvloop.
 
 Settings:
-- batch_size 500 for jobs that do nothing, 250 (of at most 500 running) for jobs that wait | pgqueuer docs, Benchmark and `QueueManager.run`
+- batch_size 500 for jobs that do nothing, 250 (of at most 500 running) for jobs that wait | pgqueuer docs, Benchmark
+  and `QueueManager.run`
 - `max_concurrent_tasks` twice the batch size, its minimum, where it limits | pgqueuer docs, `QueueManager.run`
 - uvloop, as its own benchmark does | pgqueuer repository, tools/benchmark.py
 - many jobs are enqueued with one `enqueue` of lists | pgqueuer docs, Queries
@@ -50,7 +51,9 @@ async def left():
 
 async def _work():
     pool = await asyncpg.create_pool(common.DSN, min_size=2, max_size=8)
-    worker = PgQueuer.from_asyncpg_pool(pool) if hasattr(PgQueuer, "from_asyncpg_pool") else PgQueuer(AsyncpgPoolDriver(pool))
+    worker = (
+        PgQueuer.from_asyncpg_pool(pool) if hasattr(PgQueuer, "from_asyncpg_pool") else PgQueuer(AsyncpgPoolDriver(pool))
+    )
 
     @worker.entrypoint("nothing")
     async def nothing(job):

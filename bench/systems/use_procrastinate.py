@@ -12,7 +12,9 @@ import procrastinate
 
 connector = procrastinate.PsycopgConnector(conninfo=common.DSN, min_size=2, max_size=20)
 app = procrastinate.App(connector=connector)
-TASKS = {function.__name__: app.task(name=function.__name__)(function) for function in (common.nothing, common.wait, common.block)}
+TASKS = {
+    function.__name__: app.task(name=function.__name__)(function) for function in (common.nothing, common.wait, common.block)
+}
 _open = []
 
 

@@ -1,11 +1,13 @@
 """Taskiq on Redis streams, the broker with acknowledgements.
 
 Settings:
-- one worker process, --max-async-tasks 100 (the default), 500 for jobs that wait, 1 for jobs that compute | taskiq-python.github.io, guide/cli
+- one worker process, --max-async-tasks 100 (the default), 500 for jobs that wait, 1 for jobs that compute |
+  taskiq-python.github.io, guide/cli
 - --max-prefetch as many again | taskiq-python.github.io, guide/cli
 - uvloop, which it uses when installed | taskiq-python.github.io, guide/cli
 - no result backend (the default) | taskiq-python.github.io, available-components/result-backends
-- many are enqueued with concurrent calls of `kiq`, 100 at a time: there is no bulk call | taskiq-python.github.io, guide
+- many are enqueued with concurrent calls of `kiq`, 100 at a time: there is no bulk call | taskiq-python.github.io,
+  guide
 """
 
 import asyncio
