@@ -49,11 +49,12 @@ prove: $(READY)  ## every drill, every order of small scenes, every mutant, 1,00
 # One part that fails must not take the others with it, and never leaves half a result behind.
 RESULTS := bench/results
 bench: $(READY)  ## Faultline and its peers, the floor, how cost grows; written into docs/performance.md (about 45 minutes)
+	@mkdir -p $(RESULTS)
 	-@$(BIN)/python -m bench
 	-@$(BIN)/faultline bench limit --json > $(RESULTS)/limit.new && mv $(RESULTS)/limit.new $(RESULTS)/limit.json
 	-@$(BIN)/faultline bench growth --json > $(RESULTS)/growth.new && mv $(RESULTS)/growth.new $(RESULTS)/growth.json
 	@rm -f $(RESULTS)/*.new
-	@$(BIN)/python -m bench.report $(wildcard $(RESULTS)/*.json)
+	@$(BIN)/python -m bench.report $(RESULTS)/*.json
 
 bench-quick: $(READY)  ## four systems, two workloads, and the floor (about five minutes)
 	@$(BIN)/python -m bench --quick

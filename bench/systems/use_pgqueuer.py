@@ -1,10 +1,11 @@
 """PgQueuer on asyncpg with uvloop.
 
 Settings:
-- batch_size 500 for jobs that do nothing, 250 (of at most 500 running) for jobs that wait | pgqueuer docs, Benchmark
-  and `QueueManager.run`
-- `max_concurrent_tasks` twice the batch size, its minimum, where it limits | pgqueuer docs, `QueueManager.run`
+- asyncpg and its pool driver, "for high-throughput deployments" | pgqueuer docs, guides/performance-tuning
+- batch_size 500 ("increase when jobs are short-lived"), 250 with at most 500 running for jobs that wait, 5 with at most
+  10 for jobs that compute | pgqueuer docs, guides/performance-tuning
 - uvloop, as its own benchmark does | pgqueuer repository, tools/benchmark.py
+- durability at its default: logged tables | pgqueuer docs, guides/performance-tuning
 - many jobs are enqueued with one `enqueue` of lists | pgqueuer docs, Queries
 """
 
