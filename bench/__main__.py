@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import platform
@@ -35,6 +36,11 @@ def main() -> None:
     systems = [system for system in catalog.ALL if system.name in names]
     minutes = words.minutes or (3 if words.quick else 22)
     (catalog.PEERS / "log").mkdir(parents=True, exist_ok=True)
+    lock = (catalog.PEERS / "lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("another comparison runs in this checkout: they would share a PostgreSQL, and the machine")
     begun = time.monotonic()
     missing = install.install(systems, _tell)
     _tell(f"installed after {time.monotonic() - begun:.0f} s; measuring for up to {minutes:g} minutes")
@@ -56,7 +62,8 @@ def _words() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="four systems, two workloads, three minutes")
     parser.add_argument("--minutes", type=float, help="measure for so long at the most; installing not counted")
     parser.add_argument("--rounds", type=int, help="rounds of the central workloads, while there is time")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these systems only")
+    names = [system.name for system in catalog.ALL]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)}")
     parser.add_argument("--workload", nargs="+", choices=list(workloads.WORKLOADS), help="these workloads only")
     parser.add_argument("--out", type=Path, help="where to write the result")
     words = parser.parse_args()

@@ -15,7 +15,7 @@ text { font: 12px system-ui, sans-serif; fill: #24292f }
 .small { font-size: 11px; fill: #57606a }
 .title { font-size: 14px; font-weight: 600 }
 .grid { stroke: #8c959f; stroke-opacity: .35; stroke-width: 1 }
-.range { stroke: #57606a; stroke-width: 1.5 }
+.range { stroke: #24292f; stroke-width: 1.5 }
 .a { fill: #0969da; stroke: #0969da } .b { fill: #bf8700; stroke: #bf8700 } .c { fill: #8c959f; stroke: #8c959f }
 .line { fill: none; stroke-width: 2 }
 @media (prefers-color-scheme: dark) {
@@ -28,13 +28,13 @@ _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 760, 130, 90, 24, 52
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One value with its spread; several parts are put end to end."""
+    """One value with its spread; several parts are put end to end. Of single values, the one that is `ours` is coloured."""
 
     label: str
     parts: Sequence[float]
     least: float | None = None
     most: float | None = None
-    note: str = ""
+    ours: bool = False
 
 
 def bars(title: str, unit: str, rows: Sequence[Bar], *, legend: Sequence[str] = (), logarithmic: bool = False) -> str:
@@ -56,14 +56,14 @@ def bars(title: str, unit: str, rows: Sequence[Bar], *, legend: Sequence[str] = 
     for number, row in enumerate(rows):
         y, at = _TOP + _ROW * number, 0.0
         out.append(_text(_LEFT - 8, y + 13, row.label, "", "end"))
-        for part, style in zip(row.parts, "abc", strict=False):
+        for part, style in zip(row.parts, "ab" if len(row.parts) > 1 or row.ours else "c", strict=False):
             start, at = (x(at) if at or not logarithmic else _LEFT), at + part
             width = max(0.5, x(at) - start)
             out.append(f'<rect class="{style}" x="{start:.1f}" y="{y + 3}" width="{width:.1f}" height="{_ROW - 9}"/>')
         if row.least is not None and row.most is not None and row.most > row.least:
             middle = y + 3 + (_ROW - 9) / 2
             out.append(f'<line class="range" x1="{x(row.least):.1f}" x2="{x(row.most):.1f}" y1="{middle}" y2="{middle}"/>')
-        out.append(_text(x(max(at, row.most or 0)) + 6, y + 13, _number(at) + row.note, "small"))
+        out.append(_text(x(max(at, row.most or 0)) + 6, y + 13, _number(at), "small"))
     return "\n".join([*out, "</svg>\n"])
 
 
@@ -115,8 +115,9 @@ def _text(x: float, y: float, words: str, style: str = "", anchor: str = "start"
 
 def _ticks(bottom: float, top: float, *, logarithmic: bool) -> list[float]:
     if logarithmic:
-        powers = range(math.ceil(math.log10(bottom)), math.floor(math.log10(top)) + 1)
-        return [10.0**power for power in powers]
+        tens = [10.0**power for power in range(math.floor(math.log10(bottom)), math.ceil(math.log10(top)) + 1)]
+        steps = (1,) if top / bottom > 200 else (1, 2, 5)
+        return [ten * step for ten in tens for step in steps if bottom <= ten * step <= top]
     step = 10 ** math.floor(math.log10(top))
     step = next(size for size in (step / 5, step / 2, step, 2 * step) if top / size <= 6)
     return [step * number for number in range(int(top / step) + 1)]

@@ -116,7 +116,7 @@ def _machine(told: dict[str, Any]) -> str:
 def _draw(result: Result, pictures: Path) -> list[str]:
     shown = []
     rows = [
-        plots.Bar(system, [one.median], one.least, one.most)
+        plots.Bar(system, [one.median], one.least, one.most, ours=system == OURS)
         for system in result.ranked("drain_1", "rate")
         if (one := result.spread(system, "drain_1", "rate"))
     ]
@@ -128,7 +128,7 @@ def _draw(result: Result, pictures: Path) -> list[str]:
         rows,
     )
     rows = [
-        plots.Bar(system, [one.median], one.least, one.most)
+        plots.Bar(system, [one.median], one.least, one.most, ours=system == OURS)
         for system in result.ranked("idle", "p99_ms", most_first=False)
         if (one := result.spread(system, "idle", "p99_ms"))
     ]
@@ -141,6 +141,7 @@ def _draw(result: Result, pictures: Path) -> list[str]:
         and (store := result.median(system, "drain_1", "store_cpu")) is not None
         and (client := result.median(system, "drain_1", "client_cpu")) is not None
     ]
+    rows.sort(key=lambda row: sum(row.parts))
     title = "CPU to run one no-op job, systems on PostgreSQL"
     drawn = plots.bars(title, "µs/job", rows, legend=["PostgreSQL", "worker"]) if rows else ""
     return shown + _picture(pictures, "cpu", title, drawn, rows)

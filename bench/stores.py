@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
@@ -65,6 +66,7 @@ class Postgres:
 
     def fresh(self, system: System, env: dict[str, str]) -> dict[str, str]:
         """A copy of a database in which this system has made its tables."""
+        self._reconnect()
         template = f"template_{system.key}"
         if template not in self._templates:
             self._create(template)
@@ -95,6 +97,18 @@ class Postgres:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _reconnect(self) -> None:
+        """A system that brought the server down must not take the ones after it along: the server comes back by itself."""
+        for _ in range(30):
+            try:
+                self._connection.execute("select 1")
+            except psycopg.OperationalError:
+                time.sleep(1)
+                with contextlib.suppress(psycopg.OperationalError):
+                    self._connection = psycopg.connect(self._dsn, autocommit=True)
+            else:
+                return
 
     def _create(self, name: str, template: str = "template1") -> None:
         self._connection.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))

@@ -52,9 +52,7 @@ async def left():
 
 async def _work():
     pool = await asyncpg.create_pool(common.DSN, min_size=2, max_size=8)
-    worker = (
-        PgQueuer.from_asyncpg_pool(pool) if hasattr(PgQueuer, "from_asyncpg_pool") else PgQueuer(AsyncpgPoolDriver(pool))
-    )
+    worker = PgQueuer.from_asyncpg_pool(pool)
 
     @worker.entrypoint("nothing")
     async def nothing(job):
