@@ -73,12 +73,25 @@ async function obey(order, bulk, single, left) {
     for (; performance.now() - begun < order.seconds * 1000; jobs++) await single(order.kind, { sent: now(), ...extra });
     return took(jobs);
   }
-  const total = Math.floor(order.rate * order.seconds), running = [];
+  return took(await paced(order, single, extra));
+}
+
+// At a steady rate, whether or not the one before has been answered; up to 8 on their way at a time.
+async function paced(order, single, extra) {
+  const total = Math.floor(order.rate * order.seconds), running = [], waiting = [], begun = performance.now();
+  let places = 8;
+  const send = async () => {
+    if (places > 0) places -= 1;
+    else await new Promise((turn) => waiting.push(turn));
+    await single(order.kind, { sent: now(), ...extra });
+    if (waiting.length > 0) waiting.shift()();
+    else places += 1;
+  };
   for (let number = 0; number < total; number++) {
     const early = begun + (number * 1000) / order.rate - performance.now();
     if (early > 0.5) await sleep(early / 1000);
-    running.push(single(order.kind, { sent: now(), ...extra }));
+    running.push(send());
   }
   await Promise.all(running);
-  return took(total);
+  return total;
 }
