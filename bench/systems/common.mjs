@@ -35,7 +35,7 @@ export const tasks = {
   block: async ({ sent }) => { stamp(sent); burn(); },
 };
 
-export const concurrency = ({ drain, io, cpu = 1 }) => ({ io, cpu })[WORKLOAD] ?? drain;
+export const concurrency = ({ drain, io, cpu = 25 }) => ({ io, cpu })[WORKLOAD] ?? drain;
 
 export async function main({ setup, bulk, single, left, work }) {
   const action = process.argv[2];

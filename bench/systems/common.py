@@ -74,7 +74,7 @@ def block(sent: float, pad: str = "") -> None:
     burn()
 
 
-def concurrency(*, drain: int, io: int, cpu: int = 1) -> int:
+def concurrency(*, drain: int, io: int, cpu: int = 25) -> int:
     return {"io": io, "cpu": cpu}.get(WORKLOAD, drain)
 
 

@@ -1,7 +1,7 @@
 """Absurd (absurd-sdk), a task without steps.
 
 Settings:
-- the blocking worker with a pool of 50 threads, 200 for jobs that wait, 1 for jobs that compute: its async worker
+- the blocking worker with a pool of 50 threads, 200 for jobs that wait, 25 for jobs that compute: its async worker
   runs a batch to its end before it claims the next | absurd-sdk, `Absurd.start_worker`
 - poll_interval 0.05 s instead of 0.25 | absurd docs, worker options
 - it has no bulk enqueue: many are spawned with `absurd.spawn_task` in one statement | absurd docs, SQL reference

@@ -1,7 +1,7 @@
 """arq.
 
 Settings:
-- max_jobs 100, 500 for jobs that wait | arq-docs.helpmanual.io, Worker
+- max_jobs 100, 500 for jobs that wait, 25 for jobs that compute | arq-docs.helpmanual.io, Worker
 - poll_delay 0.01 s instead of 0.5 | arq-docs.helpmanual.io, Worker
 - keep_result 0: results are not kept | arq-docs.helpmanual.io, Worker
 - many are enqueued with concurrent calls of `enqueue_job`, 100 at a time: there is no bulk call |

@@ -1,7 +1,7 @@
 """Awa (awa-pg), its Rust core with handlers in Python.
 
 Settings:
-- 100 workers on the queue, 500 for jobs that wait | awa docs, configuration
+- 100 workers on the queue, 500 for jobs that wait, 25 for jobs that compute | awa docs, configuration
 - queue storage, "install and activate" | awa-pg, `install_queue_storage`
 - poll_interval_ms at its default 200: LISTEN/NOTIFY wakes the worker | awa docs, configuration
 - many jobs are enqueued with `enqueue_many_copy` | awa-pg README, "COPY ingestion"

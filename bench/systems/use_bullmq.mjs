@@ -2,7 +2,7 @@
  * BullMQ on Redis.
  *
  * Settings:
- * - concurrency 100, 500 for jobs that wait | docs.bullmq.io/guide/workers/concurrency
+ * - concurrency 100, 500 for jobs that wait, 25 for jobs that compute | docs.bullmq.io/guide/workers/concurrency
  * - removeOnComplete: true, so that finished jobs do not pile up | docs.bullmq.io/guide/queues/auto-removal-of-jobs
  * - many jobs are enqueued with `addBulk` | docs.bullmq.io/guide/queues/adding-bulks
  */

@@ -3,7 +3,7 @@
 Settings:
 - the async executor, "for running large numbers of IO-bound jobs"; the process executor (its default) for jobs that
   compute | chancy docs, Executors
-- concurrency 100, 500 for jobs that wait | chancy docs, Queue
+- concurrency 100, 500 for jobs that wait, 1 process for jobs that compute | chancy docs, Queue
 - eager_polling: fetch again as soon as a job is done; polling_interval 1 s | chancy docs, Queue
 - many jobs are enqueued with `push_many`, in batches of 1,000 (its default) | chancy docs, Chancy.push_many
 """
@@ -56,7 +56,7 @@ async def work():
         computes = common.WORKLOAD == "cpu"
         queue = Queue(
             "bench",
-            concurrency=common.concurrency(drain=100, io=500),
+            concurrency=common.concurrency(drain=100, io=500, cpu=1),
             executor=Chancy.Executor.Process if computes else Chancy.Executor.Async,
             polling_interval=1,
             eager_polling=True,

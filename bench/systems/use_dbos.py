@@ -2,7 +2,7 @@
 
 Settings:
 - polling_interval_sec 0.05 instead of 1 | docs.dbos.dev, python/reference/queues
-- worker_concurrency 100, 500 for jobs that wait, 1 for jobs that compute | docs.dbos.dev,
+- worker_concurrency 100, 500 for jobs that wait, 25 for jobs that compute | docs.dbos.dev,
   python/tutorials/queue-tutorial
 - sys_db_pool_size 20 (the default) | docs.dbos.dev, python/reference/configuration
 - it has no bulk enqueue: many are enqueued in one transaction, with `enqueue_in_transaction` | docs.dbos.dev,

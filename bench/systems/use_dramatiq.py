@@ -1,7 +1,7 @@
 """Dramatiq on Redis.
 
 Settings:
-- one process with 8 threads (the default), 100 for jobs that wait, 1 for jobs that compute | dramatiq.io, reference,
+- one process with 8 threads (the default), 100 for jobs that wait | dramatiq.io, reference,
   command line
 - many are enqueued one by one over one connection: there is no bulk call | dramatiq.io, cookbook
 """
@@ -34,7 +34,7 @@ def left():
 
 
 def work():
-    threads = str(common.concurrency(drain=8, io=100))
+    threads = str(common.concurrency(drain=8, io=100, cpu=8))
     common.become("dramatiq", "use_dramatiq", "--processes", "1", "--threads", threads)
 
 

@@ -1,7 +1,7 @@
 """Faultline, with everything on: ledger, journal, heartbeats, fences.
 
 Settings:
-- `faultline worker` at its defaults: 50 jobs at a time; 500 for jobs that wait, 1 for jobs that compute |
+- `faultline worker` at its defaults, 50 jobs at a time; 500 for jobs that wait |
   docs/reference.md
 - many jobs are enqueued with `enqueue_many` | docs/reference.md
 """
@@ -39,7 +39,7 @@ async def left():
 
 
 def work():
-    queue = f"bench={common.concurrency(drain=50, io=500)}"
+    queue = f"bench={common.concurrency(drain=50, io=500, cpu=50)}"
     words = ["-m", "faultline", "worker", "use_faultline:app", "--queue", queue, "--quiet"]
     os.execv(sys.executable, [sys.executable, *words])
 

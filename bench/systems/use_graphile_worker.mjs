@@ -4,7 +4,7 @@
  * Settings:
  * - concurrentJobs 24, localQueue.size 500, completeJobBatchDelay 0, failJobBatchDelay 0 | worker.graphile.org/docs/performance
  * - 500 concurrent jobs for jobs that wait (localQueue.size 501, "a good starting point is concurrentJobs + 1") | worker.graphile.org/docs/performance
- * - no localQueue for jobs that compute: "a single worker may lock jobs leaving other workers idle" | worker.graphile.org/docs/performance
+ * - 1 concurrent job and localQueue.size 25 for jobs that compute: one thread runs them all | worker.graphile.org/docs/performance
  * - many jobs are enqueued with one call of `add_jobs` | worker.graphile.org/docs/sql-add-job
  */
 import { makeWorkerUtils, run, runMigrations } from "graphile-worker";
@@ -24,9 +24,9 @@ await main({
   single: async (kind, job) => (await prepared()).addJob(kind, job),
   left: async () => (await pool.query("select count(*) from graphile_worker._private_jobs")).rows[0].count,
   work: async () => {
-    const concurrentJobs = concurrency({ drain: 24, io: 500 });
-    const localQueue = { size: concurrency({ drain: 500, io: 501, cpu: -1 }) };
-    const batched = { completeJobBatchDelay: 0, failJobBatchDelay: 0, ...(localQueue.size > 0 ? { localQueue } : {}) };
+    const concurrentJobs = concurrency({ drain: 24, io: 500, cpu: 1 });
+    const localQueue = { size: concurrency({ drain: 500, io: 501, cpu: 25 }) };
+    const batched = { localQueue, completeJobBatchDelay: 0, failJobBatchDelay: 0 };
     const runner = await run({ taskList, pgPool: pool, preset: { worker: { concurrentJobs, ...batched } } });
     await runner.promise;
   },

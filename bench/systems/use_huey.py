@@ -33,7 +33,7 @@ def left():
 
 
 def work():
-    threads = str(common.concurrency(drain=1, io=100))
+    threads = str(common.concurrency(drain=1, io=100, cpu=1))
     common.become("huey_consumer", "use_huey.huey", "-w", threads, "-k", "thread", "-q")
 
 

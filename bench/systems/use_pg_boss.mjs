@@ -2,7 +2,7 @@
  * pg-boss.
  *
  * Settings:
- * - batchSize 500 (as many as run at once), burstWhenBatchFull: fetch on while batches are full | pgboss.io, api/workers, polling options
+ * - batchSize 500 (as many as run at once), 25 for jobs that compute; burstWhenBatchFull: fetch on while batches are full | pgboss.io, api/workers, polling options
  * - LISTEN/NOTIFY on (`useListenNotify`, queue `notify`), pollingIntervalSeconds at its minimum 0.5 | pgboss.io, api/workers and api/queues
  * - perJobResults off: a batch is completed in one statement | pgboss.io, api/workers
  * - many jobs are enqueued with `insert` | pgboss.io, api/jobs
@@ -31,7 +31,7 @@ await main({
   left: async () => (await pool.query("select count(*) from pgboss.job where state < 'completed'")).rows[0].count,
   work: async () => {
     const options = {
-      batchSize: concurrency({ drain: 500, io: 500, cpu: 10 }),
+      batchSize: concurrency({ drain: 500, io: 500 }),
       burstWhenBatchFull: true,
       pollingIntervalSeconds: 0.5,
     };

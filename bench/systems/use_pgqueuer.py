@@ -2,8 +2,8 @@
 
 Settings:
 - asyncpg and its pool driver, "for high-throughput deployments" | pgqueuer docs, guides/performance-tuning
-- batch_size 500 ("increase when jobs are short-lived"), 250 with at most 500 running for jobs that wait, 5 with at most
-  10 for jobs that compute | pgqueuer docs, guides/performance-tuning
+- batch_size 500 ("increase when jobs are short-lived"), 250 with at most 500 running for jobs that wait, 25 with at
+  most 50 for jobs that compute | pgqueuer docs, guides/performance-tuning
 - uvloop, as its own benchmark does | pgqueuer repository, tools/benchmark.py
 - durability at its default: logged tables | pgqueuer docs, guides/performance-tuning
 - many jobs are enqueued with one `enqueue` of lists | pgqueuer docs, Queries
@@ -67,8 +67,8 @@ async def _work():
         common.block(**json.loads(job.payload))
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.shutdown.set)
-    batch = common.concurrency(drain=500, io=250, cpu=5)
-    limit = common.concurrency(drain=0, io=500, cpu=10) or None
+    batch = common.concurrency(drain=500, io=250)
+    limit = common.concurrency(drain=0, io=500, cpu=50) or None
     with contextlib.suppress(asyncio.CancelledError):
         await worker.run(batch_size=batch, max_concurrent_tasks=limit)
 

@@ -1,7 +1,7 @@
 """Procrastinate on psycopg's async pool.
 
 Settings:
-- concurrency 100, 500 for jobs that wait | procrastinate docs, howto/production/concurrency
+- concurrency 100, 500 for jobs that wait, 25 for jobs that compute | procrastinate docs, howto/production/concurrency
 - a pool of 20 connections for the worker | procrastinate docs, howto/basics/connector
 - `delete_jobs=successful`: finished jobs do not pile up | procrastinate docs, howto/production/delete_finished_jobs
 - many jobs are enqueued with `batch_defer_async` | procrastinate docs, howto/advanced/batch

@@ -1,7 +1,7 @@
 """SAQ on Redis.
 
 Settings:
-- concurrency 100, 500 for jobs that wait | saq docs, Worker
+- concurrency 100, 500 for jobs that wait, 25 for jobs that compute | saq docs, Worker
 - ttl -1: results are not kept | saq docs, Job
 - many are enqueued with concurrent calls of `enqueue`, 100 at a time: there is no bulk call | saq docs, Queue
 """

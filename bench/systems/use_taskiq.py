@@ -1,7 +1,7 @@
 """Taskiq on Redis streams, the broker with acknowledgements.
 
 Settings:
-- one worker process, --max-async-tasks 100 (the default), 500 for jobs that wait, 1 for jobs that compute |
+- one worker process, --max-async-tasks 100 (the default), 500 for jobs that wait, 25 for jobs that compute |
   taskiq-python.github.io, guide/cli
 - --max-prefetch as many again | taskiq-python.github.io, guide/cli
 - uvloop, which it uses when installed | taskiq-python.github.io, guide/cli
