@@ -7,12 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from bench.catalog import ENVIRONMENTS, PEERS, System
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _PATIENCE_SECONDS = 600
@@ -23,18 +24,23 @@ class NotInstalled(Exception):
     """A peer cannot run here, and why."""
 
 
-def install(systems: Iterable[System], tell: Callable[[str], None]) -> dict[str, str]:
+def install(systems: Sequence[System], tell: Callable[[str], None]) -> dict[str, str]:
     """Install what is missing. Gives the reasons of those that could not be."""
     PEERS.mkdir(exist_ok=True)
-    failed = {}
-    for system in systems:
-        try:
-            if system.key != "faultline":
-                (_node if system.node else _python)(system, tell)
-        except (NotInstalled, OSError, subprocess.SubprocessError) as error:
-            failed[system.name] = f"could not be installed: {error}"
-            tell(f"{system.name} {failed[system.name]}")
-    return failed
+    with ThreadPoolExecutor(3) as threads:
+        reasons = list(threads.map(lambda system: _reason(system, tell), systems))
+    return {system.name: reason for system, reason in zip(systems, reasons, strict=True) if reason}
+
+
+def _reason(system: System, tell: Callable[[str], None]) -> str:
+    """Install one. Empty when it went well, otherwise why it did not."""
+    try:
+        if system.key != "faultline":
+            (_node if system.node else _python)(system, tell)
+    except (NotInstalled, OSError, subprocess.SubprocessError) as error:
+        tell(f"{system.name} could not be installed: {error}")
+        return f"could not be installed: {error}"
+    return ""
 
 
 def command(system: System) -> list[str]:

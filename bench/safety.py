@@ -73,7 +73,13 @@ TABLE = (
         "30 to 60 s (stalled check)",
         "no for completion (token); yes for progress and logs",
     ),
-    Safety("SAQ", "0.26", "a timeout of each job, 10 s", "after the timeout, when the sweep of 60 s looks", "yes"),
+    Safety(
+        "SAQ",
+        "0.26",
+        "a timeout of each job, 10 s",
+        "not at its default of one try: the sweep, every 60 s, aborts it; after the timeout if it has tries left",
+        "yes",
+    ),
     Safety("Taskiq (Redis streams)", "0.13", "idle time of the message", "after 10 min idle", "yes: acknowledges by id"),
     Safety(
         "Dramatiq (Redis)",

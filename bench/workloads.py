@@ -20,7 +20,7 @@ IDLE_RATE, IDLE_SECONDS = 100, 4.0
 STEADY_RATE, STEADY_SECONDS = 500, 8.0
 SINGLE_SECONDS = 1.0
 CPU_JOBS, CPU_MILLISECONDS, CPU_PROCESSES = 600, 5.0, 2
-MOST_JOBS, MOST_LARGE_JOBS, LEAST_JOBS = 150_000, 600, 200
+MOST_JOBS, MOST_LARGE_JOBS, LEAST_JOBS = 150_000, 2_500, 200
 
 WORKLOADS = {
     "drain_1": "no-op jobs, prefilled, one worker process",
@@ -101,7 +101,7 @@ class Run:
 
     def _jobs(self, system: System, workload: str) -> int:
         """So many that it takes about the time we aim at: by its last rate, or by what is expected of it."""
-        hints = {"io": system.io, "drain_2": 1.5 * system.drain, "args_100k": min(200.0, system.drain)}
+        hints = {"io": system.io, "drain_2": 1.5 * system.drain, "args_100k": min(900.0, system.drain)}
         known = self._rates.get((system.name, workload)) or hints.get(workload)
         rate = known or self._rates.get((system.name, "drain_1")) or system.drain
         most = MOST_LARGE_JOBS if workload == "args_100k" else MOST_JOBS
