@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import sys
@@ -125,18 +126,19 @@ def _processor() -> str:
 
 def _write(path: Path, result: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # What is no number here (WAL on Redis) is null in JSON.
-    text = json.dumps(_plain(result), indent=1, ensure_ascii=False)
-    path.write_text(text + "\n")
+    path.write_text(json.dumps(plain(result), indent=1, ensure_ascii=False) + "\n")
     _tell(f"written to {path}")
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As it is published: what is no number (WAL on Redis) is null, and what a peer said names no address and no folder."""
+    if isinstance(value, str):
+        return re.sub(r"(?<!\w)(?:/[\w.@+-]+){2,}/([\w.@+-]+)", r"…/\1", re.sub(r"\b\w+://\S+", "…", value))
     if isinstance(value, float):
         return round(value, 4) if value == value and abs(value) != float("inf") else None  # noqa: PLR0124
     if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+        return {name: plain(inner) for name, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _tell(line: str) -> None:

@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.catalog import ENVIRONMENTS, PEERS, System
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 _PATIENCE_SECONDS = 600
 _DEBIAN = ("redis-server", "redis-tools", "libatomic1", "libjemalloc2", "liblzf1")
@@ -146,4 +146,5 @@ def _run(words: list[str], cwd: Path | None = None) -> None:
         words, cwd=cwd, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS, env=dict(os.environ)
     )
     if done.returncode != 0:
-        raise NotInstalled(f"{' '.join(words[:4])} …: {' '.join((done.stderr or done.stdout).split())[-300:]}")
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise NotInstalled(f"{Path(words[0]).name} said: {said[-1][:300] if said else 'nothing'}")

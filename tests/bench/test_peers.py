@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench import catalog, report, safety, workloads
+from bench.__main__ import plain
 from bench.measure import Bench
 from bench.processes import Failed, Program, cpu_seconds, wait_for
 from bench.stores import Account
@@ -167,6 +168,16 @@ def test_curves_and_tables_of_the_other_parts_become_sections(tmp_path: Path) ->
     assert "| floor | 12.5 | µs/job | at most 20 | yes |" in once
     assert "Goal: flat: met. Not measured: 5,000,000: no room." in once
     assert (tmp_path / "performance/growth-1.svg").exists()
+
+
+def test_what_a_peer_said_is_published_without_addresses_and_folders() -> None:
+    said = {"error": "pip: no match at https://index.example/simple/saq/ in /home/me/bench/.peers/saq/bin/python, 2 tries"}
+
+    assert plain({"measurements": [said], "wal": float("nan"), "docs": "bullmq.io/guide/queues/bulks"}) == {
+        "measurements": [{"error": "pip: no match at … in …/python, 2 tries"}],
+        "wal": None,
+        "docs": "bullmq.io/guide/queues/bulks",
+    }
 
 
 def test_the_page_of_the_documentation_has_a_place_for_every_part() -> None:
