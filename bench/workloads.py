@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,7 @@ class Run:
     found: list[dict[str, Any]] = field(default_factory=list)
     _rates: dict[tuple[str, str], float] = field(default_factory=dict)
     _failed: set[tuple[str, str]] = field(default_factory=set)
-    _hashes: dict[bool, tuple[int, float]] = field(default_factory=dict)
+    _hashes: dict[bool, int] = field(default_factory=dict)
 
     def go(self, systems: Sequence[System], workloads: Sequence[str], again: Sequence[str], rounds: int) -> None:
         """One round of every workload, then further rounds of the central ones while there is time."""
@@ -112,19 +113,27 @@ class Run:
         hashes, ideal = self._ideal(system)
         with self._bench(system, "cpu", hashes) as bench:
             found = drain(bench, "block", CPU_JOBS, CPU_PROCESSES)
-        return {**found.told(), "ideal_rate": ideal, "efficiency": found.rate / ideal}
+        beside = found.client_cpu + found.store_cpu - 1000 * CPU_MILLISECONDS
+        return {**found.told(), "ideal_rate": ideal, "efficiency": found.rate / ideal, "beside_micros": beside}
 
     def _ideal(self, system: System) -> tuple[int, float]:
         """How many hashes make a job, and the bare rate of two processes, in the language of the system."""
         if system.node not in self._hashes:
             guess = 5_000
-            with self._bench(system, "cpu", guess) as bench:
-                milliseconds = 1000 / bare_burn(bench, 200, 1)
-            self._hashes[system.node] = int(guess * CPU_MILLISECONDS / milliseconds), 0.0
-        hashes, _ = self._hashes[system.node]
+            # By CPU, not by the clock: on a busy machine the jobs would become smaller. The difference leaves out the start.
+            seconds = self._burned(system, guess, 300) - self._burned(system, guess, 100)
+            self._hashes[system.node] = int(guess * CPU_MILLISECONDS / 1000 / (seconds / 200))
+        hashes = self._hashes[system.node]
         # Measured anew beside each system: the machine may have become slower or faster.
         with self._bench(system, "cpu", hashes) as bench:
             return hashes, bare_burn(bench, 150, CPU_PROCESSES)
+
+    def _burned(self, system: System, hashes: int, jobs: int) -> float:
+        with self._bench(system, "cpu", hashes) as bench:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            bare_burn(bench, jobs, 1)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     def _bench(self, system: System, mode: str, hashes: int = 0) -> Bench:
         return Bench(system, self.stores[system.store], mode, hashes)

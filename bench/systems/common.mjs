@@ -41,7 +41,10 @@ export async function main({ setup, bulk, single, left, work }) {
   const action = process.argv[2];
   if (action === "work") return work();
   if (action === "setup") { await setup(); process.exit(0); }
-  if (action === "burn") { for (let i = 0; i < Number(process.argv[3]); i++) { stamp(now()); burn(); } return; }
+  if (action === "burn") {
+    for (let i = 0; i < Number(process.argv[3]); i++) { stamp(now()); burn(); }
+    process.exit(0); // an open connection would keep it
+  }
   console.log(JSON.stringify({ ready: true }));
   for await (const line of createInterface({ input: process.stdin })) {
     let answer;
