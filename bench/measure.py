@@ -297,6 +297,8 @@ def bare_burn(bench: Bench, jobs: int, processes: int) -> float:
         if time.monotonic() > give_up:
             raise Failed("the bare loop did not end")
         time.sleep(0.01)
-    stamps = sorted(stamp.started for stamp in bench.stamps())
-    inner = stamps[len(stamps) // 10 : -len(stamps) // 10]
-    return (len(inner) - 1) / (inner[-1] - inner[0])
+    stamps = bench.stamps()
+    by_process = [[stamp.started for stamp in stamps if stamp.pid == pid] for pid in {stamp.pid for stamp in stamps}]
+    # While all of them are at it: from the last one's first job to the first one's last.
+    begun, ended = max(min(times) for times in by_process), min(max(times) for times in by_process)
+    return sum(begun < stamp.started <= ended for stamp in stamps) / (ended - begun)

@@ -110,23 +110,28 @@ class Run:
 
     def _cpu(self, system: System) -> dict[str, Any]:
         """The share of the cores that the jobs themselves got: the rate against the same loop without a queue."""
-        hashes, ideal = self._ideal(system)
+        hashes = self._hashes_of_a_job(system)
+        before = self._bare(system, hashes)
         with self._bench(system, "cpu", hashes) as bench:
             found = drain(bench, "block", CPU_JOBS, CPU_PROCESSES)
+        # Before and after: the machine may have become slower or faster.
+        ideal = (before + self._bare(system, hashes)) / 2
         beside = found.client_cpu + found.store_cpu - 1000 * CPU_MILLISECONDS
         return {**found.told(), "ideal_rate": ideal, "efficiency": found.rate / ideal, "beside_micros": beside}
 
-    def _ideal(self, system: System) -> tuple[int, float]:
-        """How many hashes make a job, and the bare rate of two processes, in the language of the system."""
+    def _hashes_of_a_job(self, system: System) -> int:
+        """How many hashes take the CPU that a job should, in the language of the system."""
         if system.node not in self._hashes:
             guess = 5_000
             # By CPU, not by the clock: on a busy machine the jobs would become smaller. The difference leaves out the start.
             seconds = self._burned(system, guess, 300) - self._burned(system, guess, 100)
             self._hashes[system.node] = int(guess * CPU_MILLISECONDS / 1000 / (seconds / 200))
-        hashes = self._hashes[system.node]
-        # Measured anew beside each system: the machine may have become slower or faster.
+        return self._hashes[system.node]
+
+    def _bare(self, system: System, hashes: int) -> float:
+        """The same computing in as many processes, without a queue."""
         with self._bench(system, "cpu", hashes) as bench:
-            return hashes, bare_burn(bench, 150, CPU_PROCESSES)
+            return bare_burn(bench, 200, CPU_PROCESSES)
 
     def _burned(self, system: System, hashes: int, jobs: int) -> float:
         with self._bench(system, "cpu", hashes) as bench:
