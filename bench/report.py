@@ -154,6 +154,14 @@ def _picture(pictures: Path, name: str, title: str, drawn: str, rows: list[plots
     return [f"![{title}]({pictures.name}/{name}.svg)"]
 
 
+def _measured(head: list[str], rows: list[list[str]]) -> str:
+    """A table without the columns that nobody was measured in; nothing if that leaves no figures."""
+    kept = [at for at in range(len(head)) if any(row[at] not in ("—", "") for row in rows)]
+    if len([at for at in kept if head[at] != "store"]) < 2:
+        return ""
+    return _table([head[at] for at in kept], [[row[at] for at in kept] for row in rows])
+
+
 def _table(head: list[str], rows: list[list[str]]) -> str:
     rule = "|---|" + "---:|" * (len(head) - 1)
     return "\n".join(["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)])
@@ -187,7 +195,7 @@ def _drains(result: Result) -> str:
         "last one recorded after, s",
         "Faultline to it",
     ]
-    return _table(head, rows)
+    return _measured(head, rows)
 
 
 def _latencies(result: Result) -> str:
@@ -214,7 +222,7 @@ def _latencies(result: Result) -> str:
         "500/s, p99 ms",
         "500/s, CPU µs/job: worker + store + producer",
     ]
-    return _table(head, rows)
+    return _measured(head, rows)
 
 
 def _other(result: Result) -> str:
@@ -243,7 +251,7 @@ def _other(result: Result) -> str:
         "1 KB arguments",
         "100 KB arguments",
     ]
-    return _table(head, rows)
+    return _measured(head, rows)
 
 
 def _costs(result: Result) -> str:
@@ -260,7 +268,7 @@ def _costs(result: Result) -> str:
         "worker's CPU, µs",
         "transactions",
     ]
-    return _table(head, rows)
+    return _measured(head, rows)
 
 
 def _better(result: Result) -> str:
