@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format migrate lease-race lease-race-log prove bench-quick reference lock clean
+.PHONY: help demo up test check format migrate lease-race lease-race-log prove bench bench-quick reference lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -46,8 +46,20 @@ prove: $(READY)  ## every drill, every order of small scenes, every mutant, 1,00
 	$(BIN)/faultline simulate --seeds 1000
 	$(BIN)/faultline soak --minutes 2
 
-bench-quick: $(READY)  ## what protocol and worker cost on this machine (about six minutes)
-	@$(BIN)/faultline bench
+# One part that fails must not take the others with it, and never leaves half a result behind.
+RESULTS := bench/results
+bench: $(READY)  ## Faultline and its peers, the floor, how cost grows; written into docs/performance.md (about 45 minutes)
+	@mkdir -p $(RESULTS)
+	-@$(BIN)/python -m bench
+	-@$(BIN)/faultline bench limit --json > $(RESULTS)/limit.new && mv $(RESULTS)/limit.new $(RESULTS)/limit.json
+	-@$(BIN)/faultline bench growth --json > $(RESULTS)/growth.new && mv $(RESULTS)/growth.new $(RESULTS)/growth.json
+	@rm -f $(RESULTS)/*.new
+	@$(BIN)/python -m bench.report $(RESULTS)/*.json
+
+bench-quick: $(READY)  ## four systems, two workloads, and the floor (about five minutes)
+	@$(BIN)/python -m bench --quick
+	@$(BIN)/python -m bench.report --print $(RESULTS)/quick/peers.json
+	@$(BIN)/faultline bench limit --quick
 
 reference: $(READY)  ## write the tables of docs/reference.md from the code
 	$(BIN)/python -m tests.reference
@@ -60,7 +72,7 @@ lock: $(READY)  ## renew requirements.lock
 
 clean:  ## stop the private PostgreSQL and remove everything that was made here
 	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db destroy
-	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis bench/.peers
 
 # Debian ships Python without ensurepip: there the environment is made empty and the system's pip fills it.
 $(READY): requirements.lock pyproject.toml

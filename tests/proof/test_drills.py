@@ -11,7 +11,7 @@ from faultline.proof.stage import Stage
 from faultline.store import migrate
 
 HISTORY = "promises broken in the history of "
-UNFENCED = ("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true")
+UNFENCED = ("j.fencing_token = l.token and j.lease_owner = l.owner", "true")
 
 
 @pytest.mark.parametrize("name", DRILLS)

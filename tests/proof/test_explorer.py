@@ -15,13 +15,13 @@ from faultline.store import migrate
 MUTANTS = {
     "a completion that does not compare the lease": (
         "complete",
-        ("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true"),
+        ("j.fencing_token = l.token and j.lease_owner = l.owner", "true"),
         "complete-complete-stale",
         "A's complete with token 1 was accepted (token_mismatch): the job is running, token 2",
     ),
     "a failure that does not compare the lease": (
         "fail",
-        ("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true"),
+        ("j.fencing_token = l.token and j.lease_owner = l.owner", "true"),
         "fail-reap",
         "A's fail with token 1 was accepted (lease_lost): the job is queued, token 1",
     ),

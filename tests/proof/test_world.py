@@ -52,7 +52,7 @@ def test_a_protocol_without_the_fence_is_found_out(dsn: str) -> None:
     sound = migrate.definitions().text
     start = sound.index("create or replace function faultline.complete(")
     complete = sound[start : sound.index("$$;", start) + 3]
-    unfenced = complete.replace("where j.fencing_token = l.token and j.lease_owner = l.owner", "where true")
+    unfenced = complete.replace("j.fencing_token = l.token and j.lease_owner = l.owner", "true")
     assert unfenced != complete
 
     broken = next((outcome for outcome in simulate(dsn, range(60), mutant=unfenced) if outcome.broken), None)

@@ -44,8 +44,7 @@ begin
         delete from faultline.open_jobs j
         using unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, place)
         where j.id = any (array[l.job_id])
-          and j.fencing_token = l.token
-          and j.lease_owner = l.owner
+          and j.fencing_token = l.token and j.lease_owner = l.owner
           and (free is null or l.place = any (free))
         returning j.*, l.place
       ),
