@@ -107,8 +107,8 @@ class Lane:
     def wanted(self) -> int:
         """How many jobs to claim now.
 
-        A claim of a thousand costs the database two thirds, per job, of one of a hundred: so it is put off until a quarter of
-        what is held ahead has been used up. Slow jobs hold nothing ahead and wait for nothing.
+        A claim of a thousand costs the database two thirds, per job, of one of a hundred: so it is put off until a quarter
+        of what is held ahead has been used up. Slow jobs hold nothing ahead and wait for nothing.
         """
         ahead = min(2 * CLAIM_MAX, int(self._rate.per_second * AHEAD_SECONDS))
         free = self.concurrency - self.running + ahead - len(self.waiting)

@@ -67,6 +67,8 @@ class Task(Generic[P, R]):
         self._options = options
         self.signature, self.takes_job = _enqueued_signature(fn, name)
         self.is_async = inspect.iscoroutinefunction(fn)
+        parameters = self.signature.parameters.values()
+        self._positional = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._known_fits: set[tuple[str, ...]] = set()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -121,14 +123,14 @@ class Task(Generic[P, R]):
         return (await self._app.aenqueue_many([self._submission(args, kwargs)], conn=conn))[0]
 
     def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
+        given = dict(zip(self._positional, args, strict=False))
         try:
-            bound = self.signature.bind(*args, **kwargs)
+            if len(given) < len(args) or not given.keys().isdisjoint(kwargs):
+                self.signature.bind(*args, **kwargs)  # raises, and says what is wrong
+            given |= kwargs
+            self.check(given)
         except TypeError as error:
             raise JobRejected(f"{self.name}{self.signature}: {error}") from error
-        given = dict(bound.arguments)
-        for parameter in self.signature.parameters.values():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                given |= given.pop(parameter.name, {})
         options = self._options
         return Submission(
             task=self.name,
