@@ -219,7 +219,6 @@ _WAKE = [
     Cut("wake_for", "wakes for its own jobs", "    where j.id = any (wake_for.job_ids)\n"),
     Cut("wake_for", "wakes for waiting jobs only", "k.state = 'queued' and "),
     Cut("wake_for", "wakes for due jobs only", " and k.next_run_at <= faultline.clock()"),
-    Cut("wake_for", "looks only at its own jobs", "    offset 0\n"),
     Cut("wake_for", "tells the most urgent", "min(k.priority)", "max(k.priority)"),
     Cut("wake_for", "tells the longest due", "min(k.next_run_at)", "max(k.next_run_at)"),
 ]
@@ -228,6 +227,8 @@ CUTS = [*_CLAIM, *_ENQUEUE, *_PARSE, *_REJECT, *_KNOWN, *_WAKE]
 
 SINCE_18 = [Cut("new_id", "makes ids in the order of time", "return uuidv7();", "return gen_random_uuid();")]
 BEFORE_18 = [
+    # Since then the planner finds the ids by itself.
+    Cut("wake_for", "looks only at its own jobs", "    offset 0\n"),
     Cut("new_id", "makes ids in the order of time", "lpad(to_hex(micros / 1000), 12, '0')", "left(random_bits, 12)"),
     Cut(
         "new_id",

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import Submission
+from faultline.proof.probes.leases import BATCH_VERBS
 from faultline.proof.probes.probe import PROBES, Probe, expect
 from faultline.store import queue as verbs
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _BACKLOG = 1_000
 #: and so many of them a verb for one job may look at.
 _FEW = 100
+#: A batch is worth turning a join round for, if the table is taken for empty.
+_BATCH = 200
 #: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
 _CALLS_BEFORE = 6
 
@@ -91,6 +94,21 @@ def _reads_few_rows(sessions: Sessions, *, name: str, begin: Callable[..., None]
         raise AssertionError(f"{name} read {read} rows beside a backlog of {_BACKLOG}")
 
 
+def _reads_few_rows_for_a_batch(sessions: Sessions, *, name: str) -> None:
+    q = sessions.open()
+    _begin_emptied(sessions)
+    for what in ("waiting", "running"):
+        sessions.hand.execute(_ROWS_FOR[what], _BACKLOG)
+    with q.unsaved():
+        q.run(verbs.enqueue_many([Submission("t", priority=-100)] * _BATCH))
+        leases = q.claim(_BATCH)
+        before = _rows_read(q)
+        BATCH_VERBS[name](q, *leases)
+        read = _rows_read(q) - before
+    if read > 12 * _BATCH:
+        raise AssertionError(f"{name} of {_BATCH} read {read} rows beside a backlog of {2 * _BACKLOG}")
+
+
 def _begin_small(sessions: Sessions, *tables: str) -> None:
     """Tables as they are on the first day, with statistics that say so."""
     named = ", ".join(f"faultline.{table}" for table in ("open_jobs", *tables))
@@ -155,6 +173,14 @@ PROBES.extend(
         ("in a session older than the backlog", _begin_small),
         ("where all had been done before", _begin_emptied),
     )
+)
+PROBES.extend(
+    Probe(
+        f"{name} of a batch reads few rows where all had been done before",
+        frozenset(("plan", name)),
+        partial(_reads_few_rows_for_a_batch, name=name),
+    )
+    for name in BATCH_VERBS
 )
 PROBES.extend(
     Probe(f"prune {what} does not read all that is young", frozenset(("plan", "prune", _PRUNED[what][0])), play)
