@@ -390,6 +390,8 @@ def _number(value: float) -> str:
 
 
 def main(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help"):
+        raise SystemExit(__doc__)
     if words[:1] == ["--print"]:
         for told in (json.loads(Path(word).read_text()) for word in words[1:]):
             with tempfile.TemporaryDirectory() as folder:

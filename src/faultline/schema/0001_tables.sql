@@ -13,7 +13,7 @@ create table faultline.open_jobs (
   queue text not null,
   task text not null,
   idempotency_key text,
-  -- Kept as text: a third smaller than jsonb, and sent to workers as it is.
+  -- Kept as text: smaller than jsonb, and sent to workers as it is.
   args json not null,
   -- what a claim changes
   fencing_token bigint not null default 0,

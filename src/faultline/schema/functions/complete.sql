@@ -43,6 +43,7 @@ begin
       with finished as (
         delete from faultline.open_jobs j
         using unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, place)
+        -- An array cannot be merged along an index, so the planner never walks the table, however empty it takes it for.
         where j.id = any (array[l.job_id])
           and j.fencing_token = l.token and j.lease_owner = l.owner
           and (free is null or l.place = any (free))

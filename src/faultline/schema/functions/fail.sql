@@ -54,6 +54,7 @@ begin
         least(3600, 2 ^ least(j.attempt, 12))
       ) as delay_seconds
     from unnest(fail.job_ids, fail.tokens, fail.owners) with ordinality as l (job_id, token, owner, place)
+    -- One after the other, as in `complete`.
     join faultline.open_jobs j on j.id = any (array[l.job_id])
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked

@@ -26,6 +26,7 @@ begin
   with held as materialized (
     select j.ctid, l.place
     from unnest(mark_started.job_ids, mark_started.tokens, mark_started.owners) with ordinality as l (job_id, token, owner, place)
+    -- One after the other, as in `complete`.
     join faultline.open_jobs j on j.id = any (array[l.job_id])
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked

@@ -30,6 +30,7 @@ begin
   with held as materialized (
     select j.ctid, l.place, release.delays_seconds[l.place] as delay_seconds
     from unnest(release.job_ids, release.tokens, release.owners) with ordinality as l (job_id, token, owner, place)
+    -- One after the other, as in `complete`.
     join faultline.open_jobs j on j.id = any (array[l.job_id])
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked

@@ -30,6 +30,7 @@ begin
       from (select resolve_known.jobs -> (u.place::integer - 1) as job) i
       cross join lateral (select i.job, coalesce(nullif(i.job -> 'args', 'null'), '{}')::json as args) j
     ) s
+    -- One after the other, as in `complete`.
     left join faultline.keys k on k.key = any (array[s.key])
     left join faultline.open_jobs o on o.id = any (array[coalesce(k.job_id, u.id)])
     left join faultline.ledger f on f.job_id = any (array[coalesce(k.job_id, u.id)])

@@ -19,6 +19,7 @@ begin
         finished_at = null,
         last_error = null
     from ended e
+    -- One after the other, as in `complete`.
     where j.id = any (array[e.id])
     returning j.id, j.fencing_token, e.state as was
   )
