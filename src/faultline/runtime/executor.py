@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _ERROR_LENGTH_MAX = 16_384
 _BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 2.0, 3600.0
+_IN_A_TURN_MAX = 100
 
 
 class TimedOut(Exception):
@@ -60,9 +62,36 @@ class Executor:
         self.tracing: Tracing | None = None
         self._faults = app.host.faults
         self._result_bytes_max = 1_048_576
+        self._turn = self._in_this_turn = 0
 
-    async def run(self, hold: Hold) -> None:
-        """One attempt, from the lease to its ending. One coroutine: every further one is a cost for every job."""
+    async def run(self, hold: Hold, follow: Callable[[], Hold | None]) -> None:
+        """One attempt after the other while `follow` has a next one, all in one task: to make a task takes longer than to
+        run a job that does nothing. No job may notice: where one was cancelled or has changed the context, it is the last.
+        """
+        runner, context = asyncio.current_task(), copy_context()
+        following: Hold | None = hold
+        while following is not None and runner is not None:
+            turn = self._turn
+            await self._attempt(following, runner)
+            if runner.cancelling() or _has_changed(context):
+                return
+            following = follow()
+            if turn == self._turn and self._has_had_its_turn():
+                await asyncio.sleep(0)
+
+    def _has_had_its_turn(self) -> bool:
+        """Jobs that never wait must not keep the loop from everybody else."""
+        self._in_this_turn += 1
+        if self._in_this_turn == 1:
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        return self._in_this_turn > _IN_A_TURN_MAX
+
+    def _next_turn(self) -> None:
+        self._turn += 1
+        self._in_this_turn = 0
+
+    async def _attempt(self, hold: Hold, runner: asyncio.Task[Any]) -> None:
+        """From the lease to its ending. One coroutine: every further one is a cost for every job."""
         ending: Ending | None = None
         try:
             if hold.lease.mark_start and not await self._mark(hold):
@@ -76,7 +105,7 @@ class Executor:
             if task is None or misfit is not None:
                 ending = misfit
                 return
-            hold.run_by(asyncio.current_task())
+            hold.run_by(runner)
             try:
                 ending = self._ended(hold, task, await self._call(hold, task))
             except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
@@ -180,6 +209,13 @@ class Executor:
         # Jittered, so that jobs which failed together do not come back together.
         doubled = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 20))
         return float(doubled * self._chance.uniform(0.75, 1.25))
+
+
+def _has_changed(context: Context) -> bool:
+    try:
+        return copy_context() != context
+    except Exception:  # noqa: BLE001 - values that cannot be compared
+        return True
 
 
 async def _within(limit: float, call: Awaitable[Any]) -> Any:

@@ -56,19 +56,23 @@ class Hold:
             self.counts.lost += 1
             attempt = self.attempt
         if attempt is not None:
-            _cancel(attempt)
+            self._cancel(attempt)
         return True
 
-    def run_by(self, attempt: asyncio.Task[Any] | None) -> None:
+    def run_by(self, attempt: asyncio.Task[Any]) -> None:
         """Cancel this task once the lease is lost; at once, if it is lost already."""
         with _lock:
             self.attempt = attempt
             lost = self.lost is not None
-        if lost and attempt is not None:
-            _cancel(attempt)
+        if lost:
+            self._cancel(attempt)
 
+    def _cancel(self, attempt: asyncio.Task[Any]) -> None:
+        loop = attempt.get_loop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._cancel_now, attempt)
 
-def _cancel(attempt: asyncio.Task[Any]) -> None:
-    loop = attempt.get_loop()
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(attempt.cancel)
+    def _cancel_now(self, attempt: asyncio.Task[Any]) -> None:
+        # The attempt may have ended meanwhile, and its task be running another job.
+        if self.attempt is attempt:
+            attempt.cancel()

@@ -123,6 +123,15 @@ class Lane:
             for lane in self._company.leave(lease):
                 lane.turn_soon()
 
+    def follow(self) -> Hold | None:
+        """The next to run, in the task of one that has just ended. One whose company matters is left to `fill`."""
+        while self.waiting and self.running < self.concurrency and not self.waiting[0].lease.mark_start:
+            hold = self.waiting.popleft()
+            if hold.lost is None:
+                self.running += 1
+                return hold
+        return None
+
     def turn_soon(self) -> None:
         """Start the next jobs and see whether to claim: once for all that end in the same turn of the loop."""
         if not self._turning:

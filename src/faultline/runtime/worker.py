@@ -67,7 +67,8 @@ class Worker:
         self._calls = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop
         self._stop = asyncio.Event()
-        self._jobs: dict[Hold, tuple[Lane, asyncio.Task[None]]] = {}
+        self._jobs: dict[Hold, Lane] = {}
+        self._runners: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
         self._connected_since: float | None = None
         self._services: list[asyncio.Task[None]] = []
@@ -171,7 +172,16 @@ class Worker:
             events.emit_detail("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
     def _begin(self, lane: Lane, hold: Hold) -> None:
-        self._jobs[hold] = lane, self._loop.create_task(self._executor.run(hold))
+        self._jobs[hold] = lane
+        runner = self._loop.create_task(self._executor.run(hold, lambda: self._follow(lane)))
+        self._runners.add(runner)
+        runner.add_done_callback(self._runners.discard)
+
+    def _follow(self, lane: Lane) -> Hold | None:
+        hold = lane.follow()
+        if hold is not None:
+            self._jobs[hold] = lane
+        return hold
 
     def _handed_over(self, hold: Hold, ending: Ending | None) -> None:
         if hold.began_at is not None:
@@ -184,8 +194,7 @@ class Worker:
         else:
             hold.ending = True
             self._completer.put(ending)
-        lane, _ = self._jobs.pop(hold)
-        lane.finished(hold.lease)
+        self._jobs.pop(hold).finished(hold.lease)
         if not self._jobs:
             self._idle.set()
 
@@ -252,7 +261,7 @@ class Worker:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace_seconds):
                     await self._idle.wait()
-        await _cancel([task for _, task in self._jobs.values()])
+        await _cancel(self._runners)
         for hold in self._jobs:
             # Cancelled before its first step, so nobody has given it back.
             self._completer.put(Released(hold))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
@@ -371,8 +370,9 @@ def _leases(rows: Rows, owner: str) -> list[Lease]:
     return leases
 
 
-#: priority, next_run_at, job_id
-_place_in_queue = itemgetter(8, 9, 0)
+def _place_in_queue(row: tuple[Any, ...]) -> tuple[int, datetime, int]:
+    # Its number: UUIDs are compared in Python, and jobs that were enqueued together are due at the same moment.
+    return row[8], row[9], row[0].int
 
 
 def _for_leases(
