@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -89,6 +91,28 @@ def test_a_job_whose_lease_ran_out_is_taken_back_once_by_many(dsn: str, queue: D
     assert queue.value("select count(*) from faultline.open_jobs where state = 'queued'") == 50
     assert queue.value("select count(*) from faultline.journal where event = 'lease_reaped'") == 50
     assert queue.broken_invariants() == []
+
+
+@pytest.mark.parametrize(("looks_at", "state"), [(0.0, "queued"), (math.inf, "running")])
+def test_a_bound_that_is_wrong_hides_a_lease_until_the_next_look_without_it(
+    dsn: str, queue: Driver, clock: Clock, looks_at: float, state: str
+) -> None:
+    """As after the server's clock was set back."""
+    queue.enqueue(lease_seconds=5)
+    lease = queue.claim_one()
+    clock.advance(6)
+
+    async def main() -> None:
+        database = AsyncDatabase(dsn, for_worker=True)
+        chance, tally = random.Random(1), Tally(lambda: 0.0)
+        upkeep = Upkeep(database, settled_in=lambda: True, retention=AGES, chance=chance, tally=tally)
+        upkeep._look_at, upkeep._lower_bound = looks_at, datetime(3000, 1, 1, tzinfo=UTC)  # noqa: SLF001
+        await upkeep.tick()
+        await database.close()
+
+    asyncio.run(main())
+
+    assert queue.state(lease.job_id) == state
 
 
 @pytest.mark.parametrize("judges", [True, False])

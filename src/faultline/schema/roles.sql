@@ -28,8 +28,8 @@ declare
   verbs constant jsonb := '{
     "faultline_producer": ["enqueue", "enqueue_many", "cancel"],
     "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
-                         "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile",
-                         "prune", "worker_lock", "tally", "sample", "roll_up"],
+                         "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap",
+                         "first_expired", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up"],
     "faultline_viewer": ["api_key", "error_kind"],
     "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap",
                            "reconcile", "recover", "prune", "sample", "roll_up", "error_kind"]

@@ -190,12 +190,24 @@ def progress(lease: Lease, progress: Json) -> Statement[Settled]:
     return _for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
 
 
-def reap(*, max_jobs: int = 1000, notice_dead: bool = True) -> Statement[list[Reaped]]:
-    """Take back the jobs of the dead."""
+def first_expired(lower_bound: datetime | None = None) -> Statement[datetime]:
+    """From which time on leases may have run out that nobody has taken back; nothing before the bound is looked at."""
+    return Statement(
+        name="first_expired",
+        sql="select faultline.first_expired(coalesce(%s, '-infinity'::timestamptz))",
+        params=(lower_bound,),
+        read=lambda rows: rows[0][0],
+        repeatable=True,
+    )
+
+
+def reap(*, max_jobs: int = 1000, notice_dead: bool = True, lower_bound: datetime | None = None) -> Statement[list[Reaped]]:
+    """Take back the jobs of the dead. Before the bound nothing that has run out is held any more: see `first_expired`."""
     return Statement(
         name="reap",
-        sql="select job_id, fencing_token, owner, state, reason, queue from faultline.reap(%s, %s)",
-        params=(max_jobs, notice_dead),
+        sql="select job_id, fencing_token, owner, state, reason, queue"
+        " from faultline.reap(%s, %s, coalesce(%s, '-infinity'::timestamptz))",
+        params=(max_jobs, notice_dead, lower_bound),
         read=lambda rows: [Reaped(row[0], row[1], row[2], JobState(row[3]), row[4], row[5]) for row in rows],
         repeatable=True,
     )

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from faultline.proof.mutants.texts import Cut
 
+_FIRST_EXPIRED = [
+    Cut("first_expired", "looks in the index of leases", "where j.state = 'running'\n    and", "where"),
+    Cut("first_expired", "looks from the bound on", "    and j.lease_expires_at >= first_expired.lower_bound\n"),
+    Cut("first_expired", "looks no further than now", "    and j.lease_expires_at <= at\n"),
+    Cut("first_expired", "answers with the earliest", "order by j.lease_expires_at\n", "order by j.lease_expires_at desc\n"),
+    Cut("first_expired", "answers with now where nothing has run out", "coalesce(earliest, at)", "earliest"),
+]
 _REAP = [
     Cut(
         "reap",
@@ -41,6 +48,14 @@ _REAP = [
     Cut("reap", "goes on for the sake of the dead", "cardinality(dead) = 0\n    and not exists", "not exists"),
     Cut("reap", "sees from the index of leases that there is nothing", "where e.state = 'running' and", "where"),
     Cut("reap", "looks in the index of leases", "where r.state = 'running'\n      and", "where"),
+    Cut("reap", "starts where leases may have run out", "      and r.lease_expires_at >= earliest\n"),
+    Cut("reap", "sees from the bound on that there is nothing", " and e.lease_expires_at >= earliest and", " and"),
+    Cut(
+        "reap",
+        "uses no bound where somebody is dead",
+        "then '-infinity' else reap.lower_bound end",
+        "then reap.lower_bound else reap.lower_bound end",
+    ),
     Cut("reap", "locks the rows", "    for update skip locked\n"),
     Cut("reap", "passes over locked rows", "for update skip locked", "for update"),
     Cut("reap", "takes no more than it was asked for", "    limit reap.max_jobs\n"),
@@ -336,4 +351,4 @@ _PRUNE = [
     ),
 ]
 
-CUTS = [*_REAP, *_DEAD, *_END, *_RECOVER, *_PRUNE]
+CUTS = [*_FIRST_EXPIRED, *_REAP, *_DEAD, *_END, *_RECOVER, *_PRUNE]

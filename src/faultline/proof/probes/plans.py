@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease
     from faultline.proof.sessions import Session, Sessions
+    from faultline.store.queue import Statement
 
 #: So many rows come into every table once the session has made its plans,
 _BACKLOG = 1_000
@@ -48,6 +49,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "resolve_known": (lambda q, lease: q.run(verbs.enqueue_many([Submission("t", id=lease.job_id)])), ("ledger", "keys")),
     "withdraw_done": (lambda q, lease: (q.complete(lease), q.enqueue(id=lease.job_id)), ("ledger",)),
     "reap": (lambda q, lease: (_expire(q, lease), q.reap()), ()),
+    "first_expired": (lambda q, _: q.run(verbs.first_expired()), ()),
     "claim": (lambda q, _: q.claim(3), ()),
     "journal": (lambda q, lease: q.journal(lease.job_id), ("journal",)),
     "roll_up": (lambda q, _: q.run(verbs.roll_up()), ("tallies",)),
@@ -107,6 +109,23 @@ def _reads_few_rows_for_a_batch(sessions: Sessions, *, name: str) -> None:
         read = _rows_read(q) - before
     if read > 12 * _BATCH:
         raise AssertionError(f"{name} of {_BATCH} read {read} rows beside a backlog of {2 * _BACKLOG}")
+
+
+def _reads_nothing_below_its_bound(sessions: Sessions, *, name: str) -> None:
+    """Nor the dead rows there, which stay while somebody holds an old snapshot."""
+    q, holder = sessions.open(), sessions.open()
+    sessions.hand.execute(_ROWS_FOR["running"].replace("interval '1 hour'", "interval '-1 minute'"), _BACKLOG)
+    holder.begin("repeatable read")
+    holder.execute("select from faultline.open_jobs")
+    sessions.hand.execute("delete from faultline.open_jobs")
+    bound = q.value("select now() - interval '30 seconds'")
+    call: Statement[Any] = verbs.reap(lower_bound=bound) if name == "reap" else verbs.first_expired(bound)
+    with q.unsaved():
+        before = _rows_read(q)
+        q.run(call)
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"{name} read {read} rows below its bound")
 
 
 def _begin_small(sessions: Sessions, *tables: str) -> None:
@@ -185,4 +204,12 @@ PROBES.extend(
 PROBES.extend(
     Probe(f"prune {what} does not read all that is young", frozenset(("plan", "prune", _PRUNED[what][0])), play)
     for what, play in ((what, partial(_prunes_without_reading_all, what=what)) for what in _PRUNED)
+)
+PROBES.extend(
+    Probe(
+        f"{name} reads nothing below its bound",
+        frozenset(("plan", name)),
+        partial(_reads_nothing_below_its_bound, name=name),
+    )
+    for name in ("reap", "first_expired")
 )

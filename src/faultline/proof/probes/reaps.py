@@ -56,6 +56,21 @@ def the_longest_expired_come_first_and_no_more_than_asked_for(sessions: Sessions
     expect("reaped then", {job.job_id for job in q.reap(max_jobs=2)}, {leases[0].job_id, leases[2].job_id})
 
 
+@probe("first_expired", "reap")
+def the_bound_is_the_first_lease_that_ran_out_and_now_without_one(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    leases = [q.new_lease(lease_seconds=seconds) for seconds in (20, 10, 3600)]
+    expires = [q.job(lease.job_id).lease_expires_at for lease in leases]
+    expect("while none has", q.run(verbs.first_expired()), q.value("select faultline.now()"))
+    sessions.clock.advance(30)
+    expect("of two", q.run(verbs.first_expired()), expires[1])
+    expect("from the second on", q.run(verbs.first_expired(expires[0])), expires[0])
+    expect("reaped from the second on", [job.job_id for job in q.reap(lower_bound=expires[0])], [leases[0].job_id])
+    expect("reaped from the first on", [job.job_id for job in q.reap(lower_bound=expires[1])], [leases[1].job_id])
+    expect("when all are back", q.run(verbs.first_expired(expires[1])), q.value("select faultline.now()"))
+
+
 @probe("reap", "wake_for")
 def reaped_jobs_wake_who_has_claimed_past_them(sessions: Sessions) -> None:
     q = sessions.open()
@@ -172,6 +187,14 @@ def a_dead_workers_jobs_come_back_and_only_they(sessions: Sessions) -> None:
     q.beat()
     expect("back on the list", q.value("select array_agg(id order by id) from faultline.workers"), ["alive", "w"])
     expect("its completion", reasons(q.complete(lease)), ["lease_lost"])
+
+
+@probe("reap")
+def a_bound_keeps_nothing_of_the_dead(sessions: Sessions) -> None:
+    q, lease = _long_lease(sessions)
+    sessions.clock.advance(60)
+    bound = q.value("select lease_expires_at + interval '1 hour' from faultline.open_jobs where id = %s", lease.job_id)
+    expect("reaped", [job.job_id for job in q.reap(lower_bound=bound)], [lease.job_id])
 
 
 @probe("reap")

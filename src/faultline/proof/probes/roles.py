@@ -16,8 +16,8 @@ _CALLS = {
     "faultline_producer": {"enqueue", "enqueue_many", "cancel"},
     "faultline_worker": {
         "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "fence",
-        "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "reconcile", "prune", "worker_lock",
-        "tally", "sample", "roll_up",
+        "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "reconcile", "prune",
+        "worker_lock", "tally", "sample", "roll_up",
     },
     "faultline_viewer": {"api_key", "error_kind"},
     "faultline_operator": {
@@ -112,6 +112,7 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         q.run(verbs.sample())
         q.run(verbs.roll_up())
         q.reap()
+        q.run(verbs.first_expired())
         q.run(verbs.reconcile())
         q.run(verbs.prune("ledger", older_than_seconds=60))
         q.run(verbs.leave("w"))

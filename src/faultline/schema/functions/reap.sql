@@ -2,13 +2,18 @@
 -- Before: running. After: queued again in the same place, or failed; no owner, so that the old holder is refused even
 -- before the next claim raises the token. Any number of reapers may run at once: each skips what another has locked.
 -- A caller that has only just come back after an outage passes `notice_dead => false`: the others may be coming back too.
+-- `lower_bound` is a hint: no lease that is still held ran out before it (first_expired). Where somebody is dead it is not used.
 --
 -- Does the lost attempt count? Yes, if its start is on record (mark_started) and no other start of the same worker is:
 -- then it is this job that the worker died of. A last attempt whose start is on record ends the job as failed in any case.
 -- Otherwise the attempt is given back: the job may only have been waiting, or running, beside the one that killed the worker.
 -- `reaps` is counted, so that the next claim asks for the mark, and workers run such jobs with less and less company. From
 -- the first one on, a start that is not on record was none: a job that only waited is not suspected any further.
-create or replace function faultline.reap(max_jobs integer default 1000, notice_dead boolean default true) returns table (
+create or replace function faultline.reap(
+  max_jobs integer default 1000,
+  notice_dead boolean default true,
+  lower_bound timestamptz default '-infinity'
+) returns table (
   job_id uuid,
   fencing_token bigint,
   owner text,
@@ -29,6 +34,7 @@ declare
   dead constant text[] := case when reap.notice_dead then array(select faultline.dead_workers()) else '{}' end;
   -- Without dead workers only expired leases are looked at; with some, every running job is, which is rare and bounded.
   horizon constant timestamptz := case when cardinality(dead) > 0 then 'infinity'::timestamptz else faultline.now() end;
+  earliest constant timestamptz := case when cardinality(dead) > 0 then '-infinity' else reap.lower_bound end;
   ids uuid[];
   tokens bigint[];
   owners text[];
@@ -39,7 +45,10 @@ begin
   perform faultline.durable();
   -- Every worker asks every second, and hardly ever is there anything: then one look at the leases is all that it costs.
   if cardinality(dead) = 0
-    and not exists (select from faultline.open_jobs e where e.state = 'running' and e.lease_expires_at <= horizon)
+    and not exists (
+      select from faultline.open_jobs e
+      where e.state = 'running' and e.lease_expires_at >= earliest and e.lease_expires_at <= horizon
+    )
   then
     return;
   end if;
@@ -60,6 +69,7 @@ begin
       case when r.lease_expires_at <= faultline.now() then 'lease_expired' else 'worker_lost' end as reason
     from faultline.open_jobs r
     where r.state = 'running'
+      and r.lease_expires_at >= earliest
       and r.lease_expires_at <= horizon
       and (r.lease_expires_at <= faultline.now() or split_part(r.lease_owner, '/', 1) = any (dead))
     order by r.lease_expires_at
