@@ -119,6 +119,28 @@ def test_pruning_where_nothing_is_old_reads_little(queue: Driver, what: str) -> 
     assert rows_read(queue) - before < LAST_RANGE
 
 
+@pytest.mark.parametrize("what", ["ledger", "journal", "keys"])
+def test_pruning_where_old_rows_lay_once_reads_little(queue: Driver, what: str) -> None:
+    """Some years on, every page has held rows of all ages."""
+    old = FILL[what].replace("now()", "now() - interval '2 hours'")
+    # A young row behind them, so that vacuum keeps their pages.
+    last = FILL[what].replace("(1, 20000)", "(20001, 20001)")
+    young = FILL[what].replace("(1, 20000)", "(20002, 40000)")
+    queue.connection.execute("set session_replication_role = replica")
+    queue.connection.execute(old.encode())
+    queue.connection.execute(last.encode())
+    queue.connection.execute(f"vacuum faultline.{what}".encode())
+    while queue.run(verbs.prune(what, older_than_seconds=3600)):
+        pass
+    queue.connection.execute(f"vacuum faultline.{what}".encode())
+    queue.connection.execute(young.encode())
+
+    before = rows_read(queue)
+    assert queue.run(verbs.prune(what, older_than_seconds=3600)) == 0
+
+    assert rows_read(queue) - before < LAST_RANGE
+
+
 FILL = {
     "ledger": "insert into faultline.ledger select gen_random_uuid(), 1, now(), now(), now(), 0, 1, 5, 'w/1', 'default',"
     " 't', null, '{}', null from generate_series(1, 20000)",

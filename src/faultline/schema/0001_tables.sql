@@ -79,6 +79,9 @@ create table faultline.ledger (
   args json,
   result jsonb,
   constraint token_positive check (fencing_token >= 1)
+) with (
+  -- Pages that `prune` took rows from are read by each prune, until they are vacuumed.
+  autovacuum_vacuum_scale_factor = 0.02
 );
 -- Nearly free to keep, and enough to find old rows: the table fills in the order of time.
 create index ledger_finished on faultline.ledger using brin (finished_at) with (pages_per_range = 32, autosummarize = on);
@@ -118,7 +121,7 @@ create table faultline.keys (
   digest bytea not null,
   created_at timestamptz not null,
   constraint sane_key check (length(key) between 1 and 500)
-);
+) with (autovacuum_vacuum_scale_factor = 0.02);
 create index keys_created on faultline.keys using brin (created_at) with (pages_per_range = 32, autosummarize = on);
 
 -- One row per worker process. It is beaten every second, so it must stay on its page.

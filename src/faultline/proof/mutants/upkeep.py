@@ -306,9 +306,9 @@ _PRUNE_FAILED = (
 )
 _PRUNE_JOURNAL = "where o.at < horizon limit prune.max_rows for update skip locked"
 _PRUNE_KEYS = (
-    "        where o.created_at < horizon\n"
-    "          and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n"
-    "        limit prune.max_rows\n        for update of o skip locked"
+    "          where o.created_at < horizon\n"
+    "            and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n"
+    "          limit prune.max_rows\n          for update of o skip locked"
 )
 _PRUNE_OF = {"ledger": _PRUNE_LEDGER, "failed": _PRUNE_FAILED, "journal": _PRUNE_JOURNAL, "keys": _PRUNE_KEYS}
 
@@ -321,6 +321,19 @@ _PRUNE = [
         ("forgets only what is old enough", " < horizon", " < 'infinity'"),
     )
 ] + [
+    *(
+        Cut(
+            "prune", f"{index}: knows nothing of pages that it emptied", f"      ages := to_regclass('faultline.{index}');\n"
+        )
+        for index in ("ledger_finished", "journal_at", "keys_created")
+    ),
+    Cut(
+        "prune",
+        "does not wait for a vacuum",
+        "set_config('lock_timeout', '1ms', true)",
+        "set_config('lock_timeout', '0', true)",
+    ),
+    Cut("prune", "leaves the patience of its caller alone", "      perform set_config('lock_timeout', patience, true);\n"),
     Cut("prune", "wants an age", "prune.older_than is null or "),
     Cut("prune", "wants an age that is not negative", " or prune.older_than < interval '0'"),
     Cut("prune", "failed: looks in the index of endings", "o.state in ('failed', 'cancelled') and ", ""),
@@ -328,7 +341,7 @@ _PRUNE = [
         "prune",
         "keys: keeps the key of an open job",
         _PRUNE_KEYS,
-        _PRUNE_KEYS.replace("          and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n", ""),
+        _PRUNE_KEYS.replace("            and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n", ""),
     ),
     Cut("prune", "forgets the steps too", "    delete from faultline.steps s where s.job_id = any (pruned);\n"),
     Cut(

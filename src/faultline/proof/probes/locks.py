@@ -215,6 +215,23 @@ def pruning_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
         holder.rollback()
 
 
+@probe("prune")
+def pruning_does_not_wait_for_a_vacuum(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    for _ in range(2):
+        q.complete(q.new_lease())
+    sessions.clock.advance(1000)
+    prune = verbs.prune("ledger", older_than_seconds=60, max_rows=1)
+    holder.begin()
+    holder.execute("lock table faultline.ledger in share update exclusive mode")
+    expect("pruned beside a vacuum", sessions.at_once(q, lambda s: s.run(prune)), 1)
+    holder.rollback()
+    with q.unsaved():
+        q.execute("set local lock_timeout = '7s'")
+        expect("pruned", q.run(prune), 1)
+        expect("lock_timeout afterwards", q.value("show lock_timeout"), "7s")
+
+
 @probe("reconcile")
 def reconciling_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()

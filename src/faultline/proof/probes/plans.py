@@ -185,6 +185,29 @@ def _prunes_without_reading_all(sessions: Sessions, *, what: str) -> None:
         raise AssertionError(f"prune {what} read {read} rows, none of them old")
 
 
+_WITH_AGES = ("ledger", "journal", "keys")
+
+
+def _prunes_where_old_rows_lay_once(sessions: Sessions, *, what: str) -> None:
+    q = sessions.open()
+    prune = verbs.prune(what, older_than_seconds=3600, max_rows=_ROWS)
+    _begin_small(sessions, what)
+    old = _ROWS_FOR[what].replace("now()", "now() - interval '2 hours'").replace(" n::text,", " 'old' || n,")
+    sessions.hand.execute(old, _ROWS)
+    # A young row behind them, so that vacuum keeps their pages.
+    sessions.hand.execute(_ROWS_FOR[what].replace(" n::text,", " 'last',"), 1)
+    sessions.hand.execute(f"vacuum faultline.{what}")
+    expect("old rows pruned", q.run(prune), _ROWS)
+    sessions.hand.execute(f"vacuum faultline.{what}")
+    sessions.hand.execute(_ROWS_FOR[what], _ROWS)
+    with q.unsaved():
+        before = _rows_read(q)
+        expect("pruned", q.run(prune), 0)
+        read = _rows_read(q) - before
+    if read > _LAST_RANGE:
+        raise AssertionError(f"prune {what} read {read} rows where old ones had been")
+
+
 PROBES.extend(
     Probe(f"{name} reads few rows {when}", frozenset(("plan", name)), partial(_reads_few_rows, name=name, begin=begin))
     for name in _CALLS
@@ -212,4 +235,12 @@ PROBES.extend(
         partial(_reads_nothing_below_its_bound, name=name),
     )
     for name in ("reap", "first_expired")
+)
+PROBES.extend(
+    Probe(
+        f"prune {what} does not read all that lies where old rows lay",
+        frozenset(("plan", "prune", what)),
+        partial(_prunes_where_old_rows_lay_once, what=what),
+    )
+    for what in _WITH_AGES
 )

@@ -17,6 +17,10 @@ declare
   pruned uuid[];
   highest bigint;
   rows_gone integer := 0;
+  patience constant text := current_setting('lock_timeout');
+  -- Where rows went from, and the index that knows the age of each range of 32 pages there.
+  places tid[];
+  ages regclass;
 begin
   if prune.older_than is null or prune.older_than < interval '0' then
     raise exception 'older_than must not be negative' using errcode = 'FL005';
@@ -32,9 +36,10 @@ begin
           limit prune.max_rows
           for update skip locked
         ))
-        returning f.job_id, f.fencing_token
+        returning f.job_id, f.fencing_token, f.ctid as place
       )
-      select array_agg(o.job_id), max(o.fencing_token) into pruned, highest from old o;
+      select array_agg(o.job_id), max(o.fencing_token), array_agg(o.place) into pruned, highest, places from old o;
+      ages := to_regclass('faultline.ledger_finished');
       rows_gone := coalesce(cardinality(pruned), 0);
     when 'failed' then
       with old as (
@@ -50,21 +55,29 @@ begin
       select array_agg(o.id), max(o.fencing_token) into pruned, highest from old o;
       rows_gone := coalesce(cardinality(pruned), 0);
     when 'journal' then
-      delete from faultline.journal n
-      where n.ctid = any (array(
-        select o.ctid from faultline.journal o where o.at < horizon limit prune.max_rows for update skip locked
-      ));
-      get diagnostics rows_gone = row_count;
+      with old as (
+        delete from faultline.journal n
+        where n.ctid = any (array(
+          select o.ctid from faultline.journal o where o.at < horizon limit prune.max_rows for update skip locked
+        ))
+        returning n.ctid as place
+      )
+      select count(*), array_agg(o.place) into rows_gone, places from old o;
+      ages := to_regclass('faultline.journal_at');
     when 'keys' then
-      delete from faultline.keys k
-      where k.ctid = any (array(
-        select o.ctid from faultline.keys o
-        where o.created_at < horizon
-          and not exists (select from faultline.open_jobs j where j.id = o.job_id)
-        limit prune.max_rows
-        for update of o skip locked
-      ));
-      get diagnostics rows_gone = row_count;
+      with old as (
+        delete from faultline.keys k
+        where k.ctid = any (array(
+          select o.ctid from faultline.keys o
+          where o.created_at < horizon
+            and not exists (select from faultline.open_jobs j where j.id = o.job_id)
+          limit prune.max_rows
+          for update of o skip locked
+        ))
+        returning k.ctid as place
+      )
+      select count(*), array_agg(o.place) into rows_gone, places from old o;
+      ages := to_regclass('faultline.keys_created');
     else
       raise exception 'there is nothing named "%" to prune', prune.what
         using errcode = 'FL005', hint = 'prune ledger, failed, journal or keys';
@@ -75,6 +88,20 @@ begin
     update faultline.settings s set token_floor = highest where s.token_floor < highest;
   end if;
   perform faultline.as_verb('');
+  if places is not null then
+    -- The index of ages never takes back the earliest time that a range of pages had. Once vacuum has emptied the range and new
+    -- rows lie there, each prune would read it, and one day all of the table. So it is told to know nothing of the range until
+    -- vacuum sums it up anew. Whoever vacuums holds the lock that this needs: then it is not waited for, and the range is read
+    -- until its new rows are old.
+    begin
+      perform set_config('lock_timeout', '1ms', true);
+      perform brin_desummarize_range(ages, r.first_page)
+      from (select distinct (p.place::text::point)[0]::bigint / 32 * 32 as first_page from unnest(places) as p (place)) r;
+      perform set_config('lock_timeout', patience, true);
+    exception when lock_not_available then
+      null;
+    end;
+  end if;
   return rows_gone;
 end
 $$;
