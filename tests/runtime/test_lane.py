@@ -101,6 +101,55 @@ class InFlight(Faults):
             self.then()
 
 
+def lane_on(database: AsyncDatabase) -> Lane:
+    return Lane(
+        "default",
+        1,
+        database=database,
+        owner=lambda: "w/1",
+        took=lambda _: None,
+        start=lambda _, __: None,
+        rests=lambda _, __: None,
+        company=Company(),
+        chance=random.Random(1),
+        tally=Tally(lambda: 0.0),
+    )
+
+
+class Moved(asyncio.SelectorEventLoop):
+    """A loop whose clock can be put forward."""
+
+    moved = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.moved
+
+
+def test_a_claim_that_waited_for_minutes_does_not_hide_work_for_longer(dsn: str, queue: Driver) -> None:
+    job = queue.job(queue.enqueue())
+    assert job.next_run_at is not None
+    early = job.next_run_at - timedelta(hours=1)
+
+    async def story(loop: Moved) -> list[int]:
+        faults = InFlight()
+        database = AsyncDatabase(dsn, host=Host(faults=faults))
+        lane = lane_on(database)
+        faults.then = lambda: setattr(loop, "moved", 600.0)
+        found = [len(await lane._claim(1))]  # noqa: SLF001 - one claim, without the loop around it
+        faults.then = lambda: None
+
+        queue.enqueue(run_at=early)  # below what that claim saw, and no hint tells of it
+        for seconds in (0, 21):
+            loop.moved += seconds
+            found.append(len(await lane._claim(1)))  # noqa: SLF001
+        await database.close()
+        return found
+
+    loop = Moved()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert runner.run(story(loop)) == [1, 0, 1]
+
+
 def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answer(dsn: str, queue: Driver) -> None:
     job = queue.job(queue.enqueue())
     assert job.next_run_at is not None
@@ -109,18 +158,7 @@ def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answ
     async def story() -> list[Bound]:
         faults = InFlight()
         database = AsyncDatabase(dsn, host=Host(faults=faults))
-        lane = Lane(
-            "default",
-            1,
-            database=database,
-            owner=lambda: "w/1",
-            took=lambda _: None,
-            start=lambda _, __: None,
-            rests=lambda _, __: None,
-            company=Company(),
-            chance=random.Random(1),
-            tally=Tally(lambda: 0.0),
-        )
+        lane = lane_on(database)
         faults.then = lambda: lane.hint(Bound(0, early))
         assert len(await lane._claim(1)) == 1  # noqa: SLF001 - one claim, without the loop around it
         await database.close()

@@ -15,6 +15,7 @@ from faultline import (
     Faultline,
     JobState,
 )
+from faultline.core.faults import Faults
 from faultline.core.host import Host
 from tests.runtime.working import PATIENCE, results, work
 
@@ -133,6 +134,36 @@ def test_the_most_urgent_runs_first(app: Faultline) -> None:
 def test_a_worker_without_anything_to_do_is_refused(app: Faultline, queues: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="at least one queue"):
         app.worker(queues)
+
+
+def test_leases_of_jobs_whose_ending_is_on_its_way_are_known_as_such(dsn: str, queue: Driver) -> None:
+    """They are renewed later: what is renewed and completed at once is often refused for nothing."""
+    ending: list[bool] = []
+
+    class Sent(Faults):
+        wanted = True
+
+        def reach(self, point: str) -> None:
+            if point == "before_complete_sent":
+                ending.extend(hold.ending for hold in worker._heartbeat._holds.values())  # noqa: SLF001
+
+    app = Faultline(dsn, host=Host(faults=Sent()))
+
+    @app.task
+    async def nothing() -> None: ...
+
+    handle = nothing.enqueue()
+
+    async def story() -> None:
+        async with asyncio.timeout(PATIENCE), worker:
+            await handle.aresult(PATIENCE)
+            await app.async_database.close()
+
+    worker = app.worker({"default": 1})
+    asyncio.run(story())
+    app.close()
+
+    assert ending == [True]
 
 
 def test_stopping_finishes_what_runs_and_gives_the_rest_back(app: Faultline, queue: Driver) -> None:

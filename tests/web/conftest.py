@@ -101,15 +101,21 @@ def address(dsn: str) -> Iterator[str]:
         yield found
 
 
+def new_key(db: Driver, *scopes: str, **fields: Any) -> tuple[UUID, str]:
+    """A new key: its id, and what is shown."""
+    key_id, text = apikeys.new_key(random.SystemRandom())
+    digest = apikeys.digest_of(text) or b""
+    run_on(db.connection, apikeys.add(key_id, digest, name="test", scopes=scopes or ["admin"], **fields))
+    return key_id, text
+
+
 @pytest.fixture
 def caller(db: Driver, address: str) -> Iterator[Callable[..., Api]]:
     """Makes clients, each with a key of its own: `caller("read", queues=["a"])`."""
     with contextlib.ExitStack() as stack:
 
         def make(*scopes: str, **fields: Any) -> Api:
-            key_id, text = apikeys.new_key(random.SystemRandom())
-            digest = apikeys.digest_of(text) or b""
-            run_on(db.connection, apikeys.add(key_id, digest, name="test", scopes=scopes or ["admin"], **fields))
+            key_id, text = new_key(db, *scopes, **fields)
             return stack.enter_context(Api(address, text, key_id))
 
         yield make

@@ -83,6 +83,9 @@ def test_a_key_that_is_bound_to_queues_hears_of_their_jobs_alone(caller: Callabl
     with bound.http.stream("GET", "/api/v1/events", headers={"Last-Event-ID": str(before)}) as stream:
         lines = stream.iter_lines()
         assert told(lines, "journal")[1]["queue"] == "a"
+        while not (queues := told(lines, "queues")[1]):
+            pass  # what was known when the stream began
+        assert [queue["name"] for queue in queues] == ["a"]
         api.submit(queue="b")
         api.submit(queue="a")
         db.fail(db.claim_one(queue="b"), then="fail")

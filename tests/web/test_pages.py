@@ -32,14 +32,13 @@ def site(dsn: str) -> Iterator[Site]:
 def race(queue: Driver, clock: Clock, **fields: Any) -> UUID:
     """A stalls past its lease, B takes over and finishes, A comes back and is refused."""
     job_id = queue.enqueue("settle", {"batch": 7}, **fields)
-    name = fields.get("queue", "default")
     clock.advance(1)
-    stalled = queue.claim_one(worker="a", queue=name)
+    stalled = queue.claim_one(worker="a")
     queue.renew(stalled)
     clock.advance(31)
     queue.reap()
     clock.advance(1)
-    second = queue.claim_one(worker="b", queue=name)
+    second = queue.claim_one(worker="b")
     clock.advance(2)
     queue.complete(stalled)
     clock.advance(1)
@@ -275,13 +274,19 @@ def test_filters_narrow_the_list(site: Site, queue: Driver) -> None:
     assert site.get(f"/jobs?key={wanted}").headers["location"] == f"/jobs/{wanted}"
 
 
-def test_with_keys_one_signs_in_and_sees_only_what_the_key_may(dsn: str, queue: Driver) -> None:
-    hidden, seen = queue.enqueue(queue="secret"), queue.enqueue(queue="mail")
-    queue.connection.execute("select faultline.sample()")
+def key_for_mail(queue: Driver, *scopes: str) -> str:
     key_id, text = apikeys.new_key(random.Random(1))
     digest = apikeys.digest_of(text)
     assert digest is not None
-    queue.run(apikeys.add(key_id, digest, name="mail team", scopes=["read"], queues=["mail"]))
+    queue.run(apikeys.add(key_id, digest, name="mail team", scopes=scopes, queues=["mail"]))
+    return text
+
+
+def test_with_keys_one_signs_in_and_sees_only_what_the_key_may(dsn: str, queue: Driver, clock: Clock) -> None:
+    hidden, seen = queue.enqueue(queue="secret"), queue.enqueue(queue="mail")
+    raced = race(queue, clock)  # in another queue, too
+    queue.connection.execute("select faultline.sample()")
+    text = key_for_mail(queue, "read")
     with browsed(dsn) as site:
         for path in PAGES[:-1]:
             assert site.get(path).headers["location"].startswith("/sign-in"), path
@@ -294,6 +299,29 @@ def test_with_keys_one_signs_in_and_sees_only_what_the_key_may(dsn: str, queue: 
         assert site.get("/database").status_code == 403
         for path in ("/", "/queues", "/jobs"):
             assert "secret" not in site.get(path).text, path
+        assert str(raced) not in site.get("/").text
         assert "Cancel job" not in site.page(f"/jobs/{seen}").text
         site.send("/", "/sign-out")
         assert site.get("/").status_code == 303
+
+
+def test_a_key_that_is_bound_to_queues_changes_nothing_of_others(dsn: str, queue: Driver) -> None:
+    theirs, failed, mine = (queue.enqueue(queue=name) for name in ("secret", "lost", "mail"))
+    queue.fail(queue.claim_one(queue="lost"), then="fail")
+    text = key_for_mail(queue, "read", "operate")
+    with browsed(dsn) as site:
+        site.post("/sign-in", {"key": text})
+        csrf = {"csrf": site.page("/").hidden("/sign-out")["csrf"]}
+
+        site.post("/jobs/ticked", {**csrf, "id": [str(theirs), str(mine)], "do": "cancel"})
+        site.post("/failures/redrive", csrf)
+        answers = [
+            site.post(f"/jobs/{theirs}/cancel", csrf),
+            site.post(f"/jobs/{failed}/retry", csrf),
+            site.post("/queues/pause", {**csrf, "queue": "secret"}),
+            site.post("/queues/resume", {**csrf, "queue": "secret"}),
+        ]
+
+    assert [answer.status_code for answer in answers] == [404] * 4
+    assert [queue.state(job_id) for job_id in (theirs, failed, mine)] == ["queued", "failed", "cancelled"]
+    assert queue.value("select count(*) from faultline.queues where paused_at is not null") == 0
