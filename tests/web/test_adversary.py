@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from http.client import HTTPConnection
+from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -151,6 +153,35 @@ def test_nobody_takes_all_live_streams(dsn: str, db: Driver) -> None:
             assert (granted.status_code, denied.status_code, theirs.status_code) == (200, 429, 200)
             denied.read()
             refused(denied, 429, "TooManyStreams")
+
+
+def test_nobody_takes_all_connections_that_others_read_with(dsn: str, db: Driver) -> None:
+    keys = [new_key(db, "read")[1] for _ in range(2)]
+    with (
+        running(dsn) as address,
+        Api(address, keys[0]) as greedy,
+        Api(address, keys[1]) as other,
+        ThreadPoolExecutor(12) as threads,
+    ):
+        with db.connection.transaction():
+            db.connection.execute("lock table faultline.open_jobs in access exclusive mode")  # a list takes for ever
+            asked = [threads.submit(greedy.get, "/jobs") for _ in range(12)]
+            answered = (one.result() for one in as_completed(asked))
+            first = next(answered)  # by then, whoever got a connection has had it for a second
+
+            spared = other.get("/queues")
+            later = list(islice(answered, 6))
+        assert [answer.status_code for answer in answered] == [200] * 5
+
+    assert spared.status_code == 200, spared.text
+    for answer in (first, *later):
+        refused(answer, 429, "TooManyReads")
+        assert answer.headers["retry-after"] == "2"
+
+
+def test_a_page_that_reads_several_things_takes_turns_with_itself(dsn: str) -> None:
+    with running(dsn, replace(QUICK, reads_caller_max=1)) as address, Api(address) as api:
+        assert api.http.get("/", headers=HTML).status_code == 200
 
 
 def test_names_of_queues_that_somebody_makes_up_are_not_all_remembered(dsn: str) -> None:

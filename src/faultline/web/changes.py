@@ -113,7 +113,7 @@ class Changes:
 
     async def missed(self, caller: Caller, number: int) -> list[bytes]:
         """What was told behind this number. Too much of it is not told at all: the watcher had better begin anew."""
-        found = await self._service.read.run(changes.since(number, lines_max=_LINES_MAX))
+        found = await self._service.read_for(caller).run(changes.since(number, lines_max=_LINES_MAX))
         if len(found) >= _LINES_MAX:
             return [_event("reset", {"reason": f"more than {_LINES_MAX} lines were missed"})]
         return [_told(change, change.id) for change in found if _may_see(caller, change)]

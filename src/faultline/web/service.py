@@ -1,7 +1,8 @@
 """One server: its databases, its limits, and what it remembers. Everything that requests share stands here.
 
 `service.read`, `service.enqueue` and `service.operate` are async databases, each in the role that may do no more than that:
-`await service.read.run(views.job(job_id))`. A route gets the service with `service_of(request)`.
+`await service.enqueue.run(...)`. What a caller reads is read with their share: `await service.read_for(caller).run(...)`. A
+route gets the service with `service_of(request)`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from faultline.core.errors import FaultlineError
 from faultline.core.host import Host
@@ -22,12 +24,14 @@ from faultline.web.changes import Changes
 from faultline.web.keys import Keys
 from faultline.web.numbers import Numbers
 from faultline.web.sessions import Sessions
+from faultline.web.share import Share
 from faultline.web.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
     from faultline.store.queue import Statement
+    from faultline.web.access import Caller
 
 _AUDIT_SECONDS = 120.0
 #: What is mostly asked for. A submission of no jobs writes nothing, and takes both ways: with ids of ours, and with keys.
@@ -51,6 +55,8 @@ class Limits:
     #: Per caller: so many requests a second in the long run, and so many at once.
     requests_per_second: float = 1000.0
     requests_burst: int = 2000
+    #: What one caller may read at once, of the ten connections that all read with. More waits, as for a connection.
+    reads_caller_max: int = 5
     #: How long it may take until a key that was revoked is refused.
     key_seconds: float = 2.0
     #: Live streams, on the whole server.
@@ -89,6 +95,8 @@ class Service:
         self.loopback_csrf = secrets.token_urlsafe(32)
         self.changes = Changes(self)
         self.numbers = Numbers(metrics_at)
+        #: By caller, for as long as they read.
+        self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
         self._watching: asyncio.Task[None] | None = None
         self._ids: Ids | None = None
 
@@ -122,6 +130,12 @@ class Service:
         await asyncio.to_thread(self.numbers.close)
         for database in (self.read, self.enqueue, self.operate, self.audit):
             await database.close()
+
+    def read_for(self, caller: Caller) -> Share:
+        share = self._shares.get(caller.id)
+        if share is None:
+            share = self._shares[caller.id] = Share(self)
+        return share
 
     async def ids(self) -> Ids:
         """Ids of new jobs, in the database's time: a submission whose answer is lost can be sent again."""

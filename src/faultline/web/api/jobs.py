@@ -36,7 +36,7 @@ async def list_jobs(request: Request, wanted: Annotated[JobFilter, Query()], cal
     )
     order = listing.order_of(asked)
     behind = None if wanted.cursor is None else cursors.decode(wanted.cursor, order.name, order.types)
-    page = await service_of(request).read.run(listing.jobs(asked, page_jobs=wanted.limit, behind=behind))
+    page = await service_of(request).read_for(caller).run(listing.jobs(asked, page_jobs=wanted.limit, behind=behind))
     return JobPage(
         jobs=[JobSummary.model_validate(job._asdict()) for job in page.jobs],
         next_cursor=None if page.behind is None else cursors.encode(order.name, page.behind),
@@ -51,7 +51,7 @@ async def one_job(request: Request, job_id: UUID, caller: Reader) -> Job:
         views.journal(job_id, entries_max=1000),
         views.steps(job_id),
     ]
-    record, journal, steps = await service_of(request).read.run_all(statements)
+    record, journal, steps = await service_of(request).read_for(caller).run_all(statements)
     if record is None or not caller.may_touch(record.queue):
         raise JobNotFound(f"there is no job {job_id}; it was never committed here, or it was pruned")
     facts = asdict(record)
@@ -69,5 +69,5 @@ async def one_job(request: Request, job_id: UUID, caller: Reader) -> Job:
 @router.get("/failures", summary="Failed jobs, in groups")
 async def failed_groups(request: Request, wanted: Annotated[FailureFilter, Query()], caller: Reader) -> Failures:
     which = failures.Failed(queue=wanted.queue, task=wanted.task, only_queues=caller.only_queues)
-    found = await service_of(request).read.run(failures.groups(which))
+    found = await service_of(request).read_for(caller).run(failures.groups(which))
     return Failures(groups=[FailureGroup.model_validate(asdict(group)) for group in found.groups], at_least=found.at_least)

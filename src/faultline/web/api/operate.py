@@ -60,7 +60,7 @@ async def retry_failed(request: Request, body: RetryFailed, caller: Operator) ->
         before=None if body.cursor is None else cursors.decode(body.cursor, "failed", failures.PLACE_TYPES),
     )
     if body.preview:
-        count = await service.read.run(failures.count(which))
+        count = await service.read_for(caller).run(failures.count(which))
         return RetriedJobs(preview=True, jobs=count.jobs, at_least=count.at_least, next_cursor=_cursor(count.until))
     jobs, behind = await _retry_in_batches(service, which, body.max_jobs)
     events.emit("jobs_retried_by_request", jobs=jobs, caller=caller.name)

@@ -19,14 +19,14 @@ Reader = Annotated[Caller, Depends(needs("read"))]
 
 @router.get("/queues", tags=["queues"], summary="Every queue: what waits, how fast it goes")
 async def queues(request: Request, caller: Reader) -> Queues:
-    lines = await service_of(request).read.run(overview.queues())
+    lines = await service_of(request).read_for(caller).run(overview.queues())
     return Queues(queues=[QueueState.model_validate(line) for line in lines if caller.may_touch(line.name)])
 
 
 @router.get("/workers", tags=["workers"], summary="Every worker: whether it lives, what it holds")
 async def workers(request: Request, caller: Reader) -> Workers:
     """A key that is bound to queues sees the workers that serve them, and of their queues its own."""
-    lines = seen_by(caller, await service_of(request).read.run(overview.workers()))
+    lines = seen_by(caller, await service_of(request).read_for(caller).run(overview.workers()))
     return Workers(workers=[WorkerState.model_validate(line) for line in lines])
 
 

@@ -29,7 +29,7 @@ async def database_page(request: Request, caller: Annotated[Caller, Depends(need
         raise Problem(
             403, "Forbidden", "This key is bound to queues; the database belongs to all.", next_step="Use a key for all."
         )
-    found = await service_of(request).read.run(health())
+    found = await service_of(request).read_for(caller).run(health())
     rate = wal_bytes_per_second(_earlier(request, found), found)
     return show(
         request,

@@ -24,7 +24,7 @@ _BATCHES_MAX = 50
 
 @router.get("/failures")
 async def failures_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
-    read = service_of(request).read
+    read = service_of(request).read_for(caller)
     which = _which(caller, queue=request.query_params.get("queue"))
     found, now = await asyncio.gather(read.run(failures.groups(which)), read.run(views.clock()))
     return show(request, caller, "failures", found=found, which=which, window=failures.WINDOW, now=now)
@@ -35,7 +35,7 @@ async def preview(request: Request, caller: Annotated[Caller, Depends(needs("ope
     """How many jobs a redrive would take, and the question whether to."""
     query = request.query_params
     which = _which(caller, queue=query.get("queue"), task=query.get("task"), kind=query.get("error"))
-    count = await service_of(request).read.run(failures.count(which))
+    count = await service_of(request).read_for(caller).run(failures.count(which))
     until = None if count.until is None else cursors.encode("failed", count.until)
     return show(request, caller, "redrive", which=which, count=count, until=until)
 

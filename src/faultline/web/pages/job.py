@@ -33,7 +33,7 @@ TEXT_MAX = 20_000
 @router.get("/jobs/{job_id}")
 async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
     found = await find(request, job_id, caller)
-    read = service_of(request).read
+    read = service_of(request).read_for(caller)
     journal, steps, now = await asyncio.gather(
         read.run(views.journal(found.id)), read.run(views.steps(found.id)), read.run(views.clock())
     )
@@ -79,7 +79,7 @@ async def retry(request: Request, job_id: str, caller: Annotated[Caller, Depends
 async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:
     """The job, if there is one that this caller may see. A job of another queue does not exist for it."""
     try:
-        found = await service_of(request).read.run(views.job(UUID(job_id)))
+        found = await service_of(request).read_for(caller).run(views.job(UUID(job_id)))
     except ValueError:
         found = None
     if found is None or not caller.may_touch(found.queue):

@@ -70,7 +70,7 @@ class Filters:
 async def jobs_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> Response:
     filters = Filters.of(request.query_params)
     job_id = _as_id(filters.key)
-    read = service_of(request).read
+    read = service_of(request).read_for(caller)
     if job_id is not None:
         found = await read.run(views.job(job_id))
         if found is not None and caller.may_touch(found.queue):

@@ -68,7 +68,7 @@ def sums(lines: Sequence[QueueLine]) -> Sums:
 
 @router.get("/")
 async def overview_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
-    read = service_of(request).read
+    read = service_of(request).read_for(caller)
     only = caller.only_queues
     lines, trends, now = await asyncio.gather(
         read.run(overview.queues()),

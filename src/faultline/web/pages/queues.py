@@ -28,7 +28,7 @@ _NAME_MAX = 100
 
 @router.get("/queues")
 async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
-    read = service_of(request).read
+    read = service_of(request).read_for(caller)
     lines, now = await asyncio.gather(read.run(overview.queues()), read.run(views.clock()))
     lines = [line for line in lines if caller.may_touch(line.name)]
     drawn = [line.name for line in lines[:_TRENDS_MAX]]

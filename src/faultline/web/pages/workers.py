@@ -22,6 +22,6 @@ SKEW_SECONDS = 1.0
 
 @router.get("/workers")
 async def workers_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
-    read = service_of(request).read
+    read = service_of(request).read_for(caller)
     workers, now = await asyncio.gather(read.run(overview.workers()), read.run(views.clock()))
     return show(request, caller, "workers", workers=seen_by(caller, workers), now=now, skew_seconds=SKEW_SECONDS)

@@ -1,0 +1,48 @@
+"""One caller's share of the connections that all callers read with. Whoever asks for much waits for their own turn first.
+
+Without it, one key that asks for a few long lists at once has every connection, and nobody else is even asked for their key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from faultline.web.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from faultline.store.queue import Statement
+    from faultline.web.service import Service
+
+T = TypeVar("T")
+
+
+class Share:
+    """`service.read`, for one caller."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._turns = asyncio.Semaphore(service.limits.reads_caller_max)
+
+    async def run(self, statement: Statement[T]) -> T:
+        return (await self.run_all([statement]))[0]
+
+    async def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
+        limits = self._service.limits
+        try:
+            async with asyncio.timeout(limits.connect_seconds):
+                await self._turns.acquire()
+        except TimeoutError:
+            raise Problem(
+                429,
+                "TooManyReads",
+                f"You have had {limits.reads_caller_max} reads under way for {limits.connect_seconds:g} s.",
+                next_step="Ask for less at once.",
+                headers={"Retry-After": "2"},
+            ) from None
+        try:
+            return await self._service.read.run_all(statements)
+        finally:
+            self._turns.release()
