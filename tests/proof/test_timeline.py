@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -12,6 +10,7 @@ from xml.etree import ElementTree as ET
 from faultline.proof import timeline
 from faultline.proof.drill import Verdict
 from faultline.web import svg
+from tests.cli.commands import faultline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,9 +191,8 @@ def test_a_drill_that_showed_nothing_says_so() -> None:
 
 def test_the_command_draws_the_drill_that_it_ran(dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "race.html"
-    command = [sys.executable, "-m", "faultline", "drill", "lease-race", "--dsn", dsn, "--html", str(file), "--json"]
 
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    ran = faultline("drill", "lease-race", "--dsn", dsn, "--html", str(file), "--json")
 
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["faults"] == {"heartbeat of A muted": 1}

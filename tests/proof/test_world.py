@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
 
 from faultline.proof.world.simulate import played_again, simulate
 from faultline.store import migrate
 
+if TYPE_CHECKING:
+    from faultline.proof.world.world import Outcome
+    from tests.conftest import Servers
+
 SEEDS = 40
+SEEDS_ALONE = 8
 
 
-def test_every_seed_keeps_the_promises_and_every_kind_of_fault_took_effect(dsn: str) -> None:
-    outcomes = list(simulate(dsn, range(SEEDS)))
+@pytest.fixture(scope="module")
+def alone(servers: Servers) -> list[Outcome]:
+    """The first seeds, one after the other."""
+    server_dsn = make_conninfo(servers.template("default"), dbname="postgres")
+    return list(simulate(server_dsn, range(SEEDS_ALONE), processes=1, keep_history=True))
+
+
+def test_every_seed_keeps_the_promises_and_every_kind_of_fault_took_effect(dsn: str, alone: list[Outcome]) -> None:
+    outcomes = [*alone, *simulate(dsn, range(SEEDS_ALONE, SEEDS))]
 
     assert {outcome.seed: outcome.broken for outcome in outcomes if outcome.broken} == {}
     assert len(outcomes) == SEEDS
@@ -23,9 +38,7 @@ def test_every_seed_keeps_the_promises_and_every_kind_of_fault_took_effect(dsn: 
     assert sum(outcome.refused for outcome in outcomes) > SEEDS  # stale writes were tried, and refused
 
 
-def test_a_seed_is_a_history_whoever_else_is_played_beside_it(dsn: str) -> None:
-    alone = list(simulate(dsn, range(8), processes=1, keep_history=True))
-
+def test_a_seed_is_a_history_whoever_else_is_played_beside_it(dsn: str, alone: list[Outcome]) -> None:
     with psycopg.connect(dsn) as somebody:
         # A transaction anywhere on the server keeps dead rows in their places, so new ones come to lie elsewhere.
         somebody.execute("select pg_current_xact_id()")
@@ -35,8 +48,8 @@ def test_a_seed_is_a_history_whoever_else_is_played_beside_it(dsn: str) -> None:
     assert len({outcome.digest for outcome in alone}) == len(alone)
 
 
-def test_a_seed_that_had_another_history_is_told_of(dsn: str) -> None:
-    (sound,) = simulate(dsn, [3], keep_history=True)
+def test_a_seed_that_had_another_history_is_told_of(dsn: str, alone: list[Outcome]) -> None:
+    (sound,) = (outcome for outcome in alone if outcome.seed == 3)
     forged = dataclasses.replace(
         sound, digest="another", history=[*sound.history[:9], "something else", *sound.history[10:]]
     )

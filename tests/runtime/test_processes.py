@@ -19,6 +19,7 @@ from faultline import Faultline, embedded
 from faultline.core.model import JobState, Submission
 from faultline.store import migrate
 from faultline.store import queue as verbs
+from tests.cli.commands import faultline
 from tests.conftest import FOLDER, SETTINGS
 from tests.driver import Driver
 
@@ -147,7 +148,7 @@ def test_a_parent_starts_a_killed_child_again_and_takes_all_along_when_it_goes(d
         until(lambda: workers(queue) == 2)
         first = children_of(parent.pid)
         os.kill(first[0], signal.SIGKILL)
-        until(lambda: len(children_of(parent.pid)) == 2 and set(children_of(parent.pid)) != set(first))
+        until(lambda: len(now := set(children_of(parent.pid))) == 2 and now != set(first))
         queue.enqueue("note", {"n": 1})
         until(lambda: queue.value("select count(*) from faultline.ledger") == 1)
         children = children_of(parent.pid)
@@ -209,15 +210,7 @@ def _ledger_rows(dsn: str) -> int | None:
     ],
 )
 def test_a_worker_that_cannot_start_says_why(dsn: str, words: list[str], why: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", "faultline", "worker", *words],
-        cwd=ROOT,
-        env={**os.environ, "FAULTLINE_DSN": dsn},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
+    ran = faultline("worker", *words, FAULTLINE_DSN=dsn)
 
     assert ran.returncode == 1
     assert why in ran.stderr
