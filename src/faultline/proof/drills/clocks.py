@@ -41,7 +41,7 @@ ATTEMPTS = {
     f"create or replace function faultline.now() {_INFINITY}": True,
     f"create or replace function faultline.clock() {_INFINITY}": True,
     f"create function faultline.statement_timestamp() {_INFINITY}": True,
-    "alter function faultline.reap(integer, boolean) set search_path = pg_temp, pg_catalog": True,
+    "alter function faultline.reap set search_path = pg_temp, pg_catalog": True,
     "set session_replication_role = replica": True,
     "update faultline.open_jobs set lease_expires_at = '-infinity'": True,
     "update faultline.workers set beat_at = '-infinity'": True,
@@ -114,8 +114,10 @@ def _intruder(stage: Stage) -> Iterator[psycopg.Connection]:
             raise CannotPlay(f"a role to break in with cannot be made here: {error}") from error
         try:
             with psycopg.connect(make_conninfo(stage.dsn, user=name, password=password), autocommit=True) as session:
-                yield session
-                session.execute("discard temp")  # a role that owns something cannot be dropped
+                try:
+                    yield session
+                finally:
+                    session.execute("discard temp")  # a role that owns something cannot be dropped
         except psycopg.OperationalError as error:
             raise CannotPlay(f"a new role cannot log in here: {error}") from error
         finally:
