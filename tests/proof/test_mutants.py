@@ -33,7 +33,7 @@ SAMPLE = [
     "place_known: takes keys in one order",
     "enqueue_many: commits to the disk",
     "reap: looks for names where nobody can put any",
-    "complete: plans anew, and by its indexes",
+    "complete: plans for full tables",
     "clock: reads no setting",
     "open_jobs: known_state",
     "ledger: ledger_pkey",

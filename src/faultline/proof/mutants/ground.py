@@ -81,23 +81,23 @@ TABLES = [
 #: Found in the texts, but taking it out changes nothing that could be seen.
 NO_GUARDS: dict[str, str] = {
     "enqueue: runs with the rights of its owner": "enqueue_many, which it calls, does, and who may call one may call both",
-    "judge: plans anew, and by its indexes": "whoever calls it plans anew",
+    "judge: plans for full tables": "its callers plan for full tables",
     **dict.fromkeys(
         (
-            "beat: plans anew, and by its indexes",
-            "enqueue: plans anew, and by its indexes",
-            "tally: plans anew, and by its indexes",
+            "beat: plans for full tables",
+            "enqueue: plans for full tables",
+            "tally: plans for full tables",
         ),
         "there is but one way to plan it",
     ),
-    "leave: plans anew, and by its indexes": "a list of workers is never long",
+    "leave: plans for full tables": "a list of workers is never long",
     **dict.fromkeys(
         (
-            "reconcile: plans anew, and by its indexes",
-            "recover: plans anew, and by its indexes",
-            "sample: plans anew, and by its indexes",
+            "reconcile: plans for full tables",
+            "recover: plans for full tables",
+            "sample: plans for full tables",
         ),
         "it looks at every job",
     ),
 }
-NO_GUARDS_BEFORE_18 = {"recall: plans anew, and by its indexes": "a function in SQL kept no plans then"}
+NO_GUARDS_BEFORE_18 = {"recall: plans for full tables": "a function in SQL kept no plans then"}

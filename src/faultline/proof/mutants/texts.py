@@ -83,7 +83,7 @@ def common() -> Iterator[tuple[Cut, str]]:
     for function in functions():
         text = definition(function)
         for settings in _PLANNER.findall(text):
-            yield Cut(function, "plans anew, and by its indexes", settings), "plan"
+            yield Cut(function, "plans for full tables", settings), "plan"
         for guard, piece, about in _EVERYWHERE:
             if piece in text:
                 yield Cut(function, guard, piece, "" if about == "role" else "null;"), about
