@@ -106,7 +106,7 @@ def test_a_bound_that_is_wrong_hides_a_lease_until_the_next_look_without_it(
         database = AsyncDatabase(dsn, for_worker=True)
         chance, tally = random.Random(1), Tally(lambda: 0.0)
         upkeep = Upkeep(database, settled_in=lambda: True, retention=AGES, chance=chance, tally=tally)
-        upkeep._look_at, upkeep._lower_bound = looks_at, datetime(3000, 1, 1, tzinfo=UTC)  # noqa: SLF001
+        upkeep._anywhere_at, upkeep._lower_bound = looks_at, datetime(3000, 1, 1, tzinfo=UTC)  # noqa: SLF001
         await upkeep.tick()
         await database.close()
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from faultline.store.database import AsyncDatabase
 
 REAP_SECONDS = 1.0
-#: How long after the last time expired leases are looked for without a bound, at most; sooner as long as that takes less
-#: than one part in so many of the time. Only while somebody holds an old snapshot does it take any to speak of.
-_LOOK_SECONDS_MAX, _LOOK_SHARE = 20.0, 100.0
+#: Expired leases are looked for from the first one on, as long as that takes less than one part in so many of the time. Where
+#: somebody holds an old snapshot it takes longer: then from a bound on, which must never hide one for longer than this.
+_ANYWHERE_SHARE, _ANYWHERE_SECONDS_MAX = 100.0, 20.0
 PRUNE_SECONDS = 60.0
 #: How often a worker asks for it; the database sees to it that all of them together do not do it too often.
 SAMPLE_SECONDS = 5.0
@@ -63,7 +63,7 @@ class Upkeep:
         self._settled_in = settled_in
         self._retention = retention
         self._chance = chance
-        self._prune_at = self._reconcile_at = self._look_at = 0.0
+        self._prune_at = self._reconcile_at = self._anywhere_at = 0.0
         #: By the database's clock. No lease that is still held ran out before it, as far as was seen.
         self._lower_bound: datetime | None = None
 
@@ -103,7 +103,10 @@ class Upkeep:
             await asyncio.sleep(max(SAMPLE_SECONDS, _SAMPLE_SHARE * took) * self._chance.uniform(0.75, 1.25))
 
     async def reap(self) -> None:
-        await self._look()
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        anywhere = asked_at >= self._anywhere_at
+        self._lower_bound = None if anywhere else await self._database.run(queue.first_expired(self._lower_bound))
         reap = queue.reap(notice_dead=self._settled_in(), lower_bound=self._lower_bound)
         for reaped in await self._database.run(reap):
             self._tally.reaped[reaped.reason] += 1
@@ -116,15 +119,8 @@ class Upkeep:
                 state=reaped.state.value,
                 reason=reaped.reason,
             )
-
-    async def _look(self) -> None:
-        """Find out from where on leases may have run out. A bound must never hide one for long, so now and then without."""
-        loop = asyncio.get_running_loop()
-        asked_at = loop.time()
-        anywhere = asked_at >= self._look_at
-        self._lower_bound = await self._database.run(queue.first_expired(None if anywhere else self._lower_bound))
         if anywhere:
-            self._look_at = loop.time() + min(_LOOK_SHARE * (loop.time() - asked_at), _LOOK_SECONDS_MAX)
+            self._anywhere_at = loop.time() + min(_ANYWHERE_SHARE * (loop.time() - asked_at), _ANYWHERE_SECONDS_MAX)
 
     async def reconcile(self) -> None:
         for job_id in await self._database.run(queue.reconcile()):
