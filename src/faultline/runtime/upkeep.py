@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from faultline.store.database import AsyncDatabase
 
 REAP_SECONDS = 1.0
-#: Expired leases are looked for from the first one on, as long as that takes less than one part in so many of the time. Where
-#: somebody holds an old snapshot it takes longer: then from a bound on, which must never hide one for longer than this.
+#: Expired leases are looked for from the first one on, as long as that takes less than one part in so many of the time.
+#: Where somebody holds an old snapshot it takes longer: then from a bound on, which must never hide one for longer than so.
 _ANYWHERE_SHARE, _ANYWHERE_SECONDS_MAX = 100.0, 20.0
 PRUNE_SECONDS = 60.0
 #: How often a worker asks for it; the database sees to it that all of them together do not do it too often.
@@ -106,7 +106,10 @@ class Upkeep:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         anywhere = asked_at >= self._anywhere_at
-        self._lower_bound = None if anywhere else await self._database.run(queue.first_expired(self._lower_bound))
+        if anywhere:
+            self._lower_bound = None
+        else:
+            self._lower_bound = await self._database.run(queue.first_expired(self._lower_bound))
         reap = queue.reap(notice_dead=self._settled_in(), lower_bound=self._lower_bound)
         for reaped in await self._database.run(reap):
             self._tally.reaped[reaped.reason] += 1
