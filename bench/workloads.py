@@ -116,8 +116,7 @@ class Run:
             found = drain(bench, "block", CPU_JOBS, CPU_PROCESSES)
         # Before and after: the machine may have become slower or faster.
         ideal = (before + self._bare(system, hashes)) / 2
-        beside = found.client_cpu + found.store_cpu - 1000 * CPU_MILLISECONDS
-        return {**found.told(), "ideal_rate": ideal, "efficiency": found.rate / ideal, "beside_micros": beside}
+        return {**found.told(), "ideal_rate": ideal, "efficiency": found.rate / ideal}
 
     def _hashes_of_a_job(self, system: System) -> int:
         """How many hashes take the CPU that a job should, in the language of the system."""

@@ -104,7 +104,9 @@ def drained_rate(dsn: str, submissions: list[Submission], concurrency: int, proc
         wait_for(lambda: len(app.database.run(views.workers())) == processes)
         seconds = _READY_SECONDS + len(submissions) / _ENQUEUED_PER_SECOND
         due_at = app.database.run(views.clock()) + timedelta(seconds=seconds)
-        app.enqueue_many([replace(submission, run_at=due_at) for submission in submissions])
+        # Like those of the bare loop, they were not all made in the same microsecond.
+        times = (due_at - timedelta(microseconds=n) for n in range(len(submissions), 0, -1))
+        app.enqueue_many([replace(job, run_at=at) for job, at in zip(submissions, times, strict=True)])
         time.sleep(max(0.0, (due_at - app.database.run(views.clock())).total_seconds()))
         wait_for(lambda: app.database.run(views.is_drained(queue)), 300, pause=0.25)
         begun, ended = app.database.run(views.span(queue))
