@@ -16,8 +16,9 @@ demo: $(READY)  ## watch a stale write being refused
 up: $(READY)  ## the API, the dashboard, workers and a demo load, until Ctrl-C
 	@$(BIN)/faultline up
 
+# Three at a time on two cores: much of it waits for leases to run out.
 test: check  ## check the code and run every test
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 check: $(READY)  ## ruff, strict types, import layers, tidiness
 	$(BIN)/ruff check --quiet .
