@@ -8,17 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.core.model import Bound, Lease
 from faultline.runtime.hold import Hold
 from faultline.runtime.lane import Company, Lane
 from faultline.runtime.tally import Tally
 from faultline.store.database import AsyncDatabase
+from tests.runtime.working import InFlight, Moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.driver import Driver
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -88,19 +86,6 @@ def test_if_it_loses_its_lease_meanwhile_nobody_waits_for_it() -> None:
     assert company.admits(held(), 64, 0)
 
 
-class InFlight(Faults):
-    """Does something when the server has committed a claim and its answer is not read yet."""
-
-    wanted = True
-
-    def __init__(self) -> None:
-        self.then: Callable[[], None] = lambda: None
-
-    def reach(self, point: str) -> None:
-        if point == "after_claim_committed":
-            self.then()
-
-
 def lane_on(database: AsyncDatabase) -> Lane:
     return Lane(
         "default",
@@ -116,22 +101,13 @@ def lane_on(database: AsyncDatabase) -> Lane:
     )
 
 
-class Moved(asyncio.SelectorEventLoop):
-    """A loop whose clock can be put forward."""
-
-    moved = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.moved
-
-
 def test_a_claim_that_waited_for_minutes_does_not_hide_work_for_longer(dsn: str, queue: Driver) -> None:
     job = queue.job(queue.enqueue())
     assert job.next_run_at is not None
     early = job.next_run_at - timedelta(hours=1)
 
     async def story(loop: Moved) -> list[int]:
-        faults = InFlight()
+        faults = InFlight("claim")
         database = AsyncDatabase(dsn, host=Host(faults=faults))
         lane = lane_on(database)
         faults.then = lambda: setattr(loop, "moved", 600.0)
@@ -156,7 +132,7 @@ def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answ
     early = job.next_run_at - timedelta(hours=1)
 
     async def story() -> list[Bound]:
-        faults = InFlight()
+        faults = InFlight("claim")
         database = AsyncDatabase(dsn, host=Host(faults=faults))
         lane = lane_on(database)
         faults.then = lambda: lane.hint(Bound(0, early))

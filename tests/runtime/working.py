@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from faultline.core.faults import Faults
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -14,6 +16,29 @@ if TYPE_CHECKING:
     )
 
 PATIENCE = 30.0
+
+
+class InFlight(Faults):
+    """Does something when the server has committed a statement and its answer is not read yet."""
+
+    wanted = True
+
+    def __init__(self, statement: str) -> None:
+        self._point = f"after_{statement}_committed"
+        self.then: Callable[[], None] = lambda: None
+
+    def reach(self, point: str) -> None:
+        if point == self._point:
+            self.then()
+
+
+class Moved(asyncio.SelectorEventLoop):
+    """A loop whose clock can be put forward."""
+
+    moved = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.moved
 
 
 def work(app: Faultline, story: Callable[[], Awaitable[Any]], queues: dict[str, int] | None = None, **words: Any) -> Any:
