@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from faultline.core.host import Host
-from faultline.core.model import Bound, Lease
+from faultline.core.model import Bound, Lease, Submission
 from faultline.runtime.hold import Hold
 from faultline.runtime.lane import Company, Lane
 from faultline.runtime.tally import Tally
+from faultline.store import queue as verbs
 from faultline.store.database import AsyncDatabase
 from tests.runtime.working import InFlight, Moved
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from tests.driver import Driver
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -138,6 +141,24 @@ def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answ
         faults.then = lambda: lane.hint(Bound(0, early))
         assert len(await lane._claim(1)) == 1  # noqa: SLF001 - one claim, without the loop around it
         await database.close()
-        return [Bound(priority, run_at) for priority, run_at in lane._bounds.items()]  # noqa: SLF001
+        return [*lane._bounds.values()]  # noqa: SLF001
 
     assert asyncio.run(story()) == [Bound(0, early)]
+
+
+def test_a_hint_of_a_job_that_came_back_reaches_below_others_of_its_moment(dsn: str, queue: Driver) -> None:
+    first, _ = (placed.job_id for placed in queue.run(verbs.enqueue_many([Submission("t")] * 2)))
+
+    async def story() -> list[UUID]:
+        database = AsyncDatabase(dsn)
+        lane = lane_on(database)
+        leases = await lane._claim(2)  # noqa: SLF001 - claims, without the loop around them
+        await database.run(verbs.release(leases[:1]))
+        claimed = await lane._claim(2)  # noqa: SLF001
+        assert claimed == []  # it lies below the bound, and nobody has told
+        lane.hint(Bound(0, leases[0].next_run_at))
+        claimed = await lane._claim(2)  # noqa: SLF001
+        await database.close()
+        return [lease.job_id for lease in claimed]
+
+    assert asyncio.run(story()) == [first]

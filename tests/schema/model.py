@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from uuid import UUID
 
-    from faultline.core.model import Failure, Lease, Submission
+    from faultline.core.model import Bound, Failure, Lease, Submission
 
 #: (job, token, reason, current token) of a write that was refused.
 Refused = tuple["UUID", int, Reason, int | None]
@@ -114,11 +114,11 @@ class Model:
 
     # Leases
 
-    def claim(self, owner: str, max_jobs: int, bounds: Mapping[int, datetime]) -> list[Job]:
+    def claim(self, owner: str, max_jobs: int, bounds: Mapping[int, Bound]) -> list[Job]:
         due = [
             job
             for job in self.jobs.values()
-            if job.state is QUEUED and bounds.get(job.priority, job.next_run_at) <= job.next_run_at <= self.now
+            if job.state is QUEUED and job.next_run_at <= self.now and not _lies_below(job, bounds.get(job.priority))
         ]
         granted = sorted(due, key=lambda job: (job.priority, job.next_run_at, job.id))[:max_jobs]
         for job in granted:
@@ -304,3 +304,7 @@ class Model:
 
 def _worker(job: Job) -> str:
     return (job.owner or "").split("/")[0]
+
+
+def _lies_below(job: Job, bound: Bound | None) -> bool:
+    return bound is not None and (job.next_run_at, job.id) < (bound.run_at, bound.id)

@@ -128,6 +128,15 @@ def test_a_bound_skips_what_lies_below_it_at_its_priority_only(queue: Driver, cl
     assert [lease.job_id for lease in claimed] == [new[0], old[1], new[1]]
 
 
+def test_a_bound_lies_between_jobs_that_are_due_at_the_same_moment(queue: Driver) -> None:
+    placed = queue.run(verbs.enqueue_many([Submission("t")] * 3))
+    first, second, third = (one.job_id for one in placed)
+    moment = queue.job(first).created_at
+
+    assert [lease.job_id for lease in queue.claim(bounds=[Bound(0, moment, second)])] == [second, third]
+    assert [lease.job_id for lease in queue.claim(bounds=[Bound(0, moment)])] == [first]
+
+
 @pytest.mark.parametrize("priority", [-9, -1, 1, 4, 6, 9])
 def test_a_priority_that_the_caller_does_not_know_is_found_between_its_bounds(queue: Driver, priority: int) -> None:
     known = queue.job(queue.enqueue(priority=0)).created_at

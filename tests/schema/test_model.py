@@ -113,13 +113,11 @@ class Verbs(RuleBasedStateMachine):
     def claim(self, chance: Random) -> None:
         owner = f"{chance.choice('ab')}/{next(self.calls)}"
         most = chance.randint(1, 5)
-        dues = [job.next_run_at for job in self.model.jobs.values()]
-        bounded = chance.sample([-1, 0, 1], chance.choice([0, 0, 1, 2])) if dues else []
-        bounds = {priority: chance.choice(dues) for priority in bounded}
+        jobs = list(self.model.jobs.values())
+        bounded = chance.sample([-1, 0, 1], chance.choice([0, 0, 1, 2])) if jobs else []
+        bounds = {at: Bound(at, chance.choice(jobs).next_run_at, chance.choice(jobs).id) for at in bounded}
 
-        granted = self.queue.run(
-            verbs.claim("q", owner=owner, max_jobs=most, bounds=[Bound(*bound) for bound in bounds.items()])
-        )
+        granted = self.queue.run(verbs.claim("q", owner=owner, max_jobs=most, bounds=list(bounds.values())))
 
         note(f"{owner} claims {most} from {bounds} and gets {granted}")
         assert [

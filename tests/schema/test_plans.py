@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline.core.model import Failure, Submission
+from faultline.core.model import Failure, Submission, bounds_after
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -103,6 +103,24 @@ def test_a_table_that_was_vacuumed_while_it_was_empty_is_not_walked(queue: Drive
     BATCHES[call](queue, leases)
 
     assert rows_read(queue) - before < 20 * BATCH
+
+
+def test_a_claim_passes_by_the_dead_of_its_own_moment(queue: Driver, sessions: Sessions) -> None:
+    """All that is enqueued together is due at the same moment, and while a snapshot is held none of it can be vacuumed."""
+    queue.run(verbs.enqueue_many([Submission("t")] * 20 * BATCH))
+    witness = sessions.open().connection
+    with witness.transaction():
+        witness.execute("set transaction isolation level repeatable read")
+        witness.execute("select from faultline.open_jobs limit 1")
+        leases = queue.claim(BATCH)
+        for _ in range(18):
+            queue.complete(*leases)
+            leases = queue.claim(BATCH, bounds=[*bounds_after(leases).values()])
+
+        before = rows_read(queue)
+        assert len(queue.claim(BATCH, bounds=[*bounds_after(leases).values()])) == BATCH
+
+        assert rows_read(queue) - before < 5 * BATCH
 
 
 @pytest.mark.parametrize("what", ["ledger", "failed", "journal", "keys"])

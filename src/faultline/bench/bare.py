@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 VERBS = ("enqueue", "claim", "complete")
 _PATIENCE_SECONDS = 600.0
-_NEXT_RUN_AT = 9
+_JOB_ID, _NEXT_RUN_AT = 0, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def _verbs(connection: psycopg.Connection, name: str, batch: int, jobs: int, bar
 
     def claim(number: int, before: list[Rows]) -> Statement[list[Lease]]:
         # The place where the live work starts, as a worker passes it.
-        bounds = [Bound(0, max(row[_NEXT_RUN_AT] for row in before[-1]))] if before else []
+        bounds = [Bound(0, *max((row[_NEXT_RUN_AT], row[_JOB_ID]) for row in before[-1]))] if before else []
         return queue.claim(name, owner=f"{name}/{number}", max_jobs=batch, bounds=bounds)
 
     enqueued, _ = _timed(connection, "enqueue", batch, calls, lambda number, _: enqueues[number], barrier)

@@ -18,7 +18,7 @@ from faultline.bench.report import Report, Table, machine
 from faultline.bench.system import server_cpu_seconds
 from faultline.bench.worker import bare_rate, drained_rate
 from faultline.core.ids import Ids
-from faultline.core.model import Bound, Submission
+from faultline.core.model import Submission, bounds_after
 from faultline.runtime.client import Faultline
 from faultline.store import queue, scratch
 from faultline.store.database import Database, run_on
@@ -106,7 +106,7 @@ def written(dsn: str, jobs: int, batch: int) -> dict[str, list[wal.Record]]:
         leases: list[list[Lease]] = []
 
         def claim(number: int) -> None:
-            bounds = [Bound(0, leases[-1][-1].next_run_at)] if leases else []
+            bounds = [*bounds_after(leases[-1] if leases else []).values()]
             leases.append(run_on(connection, queue.claim("wal", owner=f"w/{number}", max_jobs=batch, bounds=bounds)))
 
         verbs: dict[str, Callable[[int], Any]] = {

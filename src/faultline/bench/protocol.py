@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from faultline.bench.system import thread_cpu_seconds
-from faultline.core.model import Bound, Submission
+from faultline.core.model import Bound, Submission, bounds_after
 from faultline.runtime.client import Faultline
 from faultline.store import queue, scratch
 from faultline.store.database import Database, run_on
@@ -125,7 +125,7 @@ def _held_snapshot(dsn: str, jobs: int, _: int) -> list[Figure]:
         drain(connection, timed // 2)
         holder.execute("begin isolation level repeatable read")
         holder.execute("select count(*) from faultline.open_jobs")
-        bounds: dict[int, Any] = {}
+        bounds: dict[int, Bound] = {}
         before = drain(connection, timed, bounds)
         drain(connection, jobs, bounds)
         after = drain(connection, timed, bounds)
@@ -145,19 +145,19 @@ def _help() -> Figure:
     return Figure("faultline --help", median, "s", "under 0.3", median < 0.3)
 
 
-def drain(connection: Any, jobs: int, bounds: dict[int, Any] | None = None) -> Drained:
+def drain(connection: Any, jobs: int, bounds: dict[int, Bound] | None = None) -> Drained:
     """Claim and complete, as fast as one connection goes. Carries lower bounds along as a worker does."""
     bounds = {} if bounds is None else bounds
     backend = connection.info.backend_pid
     wal, cpu, begun, done, call = _wal(connection), thread_cpu_seconds(backend), time.perf_counter(), 0, 0
     while done < jobs:
         call += 1
-        hints = [Bound(priority, run_at) for priority, run_at in bounds.items()]
-        leases = run_on(connection, queue.claim("bench", owner=f"bench/{begun}/{call}", max_jobs=BATCH, bounds=hints))
+        claim = queue.claim("bench", owner=f"bench/{begun}/{call}", max_jobs=BATCH, bounds=[*bounds.values()])
+        leases = run_on(connection, claim)
         if not leases:
             break
         run_on(connection, queue.complete(leases, ["null"] * len(leases)))
-        bounds.update({lease.priority: lease.next_run_at for lease in leases})
+        bounds.update(bounds_after(leases))
         done += len(leases)
     seconds = time.perf_counter() - begun
     return Drained(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
-    from uuid import UUID
 
+_FIRST_ID = UUID(int=0)
 Json = Any  # what JSON can say: null, true, 1, 1.5, "text", [..], {..}
 
 
@@ -133,10 +135,17 @@ class Reaped:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Below `run_at` the caller has seen no live job at this priority. A hint that keeps claims cheap."""
+    """Below this place, `run_at` and then `id`, the caller has seen no live job at this priority. Keeps claims cheap."""
 
     priority: int
     run_at: datetime
+    id: UUID = _FIRST_ID
+
+
+def bounds_after(leases: Sequence[Lease]) -> dict[int, Bound]:
+    """By priority, where the work begins that a claim has left, if these are what it took, in the order of the queue."""
+    last = {lease.priority: lease for lease in leases}
+    return {priority: Bound(priority, lease.next_run_at, lease.job_id) for priority, lease in last.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from faultline.core import events
 from faultline.core.errors import OutcomeUnknown
-from faultline.core.model import Bound
+from faultline.core.model import Bound, bounds_after
 from faultline.runtime.hold import Hold
 from faultline.store import queue
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
-    from datetime import datetime
 
     from faultline.core.model import Lease
     from faultline.runtime.tally import Tally
@@ -33,7 +33,7 @@ CLAIM_MAX = 1000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
 _RATE_WINDOW = 0.1
 #: A claim may have waited for a server that was away: that was no cost, and must not hide work for minutes.
-_RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 20.0, 20.0
+_RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 20.0, 100.0
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 
 
@@ -71,7 +71,7 @@ class Lane:
         self._chance = chance
         self._room = asyncio.Event()
         self._hint = asyncio.Event()
-        self._bounds: dict[int, datetime] = {}
+        self._bounds: dict[int, Bound] = {}
         #: Those that came while a claim was on its way: its answer must not undo them.
         self._hints: list[Bound | None] = []
         self._reset_at = 0.0
@@ -157,9 +157,9 @@ class Lane:
         if lowest is None:
             self._bounds.clear()
         else:
-            for priority, run_at in self._bounds.items():
-                if priority >= lowest.priority and lowest.run_at < run_at:
-                    self._bounds[priority] = lowest.run_at
+            for priority, bound in self._bounds.items():
+                if priority >= lowest.priority and (lowest.run_at, lowest.id) < (bound.run_at, bound.id):
+                    self._bounds[priority] = replace(lowest, priority=priority)
 
     def give_back(self) -> list[Hold]:
         """Take out what has not been started."""
@@ -170,7 +170,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         reset = asked_at >= self._reset_at
-        bounds = [] if reset else [Bound(priority, run_at) for priority, run_at in self._bounds.items()]
+        bounds = [] if reset else list(self._bounds.values())
         owner = self._owner()
         self._hints.clear()
         try:
@@ -181,8 +181,7 @@ class Lane:
             # Bounds are a hint that must never hide work for long. A claim without them may be dear, so it is made rarely.
             cost = loop.time() - asked_at
             self._reset_at = loop.time() + min(max(_RESET_SECONDS_MIN, _RESET_SHARE * cost), _RESET_SECONDS_MAX)
-        for lease in leases:
-            self._bounds[lease.priority] = lease.next_run_at
+        self._bounds.update(bounds_after(leases))
         for hint in self._hints:
             self._lower(hint)
         if leases:

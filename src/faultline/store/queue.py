@@ -101,8 +101,15 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
         name="claim",
         sql="select job_id, fencing_token, task, args::text, attempt, max_attempts, mark_start, reaps, priority,"
         " next_run_at, lease_seconds, idempotency_key"
-        " from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[])",
-        params=(queue, owner, max_jobs, [bound.priority for bound in ordered], [bound.run_at for bound in ordered]),
+        " from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
+        params=(
+            queue,
+            owner,
+            max_jobs,
+            [bound.priority for bound in ordered],
+            [bound.run_at for bound in ordered],
+            [bound.id for bound in ordered],
+        ),
         read=lambda rows: _leases(rows, owner),
         binary=True,
     )

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.bench.protocol import ARGS
 from faultline.bench.system import thread_cpu_seconds
-from faultline.core.model import Bound
+from faultline.core.model import bounds_after
 from faultline.store import queue
 from faultline.store.database import run_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
 
     import psycopg
 
     from faultline.bench.report import Point
-    from faultline.core.model import Lease
+    from faultline.core.model import Bound, Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +88,17 @@ class Loop:
         self._name = name
         self._batch = batch
         self._calls = 0
-        self._bounds: dict[int, datetime] = {}
+        self._bounds: dict[int, Bound] = {}
 
     def claim(self, jobs: int) -> tuple[Point, list[list[Lease]]]:
         granted: list[list[Lease]] = []
 
         def call() -> int:
             self._calls += 1
-            bounds = [Bound(priority, run_at) for priority, run_at in self._bounds.items()]
+            bounds = [*self._bounds.values()]
             owner = f"{self._name}/{self._calls}"
             leases = run_on(self._connection, queue.claim(self._name, owner=owner, max_jobs=self._batch, bounds=bounds))
-            self._bounds.update({lease.priority: lease.next_run_at for lease in leases})
+            self._bounds.update(bounds_after(leases))
             granted.append(leases)
             return len(leases)
 

@@ -121,6 +121,18 @@ def a_bound_skips_what_lies_below_it_at_its_priority_only(sessions: Sessions) ->
 
 
 @probe("claim")
+def a_bound_lies_between_jobs_that_are_due_at_the_same_moment(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    jobs = sorted(q.enqueue() for _ in range(3))
+    moment = q.job(jobs[0]).created_at
+    with q.unsaved():
+        expect("claimed", [lease.job_id for lease in q.claim(bounds=[Bound(0, moment, jobs[1])])], jobs[1:])
+    without_ids = q.value("select count(*) from faultline.claim('default', 'w/1', 10, '{0}', array[%s])", moment)
+    expect("claimed from the whole moment", without_ids, 3)
+
+
+@probe("claim")
 def an_attempt_that_could_end_the_job_or_follows_a_crash_is_to_be_marked(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

@@ -3,8 +3,9 @@
 -- A paused queue grants nothing.
 --
 -- `owner` must be new for every call (a worker's id and a counter), so that not even one process holds a token twice.
--- `priorities` and `lower_bounds` are hints: below its bound the caller has seen no live job at that priority. They keep
--- a claim from wading through rows that are dead but cannot be vacuumed while somebody holds an old snapshot.
+-- `priorities`, `lower_bounds` and `lower_ids` are hints: below its bound the caller has seen no live job at that priority.
+-- They keep a claim from wading through rows that are dead but cannot be vacuumed while somebody holds an old snapshot. The ids
+-- are for jobs that are due at the same moment: all that were enqueued together are.
 --
 -- The priorities are walked, one range scan each: a single scan behind `priority` would step over every delayed job.
 -- The rows come back in physical order: sort them before running.
@@ -13,7 +14,8 @@ create or replace function faultline.claim(
   owner text,
   max_jobs integer,
   priorities integer[] default '{}',
-  lower_bounds timestamptz[] default '{}'
+  lower_bounds timestamptz[] default '{}',
+  lower_ids uuid[] default '{}'
 ) returns table (
   job_id uuid,
   fencing_token bigint,
@@ -51,6 +53,7 @@ declare
   previous integer := -32768;
   level integer;
   lower_bound timestamptz;
+  lower_id uuid;
 begin
   if claim.owner is null or length(claim.owner) not between 1 and 200 then
     raise exception 'owner must have 1 to 200 characters' using errcode = 'FL005';
@@ -74,6 +77,7 @@ begin
     elsif next_known <= cardinality(claim.priorities) then
       level := claim.priorities[next_known];
       lower_bound := coalesce(claim.lower_bounds[next_known], '-infinity');
+      lower_id := coalesce(claim.lower_ids[next_known], '00000000-0000-0000-0000-000000000000');
       next_known := next_known + 1;
     else
       exit;
@@ -95,7 +99,7 @@ begin
         where r.queue = claim.queue
           and r.state = 'queued'
           and r.priority = level
-          and r.next_run_at >= lower_bound
+          and (r.next_run_at, r.id) >= (lower_bound, lower_id)
           and r.next_run_at <= due
         order by r.next_run_at, r.id
         limit remaining
