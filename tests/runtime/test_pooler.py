@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pwd
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline import Faultline, Job
+from faultline.store.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,3 +86,8 @@ def test_a_pooler_is_recognised(pooled_dsn: str) -> None:
 
         assert row is not None
         assert row[0] != connection.info.backend_pid
+
+
+def test_nothing_is_prepared_behind_a_pooler(pooled_dsn: str) -> None:
+    with contextlib.closing(Database(pooled_dsn)) as database, database.connection() as connection:
+        assert connection.prepare_threshold is None

@@ -1,7 +1,7 @@
 """Run statements on PostgreSQL, blocking or async. A lost answer is asked for again only where that is safe.
 
-Both databases differ in `await` alone; what is to be decided is decided by the functions they share. No session state and
-no prepared statements are used, so a transaction-mode pooler in between is fine.
+Both databases differ in `await` alone; what is to be decided is decided by the functions they share. Statements are
+prepared only in a session that is ours alone, and nothing depends on it: a transaction-mode pooler in between is fine.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ T = TypeVar("T")
 _SENDS_MAX = 3
 _SETTINGS: dict[str, Any] = {
     "autocommit": True,
+    # Until the session is known to be ours alone.
     "prepare_threshold": None,
     # A peer that is gone without a word is noticed in seconds, not in the hours that the system's defaults take.
     "keepalives_idle": 10,
@@ -45,6 +46,14 @@ _SETTINGS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
 }
+#: A statement that a session has seen so often is prepared there: a program that sends one and ends gains nothing by it.
+_PREPARED_AFTER = 3
+#: What a session says that was not ours alone after all, or whose schema has changed. Nothing was run.
+_UNPREPARED = (
+    psycopg.errors.InvalidSqlStatementName,
+    psycopg.errors.DuplicatePreparedStatement,
+    psycopg.errors.FeatureNotSupported,
+)
 #: What a worker's own sessions are set to. A frozen or killed worker must not keep locks: the server ends its transactions.
 _WORKER_SETTINGS = (
     "set lock_timeout = '10s'; set idle_in_transaction_session_timeout = '60s'; set default_transaction_isolation ="
@@ -75,6 +84,7 @@ class Database:
         self._lock = threading.Lock()
         self._pool: Pool | None = None
         self._facts: Facts | None = None
+        self._prepares = True
 
     def facts(self) -> Facts:
         """Check the schema once. Through a connection of its own: a pool would hide why it cannot connect."""
@@ -96,12 +106,14 @@ class Database:
             with translated(self.dsn), answer, pool.connection() as connection, _together(connection, statements):
                 rows = [self._send(connection, s, answer.params(s)) for s in statements]
                 return [s.read(found) for s, found in zip(statements, rows, strict=True)]
+            self._prepares = self._prepares and not answer.unprepared
             pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
     def _send(self, connection: psycopg.Connection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
         with wire(self.host.faults, statement.name, connection):
-            return connection.execute(statement.sql.encode(), params, binary=statement.binary).fetchall()
+            sql, prepare = statement.sql.encode(), None if statement.often else False
+            return connection.execute(sql, params, binary=statement.binary, prepare=prepare).fetchall()
 
     def connect(self) -> psycopg.Connection:
         """Open a connection of one's own, outside the pool."""
@@ -123,7 +135,8 @@ class Database:
 
     def _open(self) -> psycopg.Connection:
         connection = _connect(self.dsn, self.host)
-        settings = _settings_wanted(connection, connection.execute(_ABOUT_SESSION).fetchone(), for_worker=False)
+        row = connection.execute(_ABOUT_SESSION).fetchone()
+        settings = _taken_over(connection, row, for_worker=False, prepares=self._prepares)
         if settings:
             connection.execute(settings)
         return connection
@@ -157,6 +170,7 @@ class AsyncDatabase:
         self._for_worker = for_worker
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
         self._facts: Facts | None = None
+        self._prepares = True
         #: How often connections were given up and opened anew.
         self.reconnects = 0
 
@@ -179,6 +193,7 @@ class AsyncDatabase:
                 async with pool.connection() as connection, _atogether(connection, statements):
                     rows = [await self._send(connection, s, answer.params(s)) for s in statements]
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
+            self._prepares = self._prepares and not answer.unprepared
             self.reconnects += 1
             await pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
@@ -204,7 +219,8 @@ class AsyncDatabase:
         with wire(self.host.faults, statement.name, connection):
             try:
                 async with asyncio.timeout(self._answer_seconds):
-                    cursor = await connection.execute(statement.sql.encode(), params, binary=statement.binary)
+                    sql, prepare = statement.sql.encode(), None if statement.often else False
+                    cursor = await connection.execute(sql, params, binary=statement.binary, prepare=prepare)
                     return await cursor.fetchall()
             except TimeoutError as error:
                 await connection.close()
@@ -231,7 +247,7 @@ class AsyncDatabase:
         connection = await _aconnect(self.dsn, self.host)
         try:
             row = await (await connection.execute(_ABOUT_SESSION)).fetchone()
-            settings = _settings_wanted(connection, row, for_worker=self._for_worker)
+            settings = _taken_over(connection, row, for_worker=self._for_worker, prepares=self._prepares)
             if settings:
                 await connection.execute(settings)
         except BaseException:  # being cancelled counts
@@ -358,12 +374,17 @@ def is_direct(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 _ABOUT_SESSION = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
 
 
-def _settings_wanted(
-    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: tuple[Any, ...] | None, *, for_worker: bool
+def _taken_over(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    row: tuple[Any, ...] | None,
+    *,
+    for_worker: bool,
+    prepares: bool,
 ) -> bytes | None:
-    """What to set on a session that is ours alone. A pooler's is not."""
+    """Make use of a session that is ours alone, and tell what to set there. A pooler's is not, and stays as it is."""
     if not is_direct(connection, row):
         return None
+    connection.prepare_threshold = _PREPARED_AFTER if prepares else None
     if for_worker:
         return _WORKER_SETTINGS.encode()
     # The verbs are made for it: at a higher level they would not see what was committed while they waited.
@@ -409,6 +430,8 @@ class _Answer(contextlib.AbstractContextManager[None]):
         self._repeatable = all(statement.repeatable for statement in statements)
         self._sends_left = _SENDS_MAX
         self._unanswered = False
+        #: What the session had prepared is not there, or of no use any more.
+        self.unprepared = False
 
     def to_be_sent(self) -> bool:
         self._sends_left -= 1
@@ -420,6 +443,9 @@ class _Answer(contextlib.AbstractContextManager[None]):
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
             return self._repeatable and self._sends_left > 0  # rolled back by the server
+        if isinstance(error, _UNPREPARED) and not self.unprepared and self._sends_left > 0:
+            self.unprepared = True
+            return True
         never_sent = isinstance(error, NoConnection)
         if not never_sent and not connection_was_lost(error):
             return False

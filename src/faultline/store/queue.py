@@ -48,6 +48,8 @@ class Statement(Generic[T]):
     repeatable: bool = False
     #: Ask for the answer in the server's own form: cheaper to write there and to read here, where there is much of it.
     binary: bool = False
+    #: Sent again and again: a session that is ours alone parses and plans it once.
+    often: bool = False
     #: What to send when it is sent again, if that differs.
     params_again: tuple[Any, ...] | None = None
 
@@ -68,6 +70,7 @@ def enqueue_many(
         params=(f"[{','.join([_job_text(job) for job in named])}]", appears_late),
         read=lambda rows: list(map(Placed._make, rows)),
         repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
+        often=True,
     )
 
 
@@ -91,6 +94,7 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
         params_again=(document, appears_late, False),
         read=read,
         repeatable=True,
+        often=True,
     )
 
 
@@ -112,6 +116,7 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
         ),
         read=lambda rows: _leases(rows, owner),
         binary=True,
+        often=True,
     )
 
 
@@ -410,6 +415,7 @@ def _for_leases(
         ),
         read=lambda rows: _settled(rows, leases),
         repeatable=repeatable,
+        often=True,
     )
 
 
@@ -428,6 +434,7 @@ def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], places: str 
         params=(lease.job_id, lease.fencing_token, lease.owner, *extra),
         read=lambda rows: _settled(rows, [lease]),
         repeatable=verb != "record_refusal",
+        often=True,
     )
 
 
