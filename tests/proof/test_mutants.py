@@ -35,7 +35,7 @@ SAMPLE = [
     "reap: looks for names where nobody can put any",
     "complete: plans for full tables",
     "clock: reads no setting",
-    "open_jobs: known_state",
+    "state: known_state",
     "ledger: ledger_pkey",
     "open_jobs: token_grows",
     "journal: at is not null",
@@ -80,8 +80,8 @@ def test_every_constraint_and_trigger_and_every_function_has_a_mutant(template: 
     guards = {mutant.guard for mutant in prove.known(template)}
     with psycopg.connect(template) as connection:
         listed = connection.execute(
-            "select conrelid::regclass::text || ': ' || conname from pg_constraint"
-            " where connamespace = 'faultline'::regnamespace and contype <> 'n'"
+            "select coalesce(nullif(conrelid, 0)::regclass::text, contypid::regtype::text) || ': ' || conname"
+            " from pg_constraint where connamespace = 'faultline'::regnamespace and contype <> 'n'"
             " union all select tgrelid::regclass::text || ': ' || tgname from pg_trigger join pg_class c on c.oid = tgrelid"
             " where c.relnamespace = 'faultline'::regnamespace and not tgisinternal"
         ).fetchall()

@@ -1,48 +1,51 @@
 -- The tables of the protocol. Nobody writes them directly: the functions do, and guards.sql refuses what no function does.
 
+-- What one value may be, by itself. A rule of a domain is looked up once in a session; a rule of a table is read and compiled
+-- anew for each statement, which took a tenth of the time of enqueuing one job, and as much of claiming it.
+create domain faultline.state as text constraint known_state check (value in ('queued', 'running', 'failed', 'cancelled'));
+create domain faultline.token as bigint constraint token_not_negative check (value >= 0);
+create domain faultline.priority as smallint constraint sane_priority check (value between -1000 and 1000);
+create domain faultline.max_attempts as smallint constraint sane_max_attempts check (value between 1 and 1000);
+create domain faultline.lease_seconds as real constraint sane_lease check (value between 0.1 and 86400);
+create domain faultline.queue_name as text constraint sane_queue check (length(value) between 1 and 100);
+create domain faultline.task_name as text constraint sane_task check (length(value) between 1 and 200);
+
 -- Work not done. What a claim changes stands together, behind all that it leaves alone: PostgreSQL logs an update that stays on
 -- its page as the difference from the old row, so the order of columns is bytes of WAL.
 create table faultline.open_jobs (
   id uuid primary key,
   created_at timestamptz not null,
   next_run_at timestamptz not null,
-  lease_seconds real not null,
-  priority smallint not null,
-  max_attempts smallint not null,
+  lease_seconds faultline.lease_seconds not null,
+  priority faultline.priority not null,
+  max_attempts faultline.max_attempts not null,
   keep_args boolean not null,
-  queue text not null,
-  task text not null,
+  queue faultline.queue_name not null,
+  task faultline.task_name not null,
   idempotency_key text,
   -- Kept as text: smaller than jsonb, and sent to workers as it is.
   args json not null,
   -- what a claim changes
-  fencing_token bigint not null default 0,
+  fencing_token faultline.token not null default 0,
   claimed_at timestamptz,
   lease_expires_at timestamptz,
   renewals integer not null default 0,
   attempt smallint not null default 0,
   reaps smallint not null default 0,
   started boolean not null default false,
-  state text not null default 'queued',
+  state faultline.state not null default 'queued',
   lease_owner text,
   -- what is rarely or never set
   finished_at timestamptz,
   last_error text,
   progress jsonb,
 
-  constraint known_state check (state in ('queued', 'running', 'failed', 'cancelled')),
   constraint running_means_leased check (
     (state = 'running') = (lease_owner is not null) and (state = 'running') = (lease_expires_at is not null)
   ),
   constraint finished_means_ended check ((finished_at is not null) = (state in ('failed', 'cancelled'))),
   constraint attempts_in_bounds check (attempt between 0 and max_attempts),
-  constraint token_not_negative check (fencing_token >= 0),
-  constraint running_means_token check (state <> 'running' or (fencing_token >= 1 and attempt >= 1)),
-  constraint sane_priority check (priority between -1000 and 1000),
-  constraint sane_max_attempts check (max_attempts between 1 and 1000),
-  constraint sane_lease check (lease_seconds between 0.1 and 86400),
-  constraint sane_queue check (length(queue) between 1 and 100),
-  constraint sane_task check (length(task) between 1 and 200)
+  constraint running_means_token check (state <> 'running' or (fencing_token >= 1 and attempt >= 1))
 ) with (
   -- Room on the page for the claim's new row version: its log record then holds only what changed.
   fillfactor = 45,

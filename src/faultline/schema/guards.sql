@@ -1,5 +1,6 @@
 -- What the tables refuse, whoever asks. The verbs never do these things, so a verb that tries has a bug.
--- Each rule stands in a `when` clause: a row that keeps the rules pays next to nothing for them.
+-- Each rule stands in a `when` clause, and names the columns it is about: a row that keeps the rules pays next to nothing for
+-- them, and a statement that sets other columns nothing at all.
 
 create or replace function faultline.refuse_change() returns trigger
 language plpgsql
@@ -21,18 +22,17 @@ when (
 execute function faultline.refuse_change('a job begins queued, with no attempt and no token of its own');
 
 create or replace trigger legal_transition
-before update on faultline.open_jobs
+before update of state on faultline.open_jobs
 for each row
-when (not (
-  old.state = new.state
-  or (old.state = 'queued' and new.state in ('running', 'cancelled'))
-  or (old.state = 'running' and new.state in ('queued', 'failed', 'cancelled'))
-  or (old.state in ('failed', 'cancelled') and new.state = 'queued')
-))
+when (
+  -- What runs may end in any way, and everything may be queued again. Beside that, what waits can be claimed or cancelled.
+  old.state <> 'running' and new.state <> 'queued' and old.state <> new.state
+  and (old.state <> 'queued' or new.state = 'failed')
+)
 execute function faultline.refuse_change('this change of state is none of the protocol''s');
 
 create or replace trigger token_grows
-before update on faultline.open_jobs
+before update of state, fencing_token on faultline.open_jobs
 for each row
 when (
   new.fencing_token < old.fencing_token
@@ -41,7 +41,7 @@ when (
 execute function faultline.refuse_change('a token only grows, and every claim has a new one');
 
 create or replace trigger lease_keeps_its_holder
-before update on faultline.open_jobs
+before update of lease_owner, fencing_token on faultline.open_jobs
 for each row
 when (
   old.state = 'running' and new.state = 'running'
@@ -50,7 +50,7 @@ when (
 execute function faultline.refuse_change('a lease is not handed from one owner to another');
 
 create or replace trigger identity_stays
-before update on faultline.open_jobs
+before update of id, task, created_at on faultline.open_jobs
 for each row
 when (old.id <> new.id or old.task <> new.task or old.created_at <> new.created_at)
 execute function faultline.refuse_change('a job keeps its id, task and time of creation');

@@ -28,6 +28,10 @@ _GUARDS = {
         select c.relname, k.conname, format('alter table faultline.%I drop constraint %I', c.relname, k.conname)
         from pg_constraint k join pg_class c on c.oid = k.conrelid
         where c.relnamespace = 'faultline'::regnamespace and k.contype in ('c', 'p', 'u', 'x', 'f')
+        union all
+        select d.typname, k.conname, format('alter domain faultline.%I drop constraint %I', d.typname, k.conname)
+        from pg_constraint k join pg_type d on d.oid = k.contypid
+        where d.typnamespace = 'faultline'::regnamespace
         order by 1, 2
     """,
     "trigger": """

@@ -53,6 +53,33 @@ _TRIGGERS = [
         ("identity_stays", "the id", "old.id <> new.id or ", ""),
         ("identity_stays", "the task", "old.task <> new.task or ", ""),
         ("identity_stays", "the time", " or old.created_at <> new.created_at", ""),
+        ("identity_stays", "whatever is set", "update of id, task, created_at on", "update of state on"),
+        ("lease_keeps_its_holder", "whatever is set", "update of lease_owner, fencing_token on", "update of attempt on"),
+        ("token_grows", "whatever is set", "update of state, fencing_token on", "update of attempt on"),
+        (
+            "legal_transition",
+            "from queued",
+            "and (old.state <> 'queued' or new.state = 'failed')",
+            "and old.state <> 'queued'",
+        ),
+        (
+            "legal_transition",
+            "from what has ended",
+            "(old.state <> 'queued' or new.state = 'failed')",
+            "new.state = 'failed'",
+        ),
+        (
+            "legal_transition",
+            "but what runs ends",
+            "old.state <> 'running' and new.state <> 'queued'",
+            "new.state <> 'queued'",
+        ),
+        (
+            "legal_transition",
+            "but all is queued again",
+            "old.state <> 'running' and new.state <> 'queued'",
+            "old.state <> 'running'",
+        ),
         (
             "refuse_change",
             "raises FL002",

@@ -18,16 +18,16 @@ create or replace function faultline.claim(
   lower_ids uuid[] default '{}'
 ) returns table (
   job_id uuid,
-  fencing_token bigint,
-  task text,
+  fencing_token faultline.token,
+  task faultline.task_name,
   args json,
   attempt smallint,
-  max_attempts smallint,
+  max_attempts faultline.max_attempts,
   mark_start boolean,
   reaps smallint,
-  priority smallint,
+  priority faultline.priority,
   next_run_at timestamptz,
-  lease_seconds real,
+  lease_seconds faultline.lease_seconds,
   idempotency_key text
 )
 language plpgsql volatile security definer

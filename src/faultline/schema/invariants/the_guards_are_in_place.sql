@@ -7,8 +7,9 @@ from (values
   ('ledger.entered_by_complete'), ('ledger.never_rewritten'), ('ledger.forgotten_by_prune'), ('ledger.never_emptied'),
   ('journal.never_rewritten'), ('journal.forgotten_by_prune'), ('journal.never_emptied'),
   ('steps.recorded_by_step'), ('steps.never_rewritten'), ('steps.forgotten_by_prune'),
-  ('open_jobs.known_state'), ('open_jobs.running_means_leased'), ('open_jobs.finished_means_ended'),
-  ('open_jobs.attempts_in_bounds'), ('open_jobs.token_not_negative'), ('open_jobs.running_means_token'),
+  ('state.known_state'), ('token.token_not_negative'),
+  ('open_jobs.running_means_leased'), ('open_jobs.finished_means_ended'), ('open_jobs.attempts_in_bounds'),
+  ('open_jobs.running_means_token'),
   ('ledger.ledger_pkey'), ('ledger.token_positive'), ('steps.steps_pkey'), ('steps.token_positive'), ('keys.keys_pkey'),
   ('open_jobs.open_jobs_pkey')
 ) as wanted (name)
@@ -22,4 +23,9 @@ where wanted.name not in (
   from pg_constraint k
   join pg_class c on c.oid = k.conrelid
   where c.relnamespace = 'faultline'::regnamespace and k.convalidated
+  union all
+  select d.typname || '.' || k.conname
+  from pg_constraint k
+  join pg_type d on d.oid = k.contypid
+  where d.typnamespace = 'faultline'::regnamespace and k.convalidated
 );
