@@ -98,7 +98,7 @@ class AsyncPool:
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._seconds if self._room.locked() else None):
                 await self._room.acquire()
         except TimeoutError:
             raise NoConnection(

@@ -28,7 +28,7 @@ from faultline.core.model import (
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from faultline.core.ids import Ids
@@ -110,9 +110,9 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
             queue,
             owner,
             max_jobs,
-            [bound.priority for bound in ordered],
-            [bound.run_at for bound in ordered],
-            [bound.id for bound in ordered],
+            _array(str(bound.priority) for bound in ordered),
+            _array(bound.run_at.isoformat() for bound in ordered),
+            _array(bound.id.hex for bound in ordered),
         ),
         read=lambda rows: _leases(rows, owner),
         binary=True,
@@ -407,16 +407,20 @@ def _for_leases(
         sql=f"select job_id, fencing_token, owner, reason, current_token"
         f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + place if place else ''})",
         params=(
-            # As text: psycopg looks at every element of a list in Python, which costs more than all the rest.
-            f"{{{','.join([lease.job_id.hex for lease in leases])}}}",
-            f"{{{','.join([str(lease.fencing_token) for lease in leases])}}}",
-            f"{{{','.join([_quoted(lease.owner) for lease in leases])}}}",
+            _array([lease.job_id.hex for lease in leases]),
+            _array([str(lease.fencing_token) for lease in leases]),
+            _array([_quoted(lease.owner) for lease in leases]),
             *((extra,) if place else ()),
         ),
         read=lambda rows: _settled(rows, leases),
         repeatable=repeatable,
         often=True,
     )
+
+
+def _array(elements: Iterable[str]) -> str:
+    """In its text form: psycopg looks at every element of a list in Python, which costs more than all the rest."""
+    return f"{{{','.join(elements)}}}"
 
 
 @lru_cache(maxsize=1024)
