@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
+
+import pytest
 
 from faultline.core.host import Host
 from faultline.core.model import Bound, Lease, Submission
@@ -127,6 +130,32 @@ def test_a_claim_that_waited_for_minutes_does_not_hide_work_for_longer(dsn: str,
     loop = Moved()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         assert runner.run(story(loop)) == [1, 0, 1]
+
+
+def pass_by(loop: Moved, seconds: float) -> None:
+    loop.moved += seconds
+
+
+def test_what_is_held_ahead_lasts_until_a_slow_claim_is_answered(dsn: str, queue: Driver) -> None:
+    queue.enqueue()
+
+    async def story(loop: Moved) -> list[int]:
+        faults = InFlight("claim")
+        database = AsyncDatabase(dsn, host=Host(faults=faults))
+        lane = lane_on(database)
+        lane._rate.per_second = 1000.0  # noqa: SLF001
+        found = [lane.wanted()]
+        for seconds in (0.2, 60.0):
+            faults.then = partial(pass_by, loop, seconds)
+            for _ in range(30):
+                await lane._claim(1)  # noqa: SLF001
+            found.append(lane.wanted())
+        await database.close()
+        return found
+
+    loop = Moved()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert runner.run(story(loop)) == pytest.approx([31, 200, 250], rel=0.03)
 
 
 def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answer(dsn: str, queue: Driver) -> None:

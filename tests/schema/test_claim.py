@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faultline.core.errors import JobRejected
-from faultline.core.model import Bound, JobState, Submission
+from faultline.core.model import Bound, JobState, Settled, Submission
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -76,16 +76,31 @@ def test_queues_are_apart(queue: Driver) -> None:
 
 
 def test_two_claimers_never_get_the_same_job(queue: Driver, sessions: Sessions) -> None:
-    queue.run(verbs.enqueue_many([Submission("t")] * 100))
+    queue.run(verbs.enqueue_many([Submission("t")] * 30))
     first, second = sessions.open(), sessions.open()
 
     first.begin()
-    held = first.do(lambda q: q.claim(60))
-    rest = second.do(lambda q: q.claim(60))
+    held = first.do(lambda q: q.claim(20))
+    rest = second.do(lambda q: q.claim(20))
     first.commit()
 
-    assert (len(held), len(rest)) == (60, 40)
+    assert (len(held), len(rest)) == (20, 10)
     assert not {lease.job_id for lease in held} & {lease.job_id for lease in rest}
+
+
+def test_a_large_claim_waits_for_another_of_its_queue_and_locks_none_of_its_jobs(queue: Driver, sessions: Sessions) -> None:
+    queue.run(verbs.enqueue_many([Submission("t")] * 100))
+    first, second = sessions.open(), sessions.open()
+    first.begin()
+    held = first.do(lambda q: q.claim(50))
+    second.begin()
+
+    waiting = second.start(lambda q: q.claim(50))
+    sessions.wait_until_blocked(second, waiting)
+    first.commit()
+
+    assert len(waiting.result(10)) == 50
+    assert queue.complete(*held) == Settled()
 
 
 @pytest.mark.parametrize("max_jobs", ["null", "0", "-5"])

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Asker = TypeVar("Asker")
 
 AHEAD_SECONDS = 0.03
+#: Longer than this no claim is planned for: it may have waited for a server that was away.
+_CLAIM_SECONDS_MAX = 0.25
 CLAIM_MAX = 1000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
 _RATE_WINDOW = 0.1
@@ -75,6 +77,7 @@ class Lane:
         #: Those that came while a claim was on its way: its answer must not undo them.
         self._hints: list[Bound | None] = []
         self._reset_at = 0.0
+        self._claim_seconds = 0.0
         self._poll_seconds = POLL_SECONDS_MIN
         self._rate = Rate()
         self._ended = 0
@@ -108,9 +111,10 @@ class Lane:
         """How many jobs to claim now.
 
         A claim of a thousand costs the database two thirds, per job, of one of a hundred: so it is put off until a quarter
-        of what is held ahead has been used up. Slow jobs hold nothing ahead and wait for nothing.
+        of what is held ahead has been used up. Slow jobs hold nothing ahead and wait for nothing. What is held should last
+        until the next claim is answered, which takes long where many workers claim.
         """
-        ahead = min(2 * CLAIM_MAX, int(self._rate.per_second * AHEAD_SECONDS))
+        ahead = min(2 * CLAIM_MAX, int(self._rate.per_second * max(AHEAD_SECONDS, self._claim_seconds)))
         free = self.concurrency - self.running + ahead - len(self.waiting)
         return min(free, CLAIM_MAX) if free > ahead // 4 else 0
 
@@ -177,10 +181,11 @@ class Lane:
             leases = await self._database.run(queue.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds))
         except OutcomeUnknown:
             leases = await self._granted_to(owner)
+        took = loop.time() - asked_at
+        self._claim_seconds += (min(took, _CLAIM_SECONDS_MAX) - self._claim_seconds) / 4
         if reset:
             # Bounds are a hint that must never hide work for long. A claim without them may be dear, so it is made rarely.
-            cost = loop.time() - asked_at
-            self._reset_at = loop.time() + min(max(_RESET_SECONDS_MIN, _RESET_SHARE * cost), _RESET_SECONDS_MAX)
+            self._reset_at = loop.time() + min(max(_RESET_SECONDS_MIN, _RESET_SHARE * took), _RESET_SECONDS_MAX)
         self._bounds.update(bounds_after(leases))
         for hint in self._hints:
             self._lower(hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -13,6 +14,9 @@ from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
     from faultline.proof.sessions import Sessions
+
+#: Longer than a claim waits for its turn, shorter than a session here waits for any lock.
+_SOON_SECONDS = 4.0
 
 
 @probe("fence", "record_refusal", "judge", "refuse")
@@ -119,6 +123,42 @@ def a_completion_waits_for_a_locked_table_as_long_as_its_session_says(sessions: 
     expect("waited too little", waited < timedelta(milliseconds=200), False)
     holder.rollback()
     expect("once the table is free", q.complete(lease), Settled())
+
+
+@probe("claim")
+def large_claims_of_a_queue_take_turns_and_nobody_else_waits(sessions: Sessions) -> None:
+    q, second = sessions.open(), sessions.open()
+    q.run(verbs.enqueue_many([Submission("t")] * 100))
+    turns = "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
+    q.begin()
+    granted = q.claim(20)
+    expect("turns for a few", q.value(turns), 0)
+    granted += q.claim(21)
+    expect("turns for many", q.value(turns), 1)
+    q.claim(21, queue="other")
+    expect("turns in two queues", q.value(turns), 2)
+    waiting = second.start(lambda s: s.claim(25))
+    sessions.wait_until_blocked(second, waiting)
+    q.commit()
+    granted += waiting.result()
+    expect("granted", (len(granted), len({lease.job_id for lease in granted})), (66, 66))
+
+
+@probe("claim")
+def a_claim_whose_turn_does_not_come_goes_on_without_it(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    q.run(verbs.enqueue_many([Submission("t")] * 60))
+    patience = q.value("show lock_timeout")
+    q.begin()
+    expect("at once", len(q.claim(10)), 10)
+    expect("in turn", (len(q.claim(21)), q.value("show lock_timeout")), (21, patience))
+    q.rollback()
+    holder.begin()
+    holder.claim(25)
+    q.begin()
+    begun = time.monotonic()
+    expect("out of turn", (len(q.claim(25)), q.value("show lock_timeout")), (25, patience))
+    expect("soon", time.monotonic() - begun < _SOON_SECONDS, True)
 
 
 @probe("claim", "reap")
