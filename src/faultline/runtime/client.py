@@ -283,19 +283,22 @@ class Faultline:
             for one in placed:
                 events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
         handles: list[JobHandle[Any]] = [JobHandle(self, job_id, created=created) for job_id, created in placed]
+        if isinstance(places, range):
+            return handles
         return [handle for _, handle in sorted(zip(places, handles, strict=True), key=lambda pair: pair[0])]
 
 
-def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], list[int]]:
+def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], Sequence[int]]:
     """The jobs as they are to be sent, and the place of each in the order given.
 
     A statement takes its keys in order; a submission of several statements must do so as a whole, or two such submissions
     with the same keys in opposite order deadlock.
     """
-    places = list(range(len(submissions)))
-    if len(submissions) > _BATCH_JOBS_MAX and any(job.idempotency_key is not None for job in submissions):
-        places.sort(key=lambda n: submissions[n].idempotency_key or "")
-    return [submissions[n] for n in places], places
+    places = range(len(submissions))
+    if len(submissions) <= _BATCH_JOBS_MAX or all(job.idempotency_key is None for job in submissions):
+        return submissions, places
+    sorted_places = sorted(places, key=lambda n: submissions[n].idempotency_key or "")
+    return [submissions[n] for n in sorted_places], sorted_places
 
 
 def batches(submissions: list[Submission]) -> list[list[Submission]]:

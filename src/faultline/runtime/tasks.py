@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from copy import copy
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
@@ -58,18 +59,34 @@ class Task(Generic[P, R]):
         check_text("the name of a task", name, TASK_LENGTH_MAX)
         check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
         self.name = name
+        self._about_args = f"arguments of {name}"
         #: How long one attempt may take; None for as long as it likes.
         self.timeout_seconds = seconds(timeout)
         #: Seconds to wait after the attempt of that number failed; None for the doubling default.
         self.backoff = backoff
         self.fn = fn
         self._app = app
-        self._options = options
+        self._take(options)
         self.signature, self.takes_job = _enqueued_signature(fn, name)
         self.is_async = inspect.iscoroutinefunction(fn)
         parameters = self.signature.parameters.values()
         self._positional = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._known_fits: set[tuple[str, ...]] = set()
+
+    def _take(self, options: Options) -> None:
+        self._options = options
+        #: What all its submissions have in common, in their order, behind task and arguments.
+        self._in_common = (
+            options.queue,
+            options.priority,
+            seconds(options.delay),
+            options.run_at,
+            options.max_attempts,
+            seconds(options.lease),
+            options.idempotency_key,
+            options.keep_args,
+            options.id,
+        )
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)
@@ -95,8 +112,9 @@ class Task(Generic[P, R]):
         unknown = sorted(set(words) - known)
         if unknown:
             raise JobRejected(f"unknown option {', '.join(unknown)}; there are {', '.join(sorted(known))}")
-        options = replace(self._options, **words)
-        return Task(self._app, self.fn, self.name, options, timeout=self.timeout_seconds, backoff=self.backoff)
+        other = copy(self)
+        other._take(replace(self._options, **words))  # noqa: SLF001 - another of ourselves
+        return other
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """One job for `enqueue_many`, with its arguments checked."""
@@ -131,20 +149,7 @@ class Task(Generic[P, R]):
             self.check(given)
         except TypeError as error:
             raise JobRejected(f"{self.name}{self.signature}: {error}") from error
-        options = self._options
-        return Submission(
-            task=self.name,
-            args=jsontext.encode(given, f"arguments of {self.name}"),
-            queue=options.queue,
-            priority=options.priority,
-            delay_seconds=seconds(options.delay),
-            run_at=options.run_at,
-            max_attempts=options.max_attempts,
-            lease_seconds=seconds(options.lease),
-            idempotency_key=options.idempotency_key,
-            keep_args=options.keep_args,
-            id=options.id,
-        )
+        return Submission(self.name, jsontext.encode(given, self._about_args), *self._in_common)
 
 
 def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Signature, bool]:

@@ -79,7 +79,7 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
 
     Sent again, they can be; then it is said which ones were there already.
     """
-    numbers = [ids.new_number() for _ in submissions]
+    numbers = ids.new_numbers(len(submissions))
     texts = [_job_text(job, f"{number:032x}") for job, number in zip(submissions, numbers, strict=True)]
     document = f"[{','.join(texts)}]"
 
