@@ -46,6 +46,29 @@ def test_a_failing_job_is_tried_again_and_ends_visibly(app: Faultline, queue: Dr
     assert [entry.event for entry in queue.journal(handle.id)] == ["attempt_failed"] * 3
 
 
+def test_an_error_shows_the_last_places_it_came_through(app: Faultline, queue: Driver) -> None:
+    def descend(depth: int) -> None:
+        if depth == 0:
+            raise ValueError("at the bottom")
+        go_on(depth - 1)
+
+    def go_on(depth: int) -> None:
+        descend(depth)
+
+    @app.task(max_attempts=1)
+    async def dig() -> None:
+        descend(100)
+
+    handle = dig.enqueue()
+    results(app, [handle])
+
+    first, *places = str(queue.job(handle.id).last_error).splitlines()
+    assert first == "ValueError: at the bottom"
+    assert "test_executor.py" in places[0]
+    assert places[-1].strip() == 'raise ValueError("at the bottom")'
+    assert len(places) <= 10  # two lines for each of five
+
+
 def test_a_backoff_that_raises_does_not_lose_the_job(app: Faultline) -> None:
     def broken(attempt: int) -> float:
         raise RuntimeError(attempt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import traceback
+from collections import deque
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from faultline.store.database import AsyncDatabase
 
 _ERROR_LENGTH_MAX = 16_384
+_FRAMES_MAX = 5
 _BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 2.0, 3600.0
 _IN_A_TURN_MAX = 100
 
@@ -233,7 +235,10 @@ def _text_of(error: BaseException) -> str:
     """An error as text that any database can store, however large or broken its own text is."""
     try:
         text = f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
-        frames = "".join(traceback.format_tb(error.__traceback__)[-5:])[-_ERROR_LENGTH_MAX:]
+        last = deque(traceback.walk_tb(error.__traceback__), maxlen=_FRAMES_MAX)
+        # Without the marks under each line: finding them takes longer than all else that a failed attempt needs.
+        places = [(frame.f_code.co_filename, line, frame.f_code.co_name, None) for frame, line in last]
+        frames = "".join(traceback.StackSummary.from_list(places).format())[-_ERROR_LENGTH_MAX:]
     except Exception:  # noqa: BLE001 - an exception whose own text raises
         text, frames = f"{type(error).__name__} (whose text cannot be shown)", ""
     whole = f"{text}\n{frames}".strip() if frames else text
