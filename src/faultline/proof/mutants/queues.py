@@ -49,7 +49,7 @@ _CLAIM = [
     Cut("claim", "takes turns", "      perform pg_advisory_xact_lock(faultline.claim_lock(claim.queue));\n"),
     Cut("claim", "takes turns within its queue", "faultline.claim_lock(claim.queue)", "faultline.claim_lock('')"),
     Cut("claim", "takes no turns for a few", "if remaining > 20 then", "if remaining > 0 then"),
-    Cut("claim", "waits half a second for its turn", "perform set_config('lock_timeout', '500ms', true)", "null"),
+    Cut("claim", "waits a moment for its turn", "perform set_config('lock_timeout', '250ms', true)", "null"),
     Cut("claim", "goes on without its turn", "    exception when lock_not_available then\n      null;\n"),
     Cut("claim", "keeps the caller's patience", "      perform set_config('lock_timeout', patience, true);\n"),
     Cut("claim", "locks the rows", "        for update skip locked\n"),

@@ -65,12 +65,12 @@ begin
   -- Of two large claims at once, the later one comes upon rows that the earlier one has taken since it began. PostgreSQL locks
   -- the new version of such a row before it sees that it is running, and keeps the lock: for hundreds of jobs of which none is
   -- granted, and which their holder cannot complete meanwhile. So large claims go one after another. That is a courtesy and no
-  -- guard: whoever has waited for half a second goes on.
+  -- guard: whoever has waited for a quarter of a second goes on.
   if remaining > 20 then
     declare
       patience constant text := current_setting('lock_timeout');
     begin
-      perform set_config('lock_timeout', '500ms', true);
+      perform set_config('lock_timeout', '250ms', true);
       perform pg_advisory_xact_lock(faultline.claim_lock(claim.queue));
       perform set_config('lock_timeout', patience, true);
     exception when lock_not_available then
