@@ -68,16 +68,20 @@ def bars(title: str, unit: str, rows: Sequence[Bar], *, legend: Sequence[str] = 
 
 
 def lines(title: str, unit: str, varies: str, series: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> str:
-    """Up to three lines over a logarithmic x axis."""
+    """Up to three lines over a logarithmic x axis; a linear one where it begins with 0 and does not go far."""
     points = [point for _, line in series for point in line]
-    left, right = min(at for at, _ in points), max(at for at, _ in points)
+    places = sorted({at for at, _ in points})
+    left, right = places[0], places[-1]
+    if left == 0 and len(places) > 2 and right >= 10 * places[1]:
+        # 0 stands as far to the left of the second place as that is, on the average, from the next.
+        left = places[1] / (right / places[1]) ** (1 / (len(places) - 2))
     top = max([value for _, value in points] + [1e-9]) * 1.1
     height, base = 260, 220
     spread = math.log(right / left) if left > 0 and right > left else 0.0
 
     def x(at: float) -> float:
-        share = math.log(at / left) / spread if spread else ((at - left) / (right - left) if right > left else 0.5)
-        return 60 + (_WIDTH - 90) * share
+        linear = (at - left) / (right - left) if right > left else 0.5
+        return 60 + (_WIDTH - 90) * (math.log(max(at, left) / left) / spread if spread else linear)
 
     def y(value: float) -> float:
         return base - (base - _TOP) * value / top
@@ -86,7 +90,7 @@ def lines(title: str, unit: str, varies: str, series: Sequence[tuple[str, Sequen
     for tick in _ticks(0.0, top, logarithmic=False):
         out.append(f'<line class="grid" x1="60" x2="{_WIDTH - 30}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         out.append(_text(54, y(tick) + 4, _number(tick), "small", "end"))
-    out += [_text(x(at), base + 16, _number(at), "small", "middle") for at in sorted({at for at, _ in points})]
+    out += [_text(x(at), base + 16, _number(at), "small", "middle") for at in places]
     out.append(_text(_WIDTH, base + 34, f"{varies}; {unit}", "small", "end"))
     for (_, line), style in zip(series, "abc", strict=False):
         path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in line)
