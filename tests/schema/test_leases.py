@@ -474,3 +474,16 @@ def test_what_was_acknowledged_is_durable_where_the_sessions_default_is_not(queu
         else:
             VERBS[verb](queue, lease)
         assert queue.value("show synchronous_commit") == "on"
+
+
+@pytest.mark.parametrize("storage", ["extended", "external"])
+def test_large_arguments_go_to_the_ledger_as_they_were_stored(queue: Driver, storage: str) -> None:
+    """Compressed stays compressed; what was not is not tried again, which would cost more than all the rest."""
+    queue.connection.execute(f"alter table faultline.open_jobs alter args set storage {storage}".encode())
+    job_id = queue.enqueue(args={"text": "again and " * 10_000})
+    stored = queue.value("select pg_column_size(args) from faultline.open_jobs where id = %s", job_id)
+
+    queue.complete(queue.claim_one())
+
+    assert queue.value("select pg_column_size(args) from faultline.ledger where job_id = %s", job_id) == stored
+    assert (stored < 10_000) == (storage == "extended")

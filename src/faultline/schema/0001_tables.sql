@@ -86,6 +86,8 @@ create table faultline.ledger (
   -- Pages that `prune` took rows from are read by each prune, until they are vacuumed.
   autovacuum_vacuum_scale_factor = 0.02
 );
+-- Compressed when it was enqueued, if it could be, and taken over as it is: to try again costs more than all the rest.
+alter table faultline.ledger alter args set storage external;
 -- Nearly free to keep, and enough to find old rows: the table fills in the order of time.
 create index ledger_finished on faultline.ledger using brin (finished_at) with (pages_per_range = 32, autosummarize = on);
 
