@@ -57,7 +57,10 @@ def test_resuming_wakes_who_sleeps_below_any_bound(queue: Driver) -> None:
     queue.run(verbs.resume("default"))
 
     (notice,) = list(queue.connection.notifies(timeout=5, stop_after=1))
-    assert notice.payload == '{"queue" : "default", "priority" : -32768, "run_at" : "1970-01-01T00:00:00+00:00"}'
+    assert (
+        notice.payload
+        == '{"queue" : "default", "priority" : -32768, "run_at" : "1970-01-01T00:00:00+00:00", "workers" : null}'
+    )
 
 
 @pytest.mark.parametrize("name", ["", "x" * 101, None])

@@ -238,7 +238,7 @@ class Lane:
         self.waiting.extendleft(reversed(passed_over))
 
     async def _rest(self, *, found: bool) -> None:
-        """Wait for a hint, and no longer than a poll. The first polls come quickly, in case a hint was just missed."""
+        """Wait for a hint, and no longer than a poll. After a find polls come quickly, in case a hint was just missed."""
         self._poll_seconds = POLL_SECONDS_MIN if found else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
         self._rests(self, True)
         try:
@@ -246,8 +246,6 @@ class Lane:
                 await self._hint.wait()
         except TimeoutError:
             pass
-        else:
-            self._poll_seconds = POLL_SECONDS_MIN
         self._hint.clear()
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from faultline.core import events
+from faultline.core.errors import UnreadableJson
 from faultline.core.model import Bound
 from faultline.store import jsontext
 from faultline.store.database import is_direct
@@ -28,16 +29,21 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 
 
 class Notifier:
-    """Calls `on_work(queue, lowest)` or `on_cancel(job_id)` for every hint; `on_work(None, None)` means: look everywhere."""
+    """Calls `on_work(queue, lowest)` or `on_cancel(job_id)` for every hint; `on_work(None, None)` means: look everywhere.
+
+    With a worker's id, hints that are for others only are passed over.
+    """
 
     def __init__(
         self,
         database: AsyncDatabase,
         *,
+        worker_id: str | None = None,
         on_work: Callable[[str | None, Bound | None], None],
         on_cancel: Callable[[UUID], None],
     ) -> None:
         self._database = database
+        self._worker_id = worker_id
         self._on_work = on_work
         self._on_cancel = on_cancel
 
@@ -74,8 +80,8 @@ class Notifier:
             hint = jsontext.decode(payload)
             if "cancelled" in hint:
                 self._on_cancel(UUID(hint["cancelled"]))
-            else:
+            elif hint["workers"] is None or self._worker_id is None or self._worker_id in hint["workers"]:
                 self._on_work(hint["queue"], Bound(hint["priority"], datetime.fromisoformat(hint["run_at"])))
-        except (ValueError, KeyError, TypeError):
+        except (UnreadableJson, ValueError, KeyError, TypeError):
             # Anyone may notify on this channel. What makes no sense is no hint.
             events.emit("hint_not_understood", payload=payload[:200])

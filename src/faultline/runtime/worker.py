@@ -95,7 +95,7 @@ class Worker:
             chance=host.chance,
             tally=self._tally,
         )
-        self._notifier = Notifier(self._database, on_work=self._hint, on_cancel=self._cancelled)
+        self._notifier = Notifier(self._database, worker_id=self.id, on_work=self._hint, on_cancel=self._cancelled)
 
     def stop(self) -> None:
         """Claim nothing more, finish within the grace time, give the rest back."""

@@ -1,7 +1,9 @@
 -- Every job, open or done, in one shape. One statement sees a job that is just moving to the ledger exactly once.
+-- The types of both halves must be the same, down to the domain, or the planner reads all of both for each look.
 create or replace view faultline.jobs as
 select
-  j.id, j.state, j.queue, j.task, j.priority, j.attempt, j.max_attempts, j.fencing_token,
+  j.id, j.state::text, j.queue::text, j.task::text, j.priority::smallint, j.attempt, j.max_attempts::smallint,
+  j.fencing_token::bigint,
   j.created_at, j.next_run_at, j.claimed_at, j.finished_at,
   j.lease_owner as owner, j.lease_expires_at, j.renewals, j.reaps,
   j.idempotency_key, j.last_error, j.progress, j.args, null::jsonb as result, j.trace

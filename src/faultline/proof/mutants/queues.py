@@ -87,6 +87,13 @@ _ENQUEUE = [
     Cut("enqueue_many", "tells of jobs that appear late", " or late\n", "\n"),
     Cut("enqueue_many", "wakes nobody for delayed jobs", "where lowest_run_at <= at\n    and", "where"),
     Cut("enqueue_many", "wakes only queues with new jobs", "\n    and q.name between first_queue and last_queue"),
+    Cut("enqueue_many", "wakes some for a few jobs", "transaction_timestamp()), q.chosen)", "transaction_timestamp()))"),
+    Cut("enqueue_many", "wakes all for many jobs", " and cardinality(ids) <= 20 then", " then"),
+    Cut("enqueue_many", "wakes all for jobs in the past", "when lowest_run_at = at and not late and", "when not late and"),
+    Cut("enqueue_many", "wakes all for jobs that appear late", " and not late and", " and"),
+    Cut("enqueue_many", "wakes more than there are jobs", "cardinality(ids) + 2]", "cardinality(ids)]"),
+    Cut("enqueue_many", "wakes who was seen lately", " filter (where w.beat_at > at - interval '3 seconds')"),
+    Cut("enqueue_many", "wakes now these and now those", "order by random())", "order by w.id)"),
     Cut("enqueue_many", "wakes no queue in between", "first_queue = last_queue or exists (", "true or exists ("),
     Cut(
         "enqueue_many",

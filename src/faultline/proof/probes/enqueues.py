@@ -13,8 +13,8 @@ from psycopg.types.json import Jsonb
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.proof.probes.probe import expect, probe, refused, the_one
+from faultline.store import jsontext, views
 from faultline.store import queue as verbs
-from faultline.store import views
 
 if TYPE_CHECKING:
     from faultline.proof.sessions import Session, Sessions
@@ -255,6 +255,34 @@ def an_enqueue_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
     expect("told", '"queue" : "default", "priority" : -3' in notice, True)
     q.run(verbs.enqueue_many([Submission("t", queue="a"), Submission("t"), Submission("t", queue="z")]))
     expect("told of several queues", len(q.notices()), 1)
+
+
+@probe("enqueue_many", "wake")
+def a_few_jobs_wake_a_few_workers_that_were_seen_lately(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    q.execute("listen faultline")
+    q.beat("stalled", sleeping=["default"])
+    sessions.clock.advance(4)
+    lively = [f"w{number}" for number in range(8)]
+    for worker in lively:
+        q.beat(worker, sleeping=["default"])
+
+    def told(*jobs: Submission, **words: Any) -> list[str] | None:
+        q.run(verbs.enqueue_many(jobs, **words))
+        some = jsontext.decode(the_one("notifications", q.notices())).get("workers")
+        return None if some is None else sorted(some)
+
+    tries = [told(Submission("t")) or [] for _ in range(40)]
+    expect("of how many", {len(set(some)) for some in tries}, {3})
+    expect("all of them in time", sorted(set().union(*tries)), lively)
+    expect("for four jobs", len(told(*[Submission("t")] * 4) or []), 6)
+    expect("for many", told(*[Submission("t")] * 21), None)
+    expect("for what appears late", told(Submission("t"), appears_late=True), None)
+    past = q.value("select faultline.now() - interval '1 hour'")
+    expect("for what lies in the past", told(Submission("t", run_at=past)), None)
+    sessions.clock.advance(4)
+    expect("where nobody was seen lately", told(Submission("t")), None)
 
 
 @probe("enqueue_many")

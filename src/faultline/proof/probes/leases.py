@@ -430,7 +430,7 @@ def released_jobs_wake_who_has_claimed_past_them(sessions: Sessions) -> None:
     q.execute("listen faultline")
     q.release(first, second, snoozed, delays=[None, None, 60])
     wanted = q.value(
-        "select json_build_object('queue', 'default', 'priority', -2, 'run_at', next_run_at)::text"
+        "select json_build_object('queue', 'default', 'priority', -2, 'run_at', next_run_at, 'workers', null)::text"
         " from faultline.open_jobs where id = %s",
         first.job_id,
     )

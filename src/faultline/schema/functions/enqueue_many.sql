@@ -71,10 +71,18 @@ begin
   end if;
   perform faultline.as_verb('');
   -- One and the same hint for all that a larger transaction enqueues, so that PostgreSQL sends it once.
-  perform faultline.wake(q.name, lowest_priority, least(lowest_run_at, transaction_timestamp()))
+  -- A few jobs are not for everybody: all would claim, and all but one in vain. Two more are woken than there are jobs, of
+  -- those that were seen lately; the others look by themselves soon enough.
+  perform faultline.wake(q.name, lowest_priority, least(lowest_run_at, transaction_timestamp()), q.chosen)
   from (
-    select distinct served.name from faultline.workers w cross join unnest(w.queues) as served (name)
+    select
+      served.name,
+      case when lowest_run_at = at and not late and cardinality(ids) <= 20 then
+        (array_agg(w.id order by random()) filter (where w.beat_at > at - interval '3 seconds'))[:cardinality(ids) + 2]
+      end as chosen
+    from faultline.workers w cross join unnest(w.queues) as served (name)
     where served.name = any (w.sleeping) or lowest_run_at < at or late
+    group by served.name
   ) q
   where lowest_run_at <= at
     and q.name between first_queue and last_queue
