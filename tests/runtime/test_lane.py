@@ -175,6 +175,25 @@ def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answ
     assert asyncio.run(story()) == [Bound(0, early)]
 
 
+def test_a_hint_for_others_lowers_the_bounds_and_wakes_nobody(dsn: str, queue: Driver) -> None:
+    job = queue.job(queue.enqueue())
+    assert job.next_run_at is not None
+    early = Bound(0, job.next_run_at - timedelta(hours=1))
+
+    async def story() -> list[tuple[list[Bound], bool]]:
+        database = AsyncDatabase(dsn)
+        lane = lane_on(database)
+        await lane._claim(1)  # noqa: SLF001
+        found = []
+        for wake in (False, True):
+            lane.hint(early, wake=wake)
+            found.append(([*lane._bounds.values()], lane._hint.is_set()))  # noqa: SLF001
+        await database.close()
+        return found
+
+    assert asyncio.run(story()) == [([early], False), ([early], True)]
+
+
 def test_a_hint_of_a_job_that_came_back_reaches_below_others_of_its_moment(dsn: str, queue: Driver) -> None:
     first, _ = (placed.job_id for placed in queue.run(verbs.enqueue_many([Submission("t")] * 2)))
 

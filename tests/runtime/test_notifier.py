@@ -13,21 +13,26 @@ HINT = '"queue": "mail", "priority": 0, "run_at": "2030-01-01T00:00:00+00:00"'
 @pytest.mark.parametrize(
     ("worker_id", "payload", "heard"),
     [
-        ("me", f'{{{HINT}, "workers": null}}', ["mail"]),
-        ("me", f'{{{HINT}, "workers": ["you", "me"]}}', ["mail"]),
-        ("me", f'{{{HINT}, "workers": ["you"]}}', []),
-        (None, f'{{{HINT}, "workers": ["you"]}}', ["mail"]),
+        ("me", f'{{{HINT}, "workers": null}}', [("mail", True)]),
+        ("me", f'{{{HINT}, "workers": ["you", "me"]}}', [("mail", True)]),
+        ("me", f'{{{HINT}, "workers": ["you"]}}', [("mail", False)]),
+        (None, f'{{{HINT}, "workers": ["you"]}}', [("mail", False)]),
         ("me", f'{{{HINT}, "workers": 3}}', []),
         ("me", "nonsense", []),
         ("me", "[]", []),
     ],
 )
-def test_a_worker_heeds_hints_for_all_and_for_itself(worker_id: str | None, payload: str, heard: list[str]) -> None:
-    queues: list[str | None] = []
+def test_a_worker_is_told_of_every_hint_and_whether_it_is_meant(
+    worker_id: str | None, payload: str, heard: list[object]
+) -> None:
+    told: list[object] = []
     notifier = Notifier(
-        AsyncDatabase(""), worker_id=worker_id, on_work=lambda queue, _: queues.append(queue), on_cancel=lambda _: None
+        AsyncDatabase(""),
+        worker_id=worker_id,
+        on_work=lambda queue, _, ours: told.append((queue, ours)),
+        on_cancel=lambda _: None,
     )
 
     notifier._heard(payload)  # noqa: SLF001 - a hint, without a connection around it
 
-    assert queues == heard
+    assert told == heard

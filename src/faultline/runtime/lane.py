@@ -151,11 +151,12 @@ class Lane:
         if self.wanted() > 0:
             self._room.set()
 
-    def hint(self, lowest: Bound | None) -> None:
-        """There may be work from this place on; from anywhere, without one."""
+    def hint(self, lowest: Bound | None, *, wake: bool = True) -> None:
+        """There may be work from this place on; from anywhere, without one. What is left to others is not looked for now."""
         self._hints.append(lowest)
         self._lower(lowest)
-        self._hint.set()
+        if wake:
+            self._hint.set()
 
     def _lower(self, lowest: Bound | None) -> None:
         if lowest is None:

@@ -29,17 +29,14 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 
 
 class Notifier:
-    """Calls `on_work(queue, lowest)` or `on_cancel(job_id)` for every hint; `on_work(None, None)` means: look everywhere.
-
-    With a worker's id, hints that are for others only are passed over.
-    """
+    """Calls `on_work(queue, lowest, is_for_us)` or `on_cancel(job_id)` for every hint; without a queue: look everywhere."""
 
     def __init__(
         self,
         database: AsyncDatabase,
         *,
         worker_id: str | None = None,
-        on_work: Callable[[str | None, Bound | None], None],
+        on_work: Callable[[str | None, Bound | None, bool], None],
         on_cancel: Callable[[UUID], None],
     ) -> None:
         self._database = database
@@ -67,7 +64,7 @@ class Notifier:
                 events.emit("polling_only", reason="a pooler stands between us and the server")
                 return False
             await connection.execute("listen faultline")
-            self._on_work(None, None)
+            self._on_work(None, None, True)
             while True:
                 async for notice in connection.notifies(timeout=_CHECK_SECONDS):
                     self._heard(notice.payload)
@@ -80,8 +77,9 @@ class Notifier:
             hint = jsontext.decode(payload)
             if "cancelled" in hint:
                 self._on_cancel(UUID(hint["cancelled"]))
-            elif hint["workers"] is None or self._worker_id is None or self._worker_id in hint["workers"]:
-                self._on_work(hint["queue"], Bound(hint["priority"], datetime.fromisoformat(hint["run_at"])))
+            else:
+                lowest = Bound(hint["priority"], datetime.fromisoformat(hint["run_at"]))
+                self._on_work(hint["queue"], lowest, hint["workers"] is None or self._worker_id in hint["workers"])
         except (UnreadableJson, ValueError, KeyError, TypeError):
             # Anyone may notify on this channel. What makes no sense is no hint.
             events.emit("hint_not_understood", payload=payload[:200])

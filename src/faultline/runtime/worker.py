@@ -226,10 +226,10 @@ class Worker:
 
     # Hints
 
-    def _hint(self, name: str | None, lowest: Bound | None) -> None:
+    def _hint(self, name: str | None, lowest: Bound | None, is_for_us: bool) -> None:  # noqa: FBT001
         for lane in self._lanes.values():
             if name is None or lane.name == name:
-                lane.hint(lowest)
+                lane.hint(lowest, wake=is_for_us)
 
     def _cancelled(self, job_id: UUID) -> None:
         self._heartbeat.lose(job_id, "not_running")
