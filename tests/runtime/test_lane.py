@@ -92,7 +92,7 @@ def test_if_it_loses_its_lease_meanwhile_nobody_waits_for_it() -> None:
     assert company.admits(held(), 64, 0)
 
 
-def lane_on(database: AsyncDatabase) -> Lane:
+def lane_on(database: AsyncDatabase, *, hints_may_be_missed: bool = True) -> Lane:
     return Lane(
         "default",
         1,
@@ -100,7 +100,7 @@ def lane_on(database: AsyncDatabase) -> Lane:
         owner=lambda: "w/1",
         took=lambda _: None,
         start=lambda _, __: None,
-        rests=lambda _, __: None,
+        rests=lambda _, __: hints_may_be_missed,
         company=Company(),
         chance=random.Random(1),
         tally=Tally(lambda: 0.0),
@@ -173,6 +173,22 @@ def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answ
         return [*lane._bounds.values()]  # noqa: SLF001
 
     assert asyncio.run(story()) == [Bound(0, early)]
+
+
+@pytest.mark.parametrize(("may_be_missed", "found", "seconds"), [(True, True, 0.01), (True, False, 0.5), (False, True, 0.5)])
+def test_polls_come_quickly_after_a_find_where_hints_may_be_missed(
+    may_be_missed: bool,  # noqa: FBT001
+    found: bool,  # noqa: FBT001
+    seconds: float,
+) -> None:
+    async def story() -> float:
+        lane = lane_on(AsyncDatabase(""), hints_may_be_missed=may_be_missed)
+        lane._poll_seconds = 0.4  # noqa: SLF001
+        lane.hint(None)
+        await lane._rest(found=found)  # noqa: SLF001
+        return lane._poll_seconds  # noqa: SLF001
+
+    assert asyncio.run(story()) == seconds
 
 
 def test_a_hint_for_others_lowers_the_bounds_and_wakes_nobody(dsn: str, queue: Driver) -> None:

@@ -40,7 +40,10 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 
 
 class Lane:
-    """`start(hold)` runs a job; `took(holds)` is told of every lease before anything runs; `rests(lane, bool)` of sleep."""
+    """`start(hold)` runs a job; `took(holds)` is told of every lease before anything runs.
+
+    `rests(lane, bool)` is told of sleep, and tells whether a hint may be missed: nobody listens, or it is not known yet.
+    """
 
     def __init__(  # noqa: PLR0913 - all but the first two say with whom it works together
         self,
@@ -51,7 +54,7 @@ class Lane:
         owner: Callable[[], str],
         took: Callable[[list[Hold]], None],
         start: Callable[[Lane, Hold], None],
-        rests: Callable[[Lane, bool], None],
+        rests: Callable[[Lane, bool], bool],
         company: Company[Lane],
         chance: random.Random,
         tally: Tally,
@@ -239,9 +242,9 @@ class Lane:
         self.waiting.extendleft(reversed(passed_over))
 
     async def _rest(self, *, found: bool) -> None:
-        """Wait for a hint, and no longer than a poll. After a find polls come quickly, in case a hint was just missed."""
-        self._poll_seconds = POLL_SECONDS_MIN if found else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
-        self._rests(self, True)
+        """Wait for a hint, and no longer than a poll. Where hints may be missed, polls come quickly after a find."""
+        quickly = self._rests(self, True) and found
+        self._poll_seconds = POLL_SECONDS_MIN if quickly else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
         try:
             async with asyncio.timeout(self._poll_seconds * self._chance.uniform(0.75, 1.25)):
                 await self._hint.wait()

@@ -41,6 +41,8 @@ class Notifier:
     ) -> None:
         self._database = database
         self._worker_id = worker_id
+        #: Whether hints come.
+        self.listening = False
         self._on_work = on_work
         self._on_cancel = on_cancel
 
@@ -64,13 +66,17 @@ class Notifier:
                 events.emit("polling_only", reason="a pooler stands between us and the server")
                 return False
             await connection.execute("listen faultline")
-            self._on_work(None, None, True)
-            while True:
-                async for notice in connection.notifies(timeout=_CHECK_SECONDS):
-                    self._heard(notice.payload)
-                # Silence may be peace or a dead connection: ask.
-                async with asyncio.timeout(_ANSWER_SECONDS):
-                    await connection.execute("select 1")
+            self.listening = True
+            try:
+                self._on_work(None, None, True)
+                while True:
+                    async for notice in connection.notifies(timeout=_CHECK_SECONDS):
+                        self._heard(notice.payload)
+                    # Silence may be peace or a dead connection: ask.
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        await connection.execute("select 1")
+            finally:
+                self.listening = False
 
     def _heard(self, payload: str) -> None:
         try:

@@ -234,11 +234,13 @@ class Worker:
     def _cancelled(self, job_id: UUID) -> None:
         self._heartbeat.lose(job_id, "not_running")
 
-    def _rests(self, lane: Lane, rests: bool) -> None:  # noqa: FBT001
+    def _rests(self, lane: Lane, rests: bool) -> bool:  # noqa: FBT001
         resting = self._resting | {lane.name} if rests else self._resting - {lane.name}
-        if resting != self._resting:
+        changed = resting != self._resting
+        if changed:
             self._resting = resting
             self._heartbeat.sleep_on(resting)
+        return changed or not self._notifier.listening
 
     def _settled_in(self) -> bool:
         """Others that are coming back from the same outage as we are must not be taken for dead."""
