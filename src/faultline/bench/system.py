@@ -32,6 +32,11 @@ def server_cpu_seconds(backend_pid: int) -> float:
     return (sum(own) + sum(sum((_times(child) or (0, 0))[:2]) for child in _children(parent))) / _TICKS
 
 
+def family_cpu_seconds(pid: int) -> float:
+    """CPU that a process has used, and those that live under it."""
+    return cpu_seconds(pid) + sum(family_cpu_seconds(child) for child in _children(pid))
+
+
 def memory_megabytes(pid: int) -> float:
     """What a process has in memory."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])

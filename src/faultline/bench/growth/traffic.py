@@ -1,4 +1,4 @@
-"""What an enqueue costs with more clients at once, and with more workers that sleep and want to be woken by it."""
+"""What jobs that come one by one cost: with more clients at once, more listeners, more workers that wait for them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from faultline.bench.growth.points import points
+from faultline.bench.processes import wait_for, worker_process
 from faultline.bench.protocol import ARGS
 from faultline.bench.report import Curve
-from faultline.bench.system import server_cpu_seconds
+from faultline.bench.system import family_cpu_seconds, server_cpu_seconds
 from faultline.core.model import Submission
 from faultline.runtime.client import Faultline
-from faultline.store import queue
+from faultline.store import queue, views
 from faultline.store.database import Database, run_on
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.synchronize import Barrier
 
     from faultline.bench.growth.points import Effort
     from faultline.bench.report import Point
 
 _PATIENCE_SECONDS = 120.0
+_SETTLING_SECONDS = 2.0
+_TRICKLE_PER_SECOND = 50
 
 
 def clients(dsn: str, effort: Effort) -> list[Curve]:
@@ -62,6 +66,44 @@ def listeners(dsn: str, effort: Effort) -> list[Curve]:
     return [Curve("single enqueue, by sleeping listeners", "listeners", "µs CPU/job", found)]
 
 
+def waiting_workers(dsn: str, effort: Effort) -> list[Curve]:
+    """Jobs that trickle in, over worker processes that wait for them"""
+    seconds = 2.0 if effort.quick else 6.0
+
+    def measure(at: int) -> Point:
+        words = ("--queue", "trickle=50", "--processes", str(at))
+        with Faultline(dsn) as app, app.database.connect() as connection, worker_process(dsn, *words) as process:
+            wait_for(lambda: len(app.database.run(views.workers())) == at)
+            time.sleep(_SETTLING_SECONDS)
+            backend = connection.info.backend_pid
+            idle = _used(backend, process.pid, lambda: time.sleep(seconds))
+            busy = _used(backend, process.pid, lambda: _trickle(app, seconds))
+        jobs = seconds * _TRICKLE_PER_SECOND
+        return {
+            "value": (busy[0] - idle[0]) / jobs * 1e6,
+            "workers_cpu_micros": (busy[1] - idle[1]) / jobs * 1e6,
+            "idle_server_cpu_percent": idle[0] / seconds * 100,
+            "idle_workers_cpu_percent": idle[1] / seconds * 100,
+        }
+
+    found = points(effort.small((1, 4, 16)), measure)
+    return [Curve(f"{_TRICKLE_PER_SECOND} jobs/s, by workers that wait", "worker processes", "µs CPU/job", found)]
+
+
+def _used(backend: int, parent: int, call: Callable[[], None]) -> tuple[float, float]:
+    """What the server, and a process with all its children, used meanwhile."""
+    before = (server_cpu_seconds(backend), family_cpu_seconds(parent))
+    call()
+    return server_cpu_seconds(backend) - before[0], family_cpu_seconds(parent) - before[1]
+
+
+def _trickle(app: Faultline, seconds: float) -> None:
+    begun = time.monotonic()
+    for number in range(int(seconds * _TRICKLE_PER_SECOND)):
+        time.sleep(max(0.0, begun + number / _TRICKLE_PER_SECOND - time.monotonic()))
+        app.enqueue_many([Submission("nothing", ARGS, queue="trickle")])
+
+
 def _enqueued(dsn: str, clients: int, seconds: float) -> int:
     """How many jobs so many processes put into one queue in that time, one by one."""
     context = multiprocessing.get_context("spawn")
@@ -91,4 +133,4 @@ def _client(dsn: str, seconds: float, barrier: Barrier, answers: Any) -> None:
         answers.put(done)
 
 
-CURVES = (clients, listeners)
+CURVES = (clients, listeners, waiting_workers)
