@@ -193,6 +193,27 @@ def test_stopping_finishes_what_runs_and_gives_the_rest_back(app: Faultline, que
     assert queue.value("select count(*) from faultline.workers") == 0
 
 
+def test_a_worker_that_is_going_asks_no_more_to_be_woken(app: Faultline, queue: Driver) -> None:
+    going = asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        going.set()
+        async with asyncio.timeout(PATIENCE):
+            while queue.value("select cardinality(sleeping) from faultline.workers"):
+                await asyncio.sleep(0.01)
+
+    async def story() -> None:
+        slow.enqueue()
+        await going.wait()
+        while not queue.value("select cardinality(sleeping) from faultline.workers"):
+            await asyncio.sleep(0.01)
+
+    work(app, story)
+
+    assert queue.value("select count(*) from faultline.ledger") == 1
+
+
 @pytest.mark.parametrize("kind", ["async", "blocking"])
 def test_what_does_not_finish_within_the_grace_time_is_given_back_with_its_attempt(
     app: Faultline, queue: Driver, kind: str

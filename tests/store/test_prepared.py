@@ -76,6 +76,34 @@ def test_a_session_that_was_not_ours_alone_is_noticed_and_nothing_is_prepared_an
     assert prepared(database) == []
 
 
+def test_what_others_send_through_a_borrowed_connection_is_not_prepared(database: Database) -> None:
+    for number in range(2 * OFTEN):
+        with database.connection() as connection, connection.transaction():
+            connection.execute(f"create temp table t (a int, b{number} int) on commit drop".encode())
+            connection.execute("select * from t")
+
+    enqueue(database, Ids(), OFTEN)
+
+    assert ["enqueue_many" in one for one in prepared(database)] == [True]
+
+
+def test_a_session_that_was_in_use_when_another_lost_its_statements_uses_none_either(dsn: str) -> None:
+    statement = counted(dsn)
+    with contextlib.closing(Database(dsn, connections_max=2)) as database:
+        with database.connection():
+            for _ in range(OFTEN):
+                database.run(statement)  # on the other one
+        for _ in range(OFTEN):
+            database.run(statement)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("alter table counted alter n type text")
+        with database.connection() as held:
+            assert database.run(statement) == "1"
+        assert database.run(statement) == "1"
+        with database.connection() as last_used:
+            assert last_used is held  # it did not fail, and was not given up
+
+
 def counted(dsn: str) -> queue.Statement[Any]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("create table counted (n integer); insert into counted values (1)")

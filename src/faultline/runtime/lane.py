@@ -30,12 +30,14 @@ Asker = TypeVar("Asker")
 
 AHEAD_SECONDS = 0.03
 #: Longer than this no claim is planned for: it may have waited for a server that was away.
-_CLAIM_SECONDS_MAX = 0.25
+_CLAIM_SECONDS_MAX = 0.1
 CLAIM_MAX = 1000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
 _RATE_WINDOW = 0.1
 #: A claim may have waited for a server that was away: that was no cost, and must not hide work for minutes.
-_RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 20.0, 100.0
+_RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 10.0, 100.0
+#: Claims of so few do not wait for others (claim.sql), so that what one took was its own cost.
+_FEW = 20
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 
 
@@ -78,7 +80,7 @@ class Lane:
         self._hint = asyncio.Event()
         self._bounds: dict[int, Bound] = {}
         #: Those that came while a claim was on its way: its answer must not undo them.
-        self._hints: list[Bound | None] = []
+        self._hints: list[Bound | None] | None = None
         self._reset_at = 0.0
         self._claim_seconds = 0.0
         self._poll_seconds = POLL_SECONDS_MIN
@@ -90,7 +92,7 @@ class Lane:
         """Claim whenever there is room and rest while there is nothing to do. Ends only by being cancelled."""
         pause = _PAUSE_MIN
         while True:
-            wanted = self.wanted()
+            wanted = self._wanted_now()
             if wanted <= 0:
                 self._room.clear()
                 await self._room.wait()
@@ -120,6 +122,10 @@ class Lane:
         ahead = min(2 * CLAIM_MAX, int(self._rate.per_second * max(AHEAD_SECONDS, self._claim_seconds)))
         free = self.concurrency - self.running + ahead - len(self.waiting)
         return min(free, CLAIM_MAX) if free > ahead // 4 else 0
+
+    def _wanted_now(self) -> int:
+        wanted = self.wanted()
+        return min(wanted, _FEW) if asyncio.get_running_loop().time() >= self._reset_at else wanted
 
     def finished(self, lease: Lease) -> None:
         """A job has ended."""
@@ -156,8 +162,9 @@ class Lane:
 
     def hint(self, lowest: Bound | None, *, wake: bool = True) -> None:
         """There may be work from this place on; from anywhere, without one. What is left to others is not looked for now."""
-        self._hints.append(lowest)
         self._lower(lowest)
+        if self._hints is not None:
+            self._hints.append(lowest)
         if wake:
             self._hint.set()
 
@@ -180,18 +187,21 @@ class Lane:
         reset = asked_at >= self._reset_at
         bounds = [] if reset else list(self._bounds.values())
         owner = self._owner()
-        self._hints.clear()
+        hints: list[Bound | None] = []
+        self._hints = hints
         try:
             leases = await self._database.run(queue.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds))
         except OutcomeUnknown:
             leases = await self._granted_to(owner)
+        finally:
+            self._hints = None
         took = loop.time() - asked_at
         self._claim_seconds += (min(took, _CLAIM_SECONDS_MAX) - self._claim_seconds) / 4
         if reset:
             # Bounds are a hint that must never hide work for long. A claim without them may be dear, so it is made rarely.
             self._reset_at = loop.time() + min(max(_RESET_SECONDS_MIN, _RESET_SHARE * took), _RESET_SECONDS_MAX)
         self._bounds.update(bounds_after(leases))
-        for hint in self._hints:
+        for hint in hints:
             self._lower(hint)
         if leases:
             counts = self._counts

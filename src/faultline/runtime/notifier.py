@@ -84,8 +84,15 @@ class Notifier:
             if "cancelled" in hint:
                 self._on_cancel(UUID(hint["cancelled"]))
             else:
-                lowest = Bound(hint["priority"], datetime.fromisoformat(hint["run_at"]))
-                self._on_work(hint["queue"], lowest, hint["workers"] is None or self._worker_id in hint["workers"])
+                lowest, chosen = _place(hint["priority"], hint["run_at"]), hint.get("workers")
+                self._on_work(hint["queue"], lowest, chosen is None or self._worker_id in chosen)
         except (UnreadableJson, ValueError, KeyError, TypeError):
             # Anyone may notify on this channel. What makes no sense is no hint.
             events.emit("hint_not_understood", payload=payload[:200])
+
+
+def _place(priority: object, run_at: str) -> Bound:
+    at = datetime.fromisoformat(run_at)
+    if not isinstance(priority, int) or at.tzinfo is None:
+        raise ValueError("no place in a queue")
+    return Bound(priority, at)

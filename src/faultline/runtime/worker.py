@@ -254,6 +254,8 @@ class Worker:
     # The end
 
     async def _drain(self, grace_seconds: float) -> None:
+        # Others are to be woken instead.
+        self._heartbeat.sleep_on(frozenset())
         await _cancel(self._services)
         unstarted = [hold for lane in self._lanes.values() for hold in lane.give_back()]
         for hold in unstarted:

@@ -112,7 +112,7 @@ class Database:
 
     def _send(self, connection: psycopg.Connection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
         with wire(self.host.faults, statement.name, connection):
-            sql, prepare = statement.sql.encode(), None if statement.often else False
+            sql, prepare = statement.sql.encode(), None if statement.often and self._prepares else False
             return connection.execute(sql, params, binary=statement.binary, prepare=prepare).fetchall()
 
     def connect(self) -> psycopg.Connection:
@@ -124,7 +124,7 @@ class Database:
     def connection(self) -> Iterator[psycopg.Connection]:
         """Borrow a connection of the pool, for a transaction of one's own."""
         self.facts()
-        with translated(self.dsn), self._open_pool().connection() as connection:
+        with translated(self.dsn), self._open_pool().connection() as connection, _nothing_prepared(connection):
             yield connection
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class AsyncDatabase:
         with wire(self.host.faults, statement.name, connection):
             try:
                 async with asyncio.timeout(self._answer_seconds):
-                    sql, prepare = statement.sql.encode(), None if statement.often else False
+                    sql, prepare = statement.sql.encode(), None if statement.often and self._prepares else False
                     cursor = await connection.execute(sql, params, binary=statement.binary, prepare=prepare)
                     return await cursor.fetchall()
             except TimeoutError as error:
@@ -235,7 +235,8 @@ class AsyncDatabase:
         await self.facts()
         with translated(self.dsn):
             async with self._open_pool().connection() as connection:
-                yield connection
+                with _nothing_prepared(connection):
+                    yield connection
 
     async def close(self) -> None:
         self._forget_closed_loops()
@@ -389,6 +390,16 @@ def _taken_over(
         return _WORKER_SETTINGS.encode()
     # The verbs are made for it: at a higher level they would not see what was committed while they waited.
     return None if row and row[1] == "read committed" else b"set default_transaction_isolation = 'read committed'"
+
+
+@contextlib.contextmanager
+def _nothing_prepared(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Iterator[None]:
+    """What others send is theirs: a plan that was kept fails when the table it reads has changed."""
+    ours, connection.prepare_threshold = connection.prepare_threshold, None
+    try:
+        yield
+    finally:
+        connection.prepare_threshold = ours
 
 
 def run_on(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:

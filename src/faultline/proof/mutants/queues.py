@@ -50,7 +50,9 @@ _CLAIM = [
     Cut("claim", "takes turns within its queue", "faultline.claim_lock(claim.queue)", "faultline.claim_lock('')"),
     Cut("claim", "takes no turns for a few", "if remaining > 20 then", "if remaining > 0 then"),
     Cut("claim", "waits a moment for its turn", "perform set_config('lock_timeout', '250ms', true)", "null"),
-    Cut("claim", "goes on without its turn", "    exception when lock_not_available then\n      null;\n"),
+    Cut(
+        "claim", "goes on without its turn", "    exception when lock_not_available or deadlock_detected then\n      null;\n"
+    ),
     Cut("claim", "keeps the caller's patience", "      perform set_config('lock_timeout', patience, true);\n"),
     Cut("claim", "locks the rows", "        for update skip locked\n"),
     Cut("claim", "passes over locked rows", "for update skip locked", "for update"),
@@ -87,12 +89,18 @@ _ENQUEUE = [
     Cut("enqueue_many", "tells of jobs that appear late", " or late\n", "\n"),
     Cut("enqueue_many", "wakes nobody for delayed jobs", "where lowest_run_at <= at\n    and", "where"),
     Cut("enqueue_many", "wakes only queues with new jobs", "\n    and q.name between first_queue and last_queue"),
+    Cut(
+        "enqueue_many",
+        "tells of jobs that had to wait",
+        "  late := late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';\n",
+    ),
+    Cut("enqueue_many", "names no worker that would not fit", " and octet_length(to_json(w.id)::text) <= 100"),
     Cut("enqueue_many", "wakes some for a few jobs", "transaction_timestamp()), q.chosen)", "transaction_timestamp()))"),
     Cut("enqueue_many", "wakes all for many jobs", " and cardinality(ids) <= 20 then", " then"),
     Cut("enqueue_many", "wakes all for jobs in the past", "when lowest_run_at = at and not late and", "when not late and"),
     Cut("enqueue_many", "wakes all for jobs that appear late", " and not late and", " and"),
     Cut("enqueue_many", "wakes more than there are jobs", "cardinality(ids) + 2]", "cardinality(ids)]"),
-    Cut("enqueue_many", "wakes who was seen lately", " filter (where w.beat_at > at - interval '3 seconds')"),
+    Cut("enqueue_many", "wakes who was seen lately", "w.beat_at > at - interval '3 seconds' and "),
     Cut("enqueue_many", "wakes now these and now those", "order by random())", "order by w.id)"),
     Cut("enqueue_many", "wakes no queue in between", "first_queue = last_queue or exists (", "true or exists ("),
     Cut(

@@ -257,6 +257,27 @@ def an_enqueue_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
     expect("told of several queues", len(q.notices()), 1)
 
 
+@probe("enqueue_many")
+def who_is_awake_is_told_of_what_had_to_wait_for_a_key(sessions: Sessions) -> None:
+    q, holder = _awake(sessions), sessions.open()
+    holder.begin()
+    holder.enqueue(idempotency_key="k")
+    waiting = q.start(lambda s: s.enqueue(idempotency_key="k"))
+    sessions.wait_until_blocked(q, waiting)
+    holder.execute("select pg_sleep(0.06)")
+    holder.rollback()
+    waiting.result()
+    expect("told", len(q.notices()), 1)
+
+
+@probe("enqueue_many")
+def a_worker_with_an_endless_name_is_no_reason_to_refuse_a_job(sessions: Sessions) -> None:
+    q = sessions.open()
+    for number in range(25):
+        q.beat(f"{number:02}" + "\x07" * 98, sleeping=["default"])
+    expect("jobs", len(q.run(verbs.enqueue_many([Submission("t")] * 20))), 20)
+
+
 @probe("enqueue_many", "wake")
 def a_few_jobs_wake_a_few_workers_that_were_seen_lately(sessions: Sessions) -> None:
     q = sessions.open()

@@ -73,7 +73,7 @@ begin
       perform set_config('lock_timeout', '250ms', true);
       perform pg_advisory_xact_lock(faultline.claim_lock(claim.queue));
       perform set_config('lock_timeout', patience, true);
-    exception when lock_not_available then
+    exception when lock_not_available or deadlock_detected then
       null;
     end;
   end if;

@@ -27,7 +27,7 @@ as $$
 #variable_conflict use_column
 declare
   at constant timestamptz := faultline.now();
-  late constant boolean := enqueue_many.appears_late
+  late boolean := enqueue_many.appears_late
     or pg_current_xact_id_if_assigned() is not null
     or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds';
   limits constant faultline.settings := (select s from faultline.settings s);
@@ -70,6 +70,8 @@ begin
     from faultline.place_known(enqueue_many.jobs, at, limits) k;
   end if;
   perform faultline.as_verb('');
+  -- It may have waited for a key of somebody else's: by now later jobs may have been claimed.
+  late := late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';
   -- One and the same hint for all that a larger transaction enqueues, so that PostgreSQL sends it once.
   -- A few jobs are not for everybody: all would claim, and all but one in vain. Two more are woken than there are jobs, of
   -- those that were seen lately; the others look by themselves soon enough.
@@ -78,7 +80,9 @@ begin
     select
       served.name,
       case when lowest_run_at = at and not late and cardinality(ids) <= 20 then
-        (array_agg(w.id order by random()) filter (where w.beat_at > at - interval '3 seconds'))[:cardinality(ids) + 2]
+        (array_agg(w.id order by random()) filter (
+          where w.beat_at > at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
+        ))[:cardinality(ids) + 2]
       end as chosen
     from faultline.workers w cross join unnest(w.queues) as served (name)
     where served.name = any (w.sleeping) or lowest_run_at < at or late
