@@ -1,8 +1,9 @@
--- No guard was dropped or switched off: every trigger is enabled, every constraint is validated.
+-- No guard was dropped or switched off: every trigger is enabled and looks at its columns, every constraint is validated.
 select wanted.name as guard
 from (values
-  ('open_jobs.starts_queued'), ('open_jobs.legal_transition'), ('open_jobs.token_grows'),
-  ('open_jobs.lease_keeps_its_holder'), ('open_jobs.identity_stays'), ('open_jobs.leaves_by_a_verb'),
+  ('open_jobs.starts_queued'), ('open_jobs.legal_transition of state'), ('open_jobs.token_grows of fencing_token, state'),
+  ('open_jobs.lease_keeps_its_holder of fencing_token, lease_owner'),
+  ('open_jobs.identity_stays of created_at, id, task'), ('open_jobs.leaves_by_a_verb'),
   ('open_jobs.never_emptied'),
   ('ledger.entered_by_complete'), ('ledger.never_rewritten'), ('ledger.forgotten_by_prune'), ('ledger.never_emptied'),
   ('journal.never_rewritten'), ('journal.forgotten_by_prune'), ('journal.never_emptied'),
@@ -14,7 +15,11 @@ from (values
   ('open_jobs.open_jobs_pkey')
 ) as wanted (name)
 where wanted.name not in (
-  select c.relname || '.' || t.tgname
+  select c.relname || '.' || t.tgname || coalesce(' of ' || (
+    select string_agg(a.attname, ', ' order by a.attname)
+    from pg_attribute a
+    where a.attrelid = t.tgrelid and a.attnum = any (t.tgattr)
+  ), '')
   from pg_trigger t
   join pg_class c on c.oid = t.tgrelid
   where c.relnamespace = 'faultline'::regnamespace and t.tgenabled in ('O', 'A')
