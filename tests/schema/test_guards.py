@@ -156,8 +156,10 @@ def test_a_verb_leaves_no_door_open_for_the_rest_of_its_transaction(queue: Drive
         ("alter table faultline.ledger disable trigger user", "the_guards_are_in_place"),
         ("drop trigger legal_transition on faultline.open_jobs", "the_guards_are_in_place"),
         (
-            "create or replace trigger identity_stays before update of renewals on faultline.open_jobs for each row"
-            " when (old.id <> new.id) execute function faultline.refuse_change('')",
+            (
+                "create or replace trigger identity_stays before update of renewals on faultline.open_jobs for each row"
+                " when (old.id <> new.id) execute function faultline.refuse_change('')"
+            ),
             "the_guards_are_in_place",
         ),
         ("alter domain faultline.state drop constraint known_state", "the_guards_are_in_place"),
