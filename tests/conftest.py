@@ -156,3 +156,11 @@ def clock(queue: Driver) -> Clock:
 def app(dsn: str) -> Iterator[Faultline]:
     with Faultline(dsn) as application:
         yield application
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Figures that tests have measured and do not judge are shown at the end."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name == "figure":
+                terminalreporter.write_line(value)

@@ -19,7 +19,9 @@ from faultline.store import scratch
 from faultline.store.database import Database
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    Record = Callable[[str, object], None]
 
 #: Bytes of WAL per job as measured, batches of 300 with 130 bytes of arguments: whoever makes them fewer writes so here.
 WAL_BYTES = {"enqueue": 447.8, "claim": 333.2, "complete": 396.2}
@@ -52,10 +54,10 @@ def too_much(found: dict[str, float]) -> dict[str, float]:
     return {verb: size for verb, size in found.items() if size > MARGIN * WAL_BYTES[verb]}
 
 
-def test_a_job_writes_no_more_wal_than_it_did(quiet_dsn: str) -> None:
+def test_a_job_writes_no_more_wal_than_it_did(quiet_dsn: str, record_property: Record) -> None:
     found = wal_bytes(quiet_dsn)
 
-    print({verb: round(size, 1) for verb, size in found.items()})  # noqa: T201
+    record_property("figure", "WAL per job: " + ", ".join(f"{verb} {size:.1f} B" for verb, size in found.items()))
     assert min(found.values()) > 0
     assert too_much(found) == {}
 
@@ -73,7 +75,7 @@ def test_one_needless_write_per_job_is_noticed(quiet_dsn: str) -> None:
     assert set(too_much(wal_bytes(quiet_dsn))) == {"complete"}
 
 
-def test_a_worker_sends_few_statements_for_many_jobs(quiet_dsn: str) -> None:
+def test_a_worker_sends_few_statements_for_many_jobs(quiet_dsn: str, record_property: Record) -> None:
     with Faultline(quiet_dsn) as app, app.database.connect() as connection:
         app.enqueue_many([Submission("bench", ARGS, queue="bench")] * JOBS)
         bare = drain(connection, JOBS)
@@ -82,6 +84,9 @@ def test_a_worker_sends_few_statements_for_many_jobs(quiet_dsn: str) -> None:
         found = dissect.counted(quiet_dsn, "worker", JOBS)
 
     sent = {verb: number for verb, number in found["statements"].items() if verb not in BY_THE_CLOCK}
-    print(f"{100 * JOBS / found['seconds'] / bare.rate:.0f} % of the bare loop; for {JOBS} jobs: {sent}")  # noqa: T201
+    share = 100 * JOBS / found["seconds"] / bare.rate
+    record_property(
+        "figure", f"a worker beside all other tests: {share:.0f} % of the bare loop; for {JOBS} jobs it sent {sent}"
+    )
     assert set(sent) == {"claim", "complete"}
     assert sum(sent.values()) / JOBS * 1000 <= STATEMENTS_MAX
