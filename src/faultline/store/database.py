@@ -136,7 +136,7 @@ class Database:
     def _open(self) -> psycopg.Connection:
         connection = _connect(self.dsn, self.host)
         row = connection.execute(_ABOUT_SESSION).fetchone()
-        settings = _taken_over(connection, row, for_worker=False, prepares=self._prepares)
+        settings = _taken_over(connection, row, for_worker=False)
         if settings:
             connection.execute(settings)
         return connection
@@ -248,7 +248,7 @@ class AsyncDatabase:
         connection = await _aconnect(self.dsn, self.host)
         try:
             row = await (await connection.execute(_ABOUT_SESSION)).fetchone()
-            settings = _taken_over(connection, row, for_worker=self._for_worker, prepares=self._prepares)
+            settings = _taken_over(connection, row, for_worker=self._for_worker)
             if settings:
                 await connection.execute(settings)
         except BaseException:  # being cancelled counts
@@ -380,12 +380,11 @@ def _taken_over(
     row: tuple[Any, ...] | None,
     *,
     for_worker: bool,
-    prepares: bool,
 ) -> bytes | None:
     """Make use of a session that is ours alone, and tell what to set there. A pooler's is not, and stays as it is."""
     if not is_direct(connection, row):
         return None
-    connection.prepare_threshold = _PREPARED_AFTER if prepares else None
+    connection.prepare_threshold = _PREPARED_AFTER
     if for_worker:
         return _WORKER_SETTINGS.encode()
     # The verbs are made for it: at a higher level they would not see what was committed while they waited.
