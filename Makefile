@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format migrate lease-race lease-race-log prove bench bench-quick reference lock clean
+.PHONY: help demo up test check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,6 +30,9 @@ check: $(READY)  ## ruff, strict types, import layers, tidiness
 format: $(READY)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+generate: $(READY)  ## write the blocking side of what is async (tools/blocking.py)
+	$(BIN)/python -m tools.blocking
 
 migrate: $(READY)  ## migrate the database of FAULTLINE_DSN (without one: the embedded one)
 	@FAULTLINE_DSN="$${FAULTLINE_DSN:-embedded:}" $(BIN)/faultline migrate
@@ -64,6 +67,12 @@ bench-quick: $(READY)  ## four systems, two workloads, and the floor (about five
 
 reference: $(READY)  ## write the tables of docs/reference.md from the code
 	$(BIN)/python -m tests.reference
+
+# Tests run the previous build beside this one, and must find it in a clean clone. Run it on the commit of a release.
+PREVIOUS := tests/upgrades/previous
+previous: $(READY)  ## keep this build as the previous one, for the rehearsal of upgrades
+	rm -f $(PREVIOUS)/*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(PREVIOUS) .
 
 # The lock holds hashes for every platform and names no index: whichever one pip is set up for will do.
 lock: $(READY)  ## renew requirements.lock

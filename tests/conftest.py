@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[1]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a script: every process that a test starts and interrupts would ignore it, too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - Linux's folder in memory
 ROOM_BYTES = 2 * 1024**3
 
@@ -41,7 +46,7 @@ def _folder() -> Path:
 FOLDER = _folder()
 SYSTEM_15 = Path("/usr/lib/postgresql/15/bin")
 #: Crashes of the machine are not what these tests are about, and waiting for the disk is most of their time.
-SETTINGS = {"fsync": "off", "full_page_writes": "off"}
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "8"}
 
 
 class Servers:

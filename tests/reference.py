@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import logging
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import faultline
 from faultline.core.errors import FaultlineError
+from faultline.core.events import LEVELS
 from tests.words import commands
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def sql_verbs(connection: psycopg.Connection) -> str:
     rows = connection.execute(
         "select p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),"
         " array(select r from unnest(%s::text[]) r where has_function_privilege('faultline_' || r, p.oid, 'execute'))"
-        " from pg_proc p where p.pronamespace = 'faultline'::regnamespace order by 1",
+        " from pg_proc p where p.pronamespace = 'faultline'::regnamespace order by 1, 2",
         (list(ROLES),),
     ).fetchall()
     lines = ["| function | answers | for | |", "|---|---|---|---|"]
@@ -129,7 +131,7 @@ def event_names() -> str:
                         details.add(name.value)
     lines = ["| event | fields | level |", "|---|---|---|"]
     for event, named in sorted(found.items()):
-        level = "debug" if event in details else "info or higher"
+        level = "debug" if event in details else logging.getLevelName(LEVELS.get(event, 0)).lower()
         lines.append(f"| `{event}` | {', '.join(f'`{field}`' for field in sorted(named))} | {level} |")
     return "\n".join(lines)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import blocking
+
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 SQL = sorted((ROOT / "src").rglob("*.sql"))
@@ -90,6 +92,11 @@ def test_every_verb_has_a_test_and_a_place_in_the_documentation() -> None:
     assert named_tests
     for file, name in named_tests:
         assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name} is promised in docs/guarantees.md and missing"
+
+
+@pytest.mark.parametrize(("generated", "source"), blocking.GENERATED.items(), ids=lambda path: path.name)
+def test_the_blocking_side_is_what_the_async_side_gives(generated: Path, source: Path) -> None:
+    assert generated.read_text() == blocking.blocking(source), f"{generated.name} is stale; run: make generate"
 
 
 def test_the_project_speaks_of_itself_alone() -> None:

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from faultline.core.errors import ConfigError as ConfigError
     from faultline.core.errors import DatabaseUnavailable as DatabaseUnavailable
     from faultline.core.errors import FaultlineError as FaultlineError
+    from faultline.core.errors import FenceBroken as FenceBroken
     from faultline.core.errors import IllegalTransition as IllegalTransition
     from faultline.core.errors import JobCancelled as JobCancelled
     from faultline.core.errors import JobFailed as JobFailed
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from faultline.core.events import log_events as log_events
     from faultline.core.model import JobRecord as JobRecord
     from faultline.core.model import JobState as JobState
+    from faultline.runtime.blocking_job import BlockingJob as BlockingJob
     from faultline.runtime.client import Faultline as Faultline
     from faultline.runtime.handle import JobHandle as JobHandle
-    from faultline.runtime.job import BlockingJob as BlockingJob
     from faultline.runtime.job import Job as Job
     from faultline.runtime.outcome import Cancel as Cancel
     from faultline.runtime.outcome import Retry as Retry
@@ -32,14 +33,15 @@ if TYPE_CHECKING:
 
 _HOME = {
     "core.errors": (
-        "ConfigError DatabaseUnavailable FaultlineError IllegalTransition JobCancelled JobFailed JobNotFound JobRejected "
-        "KeyConflict OutcomeUnknown ResultTimeout SchemaError StaleLease"
+        "ConfigError DatabaseUnavailable FaultlineError FenceBroken IllegalTransition JobCancelled JobFailed JobNotFound "
+        "JobRejected KeyConflict OutcomeUnknown ResultTimeout SchemaError StaleLease"
     ),
     "core.events": "JsonLines log_events",
     "core.model": "JobRecord JobState",
+    "runtime.blocking_job": "BlockingJob",
     "runtime.client": "Faultline",
     "runtime.handle": "JobHandle",
-    "runtime.job": "BlockingJob Job",
+    "runtime.job": "Job",
     "runtime.outcome": "Cancel Retry Snooze",
     "runtime.tasks": "Task",
 }

@@ -29,7 +29,19 @@ MARGIN = 1.03
 #: Claims and completions, for a thousand jobs. A worker sends about ten; how many depends on its speed, so this is wide.
 STATEMENTS_MAX = 25
 #: What a worker sends by the clock, however many jobs there are.
-BY_THE_CLOCK = {"beat", "tally", "sample", "first_expired", "reap", "prune", "roll_up", "reconcile", "leave", "renew"}
+BY_THE_CLOCK = {
+    "beat",
+    "tally",
+    "sample",
+    "first_expired",
+    "reap",
+    "prune",
+    "roll_up",
+    "reconcile",
+    "leave",
+    "renew",
+    "announce",
+}
 JOBS = 3000
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
+from faultline.store.schema_text import protocol
 from tests.cli.commands import faultline
+from tests.versions import pretend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,13 +80,22 @@ def test_an_error_is_a_sentence_and_an_exit_code() -> None:
     assert "Traceback" not in asked.stderr
 
 
-def test_a_command_refuses_a_database_of_another_build(connection: psycopg.Connection, dsn: str) -> None:
-    connection.execute("update faultline.migrations set number = 99 where number = 1")
+def test_a_command_refuses_a_database_that_no_longer_serves_it(connection: psycopg.Connection, dsn: str) -> None:
+    pretend(connection, 99, serves_from=98)
 
     asked = faultline("recover", "--dsn", dsn)
 
     assert asked.returncode == 1
-    assert asked.stderr.startswith("faultline: the database is at schema 99, this build knows only")
+    assert asked.stderr.startswith("faultline: the database is at protocol 99 and serves builds from 98 on")
+
+
+def test_migrating_a_newer_database_says_that_there_is_nothing_to_do(connection: psycopg.Connection, dsn: str) -> None:
+    pretend(connection, 99, serves_from=1)
+
+    asked = faultline("migrate", "--dsn", dsn)
+
+    assert asked.returncode == 0
+    assert f"the database is newer (protocol 99) than this build ({protocol().version}); nothing to do" in asked.stdout
 
 
 def test_a_database_without_the_schema_is_told_what_to_run(empty_dsn: str) -> None:
@@ -99,7 +110,20 @@ def test_recover_says_what_it_lifted(connection: psycopg.Connection, dsn: str) -
 
     asked = faultline("recover", "--dsn", dsn, "--floor", "500")
 
-    assert asked.stdout == "tokens lifted to 500: 1; running jobs queued again: 0\n"
+    assert asked.stdout == "every claim now grants a token above 500; running jobs queued again: 0\n"
+
+
+def test_recover_gives_way_and_says_who_is_in_the_way(connection: psycopg.Connection, dsn: str) -> None:
+    connection.execute("select faultline.enqueue('t')")
+    with psycopg.connect(dsn) as holder:
+        holder.execute("select faultline.enqueue('of a long transaction')")
+
+        asked = faultline("recover", "--dsn", dsn, "--wait", "0.5")
+
+        assert asked.returncode == 1
+        assert "nothing was changed" in asked.stderr
+        assert f"process {holder.info.backend_pid} " in asked.stderr
+        assert "run faultline recover again" in asked.stderr
 
 
 def test_a_drill_prints_its_trace_and_its_verdict(dsn: str) -> None:

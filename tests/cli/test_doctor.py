@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -15,8 +16,9 @@ from faultline.cli.checks import Finding, Level
 from faultline.store import queue as verbs
 from faultline.store.health import Health, Holder, TableHealth
 from faultline.store.overview import WorkerLine
-from faultline.store.vitals import Overdue, Role, Server, Setting, Slot, Standby, Waiting
+from faultline.store.vitals import Overdue, Role, Server, Setting, Slot, Standby, Waiting, WaitingTask
 from tests.cli.commands import faultline
+from tests.versions import pretend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +57,7 @@ def test_a_guard_that_was_taken_away_is_wrong_and_named(queue: Driver, dsn: str)
 
     told, shown = visit(dsn), faultline("doctor", "--dsn", dsn)
 
-    assert of_level(told, "wrong").keys() == {"the guards are in place"}
+    assert of_level(told, "wrong").keys() == {"guards", "the guards are in place"}
     assert "open_jobs.token_grows" in of_level(told, "wrong")["the guards are in place"]
     assert shown.returncode == 1
     assert "wrong    the guards are in place" in shown.stdout
@@ -64,7 +66,9 @@ def test_a_guard_that_was_taken_away_is_wrong_and_named(queue: Driver, dsn: str)
 def test_a_function_that_somebody_changed_is_wrong_and_named(queue: Driver, dsn: str) -> None:
     queue.connection.execute("create or replace function faultline.leave(worker_id text) returns void language sql as ''")
 
-    assert of_level(visit(dsn), "wrong") == {"functions": "not this build's: leave"}
+    assert of_level(visit(dsn), "wrong") == {
+        "functions": "leave does not run with the rights of its owner, leave has another text, leave has other settings"
+    }
 
 
 def test_a_table_that_is_never_vacuumed_is_wrong(queue: Driver, dsn: str) -> None:
@@ -73,12 +77,21 @@ def test_a_table_that_is_never_vacuumed_is_wrong(queue: Driver, dsn: str) -> Non
     assert of_level(visit(dsn), "wrong") == {"vacuum": "autovacuum is switched off for open_jobs"}
 
 
-def test_a_schema_of_another_build_ends_the_visit(queue: Driver, dsn: str) -> None:
-    queue.connection.execute("update faultline.migrations set number = 99 where number = 1")
+def test_a_newer_schema_that_serves_this_build_is_worth_a_note(queue: Driver, dsn: str) -> None:
+    pretend(queue.connection, 99, serves_from=1)
 
     told = visit(dsn)
 
-    assert "the database is at schema 99" in of_level(told, "wrong")["schema"]
+    assert of_level(told, "wrong") == {}
+    assert "protocol 99, newer than this build's" in of_level(told, "note")["schema"]
+
+
+def test_a_schema_that_does_not_serve_this_build_ends_the_visit(queue: Driver, dsn: str) -> None:
+    pretend(queue.connection, 99, serves_from=98)
+
+    told = visit(dsn)
+
+    assert "the database is at protocol 99" in of_level(told, "wrong")["schema"]
     assert told["findings"][-1]["check"] == "schema"
     assert told["findings"][-1]["todo"] == "upgrade faultline-queue in this program"
 
@@ -260,10 +273,34 @@ def test_workers_are_judged_by_their_beat_their_version_and_their_clock() -> Non
     assert worst(checks.clocks(-30, [])) is Level.NOTE
 
 
+def test_a_task_that_no_living_worker_knows_is_told() -> None:
+    def knowing(tasks: list[str] | None, *, age: float = 0.5, queue: str = "mail") -> WorkerLine:
+        return replace(worker(), tasks=tasks, age_seconds=age, queues=[queue])
+
+    waits = [WaitingTask("mail", "send", 12)]
+
+    assert worst(checks.known_tasks(waits, [knowing(["send"]), knowing(["pay"])])) is Level.OK
+    assert worst(checks.known_tasks(waits, [knowing(None), knowing(["pay"])])) is Level.OK  # an older build may know it
+    assert worst(checks.known_tasks(waits, [knowing(["pay"], queue="other")])) is Level.OK  # told of the queue already
+    (found,) = checks.known_tasks(waits, [knowing(["pay"]), knowing(["send"], age=60)])
+    assert found.level is Level.WARNING
+    assert found.found.startswith("send (mail): 12 jobs wait, and none of 1 living workers knows the task")
+
+
+def test_waiting_tasks_are_looked_for(queue: Driver, dsn: str) -> None:
+    queue.enqueue("send", queue="mail")
+    queue.enqueue("send", queue="mail", delay_seconds=60)
+    queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False))
+    queue.run(verbs.announce("w", ["pay"]))
+
+    assert of_level(visit(dsn), "warning")["tasks"].startswith("send (mail): 2 jobs wait")
+
+
 def test_connections_are_judged_by_what_is_used_and_what_workers_may_take() -> None:
     assert worst(checks.connections(health(), [worker()])) is Level.OK
     assert worst(checks.connections(health(connections=95), [])) is Level.WARNING
-    assert worst(checks.connections(health(), [worker()] * 20)) is Level.WARNING
+    assert worst(checks.connections(health(), [worker()] * 20)) is Level.OK
+    assert worst(checks.connections(health(), [worker()] * 26)) is Level.WARNING
 
 
 def test_roles_that_are_missing_or_without_grants_are_told() -> None:

@@ -441,3 +441,24 @@ def a_job_that_is_due_is_not_run(tale: Tale) -> None:
     tale.call("enqueue")
     tale.limits |= {"faults_stopped_at": 0.0, "seconds_to_end": lambda _: 1.0}
     tale.row("queued", due_at=0.0 if tale.forged else 1.5)
+
+
+# Only its task or the loss of its worker uses up an attempt
+
+
+@breaks(Rule.SPARED)
+def an_innocent_job_has_failed(tale: Tale) -> None:
+    tale.limits["own_failures"] = lambda _: 0 if tale.forged else 1
+    claimed(tale)
+    tale.by("a/1", 1, "fail")
+    tale.entry("attempt_failed", "running", "failed", 1)
+    tale.row("failed", 1, max_attempts=1)
+
+
+@breaks(Rule.SPARED)
+def an_attempt_is_gone_though_its_worker_lived(tale: Tale) -> None:
+    tale.limits["own_failures"] = lambda _: 0
+    tale.limits["was_lost"] = lambda grant, _: grant.token == 1 and not tale.forged
+    taken_over(tale)
+    tale.by("b/1", 2, "complete")
+    tale.row("succeeded", 2, "b/1", attempt=2)

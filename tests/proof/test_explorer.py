@@ -55,6 +55,29 @@ MUTANTS = {
         "claim-claim",
         "claim waits for a lock, and should skip what is locked",
     ),
+    "a claim that reads the floor before its statement": (
+        "claim",
+        (
+            "(select s.token_floor from faultline.settings s)",
+            "read_before",
+            "  remaining integer := ",
+            "  read_before constant bigint := (select s.token_floor from faultline.settings s);\n  remaining integer := ",
+        ),
+        "claim-recover",
+        "of a job whose last one is 0, and the floor is",
+    ),
+    "a claim without the floor": (
+        "claim",
+        ("greatest(j.fencing_token, (select s.token_floor from faultline.settings s))", "j.fencing_token"),
+        "enqueue-again-prune",
+        "B was granted token 1 of a job whose last one is 0, and the floor is 3",
+    ),
+    "a recover that lets claims go on": (
+        "recover",
+        ("  lock table faultline.open_jobs in exclusive mode;\n", ""),
+        "claim-recover",
+        "of a job whose last one is 0, and the floor is",
+    ),
     "a refusal without a record": (
         "refuse",
         ("where g.reason <> 'busy'", "where false"),
@@ -82,12 +105,14 @@ MUTANTS = {
 }
 
 
-def mutated(function: str, sound: str, broken: str) -> str:
+def mutated(function: str, *changes: str) -> str:
     definitions = migrate.definitions().text
     start = definitions.index(f"create or replace function faultline.{function}(")
     text = definitions[start : definitions.index("$$;", start) + 3]
-    assert sound in text
-    return text.replace(sound, broken)
+    for sound, broken in zip(changes[::2], changes[1::2], strict=True):
+        assert sound in text
+        text = text.replace(sound, broken)
+    return text
 
 
 def silent(_: str) -> None:

@@ -202,7 +202,7 @@ def test_the_judge_misses_what_was_acknowledged_and_is_nowhere(scene: Scene) -> 
 def test_the_judge_misses_what_is_still_open_when_all_is_said_to_be_over(scene: Scene) -> None:
     job_id = scene.add(1, done=False)
 
-    assert scene.broken() == {"jobs that did not succeed": f"1 ({job_id})"}
+    assert scene.broken() == {"jobs that are not over": f"1 ({job_id} (nothing, queued))"}
     assert scene.broken(over=False) == {}
 
 

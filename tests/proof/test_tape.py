@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import signal
@@ -63,6 +64,26 @@ def test_the_tapes_of_several_processes_are_one_history(tmp_path: Path) -> None:
         ("worker", "complete", "h", 7, "failed", 5.3),
         ("client", "enqueue", "m", None, "unknown", 5.6),
     ]
+
+
+def test_a_session_stays_on_tape_when_it_was_lent_and_handed_back(dsn: str, tmp_path: Path) -> None:
+    with Recording.to(tmp_path / "w", "w") as recording, Faultline(dsn, host=recording.host()) as app:
+        for key in ("a", "b", "c"):
+            with app.database.connection() as connection:
+                app.enqueue_many([Submission("t", idempotency_key=key)], conn=connection)
+            asyncio.run(_enqueued_async(app, f"async {key}"))
+    history = tape.read([tmp_path / "w"])
+
+    keys = [operation.key for operation in history.operations if operation.verb == "enqueue"]
+    assert keys == ["a", "async a", "b", "async b", "c", "async c"]
+
+
+async def _enqueued_async(app: Faultline, key: str) -> None:
+    for half in ("first", "second"):
+        async with app.async_database.connection() as connection:
+            if half == "second":
+                await app.aenqueue_many([Submission("t", idempotency_key=key)], conn=connection)
+    await app.async_database.close()
 
 
 def test_a_line_that_was_cut_off_by_a_kill_is_no_line(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
-from faultline.proof import timeline
+from faultline.proof import epochs, timeline
 from faultline.proof.drill import Verdict
 from faultline.web import svg
 from tests.cli.commands import faultline
@@ -118,6 +118,17 @@ def test_a_killed_worker_ends_its_lane_and_the_kill_is_a_line_with_its_name() ->
     assert texts(drawn, "fault-name") == ["worker killed A", "killed"]
     assert len(drawn.findall(".//line[@class='fault']")) == 1
     assert len(marks(drawn, "death")) == 1
+
+
+def test_a_failure_that_the_reaper_tells_of_is_no_lane_of_the_reaper() -> None:
+    killed = [
+        event(0, "lease_acquired", "A", job_id="j", token=1),
+        event(1, "worker_killed", worker_name="A", signal="SIGKILL"),
+        event(4, "lease_reaped", "B", job_id="j", token=1, state="failed", reason="worker_lost"),
+        event(4, "job_failed", "B", job_id="j", token=1, reason="worker_lost", error="lost"),
+    ]
+
+    assert [len(job) for job in epochs.read(killed).jobs] == [1]
 
 
 def test_a_barrier_is_no_fault() -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import multiprocessing
 import os
 import signal
+import sys
+import threading
+import time
 
 from faultline import Faultline, Job
 
 app = Faultline()
+PATIENCE = 40.0
 
 
 @app.task
@@ -37,3 +43,105 @@ async def innocent(n: int) -> int:
 @app.task
 async def endless() -> None:
     await asyncio.Event().wait()
+
+
+@app.task
+async def stubborn() -> None:
+    """Ignore being cancelled, as code with a bare `except` in a loop does."""
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            continue
+
+
+@app.task(timeout=0.2, max_attempts=1)
+def stuck() -> None:
+    """Outlive the timeout in a thread."""
+    threading.Event().wait()
+
+
+@app.task
+async def nap(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@app.task(lease=5)
+async def seize(seconds: int) -> None:
+    """Hold the interpreter in one call, as a C extension that never lets go of it."""
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+@app.task
+async def block(job: Job, seconds: float) -> int:
+    """Block the event loop in the first epoch, as a blocking call in an async task does."""
+    if job.fencing_token == 1:
+        time.sleep(seconds)  # noqa: ASYNC251 - on purpose
+    return job.fencing_token
+
+
+@app.task(timeout=1)
+async def block_within(job: Job, seconds: float) -> int:
+    """The same, with a timeout that cannot take effect."""
+    if job.fencing_token == 1:
+        time.sleep(seconds)  # noqa: ASYNC251 - on purpose
+    return job.fencing_token
+
+
+@app.task
+async def grind(seconds: float) -> None:
+    """Hold the interpreter for longer than any test waits, whatever signals come."""
+    sum(range(int(seconds * 10**9)))
+
+
+@app.task(max_attempts=1)
+def fork_and_end(number: int) -> list[int | None]:
+    """Start processes as `multiprocessing` does by default on Linux, and end them by a signal."""
+    children = [multiprocessing.get_context("fork").Process(target=time.sleep, args=(PATIENCE,)) for _ in range(number)]
+    for child in children:
+        child.start()
+        child.terminate()  # at once: the child has hardly begun to run
+    for child in children:
+        child.join(PATIENCE / 4)
+        child.kill()
+        child.join()
+    return [child.exitcode for child in children]
+
+
+@app.task(max_attempts=1)
+def fork_and_interrupt() -> int | None:
+    """Start a process that dies of Ctrl-C as any Python program does."""
+    reading, writing = os.pipe()
+    child = multiprocessing.get_context("fork").Process(target=_interrupted, args=(writing,))
+    child.start()
+    os.read(reading, 1)
+    os.kill(child.pid or 0, signal.SIGINT)
+    child.join(PATIENCE / 4)
+    child.kill()
+    child.join()
+    return child.exitcode
+
+
+def _interrupted(ready: int) -> None:
+    try:
+        os.write(ready, b".")
+        time.sleep(PATIENCE)
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
+@app.task(max_attempts=2, backoff=lambda _: 0)
+async def end_loop(how: str) -> None:
+    """End the event loop, as asyncio lets any branch do."""
+
+    async def branch() -> None:
+        if how == "exit":
+            sys.exit(3)
+        raise KeyboardInterrupt
+
+    if how == "stop":
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        raise RuntimeError("the loop goes on")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(branch())

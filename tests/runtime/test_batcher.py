@@ -88,3 +88,18 @@ def test_a_busy_sender_rests_between_large_batches_and_an_idle_one_never() -> No
 
     assert asyncio.run(story(3)) == [3, 1, 1]
     assert asyncio.run(story(300)) == [300, 2]
+
+
+def test_a_sender_that_was_cancelled_before_its_first_step_leaves_nothing_behind() -> None:
+    async def story() -> list[list[int]]:
+        wire = Wire()
+        wire.may_end.set()
+        batcher = Batcher(wire.send)
+        batcher.put(1)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await _turns()
+        await batcher.flushed()
+        return wire.sent
+
+    assert asyncio.run(story()) == [[1]]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
+import json
+import logging
 import sys
 import threading
 import time
@@ -20,6 +24,7 @@ from faultline import (
     Retry,
     Snooze,
     StaleLease,
+    log_events,
 )
 from tests.runtime.working import PATIENCE, results, work
 
@@ -124,14 +129,6 @@ def test_outcomes_are_values(app: Faultline, queue: Driver) -> None:
     assert queue.journal(snoozed.id) == []
 
 
-def test_a_task_that_nobody_registered_fails_and_says_so(app: Faultline, queue: Driver) -> None:
-    job_id = queue.enqueue("unheard_of", max_attempts=1)
-
-    (error,) = results(app, [app.handle(job_id)])
-
-    assert "no task named unheard_of is registered in this worker" in str(error)
-
-
 def test_arguments_that_no_longer_fit_fail_and_say_so(app: Faultline, queue: Driver) -> None:
     @app.task
     async def charge(order_id: int) -> None: ...
@@ -198,7 +195,7 @@ def test_a_task_that_returns_a_coroutine_is_told_to_be_async(app: Faultline) -> 
     def forgot_to_await() -> Any:
         return later()
 
-    assert "make it `async def`" in str(results(app, [forgot_to_await.enqueue()])[0])
+    assert "make the task `async def`" in str(results(app, [forgot_to_await.enqueue()])[0])
 
 
 def test_an_async_task_that_takes_too_long_is_cancelled(app: Faultline) -> None:
@@ -225,11 +222,12 @@ def test_a_timeout_of_the_tasks_own_is_its_own_error(app: Faultline) -> None:
 
 
 def test_a_blocking_task_that_ignores_its_timeout_is_abandoned_and_can_write_nothing_more(app: Faultline) -> None:
-    release, tried = threading.Event(), []
+    release, tried, lost = threading.Event(), [], []
 
     @app.task(max_attempts=1, timeout=0.05)
     def stuck(job: BlockingJob) -> None:
         release.wait(PATIENCE)
+        lost.append(job.lease_lost)
         try:
             job.progress("still here")
         except StaleLease as error:
@@ -246,4 +244,219 @@ def test_a_blocking_task_that_ignores_its_timeout_is_abandoned_and_can_write_not
 
     assert "its thread was abandoned" in str(found[0])
     assert found[1] == "ran"
-    assert tried == ["not_running"]
+    assert lost == [True]
+    assert tried == ["timed_out"]
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_a_transaction_that_outlives_its_timeout_is_rolled_back(app: Faultline, queue: Driver, kind: str) -> None:
+    """Its thread cannot be stopped and its coroutine minds no cancellation: neither may commit, nor keep the job's row."""
+    queue.connection.execute("create table paid (n integer)")
+    ended, tried = threading.Event(), []
+
+    @app.task(name="async", max_attempts=1, timeout=0.2)
+    async def stubborn(job: Job) -> None:
+        try:
+            async with job.transaction() as tx:
+                await tx.execute("insert into paid values (1)")
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+                tx.complete("too late")
+        except Exception as error:
+            tried.append((job.lease_lost, error))
+            raise
+
+    @app.task(name="blocking", max_attempts=1, timeout=0.2)
+    def stubborn_blocking(job: BlockingJob) -> None:
+        try:
+            with job.transaction() as tx:
+                tx.execute("insert into paid values (1)")
+                ended.wait(PATIENCE)
+                tx.complete("too late")
+        except Exception as error:
+            tried.append((job.lease_lost, error))
+            raise
+
+    handle = app.tasks[kind].enqueue()
+    (error,) = results(app, [handle])
+    ended.set()
+    while not tried:
+        time.sleep(0)
+
+    assert "timed out after 0.2 s" in str(error)
+    assert tried[0][0] is True
+    assert queue.value("select count(*) from paid") == 0
+    assert queue.job(handle.id).result is None
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_a_branch_that_its_task_left_behind_writes_nothing_more(app: Faultline, queue: Driver, kind: str) -> None:
+    """Nor does the transaction that it holds open keep the job from ending."""
+    queue.connection.execute("create table paid (n integer)")
+    left: list[Any] = []
+    refused: list[str] = []
+
+    @app.task(name="async", max_attempts=1)
+    async def leave(job: Job) -> str:
+        opened, never = asyncio.Event(), asyncio.Event()
+
+        async def branch() -> None:
+            async with job.transaction() as tx:
+                await tx.execute("insert into paid values (1)")
+                opened.set()
+                await never.wait()
+
+        left.append(asyncio.create_task(branch()))
+        await opened.wait()
+        return "done"
+
+    @app.task(name="blocking", max_attempts=1)
+    def leave_blocking(job: BlockingJob) -> str:
+        opened = threading.Event()
+
+        def branch() -> None:
+            try:
+                with job.transaction() as tx:
+                    tx.execute("insert into paid values (1)")
+                    opened.set()
+                    while not job.lease_lost:
+                        time.sleep(0)
+            except StaleLease as error:
+                refused.append(str(error.reason))
+
+        left.append(threading.Thread(target=branch))
+        left[0].start()
+        opened.wait(PATIENCE)
+        return "done"
+
+    assert results(app, [app.tasks[kind].enqueue()]) == ["done"]
+    if kind == "blocking":
+        left[0].join(PATIENCE)
+        assert refused == ["attempt_ended"]
+    assert queue.value("select count(*) from paid") == 0
+
+
+def test_a_failure_is_logged_with_all_that_is_needed_to_find_it(app: Faultline) -> None:
+    stream = io.StringIO()
+    handler = log_events(stream)
+
+    @app.task(queue="mail", max_attempts=2, backoff=lambda _: 0)
+    async def doomed() -> None:
+        raise ValueError("no route to host")
+
+    handle = doomed.enqueue()
+    results(app, [handle], queues={"mail": 1})
+    logging.getLogger("faultline").removeHandler(handler)
+    logging.getLogger("faultline").setLevel(logging.NOTSET)
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    first, last = (line for line in lines if line["event"] in ("attempt_failed", "job_failed"))
+    assert (first["level"], first["event"], first["attempt"]) == ("warning", "attempt_failed", 1)
+    assert (last["level"], last["event"], last["attempt"]) == ("error", "job_failed", 2)
+    assert (last["task"], last["queue"], last["job_id"]) == ("doomed", "mail", str(handle.id))
+    assert last["error"].startswith("ValueError: no route to host\n")
+    assert 'raise ValueError("no route to host")' in last["error"]
+
+
+@pytest.mark.parametrize("how", ["timeout", "timeout_with_job", "cancel"])
+def test_an_async_task_that_swallows_being_cancelled_is_left_behind(
+    app: Faultline, queue: Driver, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("faultline.runtime.hold.LEAVE_SECONDS", 0.2)
+    monkeypatch.setattr("faultline.runtime.executor.LEAVE_SECONDS", 0.2)
+    release, started, ended, tried = asyncio.Event(), asyncio.Event(), asyncio.Event(), []
+
+    async def swallow() -> None:
+        started.set()
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+
+    @app.task(name="timeout", max_attempts=1, timeout=0.1)
+    async def within() -> None:
+        await swallow()
+        ended.set()
+
+    @app.task(name="timeout_with_job", max_attempts=1, timeout=0.1)
+    async def within_with_job(job: Job) -> None:
+        await swallow()
+        try:
+            await job.progress("still here")
+        except StaleLease as error:
+            tried.append(error.reason)
+        ended.set()
+
+    @app.task(name="cancel", max_attempts=1)
+    async def without() -> None:
+        await swallow()
+        ended.set()
+
+    @app.task
+    async def next_one() -> str:
+        return "ran"
+
+    async def story() -> Any:
+        handle = app.tasks[how].enqueue()
+        await started.wait()
+        following = next_one.enqueue()
+        try:
+            if how == "cancel":
+                await app.acancel(handle.id)
+            ran = await following.aresult(10)
+            await asyncio.gather(handle.aresult(10), return_exceptions=True)
+            return ran, queue.state(handle.id).value, queue.job(handle.id).last_error
+        finally:
+            release.set()
+            await ended.wait()
+
+    log = io.StringIO()
+    handler = log_events(log)
+    try:
+        ran, state, error = work(app, story, {"default": 1})
+    finally:
+        logging.getLogger("faultline").removeHandler(handler)
+        logging.getLogger("faultline").setLevel(logging.NOTSET)
+
+    assert ran == "ran"
+    assert state == ("cancelled" if how == "cancel" else "failed")
+    assert how == "cancel" or "swallowed its cancellation" in error
+    assert tried == (["timed_out"] if how == "timeout_with_job" else [])
+    assert "attempt_left_behind" in log.getvalue()
+
+
+class Unshowable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(4)
+
+
+class Unlookable(Exception):
+    @property
+    def __class__(self) -> Any:
+        raise SystemExit(4)
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None: ...
+
+
+@pytest.mark.parametrize("error", [Unshowable, Unlookable])
+def test_an_exception_that_raises_when_it_is_looked_at_is_a_failure(app: Faultline, error: type[Exception]) -> None:
+    @app.task(max_attempts=1)
+    async def hostile() -> None:
+        raise error
+
+    @app.task
+    async def next_one() -> str:
+        return "ran"
+
+    found = results(app, [hostile.enqueue(), next_one.enqueue()], queues={"default": 1})
+
+    assert isinstance(found[0], JobFailed)
+    assert found[1] == "ran"
+
+
+def test_a_backoff_that_wants_to_exit_fails_the_attempt_alone(app: Faultline) -> None:
+    @app.task(max_attempts=1, backoff=lambda _: sys.exit(4))
+    async def hostile() -> None:
+        raise ValueError("first")
+
+    assert "ValueError: first" in str(results(app, [hostile.enqueue()])[0])

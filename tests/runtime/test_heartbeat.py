@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
 from faultline.core.host import Host
+from faultline.runtime.doubts import Doubts
 from faultline.runtime.heartbeat import Heartbeat, Thread
 from faultline.runtime.hold import Hold
 from faultline.runtime.tally import Tally
+from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -87,6 +92,26 @@ def test_a_lease_is_renewed_at_a_third_and_not_before(queue: Driver, heartbeat: 
     assert hold.trusted_until == time.now + LEASE_SECONDS
 
 
+def test_leases_are_renewed_while_heartbeats_are_refused(
+    queue: Driver, sessions: Sessions, heartbeat: Heartbeat, time: Time
+) -> None:
+    """Somebody has locked the table of workers. The session, and the lock that it holds, are kept."""
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+    heartbeat.tick()
+    somebody = sessions.open()
+    somebody.begin()
+    somebody.do(lambda q: q.connection.execute("lock table faultline.workers in exclusive mode"))
+
+    time.now += 11
+    seconds = heartbeat.tick()
+
+    somebody.rollback()
+    assert renewals(queue, hold) == 1
+    assert (heartbeat.watched, heartbeat.reconnects) == (True, 0)
+    assert seconds <= 0.5
+
+
 def test_a_lease_whose_ending_is_on_its_way_is_renewed_only_when_that_takes_long(
     queue: Driver, heartbeat: Heartbeat, time: Time
 ) -> None:
@@ -144,6 +169,54 @@ def test_what_cannot_be_renewed_in_time_is_let_go_and_never_earlier(queue: Drive
     time.now += 0.05
     cut_off.tick()
     assert hold.lost == "lease_expired"
+
+
+def stall(beating: Heartbeat, time: Time, seconds: float) -> None:
+    """The whole process stands still; its watching thread is the first to run again."""
+    beating.watch()
+    time.now += seconds
+    beating.watch()
+
+
+def test_after_a_stall_the_database_is_asked_before_anything_is_let_go(
+    queue: Driver, heartbeat: Heartbeat, time: Time
+) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+
+    stall(heartbeat, time, LEASE_SECONDS + 5)
+    assert hold.lost is None
+
+    heartbeat.tick()
+    assert hold.lost is None
+    assert renewals(queue, hold) == 1
+
+
+def test_after_a_stall_what_was_taken_meanwhile_is_lost(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+
+    stall(heartbeat, time, LEASE_SECONDS + 5)
+    queue.release(hold.lease)
+    heartbeat.tick()
+
+    assert (hold.lost, hold.distrusted) == ("lease_lost", False)
+
+
+def test_after_a_stall_a_database_that_does_not_answer_is_not_waited_for(queue: Driver, time: Time) -> None:
+    cut_off = heartbeat_on(NOWHERE, time)
+    hold = hold_of(queue, time)
+    cut_off.keep([hold])
+
+    stall(cut_off, time, LEASE_SECONDS + 5)
+    wait = cut_off.tick()
+    lost_at_once = hold.lost
+    for _ in range(8):
+        time.now += 0.5
+        cut_off.watch()
+
+    assert wait > 0.1  # it does not spin meanwhile
+    assert (lost_at_once, hold.lost, hold.distrusted) == (None, "lease_expired", True)
 
 
 def test_a_lease_is_let_go_in_time_while_a_beat_hangs(dsn: str, queue: Driver, sessions: Sessions) -> None:
@@ -210,11 +283,67 @@ def test_what_was_dropped_is_not_renewed(queue: Driver, heartbeat: Heartbeat, ti
     assert renewals(queue, hold) == 0
 
 
-def test_a_cancelled_job_is_lost_at_once(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+def test_a_cancelled_job_is_lost_at_once_and_without_a_refusal(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
     hold = hold_of(queue, time)
     heartbeat.keep([hold])
-    heartbeat.lose(hold.lease.job_id, "not_running")
+    queue.run(verbs.cancel(hold.lease.job_id))
+
+    heartbeat.doubt({hold.lease.job_id})
+    heartbeat.tick()
+
     assert hold.lost == "not_running"
+    assert queue.refusals(hold.lease.job_id) == []
+
+
+def test_a_lie_about_a_job_loses_no_lease(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+
+    heartbeat.doubt({hold.lease.job_id, uuid4()})
+    heartbeat.tick()
+
+    assert hold.lost is None
+    assert renewals(queue, hold) == 0
+
+
+def test_a_lease_is_looked_at_by_its_token_and_owner(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+    """The job runs, but under somebody else's lease by now."""
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+    queue.release(hold.lease)
+    queue.claim_one(worker="another")
+
+    heartbeat.doubt({hold.lease.job_id})
+    heartbeat.tick()
+
+    assert hold.lost == "token_mismatch"
+
+
+def test_a_flood_of_lies_costs_one_look_a_second_for_each_lease(queue: Driver, time: Time) -> None:
+    lease, doubts, looks = hold_of(queue, time).lease, Doubts(), 0
+
+    for tenth in range(40):
+        doubts.add({lease.job_id}, [lease])
+        due = doubts.due(tenth / 10, [lease])
+        doubts.answered(due, tenth / 10)
+        looks += len(due)
+
+    assert looks == 4
+
+
+def test_a_job_that_completed_itself_is_not_renewed_any_more(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+    queue.complete(hold.lease)
+
+    time.now += 11
+    heartbeat.tick()
+    hold.settled = True
+    time.now += 11
+    heartbeat.tick()
+
+    assert hold.lost is None
+    assert queue.refusals(hold.lease.job_id) == []
 
 
 def test_a_worker_that_falls_asleep_says_so_at_the_next_tick(queue: Driver, heartbeat: Heartbeat) -> None:
@@ -253,3 +382,58 @@ def test_the_thread_beats_again_when_it_is_woken_and_ends_when_it_is_stopped() -
         return told
 
     assert asyncio.run(story()) == ["last"]
+
+
+def session_of(queue: Driver) -> int:
+    """The server's process behind the heartbeat's session: the one that holds its lock."""
+    pid = queue.value(
+        "select pid from pg_locks join pg_database d on d.oid = database"
+        " where datname = current_database() and locktype = 'advisory' and pid <> pg_backend_pid()"
+    )
+    assert isinstance(pid, int)
+    return pid
+
+
+def test_a_beat_without_an_answer_is_given_up_long_before_the_leases_run_out(queue: Driver, dsn: str) -> None:
+    """As after the loss of a primary: its host says nothing any more, and another one is being promoted."""
+    beating = Heartbeat(dsn, "w", ["default"], Host(pulse=ByHand), Tally(monotonic))
+    queue.enqueue(lease_seconds=LEASE_SECONDS)
+    hold = Hold(queue.claim_one(), monotonic(), Tally(monotonic).of("default"))
+    beating.keep([hold])
+    beating.tick()
+    pid = session_of(queue)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        beating.sleep_on(frozenset({"default"}))
+
+        began = monotonic()
+        beating.tick()
+        gave_up_after = monotonic() - began
+        beating.tick()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    asyncio.run(beating.stop())
+
+    assert gave_up_after < LEASE_SECONDS / 3
+    assert beating.reconnects == 1
+    assert hold.lost is None
+
+
+def test_a_beat_that_waits_for_a_lock_does_not_cost_the_session(queue: Driver, sessions: Sessions, dsn: str) -> None:
+    """With the session the advisory lock would go, and others would take the worker for dead."""
+    beating = Heartbeat(dsn, "w", ["default"], Host(pulse=ByHand), Tally(monotonic))
+    beating.tick()
+    pid = session_of(queue)
+    other = sessions.open().connection
+    other.execute("begin")
+    other.execute("lock table faultline.workers in access exclusive mode")
+
+    beating.sleep_on(frozenset({"default"}))
+    beating.tick()
+    other.execute("rollback")
+    beating.tick()
+    same = session_of(queue)
+    asyncio.run(beating.stop())
+
+    assert same == pid
+    assert beating.reconnects == 0

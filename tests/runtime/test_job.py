@@ -54,6 +54,83 @@ def test_a_busy_loop_keeps_its_leases(app: Faultline) -> None:
     assert results(app, [busy.enqueue()]) == [1]
 
 
+def test_a_notification_that_lies_stops_no_job(app: Faultline, queue: Driver) -> None:
+    """Any login can send one."""
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def long(job: Job) -> bool:
+        started.set()
+        await go_on.wait()
+        return job.lease_lost
+
+    handle = long.enqueue()
+
+    async def story() -> bool:
+        await started.wait()
+        for _ in range(100):
+            queue.connection.execute("select pg_notify('faultline', %s)", (f'{{"cancelled": "{handle.id}"}}',))
+        await asyncio.sleep(1.5)  # a lie has been looked into by then, and another look has followed
+        go_on.set()
+        return await handle.aresult()
+
+    assert work(app, story) is False
+    assert queue.journal(handle.id) == []
+
+
+def test_a_transaction_that_outlasts_its_lease_costs_no_lease(app: Faultline) -> None:
+    """While it is open nobody can renew the lease, and in the moment after its end anybody might take the job."""
+
+    @app.task(max_attempts=1, lease=2)
+    async def commits(job: Job, seconds: float) -> int:
+        async with job.transaction():
+            await asyncio.sleep(seconds)
+        await asyncio.sleep(2.5)
+        return job.fencing_token
+
+    @app.task(max_attempts=1, lease=2)
+    async def rolls_back(job: Job, seconds: float) -> int:
+        with contextlib.suppress(ZeroDivisionError):
+            async with job.transaction():
+                await asyncio.sleep(seconds)
+                raise ZeroDivisionError
+        await asyncio.sleep(2.5)
+        return job.fencing_token
+
+    @app.task(max_attempts=1, lease=2)
+    def blocks(job: BlockingJob, seconds: float) -> int:
+        with job.transaction():
+            time.sleep(seconds)
+        time.sleep(2.5)
+        return job.fencing_token
+
+    handles = [task.enqueue(3.0 + n / 4) for n in range(4) for task in (commits, rolls_back, blocks)]
+
+    assert results(app, handles) == [1] * len(handles)
+
+
+def test_a_job_that_completed_itself_may_go_on_past_a_renewal(app: Faultline, queue: Driver) -> None:
+    ended: list[bool] = []
+
+    @app.task(lease=1)
+    async def lingers(job: Job) -> None:
+        async with job.transaction() as tx:
+            tx.complete()
+        await asyncio.sleep(1.2)
+        ended.append(job.lease_lost)
+
+    handle = lingers.enqueue()
+
+    async def story() -> None:
+        while not ended:
+            await asyncio.sleep(0.01)
+
+    work(app, story)
+
+    assert ended == [False]
+    assert queue.journal(handle.id) == []
+
+
 def test_a_cancelled_job_is_stopped_and_writes_nothing(app: Faultline, queue: Driver) -> None:
     started, stopped = asyncio.Event(), []
 
@@ -114,7 +191,7 @@ def test_a_worker_that_lost_its_job_completes_nothing(app: Faultline, queue: Dri
 
     async def story() -> None:
         await running.wait()
-        lease_row = "update faultline.open_jobs set lease_expires_at = now() - interval '1 second'"
+        lease_row = "update faultline.open_jobs set lease_expires_at = now() - interval '1 minute'"
         queue.connection.execute(lease_row)
         queue.reap(notice_dead=False)
         taken = queue.claim_one(worker="another")
@@ -216,6 +293,25 @@ def test_a_transaction_whose_error_was_swallowed_does_not_pass_for_a_success(
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_a_jobs_session_has_the_workers_timeouts(app: Faultline, kind: str) -> None:
+    """A process that is stopped inside its job's transaction must not keep the job: the server ends the session."""
+    settings = ("idle_in_transaction_session_timeout", "lock_timeout", "client_connection_check_interval")
+    ask = "select " + ", ".join(f"current_setting('{name}')" for name in settings)
+
+    @app.task(name="async", max_attempts=1)
+    async def look(job: Job) -> Any:
+        async with job.transaction() as tx:
+            return list(await (await tx.execute(ask)).fetchone())
+
+    @app.task(name="blocking", max_attempts=1)
+    def look_blocking(job: BlockingJob) -> Any:
+        with job.transaction() as tx:
+            return list(tx.execute(ask).fetchone())
+
+    assert results(app, [app.tasks[kind].enqueue()]) == [["1min", "10s", "2s"]]
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
 def test_a_transaction_inside_a_transaction_is_refused_at_once(app: Faultline, kind: str) -> None:
     @app.task(name="async", max_attempts=1)
     async def nest(job: Job) -> None:
@@ -238,7 +334,7 @@ def test_a_stale_transaction_raises_and_rolls_back(app: Faultline, queue: Driver
     raised: list[str | None] = []
 
     def lose_it(job: Job | BlockingJob) -> None:
-        queue.connection.execute("update faultline.open_jobs set lease_expires_at = now() - interval '1 second'")
+        queue.connection.execute("update faultline.open_jobs set lease_expires_at = now() - interval '1 minute'")
         queue.reap(notice_dead=False)
 
     @app.task(name="async")

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import pytest
 
+from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.core.model import Bound, Lease, Submission
 from faultline.runtime.hold import Hold
@@ -22,6 +23,7 @@ from faultline.store.database import AsyncDatabase
 from tests.runtime.working import InFlight, Moved
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from uuid import UUID
 
     from tests.driver import Driver
@@ -93,7 +95,9 @@ def test_if_it_loses_its_lease_meanwhile_nobody_waits_for_it() -> None:
     assert company.admits(held(), 64, 0)
 
 
-def lane_on(database: AsyncDatabase, *, hints_may_be_missed: bool = True) -> Lane:
+def lane_on(
+    database: AsyncDatabase, *, hints_may_be_missed: bool = True, give_back: Callable[[list[Hold]], None] = lambda _: None
+) -> Lane:
     return Lane(
         "default",
         1,
@@ -102,6 +106,8 @@ def lane_on(database: AsyncDatabase, *, hints_may_be_missed: bool = True) -> Lan
         took=lambda _: None,
         start=lambda _, __: None,
         rests=lambda _, __: hints_may_be_missed,
+        give_back=give_back,
+        poll=None,
         company=Company(),
         chance=random.Random(1),
         tally=Tally(lambda: 0.0),
@@ -131,6 +137,27 @@ def test_a_claim_that_waited_for_minutes_does_not_hide_work_for_longer(dsn: str,
     loop = Moved()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         assert runner.run(story(loop)) == [1, 0, 1]
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(15.0, "kept"), (25.0, "given back"), (600.0, "given back")])
+def test_what_a_claim_got_after_most_of_its_lease_is_given_back_unstarted(
+    dsn: str, queue: Driver, seconds: float, outcome: str
+) -> None:
+    queue.enqueue(lease_seconds=30)
+
+    async def story(loop: Moved) -> str:
+        faults = InFlight("claim")
+        database = AsyncDatabase(dsn, host=Host(faults=faults))
+        given_back: list[Hold] = []
+        lane = lane_on(database, give_back=given_back.extend)
+        faults.then = partial(pass_by, loop, seconds)
+        await lane._claim(1)  # noqa: SLF001 - one claim, without the loop around it
+        await database.close()
+        return {(1, 0): "given back", (0, 1): "kept"}[len(given_back), lane.running + len(lane.waiting)]
+
+    loop = Moved()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        assert runner.run(story(loop)) == outcome
 
 
 def pass_by(loop: Moved, seconds: float) -> None:
@@ -259,3 +286,37 @@ def test_a_hint_of_a_job_that_came_back_reaches_below_others_of_its_moment(dsn: 
         return [lease.job_id for lease in claimed]
 
     assert asyncio.run(story()) == [first]
+
+
+class Counting(Faults):
+    """Counts how often a statement was sent."""
+
+    wanted = True
+
+    def __init__(self, statement: str) -> None:
+        self._point = f"before_{statement}_sent"
+        self.count = 0
+
+    def reach(self, point: str) -> None:
+        self.count += point == self._point
+
+
+def test_a_flood_of_hints_that_lead_to_nothing_is_not_a_flood_of_claims(dsn: str) -> None:
+    """Any login can send them."""
+    claims = Counting("claim")
+
+    async def story() -> None:
+        database = AsyncDatabase(dsn, for_worker=True, host=Host(faults=claims))
+        lane = lane_on(database)
+        running = asyncio.create_task(lane.run())
+        give_up = asyncio.get_running_loop().time() + 1.5
+        while asyncio.get_running_loop().time() < give_up:
+            lane.hint(None)
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await database.close()
+
+    asyncio.run(story())
+
+    assert 3 <= claims.count <= 60

@@ -108,6 +108,21 @@ def test_a_frozen_worker_loses_its_job_and_writes_nothing_when_it_thaws(dsn: str
     assert queue.job(job_id).result == 2
 
 
+def test_a_frozen_worker_keeps_a_job_that_nobody_else_has_taken(dsn: str, queue: Driver) -> None:
+    job_id = queue.enqueue("nap", {"seconds": 3}, lease_seconds=2)
+    with worker(dsn) as process:
+        until(lambda: runs(queue, job_id))
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: queue.value("select lease_expires_at < clock_timestamp() - interval '1 s' from faultline.open_jobs"))
+        process.send_signal(signal.SIGCONT)
+
+        until(lambda: queue.state(job_id) is JobState.SUCCEEDED)
+        log = said(process)
+
+    assert queue.journal(job_id) == [], log
+    assert queue.job(job_id).fencing_token == 1
+
+
 def test_sigterm_ends_an_idle_worker_at_once_and_cleanly(dsn: str, queue: Driver) -> None:
     with worker(dsn) as process:
         until(lambda: workers(queue) == 1)
@@ -161,6 +176,41 @@ def test_a_parent_starts_a_killed_child_again_and_takes_all_along_when_it_goes(d
     ]
 
 
+def test_children_of_a_killed_parent_finish_and_stop(dsn: str, queue: Driver) -> None:
+    with worker(dsn, "--processes", "2", "--grace", "1") as parent:
+        until(lambda: workers(queue) == 2)
+        job_id = queue.enqueue("endless")
+        until(lambda: runs(queue, job_id))
+
+        parent.kill()
+
+        until(lambda: workers(queue) == 0)
+    assert (queue.state(job_id), queue.job(job_id).attempt) == (JobState.QUEUED, 0)
+
+
+def test_a_task_that_ignores_being_cancelled_does_not_keep_the_process(dsn: str, queue: Driver) -> None:
+    job_id = queue.enqueue("stubborn")
+    with worker(dsn, "--grace", "0.1") as process:
+        until(lambda: runs(queue, job_id))
+        asked = time.monotonic()
+
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(PATIENCE) == 0
+        assert time.monotonic() - asked < 10
+        assert "attempt_left_behind" in said(process)
+    assert (queue.state(job_id), queue.job(job_id).attempt) == (JobState.QUEUED, 0)
+    assert workers(queue) == 0
+
+
+def test_a_worker_with_too_many_stuck_threads_asks_to_be_replaced(dsn: str, queue: Driver) -> None:
+    jobs = [queue.enqueue("stuck", max_attempts=1) for _ in range(3)]
+    with worker(dsn, "--abandoned-threads-max", "2") as process:
+        assert process.wait(PATIENCE) == 75
+        assert "threads_exhausted" in said(process)
+    assert {queue.state(job_id) for job_id in jobs} == {JobState.FAILED}
+
+
 def test_a_poison_job_ends_and_the_innocents_beside_it_succeed(dsn: str, queue: Driver) -> None:
     poison = queue.enqueue("poison", priority=-1, lease_seconds=1, max_attempts=2)
     jobs = [Submission("innocent", f'{{"n": {n}}}', lease_seconds=1, max_attempts=2) for n in range(99)]
@@ -172,6 +222,25 @@ def test_a_poison_job_ends_and_the_innocents_beside_it_succeed(dsn: str, queue: 
 
     assert {queue.state(job_id) for job_id in innocents} == {JobState.SUCCEEDED}
     assert "worker was lost" in (queue.job(poison).last_error or "")
+
+
+@pytest.mark.parametrize("how", ["exit", "interrupt", "stop"])
+def test_a_branch_that_ends_the_event_loop_fails_its_own_job_and_the_worker_goes_on(
+    dsn: str, queue: Driver, how: str
+) -> None:
+    with worker(dsn) as process:
+        beside = queue.enqueue("endless", max_attempts=1)
+        until(lambda: runs(queue, beside))
+        guilty = queue.enqueue("end_loop", {"how": how}, max_attempts=2)
+        until(lambda: queue.state(guilty) is JobState.FAILED)
+        after = queue.enqueue("note", {"n": 1})
+        until(lambda: queue.state(after) is JobState.SUCCEEDED)
+        log = said(process)
+
+        assert process.poll() is None
+        assert (runs(queue, beside), queue.job(beside).fencing_token) == (True, 1)
+    assert log.count('"loop_resumed"') == 2
+    assert "tests/runtime/jobs.py" in log or how == "stop"
 
 
 def test_workers_go_on_after_the_whole_server_was_killed() -> None:

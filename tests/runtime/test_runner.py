@@ -58,6 +58,7 @@ class Line:
         self._executor = Executor(
             app,
             app.async_database,
+            app.database,
             Threads(),
             mark=_unasked,
             hand_over=lambda _, ending: self.endings.append(ending),
@@ -159,6 +160,25 @@ def test_a_lease_that_is_lost_as_its_attempt_ends_cancels_nobody_else() -> None:
         return False
 
     assert asyncio.run(story()) is False
+
+
+@pytest.mark.parametrize(("distrusted", "sent"), [(True, [Completed]), (False, [])])
+def test_a_finished_job_is_submitted_although_its_lease_was_distrusted_but_not_when_it_was_refused(
+    app: Faultline,
+    distrusted: bool,  # noqa: FBT001
+    sent: list[type],
+) -> None:
+    hold = held("finishes")
+
+    @app.task
+    async def finishes() -> None:
+        hold.lose("lease_expired", distrusted=distrusted)
+
+    line = Line(app, [])
+    line.waiting = iter([hold])
+    asyncio.run(line.run())
+
+    assert [type(ending) for ending in line.endings if ending is not None] == sent
 
 
 def test_jobs_that_never_wait_leave_the_loop_to_others(app: Faultline) -> None:

@@ -149,7 +149,9 @@ def test_a_worker_counts_what_waits(app: Faultline, queue: Driver) -> None:
 def test_a_refused_write_is_counted_by_verb_and_reason(app: Faultline, queue: Driver) -> None:
     @app.task
     async def taken_away() -> None:
-        queue.connection.execute("update faultline.open_jobs set lease_expires_at = faultline.now() where state = 'running'")
+        queue.connection.execute(
+            "update faultline.open_jobs set lease_expires_at = faultline.now() - interval '1 minute' where state = 'running'"
+        )
         queue.reap()
         (lease,) = queue.claim(worker="thief")
         queue.complete(lease)
@@ -177,7 +179,7 @@ def test_a_worker_counts_whom_it_took_jobs_back_from(app: Faultline, queue: Driv
 
     handle = late.enqueue()
     queue.claim_one(worker="dead")
-    queue.connection.execute("update faultline.open_jobs set lease_expires_at = faultline.now()")
+    queue.connection.execute("update faultline.open_jobs set lease_expires_at = faultline.now() - interval '1 minute'")
 
     async def story() -> Any:
         async with app.worker() as worker:

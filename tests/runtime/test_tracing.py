@@ -98,6 +98,11 @@ def test_every_attempt_has_a_span_and_a_failed_one_says_so(app: Faultline, spans
     assert [(span.status.status_code, span.status.description) for span in attempts] == [
         (StatusCode.ERROR, "ValueError: no such order")
     ] * 2
+    for span in attempts:
+        (recorded,) = span.events
+        assert recorded.attributes is not None
+        assert recorded.attributes["exception.type"] == "ValueError"
+        assert 'raise ValueError("no such order")' in str(recorded.attributes["exception.stacktrace"])
 
 
 def test_a_job_keeps_its_first_trace_its_key_and_its_arguments(

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
+import logging
 import random
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
+from faultline.core.events import log_events
+from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
 from faultline.core.model import JobState, Submission
+from faultline.runtime.client import Faultline
 from faultline.runtime.tally import Tally
 from faultline.runtime.upkeep import Retention, Upkeep
+from faultline.runtime.worker import Worker
 from faultline.store import queue as verbs
 from faultline.store.database import AsyncDatabase
 from tests.runtime.working import InFlight, Moved
@@ -143,5 +150,108 @@ def test_one_that_has_just_connected_judges_nobody(
     assert queue.value("select state from faultline.open_jobs") == expected
 
 
+class CutOnce(Faults):
+    """Loses the connection when a reap is about to be sent for the first time."""
+
+    wanted = True
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+        self._cut = False
+
+    def reach(self, point: str) -> None:
+        if point == "before_reap_sent" and not self._cut:
+            self._cut = True
+            self._then()
+            raise WireCut
+
+
+def test_what_was_decided_before_the_connection_was_lost_is_not_used_after_it(dsn: str, queue: Driver, clock: Clock) -> None:
+    queue.connection.execute("select faultline.beat('slow', 'h', 1, 'v', '{default}', '{}', true)")
+    queue.enqueue(lease_seconds=300)
+    queue.claim_one(worker="slow")
+    clock.advance(60)
+    settled_in = [True]
+    host = Host(faults=CutOnce(lambda: settled_in.append(False)))
+
+    async def story() -> None:
+        database = AsyncDatabase(dsn, for_worker=True, host=host)
+        chance, tally = random.Random(1), Tally(lambda: 0.0)
+        upkeep = Upkeep(database, settled_in=lambda: settled_in[-1], retention=AGES, chance=chance, tally=tally)
+        await upkeep.reap()
+        await database.close()
+
+    asyncio.run(story())
+
+    assert queue.value("select state from faultline.open_jobs") == "running"
+
+
+class Heart:
+    """What a worker asks its heartbeat."""
+
+    connected, reconnects = True, 0
+
+
+def test_a_worker_whose_connection_was_replaced_between_two_questions_judges_nobody_for_a_while() -> None:
+    now, heart = [100.0], Heart()
+    worker = Worker(Faultline("postgresql://nowhere", host=Host(monotonic=lambda: now[0])), {"default": 1})
+    worker._heartbeat = heart  # type: ignore[assignment]  # noqa: SLF001
+    judges = []
+
+    for seconds, reconnects in ((0, 0), (2.9, 0), (0.2, 0), (1, 1), (2.9, 1), (0.2, 1)):
+        now[0] += seconds
+        heart.reconnects = reconnects
+        judges.append(worker._settled_in())  # noqa: SLF001
+
+    assert judges == [False, False, True, False, False, True]
+
+
 def test_a_database_that_is_away_is_said_and_survived() -> None:
     tend("postgresql://127.0.0.1:1/nothing?connect_timeout=1")
+
+
+@pytest.mark.parametrize("reason", ["lease_expired", "worker_lost"])
+def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_counted(
+    dsn: str, queue: Driver, clock: Clock, reason: str
+) -> None:
+    lease_seconds = 5 if reason == "lease_expired" else 300
+    queue.connection.execute("select faultline.beat('gone', 'h', 1, 'v', '{mail}', '{}', true)")
+    failed, requeued = (
+        queue.enqueue(task, queue="mail", lease_seconds=lease_seconds, max_attempts=most)
+        for task, most in (("poison", 1), ("other", 2))
+    )
+    for lease in queue.claim(2, queue="mail", worker="gone"):
+        if lease.job_id == failed:
+            queue.mark_started(lease)
+    clock.advance(60)
+    stream, tally = io.StringIO(), Tally(lambda: 0.0)
+    handler = log_events(stream)
+
+    async def story() -> None:
+        database = AsyncDatabase(dsn, for_worker=True)
+        upkeep = Upkeep(database, settled_in=lambda: True, retention=AGES, chance=random.Random(1), tally=tally)
+        await upkeep.reap()
+        await database.close()
+
+    try:
+        asyncio.run(story())
+    finally:
+        logging.getLogger("faultline").removeHandler(handler)
+
+    assert [queue.state(job_id) for job_id in (failed, requeued)] == [JobState.FAILED, JobState.QUEUED]
+    assert (tally.of("mail").failed, tally.of("mail").recovered) == (1, 1)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    (told,) = (line for line in lines if line["event"] == "job_failed")
+    del told["at"]
+    assert told == {
+        "event": "job_failed",
+        "level": "error",
+        "job_id": str(failed),
+        "token": 1,
+        "task": "poison",
+        "queue": "mail",
+        "attempt": 1,
+        "max_attempts": 1,
+        "error": "the worker was lost during the last attempt",
+        "reason": reason,
+    }

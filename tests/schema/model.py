@@ -107,7 +107,6 @@ class Model:
             submission.idempotency_key,
             self.now,
             due,
-            token=self.token_floor if submission.id else 0,
         )
         if submission.idempotency_key is not None:
             self.keys[submission.idempotency_key] = (job_id, work, self.now)
@@ -122,7 +121,8 @@ class Model:
         ]
         granted = sorted(due, key=lambda job: (job.priority, job.next_run_at, job.id))[:max_jobs]
         for job in granted:
-            job.state, job.owner, job.token, job.attempt = RUNNING, owner, job.token + 1, job.attempt + 1
+            token = max(job.token, self.token_floor) + 1
+            job.state, job.owner, job.token, job.attempt = RUNNING, owner, token, job.attempt + 1
             job.claimed_at, job.expires_at, job.started, job.renewals = self.now, self.now + job.lease, False, 0
         return granted
 
@@ -150,7 +150,8 @@ class Model:
         for job in self._held(leases):
             job.expires_at = self.now + job.lease
             job.renewals += 1
-        return self.refused(lease for lease in leases if not self.holding(lease))
+        # What was completed under a lease needs no renewal, and its holder did nothing wrong.
+        return self.refused(lease for lease in leases if not self.holding(lease) and not self._completed_by(lease))
 
     def mark_started(self, leases: Sequence[Lease]) -> Counter[Refused]:
         for job in self._held(leases):
@@ -273,16 +274,14 @@ class Model:
         return QUEUED
 
     def recover(self, floor: int) -> tuple[int, int, int]:
-        unfinished = [job for job in self.jobs.values() if job.state is not SUCCEEDED]
-        lifted = [job for job in unfinished if job.token < floor]
-        running = [job for job in unfinished if job.state is RUNNING]
-        for job in {job.id: job for job in lifted + running}.values():
-            job.token = max(job.token, floor)
-            self.journal["recovered", job.id, job.token, job.owner] += 1
-        for job in running:
-            job.leave(QUEUED, counts=False)
         self.token_floor = max(self.token_floor, floor)
-        return floor, len(lifted), len(running)
+        running = [job for job in self.jobs.values() if job.state is RUNNING]
+        lifted = [job for job in running if job.token < self.token_floor]
+        for job in running:
+            job.token = max(job.token, self.token_floor)
+            self.journal["recovered", job.id, job.token, job.owner] += 1
+            job.leave(QUEUED, counts=False)
+        return self.token_floor, len(lifted), len(running)
 
     def prune(self, what: str, older_than: timedelta) -> int:
         horizon = self.now - older_than

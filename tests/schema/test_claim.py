@@ -168,3 +168,33 @@ def test_bounds_may_name_priorities_that_nobody_uses(queue: Driver) -> None:
     claimed = queue.claim(bounds=[Bound(p, now) for p in range(-20, 20)])
 
     assert [lease.job_id for lease in claimed] == [job_id]
+
+
+@pytest.mark.parametrize("left", ["x", "1", "1 x", "nan nan", "1e999 1"])
+def test_what_somebody_left_in_the_session_about_turns_is_ignored(queue: Driver, left: str) -> None:
+    queue.run(verbs.enqueue_many([Submission("t")] * 21))
+    queue.connection.execute("select set_config('faultline.no_turns', %s, false)", (left,))
+
+    assert len(queue.claim(21)) == 21
+
+
+def test_a_login_that_holds_a_queues_turn_costs_each_session_little(queue: Driver, sessions: Sessions, clock: Clock) -> None:
+    """Advisory locks need no privilege. A session that waited in vain does not wait again for 1, 2, 4 … 32 s."""
+    hostile = sessions.open()
+    hostile.connection.execute("select pg_advisory_lock(faultline.claim_lock('default'))")
+    now = "select extract(epoch from faultline.clock())"
+    queue.run(verbs.enqueue_many([Submission("t")] * 300))
+    pauses: list[float] = []
+
+    for seconds in (0, 0.9, 0.2, 1.9, 0.2, 3.9, 0.2):
+        clock.advance(seconds)
+        assert len(queue.claim(21)) == 21
+        until, pause = queue.value("show faultline.no_turns").split()
+        pauses.append(float(pause))
+        assert float(until) >= queue.value(now)
+    hostile.close()
+    clock.advance(8.1)
+    queue.claim(21)
+
+    assert pauses == [1, 1, 2, 2, 4, 4, 8]
+    assert queue.value("show faultline.no_turns") == ""

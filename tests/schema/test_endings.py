@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from faultline.core.errors import IllegalTransition, JobNotFound, JobRejected
@@ -114,27 +115,65 @@ def test_only_a_job_that_ended_badly_can_be_retried(queue: Driver, state: str) -
 # recover
 
 
-def test_recover_voids_every_lease_and_lifts_every_token_above_the_floor(queue: Driver) -> None:
+def test_recover_voids_every_lease_and_grants_only_tokens_above_the_floor(queue: Driver) -> None:
     ids = [queue.enqueue(), queue.enqueue(), queue.enqueue()]
     held = queue.claim_one()
     queue.fail(queue.claim_one(), then="fail")
 
-    assert queue.run(verbs.recover(500)) == (500, 3, 1)
+    assert queue.run(verbs.recover(500)) == (500, 1, 1)
 
-    assert [queue.job(job_id).fencing_token for job_id in ids] == [500, 500, 500]
     assert [queue.state(job_id) for job_id in ids] == ["queued", "failed", "queued"]
     assert reasons(queue.complete(held)) == [Reason.TOKEN_MISMATCH]
-    again = queue.claim_one()
-    assert (again.job_id, again.fencing_token, again.attempt) == (ids[0], 501, 1)
+    queue.run(verbs.retry(ids[1]))
+    granted = {lease.job_id: (lease.fencing_token, lease.attempt) for lease in queue.claim()}
+    assert granted == dict.fromkeys(ids, (501, 1))
+    assert queue.broken_invariants() == []
 
 
-def test_recover_chooses_a_floor_far_above_anything_known(queue: Driver) -> None:
+def test_recover_chooses_a_floor_that_no_job_can_have_reached(queue: Driver) -> None:
+    """A token grows by one with every claim of its job, and no job is claimed a million times a second."""
     queue.enqueue()
     queue.release(queue.claim_one())
+    microseconds = queue.value("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
 
     floor, lifted, requeued = queue.run(verbs.recover())
 
-    assert (floor, lifted, requeued) == (1_000_001, 1, 0)
+    assert (lifted, requeued) == (0, 0)
+    assert microseconds <= floor <= microseconds + 60_000_000
+    assert queue.claim_one().fencing_token == floor + 1
+    assert floor + 1 < queue.run(verbs.recover())[0] <= floor + 60_000_000
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 10**12, 3 * 10**17, 4 * 10**18])
+def test_two_recovers_of_the_same_state_choose_different_floors(queue: Driver, ahead: int) -> None:
+    """As when one backup is restored, recovered, worked with and lost, and then restored and recovered again."""
+    floors = []
+    queue.enqueue()
+    queue.run(verbs.recover(ahead) if ahead else verbs.recover())
+    for recovers in (2, 1):  # the history that is lost has recovered once more
+        with queue.connection.transaction(force_rollback=True):
+            floors.append([queue.run(verbs.recover())[0] for _ in range(recovers)][-1])
+            assert queue.claim_one().fencing_token == floors[-1] + 1
+
+    lost, kept = floors
+    assert kept > lost + 1 > ahead
+
+
+def test_recover_does_not_hold_others_up_behind_a_transaction_that_stays_open(queue: Driver, sessions: Sessions) -> None:
+    """Everybody who writes waits behind a recover that waits for its lock."""
+    holder = sessions.open()
+    holder.begin()
+    holder.do(lambda q: q.enqueue())
+    queue.connection.execute("set statement_timeout = '5s'")
+    queue.connection.execute("set lock_timeout = 0")
+
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        queue.connection.execute("select faultline.recover()")
+
+    holder.commit()
+    with queue.connection.transaction():
+        queue.connection.execute("select faultline.recover()")
+        assert queue.value("show lock_timeout") == "0"
 
 
 def test_a_job_that_was_lost_and_is_sent_again_starts_above_the_floor(queue: Driver) -> None:
@@ -153,11 +192,90 @@ def test_a_job_that_was_lost_and_is_sent_again_starts_above_the_floor(queue: Dri
 def test_recover_never_lowers_a_token(queue: Driver) -> None:
     waiting, running = queue.enqueue(), queue.enqueue(priority=-1)
     queue.run(verbs.recover(1000))
+    assert queue.claim_one().job_id == running
+
+    assert queue.run(verbs.recover(5)) == (1000, 0, 1)
+
+    assert queue.job(running).fencing_token == 1001
+    assert {lease.job_id: lease.fencing_token for lease in queue.claim()} == {waiting: 1001, running: 1002}
+
+
+def test_recover_reads_the_running_jobs_and_no_others(queue: Driver) -> None:
+    """The world waits for it: it must take as long with ten million waiting jobs as with none."""
+    queue.connection.execute(
+        "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
+        " queue, task, args) select gen_random_uuid(), now(), now(), 30, 0, 5, true, 'many', 't', '{}'"
+        " from generate_series(1, 30000)"
+    )
+    queue.enqueue()
     queue.claim_one()
+    pages = queue.value("select pg_relation_size('faultline.open_jobs') / 8192")
+    assert pages > 500
 
-    queue.run(verbs.recover(5))
+    queue.connection.execute("begin")
+    before = blocks_read(queue)
+    queue.run(verbs.recover())
 
-    assert (queue.job(waiting).fencing_token, queue.job(running).fencing_token) == (1000, 1001)
+    assert blocks_read(queue) - before < pages / 2
+
+
+def blocks_read(queue: Driver) -> int:
+    """By this session, in statistics that it has not reported yet."""
+    return int(
+        queue.value(
+            "select sum(pg_stat_get_xact_blocks_fetched(oid)) from pg_class where relnamespace = 'faultline'::regnamespace"
+        )
+    )
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_a_claim_that_waited_for_recover_grants_no_token_below_the_floor(
+    queue: Driver, sessions: Sessions, isolation: str
+) -> None:
+    queue.enqueue()
+    operator, worker = sessions.open(), sessions.open()
+    worker.do(lambda q: q.claim(queue="other"))  # its plans are made
+    operator.begin()
+    operator.do(lambda q: q.run(verbs.recover(500)))
+    worker.begin(isolation)
+    answer = worker.start(lambda q: q.claim_one())
+    sessions.wait_until_blocked(worker, answer)
+
+    operator.commit()
+
+    if isolation == "read committed":
+        assert answer.result().fencing_token == 501
+    else:
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            answer.result()
+
+
+def test_a_claim_with_an_old_snapshot_grants_no_token_below_the_floor(queue: Driver, sessions: Sessions) -> None:
+    queue.enqueue()
+    worker = sessions.open()
+    worker.begin("repeatable read")
+    worker.connection.execute("select count(*) from faultline.jobs")
+
+    queue.run(verbs.recover(500))
+
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        worker.do(lambda q: q.claim_one())
+
+
+def test_recover_voids_the_lease_of_a_claim_that_commits_meanwhile(queue: Driver, sessions: Sessions) -> None:
+    job_id = queue.enqueue()
+    worker, operator = sessions.open(), sessions.open()
+    worker.begin()
+    lease = worker.do(lambda q: q.claim_one())
+    operator.connection.execute("set lock_timeout = '30s'")
+    answer = operator.start(lambda q: q.run(verbs.recover(500)))
+    sessions.wait_until_blocked(operator, answer)
+
+    worker.commit()
+
+    assert answer.result() == (500, 1, 1)
+    assert queue.state(job_id) is JobState.QUEUED
+    assert reasons(queue.complete(lease)) == [Reason.TOKEN_MISMATCH]
 
 
 @pytest.mark.parametrize("floor", [-1, 2**63 - 1])
@@ -177,6 +295,7 @@ def test_recover_waits_for_a_fenced_transaction_and_does_not_deadlock_with_it(qu
 
     worker.begin()
     worker.do(lambda q: q.run(verbs.fence(lease)))
+    operator.connection.execute("set lock_timeout = '30s'")
     answer = operator.start(lambda q: q.run(verbs.recover()))
     sessions.wait_until_blocked(operator, answer)
     assert worker.do(lambda q: q.complete(lease)) == Settled()
@@ -279,6 +398,67 @@ def test_an_id_that_is_enqueued_again_after_it_was_pruned_never_sees_an_old_toke
 
     assert queue.claim_one().fencing_token == 3
     assert queue.broken_invariants() == []
+
+
+@pytest.mark.parametrize("forgotten_by", ["failed", "ledger"])
+def test_an_id_that_is_enqueued_again_beside_its_prune_never_sees_an_old_token(
+    queue: Driver, sessions: Sessions, clock: Clock, forgotten_by: str
+) -> None:
+    job_id = queue.enqueue(id=uuid4())
+    for _ in range(4):
+        queue.release(queue.claim_one())
+    last = queue.claim_one()
+    queue.fail(last, then="fail") if forgotten_by == "failed" else queue.complete(last)
+    clock.advance(1000)
+    upkeep, client = sessions.open(), sessions.open()
+    upkeep.begin()
+    upkeep.do(lambda q: q.run(verbs.prune(forgotten_by, older_than_seconds=60)))
+    again = client.start(lambda q: q.run(verbs.enqueue_many([Submission("t", id=job_id)])))
+    if forgotten_by == "failed":
+        sessions.wait_until_blocked(client, again)
+    else:
+        assert [placed.created for placed in again.result()] == [False]  # still in the ledger, for all that it sees
+
+    upkeep.commit()
+    if forgotten_by == "ledger":
+        queue.enqueue(id=job_id)
+
+    again.result()
+    assert queue.claim_one().fencing_token == 6
+    assert queue.broken_invariants() == []
+
+
+def test_an_id_that_is_enqueued_again_beside_recover_never_sees_an_old_token(queue: Driver, sessions: Sessions) -> None:
+    """A lossy failover forgot the job; its client sends it again while the operator recovers."""
+    operator, client = sessions.open(), sessions.open()
+    operator.begin()
+    operator.do(lambda q: q.run(verbs.recover(500)))
+    again = client.start(lambda q: q.enqueue(id=uuid4()))
+    sessions.wait_until_blocked(client, again)
+
+    operator.commit()
+
+    again.result()
+    assert queue.claim_one().fencing_token == 501
+
+
+def test_closing_an_open_row_that_the_ledger_knows_forgets_no_token(queue: Driver, clock: Clock) -> None:
+    job_id = queue.enqueue(id=uuid4())
+    for _ in range(9):
+        queue.release(queue.claim_one())
+    with queue.connection.transaction():
+        queue.connection.execute("set local session_replication_role = replica")
+        queue.connection.execute(
+            "insert into faultline.ledger select id, 7, now(), now(), now(), 0, 1, 5, 'w/1', queue, task, null, args, null"
+            " from faultline.open_jobs"
+        )
+    queue.run(verbs.reconcile())
+    clock.advance(1000)
+    queue.run(verbs.prune("ledger", older_than_seconds=60))
+
+    queue.enqueue(id=job_id)
+
+    assert queue.claim_one().fencing_token == 10
 
 
 def test_pruning_the_journal(queue: Driver, clock: Clock) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
 from faultline.core.model import JobState, Submission
+from faultline.store import installed
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -92,6 +94,8 @@ def job_id(queue: Driver) -> UUID:
         "update faultline.journal set event = 'retried'",
         "delete from faultline.journal",
         "truncate faultline.journal",
+        "truncate faultline.steps",
+        "truncate faultline.keys",
         "insert into faultline.steps values (gen_random_uuid(), 's', 1, now(), null)",
         "update faultline.steps set result = '2'",
         "delete from faultline.steps",
@@ -162,6 +166,21 @@ def test_a_verb_leaves_no_door_open_for_the_rest_of_its_transaction(queue: Drive
             ),
             "the_guards_are_in_place",
         ),
+        (
+            (
+                "create or replace trigger token_grows before update of state, fencing_token on faultline.open_jobs"
+                " for each row when (false) execute function faultline.refuse_change('')"
+            ),
+            "the_guards_are_in_place",
+        ),
+        (
+            (
+                "drop trigger never_emptied on faultline.keys;"
+                " create trigger never_emptied before truncate on faultline.keys for each statement when (false)"
+                " execute function faultline.refuse_change('keys are not thrown away')"
+            ),
+            "the_guards_are_in_place",
+        ),
         ("alter domain faultline.state drop constraint known_state", "the_guards_are_in_place"),
         ("alter table faultline.ledger drop constraint ledger_pkey", "the_guards_are_in_place"),
     ],
@@ -172,6 +191,22 @@ def test_a_guard_that_was_taken_away_is_noticed(queue: Driver, damage: str, brok
     queue.connection.execute(damage.encode())
 
     assert queue.broken_invariants() == [broken]
+
+
+def test_every_trigger_is_known_to_the_invariant_and_to_the_doctor(queue: Driver) -> None:
+    triggers = queue.connection.execute(
+        "select c.relname || '.' || t.tgname from pg_trigger t join pg_class c on c.oid = t.tgrelid"
+        " where c.relnamespace = 'faultline'::regnamespace and not t.tgisinternal"
+    ).fetchall()
+
+    for table in {name.partition(".")[0] for (name,) in triggers}:
+        queue.connection.execute(f"alter table faultline.{table} disable trigger all".encode())
+
+    text = resources.files("faultline.schema").joinpath("invariants", "the_guards_are_in_place.sql").read_text()
+    missed = {row[0].partition(" of ")[0] for row in queue.connection.execute(text.encode()).fetchall()}
+    assert missed == {name for (name,) in triggers}
+    guards = queue.run(installed.guards())
+    assert set(guards) == {name for (name,) in triggers}
 
 
 # The clock

@@ -172,6 +172,19 @@ def test_completing_again_after_a_lost_answer_is_no_refusal(queue: Driver) -> No
     assert queue.journal(job_id) == []
 
 
+def test_renewing_what_was_completed_under_the_same_lease_is_no_refusal(queue: Driver) -> None:
+    """The job completed itself in its own transaction, and its task goes on."""
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+    queue.complete(lease)
+
+    assert queue.renew(lease) == Settled()
+    assert reasons(queue.renew(replace(lease, owner="another/1"))) == ["token_mismatch"]
+    assert reasons(queue.mark_started(lease)) == ["not_running"]
+
+    assert queue.refusals(job_id) == [("renew", "token_mismatch"), ("mark_started", "not_running")]
+
+
 def test_a_late_completion_is_accepted_while_nobody_else_was_granted_the_job(queue: Driver, clock: Clock) -> None:
     job_id = queue.enqueue()
     lease = queue.claim_one()

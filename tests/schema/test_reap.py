@@ -272,6 +272,7 @@ def hold_lock(queue: Driver, worker: str = "w") -> None:
 @pytest.fixture
 def job_of_w(queue: Driver, sessions: Sessions, clock: Clock) -> UUID:
     """A long lease of a worker that beats and holds its lock on a session of its own."""
+    queue.reap()
     clock.advance(60)  # the server has been up for a while
     return queue.enqueue(lease_seconds=3600)
 
@@ -372,17 +373,158 @@ def test_who_has_not_come_back_since_the_server_restarted_is_given_time(
     beaten_at: int,
     is_judged: bool,  # noqa: FBT001
 ) -> None:
-    since_start = "update clock_of_the_test.time set at = pg_postmaster_start_time() + make_interval(secs => %s)"
-    queue.connection.execute(since_start, (beaten_at,))
     queue.enqueue(lease_seconds=3600)
     beat(queue)
     queue.claim_one(worker="w")
+    clock.advance(5)
+    replace_server(queue)
+    queue.reap()
+    if beaten_at > 0:
+        clock.advance(beaten_at)
+        beat(queue)
 
-    queue.connection.execute(since_start, (29,))
+    clock.advance(29 - max(0, beaten_at))
     assert bool(queue.reap()) is is_judged
 
-    queue.connection.execute(since_start, (31,))
+    clock.advance(2)
     assert bool(queue.reap()) is not is_judged
+
+
+def replace_server(queue: Driver) -> None:
+    """As after a restart or a promotion: the name of the run in the table is that of another one, and no lock is held."""
+    queue.connection.execute("update faultline.settings set server_run = 'that of another server'")
+
+
+def test_the_first_reap_on_a_new_run_of_the_server_judges_nobody(queue: Driver, clock: Clock, job_of_w: UUID) -> None:
+    """Whatever its caller had decided before the outage, and however long ago this server was started."""
+    beat(queue)
+    queue.claim_one(worker="w")
+    clock.advance(60)
+    replace_server(queue)
+
+    assert queue.reap(notice_dead=True) == []
+    assert queue.reap(notice_dead=True) == []
+    assert queue.state(job_of_w) is JobState.RUNNING
+
+
+def test_a_heartbeat_by_a_clock_that_was_ahead_is_not_one_of_the_new_run(
+    queue: Driver, clock: Clock, job_of_w: UUID
+) -> None:
+    beat(queue)
+    queue.claim_one(worker="w")
+    clock.advance(-2)
+    replace_server(queue)
+    queue.reap()
+
+    clock.advance(10)
+
+    assert queue.reap() == []
+    assert queue.state(job_of_w) is JobState.RUNNING
+
+
+def test_a_reap_that_notices_a_new_run_waits_for_nobody(
+    queue: Driver, sessions: Sessions, clock: Clock, job_of_w: UUID
+) -> None:
+    beat(queue)
+    queue.claim_one(worker="w")
+    clock.advance(60)
+    replace_server(queue)
+    holder = sessions.open()
+    holder.begin()
+    holder.do(lambda q: q.connection.execute("select from faultline.settings for update"))
+
+    assert queue.reap() == []
+    holder.rollback()
+    assert queue.reap() == []
+
+    assert queue.state(job_of_w) is JobState.RUNNING
+
+
+# What the database did counts against no job
+
+
+def last_attempt(queue: Driver, clock: Clock, *, lease_seconds: float) -> UUID:
+    """The only attempt of a job has started, under a worker that had its heartbeats on a server that was up for a while."""
+    queue.reap()
+    clock.advance(60)
+    job_id = queue.enqueue(max_attempts=1, lease_seconds=lease_seconds)
+    beat(queue)
+    queue.mark_started(queue.claim_one(worker="w"))
+    return job_id
+
+
+def given_back(queue: Driver, job_id: UUID) -> bool:
+    job = queue.job(job_id)
+    return (job.state, job.attempt, job.reaps) == (JobState.QUEUED, 0, 0)
+
+
+@pytest.mark.parametrize("lease_seconds", [1, 4, 30])
+def test_a_lease_that_a_living_worker_could_not_renew_costs_no_attempt(
+    queue: Driver, clock: Clock, lease_seconds: float
+) -> None:
+    """Its renewals were refused, or waited for a lock; its heartbeats were not."""
+    job_id = last_attempt(queue, clock, lease_seconds=lease_seconds)
+    clock.advance(lease_seconds + 2)
+    beat(queue)
+    clock.advance(0.9)
+    assert queue.reap() == []  # it may still renew: a transaction of the job's may have kept it from that
+    clock.advance(0.2)
+
+    (reaped,) = queue.reap()
+
+    assert (reaped.state, reaped.reason) == (JobState.QUEUED, "lease_expired")
+    assert given_back(queue, job_id)
+
+
+@pytest.mark.parametrize("lease_seconds", [3, 4, 30])
+def test_the_last_attempt_of_a_worker_without_heartbeats_ends_the_job(
+    queue: Driver, clock: Clock, lease_seconds: float
+) -> None:
+    job_id = last_attempt(queue, clock, lease_seconds=lease_seconds)
+
+    clock.advance(lease_seconds)
+    queue.reap()
+
+    assert queue.state(job_id) is JobState.FAILED
+
+
+def test_after_an_outage_workers_may_renew_before_their_leases_are_taken(queue: Driver, clock: Clock) -> None:
+    job_id = last_attempt(queue, clock, lease_seconds=30)
+    clock.advance(40)
+    replace_server(queue)
+
+    assert queue.reap() == []
+    clock.advance(4.9)
+    assert queue.reap() == []
+    assert queue.state(job_id) is JobState.RUNNING
+
+    clock.advance(0.2)
+    assert [job.job_id for job in queue.reap()] == [job_id]
+    assert given_back(queue, job_id)
+
+
+def test_a_worker_that_came_back_after_an_outage_and_fell_silent_is_not_excused(queue: Driver, clock: Clock) -> None:
+    job_id = last_attempt(queue, clock, lease_seconds=6)
+    replace_server(queue)
+    queue.reap()
+    clock.advance(1)
+    beat(queue)
+
+    clock.advance(5.1)
+    queue.reap()
+
+    assert queue.state(job_id) is JobState.FAILED
+
+
+def test_a_worker_that_does_not_come_back_after_an_outage_is_excused_for_half_a_minute(queue: Driver, clock: Clock) -> None:
+    job_id = last_attempt(queue, clock, lease_seconds=60)
+    replace_server(queue)
+    queue.reap()
+
+    clock.advance(60)
+    queue.reap()
+
+    assert queue.state(job_id) is JobState.FAILED
 
 
 def test_a_caller_that_has_only_just_come_back_can_leave_the_dead_alone(queue: Driver, clock: Clock, job_of_w: UUID) -> None:

@@ -15,8 +15,9 @@ from faultline.core import errors
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import queue, views
+from faultline.store.connecting import NoConnection
 from faultline.store.database import AsyncDatabase, Database, run_on
-from faultline.store.pool import NoConnection
+from faultline.store.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,9 +184,9 @@ def test_failing_to_connect_again_after_a_lost_answer_is_an_unknown_outcome(
     database.run(views.job(uuid4()))
     cut = Cut(queue.enqueue_many([Submission("t", id=uuid4())]), killer, "after")
     pool = database._open_pool()  # noqa: SLF001
-    connections = iter([pool.connection()])
+    connections = iter([pool.connection(Deadline())])
 
-    def connection() -> Any:
+    def connection(_: Deadline) -> Any:
         try:
             return next(connections)
         except StopIteration:
@@ -200,7 +201,7 @@ def test_failing_to_connect_again_after_a_lost_answer_is_an_unknown_outcome(
 def test_a_pool_that_gives_no_connection_wrote_nothing(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     database.run(views.job(uuid4()))
 
-    def connection() -> Any:
+    def connection(_: Deadline) -> Any:
         raise NoConnection
 
     monkeypatch.setattr(database._open_pool(), "connection", connection)  # noqa: SLF001

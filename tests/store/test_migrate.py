@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -8,15 +9,21 @@ import pytest
 
 from faultline import embedded
 from faultline.core import errors
-from faultline.store import migrate
-from faultline.store.database import Database
+from faultline.store import installed, migrate, replace
+from faultline.store.database import Database, run_on
+from faultline.store.schema_text import definition_files, meaning
 from tests.conftest import FOLDER, SETTINGS, clone
 from tests.driver import Sessions
+from tests.versions import note_another_text, pretend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.conftest import Servers
+
+OURS = migrate.protocol().version
+OUR_FUNCTIONS = {definition.name for definition in definition_files() if definition.is_function} | {"refuse_change"}
+EVERYTHING = [*(migration.name for migration in migrate.numbered()), "definitions"]
 
 
 @pytest.fixture
@@ -26,7 +33,7 @@ def connection(empty_dsn: str) -> Iterator[psycopg.Connection]:
 
 
 def test_migrating_twice_does_it_once(connection: psycopg.Connection) -> None:
-    assert migrate.migrate(connection) == ["0001_tables", "0002_service", "definitions"]
+    assert migrate.migrate(connection) == EVERYTHING
     assert migrate.migrate(connection) == []
 
 
@@ -38,7 +45,7 @@ def test_migrating_from_four_places_at_once_does_it_once(empty_dsn: str) -> None
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(run, range(4)))
 
-    assert sorted(map(len, answers)) == [0, 0, 0, 3]
+    assert sorted(map(len, answers)) == [0, 0, 0, len(EVERYTHING)]
 
 
 def test_migrating_two_databases_of_one_cluster_at_once_makes_the_roles_once(servers: Servers, server: str) -> None:
@@ -53,7 +60,7 @@ def test_migrating_two_databases_of_one_cluster_at_once_makes_the_roles_once(ser
         with ThreadPoolExecutor(2) as threads:
             answers = list(threads.map(run, [one, two]))
 
-    assert [len(answer) for answer in answers] == [3, 3]
+    assert answers == [EVERYTHING, EVERYTHING]
 
 
 def test_roles_that_another_database_is_just_creating_are_waited_for() -> None:
@@ -66,7 +73,7 @@ def test_roles_that_another_database_is_just_creating_are_waited_for() -> None:
         sessions.wait_until_blocked(own, answer)
         other.commit()
 
-        assert answer.result() == ["0001_tables", "0002_service", "definitions"]
+        assert answer.result() == EVERYTHING
 
 
 @pytest.mark.parametrize("thing", ["table faultline.orders (n integer)", "function faultline.f() returns int return 1"])
@@ -107,7 +114,7 @@ def test_changed_functions_are_replaced(connection: psycopg.Connection) -> None:
     migrate.migrate(connection)
     connection.execute("drop function faultline.reap")
     connection.execute("create function faultline.reap(nonsense text) returns text language sql return 'old'")
-    connection.execute("update faultline.migrations set checksum = 'another build' where number = 0")
+    note_another_text(connection)
 
     assert migrate.migrate(connection) == ["definitions"]
 
@@ -118,13 +125,160 @@ def test_changed_functions_are_replaced(connection: psycopg.Connection) -> None:
 def test_replacing_functions_keeps_jobs_and_grants(connection: psycopg.Connection) -> None:
     migrate.migrate(connection)
     connection.execute("select faultline.enqueue('t')")
-    connection.execute("update faultline.migrations set checksum = 'another build' where number = 0")
+    note_another_text(connection)
 
     migrate.migrate(connection)
 
     connection.execute("set role faultline_producer")
     connection.execute("select faultline.enqueue('t')")
     assert connection.execute("select count(*) from faultline.jobs").fetchone() == (2,)
+
+
+def test_functions_keep_their_identity(connection: psycopg.Connection) -> None:
+    """A call that was parsed before the migration and runs after it finds what it was parsed for."""
+    migrate.migrate(connection)
+    before = functions_of(connection)
+    note_another_text(connection)
+
+    migrate.migrate(connection)
+
+    assert functions_of(connection) == before
+
+
+def test_a_call_in_flight_finds_the_helpers_of_its_own_build(dsn: str, sessions: Sessions) -> None:
+    """PL/pgSQL looks helpers up by name, when it gets there: after the migration, in the text from before it."""
+    connection = sessions.open().connection
+    define_earlier(connection, "gone() returns text language sql return 'gone'")
+    define_earlier(connection, "parse_jobs(old text) returns text language sql return 'of other types'")
+    helpers = "faultline.gone(), faultline.parse_jobs('x'::text)"
+    slow = f"begin perform pg_advisory_xact_lock(77); return array[{helpers}]; end"
+    define_earlier(connection, f"slow() returns text[] language plpgsql as $$ {slow} $$")
+    note_another_text(connection)
+    waiting, caller = sessions.open(), sessions.open()
+    waiting.begin()
+    waiting.connection.execute("select pg_advisory_xact_lock(77)")
+    call = caller.start(lambda driver: driver.connection.execute("select faultline.slow()").fetchone())
+    sessions.wait_until_blocked(caller, call)
+
+    migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
+    wait_until(connection, "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'")
+    waiting.commit()
+
+    assert call.result() == (["gone", "of other types"],)
+    assert migration.result() == ["definitions"]
+    assert names_of(connection) == OUR_FUNCTIONS
+    assert connection.execute("select count(*) from pg_proc where proname = 'parse_jobs'").fetchone() == (1,)
+
+
+def test_a_parsed_call_finds_its_function_although_the_new_one_would_fit_it_too(dsn: str, sessions: Sessions) -> None:
+    """With both under one name the call would be ambiguous: the old one makes way, and the new one takes the calls."""
+    connection, holder = sessions.open().connection, sessions.open()
+    connection.execute("drop function faultline.reap")
+    define_earlier(connection, "reap() returns text language sql return 'old'")
+    note_another_text(connection)
+    holder.begin()
+    holder.connection.execute("prepare parsed as select faultline.reap()")
+    holder.connection.execute("execute parsed")
+
+    migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
+    wait_until(connection, "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'")
+
+    assert connection.execute("select count(*) from faultline.reap()").fetchone() == (0,)
+    holder.commit()
+    assert migration.result() == ["definitions"]
+    assert connection.execute("select count(*) from pg_proc where proname = 'reap'").fetchone() == (1,)
+    assert names_of(connection) == OUR_FUNCTIONS
+
+
+def test_what_a_person_made_in_the_schema_stays(connection: psycopg.Connection) -> None:
+    migrate.migrate(connection)
+    connection.execute("create function faultline.my_report() returns int language sql return 1")
+    connection.execute("create procedure faultline.my_work() language sql as 'select 1'")
+    connection.execute("create procedure faultline.reap(mine text) language sql as 'select 1'")
+
+    assert migrate.migrate(connection) == ["definitions"]  # takes them from PUBLIC, who may call whatever is new
+    assert migrate.migrate(connection) == []
+
+    assert names_of(connection) == OUR_FUNCTIONS | {"my_report", "my_work"}
+
+
+def test_functions_of_a_newer_build_that_migrates_meanwhile_stay(dsn: str, sessions: Sessions) -> None:
+    """While we wait to drop what we replaced, a newer build takes one of those functions up again, and replaces another."""
+    connection, newer, holder = sessions.open().connection, sessions.open(), sessions.open()
+    define_earlier(connection, "back_again() returns int language sql return 1")
+    define_earlier(connection, "gone() returns int language sql return 1")
+    note_another_text(connection)
+    holder.begin()
+    holder.connection.execute("select 1")
+    migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
+    wait_until(connection, "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'")
+
+    newer.begin()
+    newer.connection.execute("select pg_advisory_xact_lock(%s)", (replace.LOCK,))
+    pretend(newer.connection, OURS + 1, serves_from=OURS)
+    define_earlier(newer.connection, "brand_new() returns int language sql return 1")
+    define_earlier(newer.connection, "back_again() returns int language sql return 2")
+    newer.commit()
+    holder.commit()
+
+    assert migration.result() == ["definitions"]
+    assert names_of(connection) == OUR_FUNCTIONS | {"brand_new", "back_again"}
+
+
+def test_a_function_in_the_middle_of_its_old_text_finds_the_helper_that_it_was_written_for(
+    dsn: str, sessions: Sessions
+) -> None:
+    """It calls by name and is parsed as it goes: a helper that takes other arguments now must still be there for it."""
+    caller, waiting = sessions.open(), sessions.open()
+    connection = sessions.open().connection
+    connection.execute("drop function faultline.place_known")
+    connection.execute("create function faultline.place_known(jobs jsonb) returns text language sql return 'the old one'")
+    connection.execute("create function faultline.slow() returns text language plpgsql as $$ begin"
+                       " perform pg_advisory_xact_lock(77); return faultline.place_known('[]'::jsonb); end $$")  # fmt: skip
+    note_another_text(connection)
+    waiting.begin()
+    waiting.connection.execute("select pg_advisory_xact_lock(77)")
+    call = caller.start(lambda driver: driver.connection.execute("select faultline.slow()").fetchone())
+    sessions.wait_until_blocked(caller, call)
+
+    migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
+    wait_until(connection, "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'")
+    assert run_on(connection, installed.functions()) == []
+    waiting.commit()
+
+    assert call.result() == ("the old one",)
+    assert migration.result() == ["definitions"]
+    assert [name for name, _ in functions_of(connection)].count("place_known") == 1
+
+
+def test_a_helper_that_was_replaced_and_comes_back_is_not_dropped(connection: psycopg.Connection) -> None:
+    migrate.migrate(connection)
+    (signature,) = connection.execute("select 'faultline.place_known'::regproc::regprocedure::text").fetchone() or ("",)
+    connection.execute(f"comment on function {signature} is '{installed.REPLACED_MARK}'".encode())
+
+    assert migrate.migrate(connection) == ["definitions"]
+
+    assert "place_known" in {name for name, _ in functions_of(connection)}
+    assert migrate.migrate(connection) == []
+
+
+def test_a_migration_gives_way_and_says_who_is_in_the_way(dsn: str, sessions: Sessions) -> None:
+    """Everybody who wants the table waits behind a migration that waits for its lock: it must not wait long."""
+    holder, worker = sessions.open(), sessions.open()
+    note_another_text(worker.connection)
+    holder.begin()
+    holder.connection.execute("select faultline.enqueue('of a long transaction')")
+
+    with psycopg.connect(dsn, autocommit=True) as own:
+        started = time.monotonic()
+        in_the_way = f"nothing was changed.*process {holder.connection.info.backend_pid} .*idle in transaction"
+        with pytest.raises(errors.MigrationBlocked, match=in_the_way):
+            migrate.migrate(own, wait_seconds=0.5)
+        assert time.monotonic() - started < 5
+        worker.connection.execute("select faultline.enqueue('of another')")
+        holder.commit()
+
+        assert migrate.migrate(own) == ["definitions"]
 
 
 def test_the_schema_works_without_the_right_to_create_roles(connection: psycopg.Connection, empty_dsn: str) -> None:
@@ -161,34 +315,101 @@ def test_a_database_without_the_schema_says_so(empty_dsn: str) -> None:
         Database(empty_dsn).facts()
 
 
+def test_a_client_works_with_every_database_that_serves_it(dsn: str) -> None:
+    """Also with one that has tables, functions and numbers that it has never heard of."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        pretend(connection, OURS + 5, serves_from=OURS)
+        connection.execute("insert into faultline.schema_files (number, name, checksum) values (99, 'new', 'x')")
+
+    assert Database(dsn).facts().args_bytes_max > 0
+
+
+def test_a_database_of_another_text_serves_its_clients_if_the_version_is_right(dsn: str) -> None:
+    """A comment is enough to make another text."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        note_another_text(connection)
+
+    assert Database(dsn).facts().args_bytes_max > 0
+
+
 @pytest.mark.parametrize(
-    ("damage", "error", "message"),
+    ("version", "serves_from", "error", "message"),
     [
-        ("update faultline.migrations set number = 99 where number = 2", errors.SchemaAhead, "at schema 99.*knows only 2"),
-        ("delete from faultline.migrations where number = 2", errors.SchemaBehind, "at schema 1, this build needs 2"),
-        ("delete from faultline.migrations", errors.SchemaBehind, "run: faultline migrate"),
-        ("update faultline.migrations set checksum = 'x' where number = 1", errors.SchemaAltered, "another text"),
-        (
-            "update faultline.migrations set checksum = 'x' where number = 0",
-            errors.SchemaBehind,
-            "functions of another build",
-        ),
+        (OURS - 1, 0, errors.SchemaBehind, f"at protocol {OURS - 1}, this build needs {OURS}; run: faultline migrate"),
+        (OURS + 5, OURS + 1, errors.SchemaAhead, f"serves builds from {OURS + 1} on, this build has {OURS}; upgrade"),
     ],
 )
-def test_a_database_of_another_build_says_so(dsn: str, damage: str, error: type[Exception], message: str) -> None:
+def test_a_database_out_of_range_says_so(
+    dsn: str, version: int, serves_from: int, error: type[Exception], message: str
+) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute(damage.encode())
+        pretend(connection, version, serves_from=serves_from)
 
     with pytest.raises(error, match=message):
         Database(dsn).facts()
 
 
-def test_a_database_that_is_ahead_is_not_migrated_backwards(dsn: str) -> None:
+def test_a_database_from_before_versions_says_so(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("update faultline.migrations set number = 99 where number = 1")
+        connection.execute("drop function faultline.protocol()")
 
-        with pytest.raises(errors.SchemaAhead):
+    with pytest.raises(errors.SchemaBehind, match="run: faultline migrate"):
+        Database(dsn).facts()
+
+
+def test_a_newer_database_is_not_migrated_backwards(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        pretend(connection, OURS + 1, serves_from=OURS)
+        connection.execute("create or replace function faultline.new_verb() returns text language sql return 'of tomorrow'")
+        connection.execute("drop function faultline.reap")
+        connection.execute("delete from faultline.schema_files where number = 2")
+        before = functions_of(connection)
+
+        assert migrate.migrate(connection) == []
+
+        assert functions_of(connection) == before
+        assert migrate.version_of(connection) == (OURS + 1, OURS)
+
+
+def test_a_numbered_file_that_was_edited_is_noticed(dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("update faultline.schema_files set checksum = 'x' where number = 1")
+
+        with pytest.raises(errors.SchemaAltered, match="another text"):
             migrate.migrate(connection)
+
+
+def test_what_a_comment_says_is_not_a_change() -> None:
+    one = "select 1, '-- no comment, it''s text' -- it's a comment\nfrom t;"
+
+    assert meaning(one) == "select 1, '-- no comment, it''s text' from t;"
+
+
+def functions_of(connection: psycopg.Connection) -> set[tuple[str, int]]:
+    return set(
+        connection.execute("select proname, oid from pg_proc where pronamespace = 'faultline'::regnamespace").fetchall()
+    )
+
+
+def names_of(connection: psycopg.Connection) -> set[str]:
+    return {name for name, _ in functions_of(connection)}
+
+
+def define_earlier(connection: psycopg.Connection, function: str) -> None:
+    """A function as another build's migration would have left it."""
+    connection.execute(f"create or replace function faultline.{function}".encode())
+    name = function.partition("(")[0]
+    (signature,) = connection.execute(
+        "select oid::regprocedure::text from pg_proc where proname = %s order by oid desc limit 1", (name,)
+    ).fetchone() or ("",)
+    connection.execute(f"comment on function {signature} is 'definition {'0' * 32}'".encode())
+
+
+def wait_until(connection: psycopg.Connection, condition: str) -> None:
+    deadline = time.monotonic() + 10
+    while connection.execute(condition.encode()).fetchone() != (True,):
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.01)
 
 
 def test_every_function_of_the_protocol_is_pinned_to_a_search_path_if_it_runs_as_its_owner(dsn: str) -> None:

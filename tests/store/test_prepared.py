@@ -14,6 +14,7 @@ from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import queue, views
 from faultline.store.database import AsyncDatabase, Database
+from faultline.store.deadline import Deadline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,8 +29,13 @@ def database(dsn: str) -> Iterator[Database]:
         yield opened
 
 
+def session(database: Database) -> contextlib.AbstractContextManager[psycopg.Connection]:
+    """The session as it is. One that is borrowed comes back as new."""
+    return database._open_pool().connection(Deadline())  # noqa: SLF001
+
+
 def prepared(database: Database) -> list[str]:
-    with database.connection() as connection:
+    with session(database) as connection:
         return [row[0] for row in connection.execute(PREPARED, prepare=False).fetchall()]
 
 
@@ -65,12 +71,12 @@ def test_a_session_that_was_not_ours_alone_is_noticed_and_nothing_is_prepared_an
 ) -> None:
     ids = Ids()
     enqueue(database, ids, before)
-    with database.connection() as connection:
+    with session(database) as connection:
         lose(connection)
 
     enqueue(database, ids, OFTEN)
 
-    with database.connection() as connection:
+    with session(database) as connection:
         found = connection.execute("select count(*) from faultline.open_jobs", prepare=False).fetchone()
     assert found == (before + OFTEN,)
     assert prepared(database) == []
@@ -90,17 +96,17 @@ def test_what_others_send_through_a_borrowed_connection_is_not_prepared(database
 def test_a_session_that_was_in_use_when_another_lost_its_statements_uses_none_either(dsn: str) -> None:
     statement = counted(dsn)
     with contextlib.closing(Database(dsn, connections_max=2)) as database:
-        with database.connection():
+        with session(database):
             for _ in range(OFTEN):
                 database.run(statement)  # on the other one
         for _ in range(OFTEN):
             database.run(statement)
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("alter table counted alter n type text")
-        with database.connection() as held:
+        with session(database) as held:
             assert database.run(statement) == "1"
         assert database.run(statement) == "1"
-        with database.connection() as last_used:
+        with session(database) as last_used:
             assert last_used is held  # it did not fail, and was not given up
 
 
@@ -136,7 +142,7 @@ def test_the_same_holds_for_async_programs(dsn: str) -> None:
         return before, answers[-1], after
 
     async def count(database: AsyncDatabase) -> int:
-        async with database.connection() as connection:
+        async with database._open_pool().connection(Deadline()) as connection:  # noqa: SLF001
             return len(await (await connection.execute(PREPARED, prepare=False)).fetchall())
 
     assert asyncio.run(story()) == (1, "1", 0)

@@ -232,7 +232,7 @@ def test_inline_the_error_of_the_task_is_the_callers(app: Faultline, ran: list[A
             task(app, "stumble").enqueue()
         with pytest.raises(KeyError, match="gone"):
             blocking.enqueue()
-        with pytest.raises(JobFailed, match="odd: result of odd"):
+        with pytest.raises(JobFailed, match="odd: its result cannot be stored: result of odd"):
             odd.enqueue()
         task(app, "note").enqueue("and on it goes")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from faultline.store import vitals
     from faultline.store.health import Health
     from faultline.store.overview import WorkerLine
+    from faultline.store.schema_text import Protocol
 
 
 class Level(StrEnum):
@@ -102,6 +103,14 @@ def clocks(ahead_seconds: float, workers: Sequence[WorkerLine]) -> Iterator[Find
             yield Finding("clock", NOTE, told, "let a time service set that machine's clock; leases are not affected")
 
 
+def protocol(database: Protocol, ours: Protocol) -> Finding:
+    """The two fit together; else there would be nothing to look at."""
+    if database.version > ours.version:
+        told = f"protocol {database.version}, newer than this build's {ours.version}, which it still serves"
+        return Finding("schema", NOTE, told, "ask the newer build's doctor about functions, guards and grants")
+    return Finding("schema", OK, f"protocol {database.version}, as this build has it")
+
+
 def roles(seen: Sequence[vitals.Role], *, superuser: bool) -> Iterator[Finding]:
     missing = [role.name for role in seen if not role.exists]
     ungranted = [role.name for role in seen if role.exists and not role.granted]
@@ -110,7 +119,9 @@ def roles(seen: Sequence[vitals.Role], *, superuser: bool) -> Iterator[Finding]:
             "roles",
             NOTE,
             f"not there: {', '.join(missing)}",
-            "all works for the schema's owner; to hand out less, run `faultline migrate` once as a login with CREATEROLE",
+            "all works for the schema's owner; to hand out less, run as an administrator: "
+            + " ".join(f"create role {name} nologin;" for name in missing)
+            + " then, as the schema's owner: faultline migrate",
         )
     if ungranted:
         yield Finding("roles", WARNING, f"without their grants: {', '.join(ungranted)}", "run: faultline migrate")
@@ -246,13 +257,13 @@ def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
 
 def connections(seen: Health, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
     told = f"{seen.connections} of {seen.connections_max} in use, {len(workers)} workers"
-    # What a worker takes at most: for its claims and the rest of its pool, the heartbeat's and one to spare.
-    most = sum(min(len(worker.queues), CLAIMS_AT_ONCE) + 10 for worker in workers)
+    # For the engine, the heartbeat and the listener. How many its jobs may borrow, a worker does not say.
+    most = sum(min(len(worker.queues), CLAIMS_AT_ONCE) + 3 for worker in workers)
     if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:
         yield Finding("connections", WARNING, told, "raise max_connections, or put a pooler in front of the producers")
     elif most > seen.connections_max:
         todo = "raise max_connections, or run fewer workers with more concurrency each"
-        yield Finding("connections", WARNING, f"{told}, which may open up to {most} under load", todo)
+        yield Finding("connections", WARNING, f"{told}, which open up to {most} and what their jobs borrow", todo)
     else:
         yield Finding("connections", OK, told)
 
@@ -283,6 +294,23 @@ def at_work(overdue: vitals.Overdue, workers: Sequence[WorkerLine], waiting: Seq
     if overdue.seconds > _WAITED_SECONDS:
         told = f"{overdue.leases} ran out up to {span(overdue.seconds)} ago and nobody took them back"
         yield Finding("leases", WARNING, told, "workers do that: start one, or call faultline.reap()")
+
+
+def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerLine]) -> Iterator[Finding]:
+    """Jobs whose task no living worker of their queue knows are given back again and again, and never run."""
+    alive = [worker for worker in workers if worker.age_seconds <= _SILENT_SECONDS]
+    unknown = 0
+    for one in waiting:
+        serving = [worker for worker in alive if one.queue in worker.queues]
+        if serving and all(worker.tasks is not None and one.task not in worker.tasks for worker in serving):
+            unknown += 1
+            told = (
+                f"{one.task} ({one.queue}): {one.jobs:,} jobs wait, and none of {len(serving)} living workers knows the task"
+            )
+            todo = f"deploy workers that have it, or look: faultline jobs --state queued --task {one.task}"
+            yield Finding("tasks", WARNING, told, todo)
+    if waiting and not unknown:
+        yield Finding("tasks", OK, "every task that waits is known to a worker of its queue, or no worker serves the queue")
 
 
 def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], now: datetime) -> Iterator[Finding]:

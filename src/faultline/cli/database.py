@@ -26,27 +26,41 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 db = typer.Typer(help="Run a private PostgreSQL in a folder.", no_args_is_help=True)
 
 
-def migrate(dsn: Dsn = None) -> None:
-    """Bring the database to this build's schema. Safe to run twice and from several places."""
+def migrate(
+    dsn: Dsn = None,
+    wait: Annotated[float, typer.Option(help="How many seconds to try to get the locks it needs.")] = 60.0,
+) -> None:
+    """Bring the database to this build's schema. Safe to run twice, from several places, and beside running workers.
+
+    Workers and clients of the previous build go on working. A database that a newer build has migrated stays as it is.
+    """
     from faultline.store import migrate as store_migrate  # noqa: PLC0415 - late, so that --help is quick
     from faultline.store.database import Database  # noqa: PLC0415
     from faultline.store.translation import translated  # noqa: PLC0415
 
     with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
-        applied = store_migrate.migrate(connection)
-    print(f"{without_password(found)}: {'applied ' + ', '.join(applied) if applied else 'up to date'}")
+        applied = store_migrate.migrate(connection, wait_seconds=wait)
+        database, ours = store_migrate.version_of(connection), store_migrate.protocol()
+    told = f"applied {', '.join(applied)}" if applied else "up to date"
+    if database is not None and database.version > ours.version:
+        told = f"the database is newer (protocol {database.version}) than this build ({ours.version}); nothing to do"
+    print(f"{without_password(found)}: {told}")
 
 
 def recover(
     dsn: Dsn = None,
-    floor: Annotated[int | None, typer.Option(help="Lift open tokens to this. Default: far above any known.")] = None,
+    floor: Annotated[int | None, typer.Option(help="Grant only greater tokens. Default: the time in microseconds.")] = None,
+    wait: Annotated[float, typer.Option(help="How many seconds to try to get the lock it needs.")] = 60.0,
 ) -> None:
-    """After a lossy failover or a restored backup: void every lease and lift every open token above a floor."""
-    from faultline.store import queue  # noqa: PLC0415
+    """After a lossy failover or a restored backup: void every lease, and grant only tokens above a floor from now on."""
+    from faultline.store import migrate as store_migrate  # noqa: PLC0415
+    from faultline.store.database import Database  # noqa: PLC0415
+    from faultline.store.translation import translated  # noqa: PLC0415
 
-    with opened(dsn) as database:
-        lifted_to, lifted, requeued = database.run(queue.recover(floor))
-    print(f"tokens lifted to {lifted_to}: {lifted}; running jobs queued again: {requeued}")
+    with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
+        Database(found).facts()  # refuses a database that does not serve this build
+        lifted_to, _, requeued = store_migrate.recover(connection, floor, wait_seconds=wait)
+    print(f"every claim now grants a token above {lifted_to}; running jobs queued again: {requeued}")
 
 
 @db.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from faultline.cli import checks
+from faultline.cli import checks, tampering
 from faultline.cli.checks import Finding, Level
 from faultline.cli.database import AsJson, Dsn, print_json, resolved
 from faultline.core.errors import DatabaseUnavailable, SchemaError
@@ -69,17 +69,20 @@ def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
         yield from _under("server", checks.server(server, pooler=pooler))
         yield from _under("settings", visit.about(checks.settings, vitals.settings(checks.SETTINGS)))
         try:
-            book = visit.look(vitals.schema_book())
-            if isinstance(book, vitals.Unseen):
-                yield "schema", Finding("schema", Level.WRONG, book.why, "grant one of the four roles to this login")
+            protocol = visit.look(vitals.protocol())
+            if isinstance(protocol, vitals.Unseen):
+                yield "schema", Finding("schema", Level.WRONG, protocol.why, "grant one of the four roles to this login")
                 return
-            migrate.check(book)
+            migrate.check(protocol)
         except SchemaError as error:
             yield "schema", Finding("schema", Level.WRONG, *_parted(str(error)))
             return
-        yield "schema", Finding("schema", Level.OK, f"{migrate.numbered()[-1].number}, as this build has it")
-        yield from _under("schema", visit.about(_definitions, vitals.altered_functions()))
+        yield "schema", checks.protocol(protocol, migrate.protocol())
+        if protocol.version == migrate.protocol().version:
+            for check, statement in tampering.about_definitions():
+                yield from _under("schema", visit.about(check, statement))
         yield from _under("schema", visit.about(checks.roles, vitals.roles(), superuser=server.is_superuser))
+        yield from _under("schema", visit.about(tampering.history, vitals.lost_history()))
         yield from _housekeeping(visit, server)
         yield from _at_work(visit, server)
         yield from _invariants(visit)
@@ -110,6 +113,8 @@ def _at_work(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     yield from _under("work", checks.connections(visit.must(health.health()), workers or []))
     if workers is not None and waiting is not None:
         yield from _under("work", visit.about(checks.at_work, vitals.overdue(), workers, waiting))
+    if workers is not None:
+        yield from _under("work", visit.about(checks.known_tasks, vitals.waiting_tasks(), workers))
     paused = yield from visit.list_of("paused", vitals.paused())
     yield from _under("work", visit.about(checks.set_aside, vitals.failed(), paused or [], server.clock))
 
@@ -134,19 +139,6 @@ def _invariants(visit: _Visit) -> Iterator[tuple[str, Finding]]:
     if unseen:
         told = f"{unseen} of {len(names)} not checked: this login may not read the tables"
         yield "invariants", Finding("the others", Level.NOTE, told, "ask as the owner of the schema")
-
-
-def _definitions(altered: list[str]) -> Iterator[Finding]:
-    if altered:
-        told = f"not this build's: {', '.join(altered)}"
-        yield Finding(
-            "functions",
-            Level.WRONG,
-            told,
-            "somebody changed them; docs/operations.md tells how to put them back",
-        )
-    else:
-        yield Finding("functions", Level.OK, "as this build has them")
 
 
 class _Visit:

@@ -17,6 +17,8 @@ import typer
 from faultline.cli.database import AsJson, resolved
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from faultline.proof.drill import Verdict
     from faultline.proof.prove import Proof
 
@@ -108,21 +110,24 @@ def simulate(
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     processes: Annotated[int, typer.Option(min=1, help="How many to play at once.")] = 2,
     twice: Annotated[bool, typer.Option("--twice", help="Play all again in other company, and compare.")] = False,  # noqa: FBT002
+    faults: Annotated[str | None, typer.Option(help="Only these kinds, with commas.", show_default="all")] = None,
     dsn: Annotated[str | None, typer.Option(help="A server to use instead of a private one.")] = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Play seeded histories of the simulated world: crashes, freezes, lost messages, restarts. One seed, one history."""
+    """Play seeded histories of the simulated world: crashes, refused statements, locked tables. One seed, one history."""
     from faultline.cli.tally import Tally  # noqa: PLC0415
     from faultline.proof.servers import IN_MEMORY, own_server  # noqa: PLC0415
     from faultline.proof.world.simulate import played_again  # noqa: PLC0415
     from faultline.proof.world.simulate import simulate as play  # noqa: PLC0415
+    from faultline.proof.world.storm import DEFAULT, KINDS  # noqa: PLC0415
 
+    kinds = _kinds(faults, KINDS, DEFAULT)
     chosen = [seed] if seed is not None else range(first, first + seeds)
     tally = Tally(len(chosen))
     played, differences = [], []
     with resolved(dsn) if dsn else own_server(IN_MEMORY) as found:
         try:
-            for outcome in play(found, chosen, processes=processes, keep_history=twice or seed is not None):
+            for outcome in play(found, chosen, processes=processes, keep_history=twice or seed is not None, faults=kinds):
                 tally.add(outcome)
                 if twice:
                     played.append(outcome)
@@ -131,7 +136,7 @@ def simulate(
                 elif outcome.broken or seed is not None:
                     print("\n".join(outcome.history))
                     print(f"seed {outcome.seed}: {'; '.join(outcome.broken) or 'sound'}, digest {outcome.digest}")
-            differences = list(played_again(found, played, processes=processes))
+            differences = list(played_again(found, played, processes=processes, faults=kinds))
         except KeyboardInterrupt:
             print("interrupted; so far:", file=sys.stderr)
     out = sys.stderr if as_json else sys.stdout
@@ -142,21 +147,43 @@ def simulate(
         raise typer.Exit(1)
 
 
+def _kinds(asked: str | None, known: Collection[str], default: tuple[str, ...]) -> tuple[str, ...]:
+    """The kinds of faults that were asked for."""
+    if asked is None:
+        return default
+    if asked == "all":
+        return tuple(known)
+    kinds = tuple(kind.strip() for kind in asked.split(","))
+    if not set(kinds) <= set(known):
+        raise typer.BadParameter(f"the kinds of faults are: {', '.join(known)}", param_hint="--faults")
+    return kinds
+
+
 def soak(
     minutes: Annotated[float, typer.Option(min=0.01, help="How long faults happen.")] = 10.0,
     workers: Annotated[int, typer.Option(min=2, max=64, help="Worker processes.")] = 4,
     seed: Annotated[int | None, typer.Option(help="The same plan of faults again.", show_default="a new one")] = None,
+    faults: Annotated[str | None, typer.Option(help="Only these kinds, with commas.", show_default="all")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the report as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one page.")] = None,
 ) -> None:
-    """Work under random kills, freezes, cut connections and server crashes, then look for anything lost or done twice."""
+    """Work under kills, crashes, locks, cancelled statements and hostile jobs; then look for what is lost or done twice."""
     from faultline.cli.progress import Progress  # noqa: PLC0415
-    from faultline.proof.soak import Plan, Soak  # noqa: PLC0415
+    from faultline.proof.drill import CannotPlay  # noqa: PLC0415
+    from faultline.proof.soak import KINDS, Plan, Soak  # noqa: PLC0415
 
-    plan = Plan(seconds=minutes * 60, workers=workers, seed=secrets.randbelow(1_000_000) if seed is None else seed)
+    plan = Plan(
+        seconds=minutes * 60,
+        workers=workers,
+        seed=secrets.randbelow(1_000_000) if seed is None else seed,
+        faults=_kinds(faults, KINDS, KINDS),
+    )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # which says what was found, too
-    with Progress(sys.stderr) as progress:
-        report = Soak(plan, progress.show).run()
+    try:
+        with Progress(sys.stderr) as progress:
+            report = Soak(plan, progress.show).run()
+    except CannotPlay as error:
+        raise typer.BadParameter(f"a standby cannot be promoted here: {error}", param_hint="--faults") from error
     for file, written in ((json_file, report.json), (html, report.html)):
         if file is not None:
             file.write_text(written(), encoding="utf-8")

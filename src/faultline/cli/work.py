@@ -4,70 +4,145 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import socket
 import sys
 import tempfile
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from faultline.runtime.client import Faultline
     from faultline.runtime.worker import Worker
 
 
-def worker(
+def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
     application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the tasks are, for example shop.jobs:app")],
     queue: Annotated[list[str] | None, typer.Option(help="NAME or NAME=CONCURRENCY; may be repeated. Default: all.")] = None,
     processes: Annotated[int, typer.Option(min=1, max=256, help="Worker processes under one parent.")] = 1,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish running jobs after SIGTERM.")] = 30.0,
+    silence: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds that the event loop may be blocked before the process is ended; 0: no limit."),
+    ] = 60.0,
+    abandoned_threads_max: Annotated[
+        int, typer.Option(min=0, help="Stop, to be started afresh, when more threads than this outlived their timeouts.")
+    ] = 20,
+    job_connections: Annotated[
+        int | None, typer.Option(min=1, help="Connections that jobs may use at once. Default: one for each, 20 at the most.")
+    ] = None,
     metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve metrics for Prometheus here.")] = None,
     metrics_host: Annotated[str, typer.Option(help="On this address; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
+    health_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve /live and /ready here.")] = None,
+    health_host: Annotated[str, typer.Option(help="On this address; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
     report_folder: Annotated[Path | None, typer.Option(hidden=True, help="Tell the parent process what was done.")] = None,
+    health_folder: Annotated[Path | None, typer.Option(hidden=True, help="Tell the parent process of the loop.")] = None,
+    parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this pipe of the parent closes.")] = None,
     quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C. A second signal ends at once."""
     from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.runtime.process import Supervisor, run_until_signalled  # noqa: PLC0415
 
     app = load(application)
     queues = dict(_queue(text) for text in queue or []) or app.queues()
     if not quiet:
         log_events()
-    with contextlib.ExitStack() as stack:
-        if processes == 1:
+    serving = _Serving(metrics_port, metrics_host, health_port, health_host, report_folder, health_folder)
+    if processes == 1:
+        words: dict[str, Any] = {"grace_seconds": grace, "silence_seconds": silence or inf}
+        words |= {"abandoned_threads_max": abandoned_threads_max, "job_connections_max": job_connections}
+        raise typer.Exit(_run_one(app, lambda: app.worker(queues, **words), serving, parent))
+    app.database.facts()  # a mistake in the DSN is told once, not by every child
+    named = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
+    command = [sys.executable, "-m", "faultline", "worker", application, *named, "--grace", str(grace)]
+    command += ["--silence", str(silence), "--abandoned-threads-max", str(abandoned_threads_max)]
+    command += ["--job-connections", str(job_connections)] if job_connections else []
+    code = _run_several([*command, *(["--quiet"] if quiet else [])], processes, serving)
+    app.close()
+    raise typer.Exit(code)
 
-            def make() -> Worker:
-                worker = app.worker(queues, grace_seconds=grace)
-                if metrics_port is not None:
-                    stack.enter_context(_metrics().serve(_metrics().Exposition(worker.report), metrics_host, metrics_port))
-                if report_folder is not None:
-                    stack.enter_context(_metrics().report_to(report_folder, worker.report))
-                return worker
 
-            run_until_signalled(make)
-            app.close()
-            return
-        app.database.facts()  # a mistake in the DSN is told once, not by every child
-        words = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
-        command = [sys.executable, "-m", "faultline", "worker", application, *words, "--grace", str(grace)]
-        command += ["--quiet"] if quiet else []
-        if metrics_port is None:
-            code = Supervisor(command, processes).run()
-        else:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faultline-metrics-")))
-            reports = _metrics().Reports(folder)
-            # Before any child: a port that is taken is told at once.
-            stack.enter_context(_metrics().serve(_metrics().Exposition(reports.summed), metrics_host, metrics_port))
-            supervisor = Supervisor([*command, "--report-folder", str(folder)], processes)
-            reports.alive = lambda: supervisor.pids
-            code = supervisor.run()
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What is told beside the work, and where."""
+
+    metrics_port: int | None
+    metrics_host: str
+    health_port: int | None
+    health_host: str
+    report_folder: Path | None
+    health_folder: Path | None
+
+    def health_socket(self) -> socket.socket | None:
+        if self.health_port is None:
+            return None
+        try:
+            return socket.create_server((self.health_host, self.health_port))
+        except OSError as error:
+            where = f"{self.health_host}:{self.health_port}"
+            raise ConfigError(f"cannot serve health at {where}: {error}; choose another --health-port") from error
+
+
+def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, parent: int | None) -> int:
+    from faultline.runtime.process import CLOSE_SECONDS, end_after, run_until_signalled  # noqa: PLC0415
+
+    stack = contextlib.ExitStack()
+    health = serving.health_socket()
+
+    def made() -> Worker:
+        worker = make()
+        worker.health, worker.health_folder = health, serving.health_folder
+        if serving.metrics_port is not None:
+            exposition = _metrics().Exposition(worker.report)
+            stack.enter_context(_metrics().serve(exposition, serving.metrics_host, serving.metrics_port))
+        if serving.report_folder is not None:
+            stack.enter_context(_metrics().report_to(serving.report_folder, worker.report))
+        return worker
+
+    def leave() -> None:
+        stack.close()
         app.close()
-        raise typer.Exit(code)
+
+    try:
+        code = run_until_signalled(made, parent=parent, leave=leave)
+    finally:
+        leave()
+    # Python waits for threads that are not daemons, and a task may have left some.
+    end_after(CLOSE_SECONDS, code)
+    return code
+
+
+def _run_several(command: list[str], processes: int, serving: _Serving) -> int:
+    from faultline.runtime import health  # noqa: PLC0415
+    from faultline.runtime.process import Supervisor  # noqa: PLC0415
+
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faultline-worker-")))
+        alive: list[Supervisor] = []
+        # Before any child: a port that is taken is told at once.
+        listening = serving.health_socket()
+        if listening is not None:
+            command = [*command, "--health-folder", str(folder)]
+            stack.callback(listening.close)
+        if serving.metrics_port is not None:
+            command = [*command, "--report-folder", str(folder)]
+            reports = _metrics().Reports(folder)
+            reports.alive = lambda: alive[0].pids if alive else set()
+            exposition = _metrics().Exposition(reports.summed)
+            stack.enter_context(_metrics().serve(exposition, serving.metrics_host, serving.metrics_port))
+        supervisor = Supervisor(command, processes)
+        alive.append(supervisor)
+        if listening is not None:
+            health.serve(listening, health.Folder(folder, lambda: supervisor.pids).workers, expected=processes)
+        return supervisor.run()
 
 
 def _metrics() -> ModuleType:

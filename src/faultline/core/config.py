@@ -1,11 +1,13 @@
-"""Which database, and how many connections. It is always named by somebody: a forgotten variable must be an error, not a
-queue on a scratch disk.
+"""Which database, how many connections, how long to wait. The database is always named by somebody: a forgotten variable
+must be an error, not a queue on a scratch disk.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core.errors import ConfigError
@@ -16,6 +18,34 @@ if TYPE_CHECKING:
 #: Queues of a worker that claim in the same moment; further ones wait for a connection, a millisecond or two. With one for
 #: each queue, a worker of a hundred would take all that a server has.
 CLAIMS_AT_ONCE = 16
+
+#: What jobs of one worker may borrow at once, unless it is told otherwise; further ones wait.
+JOB_CONNECTIONS_MAX = 20
+#: How long one call of a program waits for the database. Longer than a restart or a failover takes.
+TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """How many connections a worker process may have open at once, by what they are for. Most are opened when needed."""
+
+    #: Claims, completions, upkeep. No task ever gets hold of one.
+    engine: int
+    #: For what jobs do: `job.transaction()`, steps, progress.
+    jobs: int
+
+    @classmethod
+    def of(cls, queues: int, slots: int, jobs_max: int | None = None) -> Connections:
+        """For a worker of so many queues, which runs so many jobs at once."""
+        # With one more than claim at once: whatever takes long, there is one left for what is quick. A worker with a single
+        # slot does one thing after the other: a hundred such workers would otherwise take twice as many.
+        engine = 1 if slots == 1 else min(queues, CLAIMS_AT_ONCE) + 1
+        return cls(engine, min(slots, jobs_max or JOB_CONNECTIONS_MAX))
+
+    @property
+    def most(self) -> int:
+        """With the heartbeat's and the listener's."""
+        return self.engine + self.jobs + 2
 
 
 def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:
@@ -28,6 +58,19 @@ def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = Non
         "no database was named. Pass a DSN (Faultline('postgresql://user@host/db')), set FAULTLINE_DSN or DATABASE_URL, "
         "or choose a private PostgreSQL in this folder with FAULTLINE_DSN=embedded:"
     )
+
+
+def choose_timeout(given: float | None = None, environ: Mapping[str, str] | None = None) -> float | None:
+    """Take the seconds that were given, else FAULTLINE_TIMEOUT, else the default. None as the answer: no limit."""
+    variables = os.environ if environ is None else environ
+    asked = given if given is not None else variables.get("FAULTLINE_TIMEOUT") or TIMEOUT_SECONDS
+    try:
+        seconds = float(asked)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ConfigError(f"the timeout is {asked!r}; give seconds greater than 0, or inf for no limit")
+    return None if math.isinf(seconds) else seconds
 
 
 def without_password(dsn: str) -> str:

@@ -7,12 +7,16 @@ FaultlineError
 ├── OutcomeUnknown              the answer to a write was lost; it may or may not have happened
 ├── SchemaError
 │   ├── SchemaMissing           `faultline migrate` was never run here
-│   ├── SchemaBehind            the database is older than this build
-│   ├── SchemaAhead             the database is newer than this build
-│   └── SchemaAltered           the database holds another text than this build under the same number
+│   ├── SchemaBehind            the database's protocol is older than this build's
+│   ├── SchemaAhead             the database no longer serves builds as old as this one
+│   ├── SchemaAltered           the database holds another text than this build under the same number
+│   └── MigrationBlocked        `faultline migrate` got no lock in time; nothing was changed
+├── RecoverBlocked              `faultline recover` got no lock in time; nothing was changed
 ├── JobRejected       (FL005)   bad input; nothing was enqueued
+│   └── ResultRejected          the result of a job or of one of its steps cannot be stored
 ├── KeyConflict       (FL003)   the same key or id came with another task or other arguments
 ├── StaleLease        (FL001)   the lease is lost; nothing was written
+├── FenceBroken       (FL006)   the job's transaction was ended from inside; the job is not completed
 ├── IllegalTransition (FL002)   the job is not in a state that allows this
 ├── JobNotFound       (FL004)   no such job
 ├── UnreadableJson              the database holds JSON that Python cannot read
@@ -71,8 +75,20 @@ class SchemaAltered(SchemaError):
     pass
 
 
+class MigrationBlocked(SchemaError):
+    pass
+
+
+class RecoverBlocked(FaultlineError):
+    pass
+
+
 class JobRejected(FaultlineError, ValueError):
     sqlstate = "FL005"
+
+
+class ResultRejected(JobRejected):
+    pass
 
 
 class KeyConflict(FaultlineError):
@@ -88,6 +104,10 @@ class StaleLease(FaultlineError):
         super().__init__(message)
         self.reason = reason
         self.current_token = current_token
+
+
+class FenceBroken(FaultlineError):
+    sqlstate = "FL006"
 
 
 class IllegalTransition(FaultlineError):

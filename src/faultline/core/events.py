@@ -15,11 +15,88 @@ from uuid import UUID
 _logger = logging.getLogger("faultline.events")
 logging.getLogger("faultline").addHandler(logging.NullHandler())
 
+DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
+
+#: How grave each event is. ERROR: somebody has to act, or something was given up. WARNING: something went wrong and is dealt
+#: with. INFO: what a worker or a person did. DEBUG: what every single job does.
+LEVELS: dict[str, int] = {
+    # jobs
+    "job_enqueued": DEBUG,
+    "lease_acquired": DEBUG,
+    "lease_renewed": DEBUG,
+    "execution_started": DEBUG,
+    "job_completed": DEBUG,
+    "job_released": DEBUG,
+    "job_cancelled": INFO,
+    "attempt_failed": WARNING,
+    "attempt_interrupted": WARNING,
+    "attempt_left_behind": ERROR,
+    "job_failed": ERROR,
+    "task_unknown": WARNING,
+    "backoff_failed": WARNING,
+    "thread_abandoned": WARNING,
+    "threads_exhausted": ERROR,
+    "traces_unknown": WARNING,
+    # leases and endings
+    "lease_lost": WARNING,
+    "lease_reaped": WARNING,
+    "stale_write_blocked": WARNING,
+    "refusal_not_recorded": WARNING,
+    "job_reconciled": WARNING,
+    "mark_failed": WARNING,
+    "completion_delayed": WARNING,
+    "completion_resumed": INFO,
+    "completion_failed": ERROR,
+    "send_failed": ERROR,
+    # workers
+    "worker_started": INFO,
+    "worker_stopping": INFO,
+    "worker_exit": INFO,
+    "worker_gave_up": ERROR,
+    "worker_died": ERROR,
+    "worker_leave_failed": WARNING,
+    "process_ended": WARNING,
+    "loop_silent": WARNING,
+    "loop_overdue": ERROR,
+    "loop_resumed": WARNING,
+    "stop_overdue": ERROR,
+    "unstarted_given_back": WARNING,
+    "unstarted_unanswered": WARNING,
+    "companion_died": WARNING,
+    "companion_failed": WARNING,
+    "database_unavailable": WARNING,
+    "job_connections_short": WARNING,
+    "heartbeat_failed": WARNING,
+    "announce_failed": WARNING,
+    "claim_failed": WARNING,
+    "claim_unanswered": WARNING,
+    "claim_answered_late": INFO,
+    "listener_lost": WARNING,
+    "polling_only": INFO,
+    "hint_not_understood": WARNING,
+    "upkeep_failed": WARNING,
+    "sample_failed": WARNING,
+    "poll_failed": WARNING,
+    # the service
+    "request_failed": ERROR,
+    "invariants_unchecked": WARNING,
+    "live_changes_late": WARNING,
+    "live_changes_failed": ERROR,
+    "stream_given_up": INFO,
+    "role_not_taken": WARNING,
+    "job_cancelled_by_request": INFO,
+    "job_retried_by_request": INFO,
+    "jobs_retried_by_request": INFO,
+    "queue_paused_by_request": INFO,
+    "queue_resumed_by_request": INFO,
+}
+
 EventField = str | int | float | bool | UUID | None
 
 
-def emit(event: str, *, level: int = logging.INFO, **fields: EventField) -> None:
-    """Log one event. `fields` are facts about jobs and leases, never arguments or results."""
+def emit(event: str, *, level: int | None = None, **fields: EventField) -> None:
+    """Log one event, as grave as `LEVELS` says. `fields` are facts about jobs and leases, never arguments or results."""
+    level = LEVELS.get(event, INFO) if level is None else level
     if _logger.isEnabledFor(level):
         _logger.log(level, "%s", event, extra={"faultline_event": event, "faultline_fields": fields})
 
@@ -31,7 +108,7 @@ def are_detailed() -> bool:
 
 def emit_detail(event: str, **fields: EventField) -> None:
     """Log what every single job does. At DEBUG: ten thousand lines a second are nobody's wish by default."""
-    emit(event, level=logging.DEBUG, **fields)
+    emit(event, level=DEBUG, **fields)
 
 
 class JsonLines(logging.Formatter):

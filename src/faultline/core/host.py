@@ -44,3 +44,5 @@ class Host:
     aconnect: Callable[..., Awaitable[Any]] | None = None
     #: What the heartbeat runs in. None: a thread.
     pulse: Callable[[Callable[[], float], Callable[[], None]], Pulse] | None = None
+    #: Start a companion process for each worker. Not where time is simulated or a heart is muted.
+    companion: bool = True

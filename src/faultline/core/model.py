@@ -132,6 +132,10 @@ class Reaped:
     state: JobState
     reason: str
     queue: str
+    task: str
+    attempt: int
+    max_attempts: int
+    last_error: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from faultline.runtime.worker import Worker
 
-_ENDINGS = ("job_completed", "job_failed", "job_released", "stale_write_blocked")
+_ENDINGS = ("job_completed", "attempt_failed", "job_failed", "job_released", "stale_write_blocked")
 
 
 class Muted:
@@ -58,6 +58,7 @@ async def act(arguments: argparse.Namespace, recording: Recording) -> None:
         faults=Scripted(arguments.fault, arguments.dsn),
         seconds=lambda: time.time() + arguments.skew,
         pulse=Muted if arguments.mute else None,
+        companion=not arguments.mute,
     )
     async with Faultline(arguments.dsn, host=host) as app:
         register(app)

@@ -30,6 +30,7 @@ class Rule(StrEnum):
     LEGAL = "a job changes its state in legal ways only"
     ONE_TRUTH = "what was answered stays true, and what was not has one truth"
     IN_TIME = "every job ends in time once the faults have stopped"
+    SPARED = "only its task or the loss of its worker uses up an attempt of a job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class Limits:
     faults_stopped_at: float | None = None
     #: How long a job may take from then on, or from when it was due: its lease, a sweep, its backoff.
     seconds_to_end: Callable[[JobHeld], float] = lambda _: 60.0
+    #: In how many attempts at most the task of a job failed by itself. None: nobody knows.
+    own_failures: Callable[[JobHeld], int] | None = None
+    #: Whether the worker that was granted a lease was lost (killed, frozen, cut off) before this reap took it back.
+    was_lost: Callable[[Operation, Operation | None], bool] = lambda _, __: True
 
 
 def check(history: History, final: Final, limits: Limits | None = None) -> list[Fault]:
@@ -286,6 +291,8 @@ def legal_leases(story: Story, _: Case) -> Iterator[Fault]:
                 return
     for write in story.writes:
         ending = endings.get((write.token, write.owner))
+        if ending is not None and ending.verb == "complete" and write.verb == "renew":
+            continue  # of what was completed under it: nothing is written, and it is no refusal
         if ending is not None and write.verb not in ENDINGS and ending.ended_at < write.invoked_at:
             yield Fault(Rule.LEGAL, story.job_id, "accepted a write by a lease that had ended", (ending, write))
             return
@@ -404,8 +411,28 @@ def in_time(story: Story, case: Case) -> Iterator[Fault]:
         yield Fault(Rule.IN_TIME, story.job_id, told)
 
 
+def spared(story: Story, case: Case) -> Iterator[Fault]:
+    """No failed statement, outage or wrong verdict on a living worker costs an attempt, so no innocent job fails by it."""
+    count = case.limits.own_failures
+    if count is None or not story.rows:
+        return
+    row, grants = story.rows[0], {grant.token: grant for grant in story.grants}
+    reaps = {op.token: op for op in story.others if op.verb == "reap"}
+    reaped = [entry.token for entry in story.journal if entry.event == "lease_reaped"]
+    lost = sum(token not in grants or case.limits.was_lost(grants[token], reaps.get(token)) for token in reaped)
+    own = count(row)
+    # The attempt in which it succeeded or was cancelled, or runs now, is used by nobody else.
+    used = max(row.attempt, 1) if row.state == "failed" else row.attempt - (row.state != "queued")
+    if used > own + lost:
+        told = (
+            f"is {row.state} and has used {used} of {row.max_attempts} attempts, though its task failed {own} times"
+            f" and {lost} workers were lost"
+        )
+        yield Fault(Rule.SPARED, story.job_id, told, tuple(op for op in story.writes if op.verb == "fail")[:3])
+
+
 RULES: tuple[Callable[[Story, Case], Iterator[Fault]], ...] = (
-    kept, once, newest_token, tokens_grow, effect_once, legal_leases, legal_states, asked_for, answered, in_time,
+    kept, once, newest_token, tokens_grow, effect_once, legal_leases, legal_states, asked_for, answered, in_time, spared,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_ENDINGS = {"job_completed": "completed", "job_failed": "failed", "job_released": "released"}
+_ENDINGS = {"job_completed": "completed", "job_failed": "failed", "attempt_failed": "failed", "job_released": "released"}
 _OF_AN_EPOCH = {
     "lease_acquired", "execution_started", "lease_renewed", "lease_lost", "stale_write_blocked", *_ENDINGS
 }  # fmt: skip
@@ -111,6 +111,8 @@ class _Epochs:
                 holders = self._found.get(key) or {_UNKNOWN: self._epoch(key, _UNKNOWN)}
                 for epoch in holders.values():
                     epoch.reaped = Moment(at, str(event.get("reason", "")))
+            case "job_failed" if "reason" in event:
+                pass  # told by the reaper as well, after lease_reaped: it is no epoch of the reaper's
             case "worker_killed":
                 self._deaths.append((at, worker))
             case "fault_took_effect" if event.get("action") == "kill":

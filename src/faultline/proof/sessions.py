@@ -276,9 +276,14 @@ class Clock:
         self._hand.execute("update story.time set at = at + make_interval(secs => %s)", seconds)
 
     def set_since_start(self, seconds: float) -> None:
-        """As if the server had been up for so long."""
+        """As if the current run of the server had been noticed so long ago."""
         self.take()
-        self._hand.execute("update story.time set at = pg_postmaster_start_time() + make_interval(secs => %s)", seconds)
+        self._hand.execute(
+            "update faultline.settings set server_run = faultline.server_run(),"
+            " server_run_noticed_at = pg_postmaster_start_time();"
+            "update story.time set at = pg_postmaster_start_time()"
+        )
+        self.advance(seconds)
 
     def give_back(self) -> None:
         """Put the bodies back that were there: production's, or a mutant's."""
@@ -299,7 +304,7 @@ _EMPTY = """
 delete from faultline.open_jobs; delete from faultline.ledger; delete from faultline.journal; delete from faultline.steps;
 delete from faultline.keys; delete from faultline.workers; delete from faultline.settings;
 delete from faultline.api_keys;
-insert into faultline.settings default values;
+insert into faultline.settings (server_run, server_run_noticed_at) values (faultline.server_run(), '-infinity');
 delete from faultline.tallies; delete from faultline.samples;
 update faultline.sampling set sampled_at = '-infinity', took_seconds = 0;
 """

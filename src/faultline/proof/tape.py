@@ -21,6 +21,7 @@ import psycopg
 from faultline.core.host import Host
 from faultline.proof.history import History
 from faultline.proof.recording import VERBS, Line, answer, question, verb_of
+from faultline.store.deadline import BoundedConnection
 from faultline.store.translation import connection_was_lost
 
 if TYPE_CHECKING:
@@ -170,12 +171,19 @@ class _Commands:
         return result
 
 
-class _Connection(_Commands, psycopg.Connection[Any]):
-    pass
+class _Connection(_Commands, BoundedConnection):
+    def renewed(self, pgconn: Any) -> _Connection:
+        """The same session in a new object, after somebody has used it: still on tape."""
+        connection = _Connection(pgconn)
+        connection.wire, connection.cursor_factory = self.wire, _Cursor
+        return connection
 
 
 class _AsyncConnection(_Commands, psycopg.AsyncConnection[Any]):
-    pass
+    def renewed(self, pgconn: Any) -> _AsyncConnection:
+        connection = _AsyncConnection(pgconn)
+        connection.wire, connection.cursor_factory = self.wire, _AsyncCursor
+        return connection
 
 
 class _Cursor(psycopg.Cursor[Any]):

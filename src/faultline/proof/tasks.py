@@ -10,8 +10,9 @@ import signal
 import time
 from pathlib import Path
 
+from faultline.runtime.blocking_job import BlockingJob  # noqa: TC001 - looked at when the task is registered
 from faultline.runtime.client import Faultline
-from faultline.runtime.job import BlockingJob, Job  # noqa: TC001 - looked at when the task is registered
+from faultline.runtime.job import Job  # noqa: TC001 - looked at when the task is registered
 
 
 async def nothing() -> None:
@@ -48,10 +49,26 @@ async def apply(job: Job, account: int, barrier: str = "", patience: float = 60.
         tx.complete({"account": account})
 
 
+def apply_in_thread(job: BlockingJob, account: int, barrier: str = "", patience: float = 60.0) -> None:
+    """`apply` as a blocking task."""
+    with job.transaction() as tx:
+        tx.execute("insert into effects values (%s, %s, %s)", (job.id, account, job.fencing_token))
+        if barrier and job.fencing_token == 1:
+            tx.execute("select set_config('idle_in_transaction_session_timeout', %s, true)", (f"{patience}s",))
+            tx.execute("select pg_advisory_xact_lock_shared(hashtext(%s))", (barrier,))
+        tx.complete({"account": account})
+
+
 async def credit(job: Job, account: int, seconds: float = 0.0) -> None:
     """Like `apply`, after a while; what went wrong is tried again at once."""
     await asyncio.sleep(seconds)
     await apply(job, account)
+
+
+def credit_in_thread(job: BlockingJob, account: int, seconds: float = 0.0) -> None:
+    """`credit` as a blocking task."""
+    time.sleep(seconds)
+    apply_in_thread(job, account)
 
 
 async def blob(size: int) -> str:
@@ -91,15 +108,16 @@ def seize(job: BlockingJob, file: str) -> int:
     return job.fencing_token
 
 
-WITH_EFFECT = frozenset({apply.__name__, credit.__name__})
+WITH_EFFECT = frozenset(task.__name__ for task in (apply, apply_in_thread, credit, credit_in_thread))
 
 
 def register(app: Faultline) -> None:
     """Make them tasks of this application."""
-    for task in (nothing, wait, stamp, apply, blob, hog, seize):
+    for task in (nothing, wait, stamp, apply, apply_in_thread, blob, hog, seize):
         app.task(task)
     app.task(lease=1)(dawdle)
     app.task(backoff=lambda _: 0.05)(credit)
+    app.task(backoff=lambda _: 0.05)(credit_in_thread)
     app.task(timeout=60)(deadline)
     app.task(max_attempts=3, backoff=lambda attempt: 0.1 * attempt)(always_fail)
     app.task(lease=1, max_attempts=2)(poison)

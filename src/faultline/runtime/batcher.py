@@ -11,6 +11,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from faultline.core import events
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -20,7 +22,9 @@ _LARGE = 100
 
 
 class Batcher(Generic[T]):
-    """One sender for one kind of thing. `send` must not raise: it has to do something sensible with every item."""
+    """One sender for one kind of thing. `send` decides what becomes of each item. If it raises, that is a bug: the batch is
+    sent again after a while, since an item that was dropped would be missing for good.
+    """
 
     def __init__(
         self,
@@ -30,30 +34,49 @@ class Batcher(Generic[T]):
         size: Callable[[T], int] = lambda _: 0,
         size_max: int = 4 * 1024 * 1024,
         rest_seconds: float = 0.0,
+        again_seconds: float = 1.0,
     ) -> None:
         self._send = send
         self._items_max = items_max
         self._size = size
         self._size_max = size_max
         self._rest_seconds = rest_seconds
+        self._again_seconds = again_seconds
         self._waiting: deque[T] = deque()
         self._sending: asyncio.Task[None] | None = None
 
     def put(self, item: T) -> None:
         self._waiting.append(item)
-        if self._sending is None:
-            self._sending = asyncio.create_task(self._drain())
+        self._go_on()
 
     async def flushed(self) -> None:
         """Return once everything that was put is sent."""
-        while self._sending is not None:
+        while (sending := self._go_on()) is not None:
+            await asyncio.wait([sending])
+
+    def _go_on(self) -> asyncio.Task[None] | None:
+        """A sender is at work while anything waits. One that was cancelled before its first step could not say so itself."""
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._drain()) if self._waiting else None
+        return self._sending
+
+    async def close(self) -> None:
+        """Stop sending. What was not sent is dropped."""
+        self._waiting.clear()
+        if self._sending is not None:
+            self._sending.cancel()
             await asyncio.wait([self._sending])
 
     async def _drain(self) -> None:
         try:
             while self._waiting:
                 batch = self._next_batch()
-                await self._send(batch)
+                try:
+                    await self._send(batch)
+                except Exception as error:  # noqa: BLE001 - see the class
+                    events.emit("send_failed", items=len(batch), error=repr(error)[:2000])
+                    self._waiting.extendleft(reversed(batch))
+                    await asyncio.sleep(self._again_seconds)
                 if len(batch) >= _LARGE and len(self._waiting) < self._items_max:
                     await asyncio.sleep(self._rest_seconds)
         finally:

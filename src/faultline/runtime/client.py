@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from faultline import embedded
 from faultline.core import events
-from faultline.core.config import choose_dsn
+from faultline.core.config import choose_dsn, choose_timeout
 from faultline.core.errors import ConfigError, JobNotFound, JobRejected
 from faultline.core.host import Host
 from faultline.core.ids import Ids
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
 
     from faultline.core.model import JobRecord, JobState, Placed, Submission
-    from faultline.runtime.job import BlockingJob, Job
+    from faultline.runtime.blocking_job import BlockingJob
+    from faultline.runtime.job import Job
     from faultline.runtime.options import Duration
     from faultline.runtime.tasks import OptionWords
     from faultline.runtime.worker import Worker
@@ -58,10 +59,23 @@ class TaskDecorator(Protocol):
 
 
 class Faultline:
-    """One application on one database. Connects when first used; safe to share between threads and event loops."""
+    """One application on one database. Connects when first used; safe to share between threads and event loops.
 
-    def __init__(self, dsn: str | None = None, *, connections_max: int = 10, host: Host | None = None) -> None:
+    `timeout`: how many seconds one call (enqueue, cancel, job, …) may wait for the database: for a free connection, for
+    connecting, for the answer. After that it raises `DatabaseUnavailable` if nothing was sent, else `OutcomeUnknown`.
+    Default: FAULTLINE_TIMEOUT, else 30; `math.inf` for no limit. A call of several statements may wait so long for each.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        connections_max: int = 10,
+        timeout: float | None = None,
+        host: Host | None = None,
+    ) -> None:
         self._named = dsn
+        self._timeout = choose_timeout(timeout)
         self.host = host or Host()
         self._connections_max = connections_max
         self._ids: Ids | None = None
@@ -206,11 +220,11 @@ class Faultline:
 
     @cached_property
     def database(self) -> Database:
-        return Database(self.dsn, connections_max=self._connections_max, host=self.host)
+        return Database(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
 
     @cached_property
     def async_database(self) -> AsyncDatabase:
-        return AsyncDatabase(self.dsn, connections_max=self._connections_max, host=self.host)
+        return AsyncDatabase(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
 
     @cached_property
     def poller(self) -> Poller:

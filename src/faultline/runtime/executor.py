@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
-from collections import deque
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError, StaleLease
+from faultline.core.errors import FenceBroken, ResultRejected, StaleLease
 from faultline.core.model import Failure
-from faultline.runtime.completer import Completed, Failed, Released
-from faultline.runtime.job import BlockingJob, Job
-from faultline.runtime.options import seconds
-from faultline.runtime.outcome import Cancel, Retry, Snooze
+from faultline.runtime.attempt import TIMED_OUT
+from faultline.runtime.blocking_job import BlockingJob
+from faultline.runtime.completer import RETURN_LESS, Completed, Failed, Released
+from faultline.runtime.giving_back import GivingBack, is_caused_by
+from faultline.runtime.hold import LEAVE_SECONDS
+from faultline.runtime.job import Job
+from faultline.runtime.outcome import SNOOZE_SECONDS_MIN, Cancel, Retry, Snooze, delay_seconds
+from faultline.runtime.texts import storable, text_of
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
@@ -27,10 +29,8 @@ if TYPE_CHECKING:
     from faultline.runtime.tasks import Task
     from faultline.runtime.threads import Threads
     from faultline.runtime.tracing import Tracing
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.database import AsyncDatabase, Database
 
-_ERROR_LENGTH_MAX = 16_384
-_FRAMES_MAX = 5
 _BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 2.0, 3600.0
 _IN_A_TURN_MAX = 100
 
@@ -41,30 +41,44 @@ class TimedOut(Exception):
 
 class Executor:
     """Turns a hold into an ending and hands that over; None when there is nothing to write: the lease is lost, or the job
-    completed itself. `mark` puts a start on record; it answers False when the lease is lost.
+    completed itself. `mark` puts a start on record; it answers False when the lease is lost. `abandoned` is told of every
+    attempt that goes on after it was given up, and of how many of them have not come back.
     """
 
     def __init__(
         self,
         app: Faultline,
         database: AsyncDatabase,
+        blocking_database: Database,
         threads: Threads,
         *,
         mark: Callable[[Hold], Awaitable[bool]],
         hand_over: Callable[[Hold, Ending | None], None],
+        abandoned: Callable[[Hold, int], None] = lambda _hold, _stuck: None,
     ) -> None:
         self._mark = mark
         self._hand_over = hand_over
+        self._abandoned = abandoned
         self._app = app
         self._database = database
+        self._blocking_database = blocking_database
         self._threads = threads
         self._chance = app.host.chance
+        self._giving_back = GivingBack(app.host.chance, app.host.monotonic)
         self._monotonic = app.host.monotonic
+        #: Where a companion stands by: asked before anything is begun, whether it may be.
+        self.begin: Callable[[Hold, float], bool] | None = None
         #: Set where jobs are traced.
         self.tracing: Tracing | None = None
         self._faults = app.host.faults
         self._result_bytes_max = 1_048_576
+        #: The worker is about to cancel what still runs. Any other cancellation is a task's own.
+        self.stopping = False
+        #: Whether somebody has cancelled everything in this loop, the worker's own tasks among it: the program ends.
+        self.program_ends: Callable[[], bool] = lambda: False
         self._turn = self._in_this_turn = 0
+        #: Attempts that still run although their endings are handed over.
+        self._left: set[Hold] = set()
 
     async def run(self, hold: Hold, follow: Callable[[], Hold | None]) -> None:
         """One attempt after the other while `follow` has a next one, all in one task: to make a task takes longer than to
@@ -75,7 +89,7 @@ class Executor:
         while following is not None and runner is not None:
             turn = self._turn
             await self._attempt(following, runner)
-            if runner.cancelling() or _has_changed(context):
+            if runner.cancelling() or (self._left and following in self._left) or _has_changed(context):
                 return
             following = follow()
             if turn == self._turn and self._has_had_its_turn():
@@ -95,11 +109,15 @@ class Executor:
     async def _attempt(self, hold: Hold, runner: asyncio.Task[Any]) -> None:
         """From the lease to its ending. One coroutine: every further one is a cost for every job."""
         ending: Ending | None = None
+        raised: BaseException | None = None
         try:
             if hold.lease.mark_start and not await self._mark(hold):
                 return
+            began_at = self._monotonic()
+            if self.begin is not None and not self.begin(hold, began_at):
+                return
             hold.counts.started += 1
-            hold.began_at = self._monotonic()
+            hold.began_at = began_at
             if self.tracing is not None:
                 self.tracing.begin(hold)
             task = self._app.tasks.get(hold.lease.task)
@@ -107,30 +125,58 @@ class Executor:
             if task is None or misfit is not None:
                 ending = misfit
                 return
-            hold.run_by(runner)
+            hold.run_by(runner, self._leave_behind)
             try:
-                ending = self._ended(hold, task, await self._call(hold, task))
+                result = await self._call(hold, task)
+                ending = self._ended(hold, task, result)
             except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
-                ending = self._raised(hold, task, error)
+                raised = error
+                ending = self._judged(hold, task, error)
             if self._faults.wanted:
                 self._faults.reach("after_execution")
-            if hold.settled or hold.lost is not None:
+            if hold.settled or (hold.lost is not None and not (hold.distrusted and isinstance(ending, Completed))):
+                # Where only we distrusted the lease, the database decides: maybe nobody else was granted the finished job.
                 ending = None
         except asyncio.CancelledError:
             # Told to stop, and the grace time is over.
             ending = None if hold.lost is not None else Released(hold)
         finally:
-            hold.attempt = None  # a late loss finds nothing to cancel
+            if not self._left or hold not in self._left:
+                self._end(hold, ending, raised)
+
+    def _end(self, hold: Hold, ending: Ending | None, raised: BaseException | None) -> None:
+        hold.attempt = hold.job = None  # a late loss finds nothing to cancel
+        try:
             if self.tracing is not None:
-                self.tracing.end(hold, ending)
+                self.tracing.end(hold, ending, raised)
+        finally:
             self._hand_over(hold, ending)
 
-    def _misfit(self, hold: Hold, task: Task[..., Any] | None) -> Failed | None:
+    def _leave_behind(self, hold: Hold) -> None:
+        """An attempt still runs some seconds after it was cancelled, by its timeout or for a lost lease: it swallows that.
+
+        As with a thread, nobody can end it. It can write nothing more through its job, and its slot goes to the next.
+        """
+        runner, job = hold.attempt, hold.job
+        task = self._app.tasks.get(hold.lease.task)
+        if runner is None or task is None or self.stopping:
+            return
+        self._left.add(hold)
+        runner.add_done_callback(lambda _: self._left.discard(hold))
+        if job is not None:
+            job.abandon(TIMED_OUT if hold.lost is None else "lease_lost")
+        ending = None
+        if hold.lost is None and not hold.settled:
+            why = "it swallowed its cancellation, was left behind and can write nothing more"
+            ending = self._failed(hold, task, f"TimedOut: timed out after {task.timeout_seconds:g} s; {why}")
+        self._end(hold, ending, None)
+        self._abandoned(hold, self._threads.abandon(runner))
+
+    def _misfit(self, hold: Hold, task: Task[..., Any] | None) -> Failed | Released | None:
         """Why this job cannot even be started here."""
         lease = hold.lease
         if task is None:
-            known = ", ".join(sorted(self._app.tasks)) or "none"
-            return Failed(hold, Failure(f"no task named {lease.task} is registered in this worker; there are: {known}"))
+            return self._giving_back.unknown_task(hold, self._app.tasks)
         if lease.fault is not None:
             return self._failed(hold, task, lease.fault)
         try:
@@ -148,69 +194,128 @@ class Executor:
         if not task.is_async:
             return self._in_thread(hold, task, limit)
         args = hold.lease.args
-        call: Awaitable[Any] = task.fn(Job(hold, self._database, limit), **args) if task.takes_job else task.fn(**args)
-        return call if limit is None else _within(limit, call)
+        if not task.takes_job:
+            return task.fn(**args) if limit is None else self._within(limit, task.fn(**args), hold)
+        hold.job = job = Job(hold, self._database, limit)
+        call = task.fn(job, **args)
+        return _as_long_as(job, call if limit is None else self._within(limit, call, hold), limit)
+
+    async def _within(self, limit: float, call: Awaitable[Any], hold: Hold) -> Any:
+        scope = asyncio.timeout(limit)
+        late = asyncio.get_running_loop().call_later(limit + LEAVE_SECONDS, self._leave_behind, hold)
+        try:
+            async with scope:
+                return await call
+        except TimeoutError as error:
+            if scope.expired():
+                raise TimedOut(f"timed out after {limit:g} s") from error
+            raise
+        finally:
+            late.cancel()
 
     async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
-        first = (BlockingJob(hold, self._app.database, limit),) if task.takes_job else ()
+        job = BlockingJob(hold, self._blocking_database, limit) if task.takes_job else None
+        first = () if job is None else (job,)
         outcome = self._threads.run(lambda: task.fn(*first, **hold.lease.args))
-        done, _ = await asyncio.wait([outcome], timeout=limit)
-        if not done:
-            # Nobody can stop a thread. It goes on, but what it writes is refused once the lease is let go.
-            events.emit("thread_abandoned", job_id=hold.lease.job_id, task=task.name)
-            raise TimedOut(f"timed out after {limit:g} s; its thread was abandoned and can write nothing more")
-        return outcome.result()
+        over = "attempt_ended"
+        try:
+            done, _ = await asyncio.wait([outcome], timeout=limit)
+            if not done:
+                over = TIMED_OUT
+                # Nobody can stop a thread. It goes on, but it can write nothing more.
+                self._abandoned(hold, self._threads.abandon(outcome))
+                raise TimedOut(f"timed out after {limit:g} s; its thread was abandoned and can write nothing more")
+            return outcome.result()
+        except asyncio.CancelledError:
+            self._threads.abandon(outcome)
+            raise
+        finally:
+            if job is not None:
+                job.abandon(over)
+
+    def _judged(self, hold: Hold, task: Task[..., Any], error: BaseException) -> Ending | None:
+        """Whatever a task raises, even if it raises again when it is looked at: there is an ending."""
+        try:
+            return self._raised(hold, task, error)
+        except BaseException:  # noqa: BLE001 - SystemExit included
+            why = "the task raised an exception that cannot be looked at without raising another one"
+            return Failed(hold, Failure(why, delay_seconds=self._usual_backoff(hold)))
 
     def _raised(self, hold: Hold, task: Task[..., Any], error: BaseException) -> Ending | None:
         match error:
             case asyncio.CancelledError() if hold.lost is not None:
                 return None
-            case asyncio.CancelledError() if asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise error
+            case Retry() | Snooze() | Cancel():
+                return self._ended(hold, task, error)
+            case _ if self._was_stopped(error):
+                # The worker stopped it: whatever came of that is not the job's doing.
+                return Released(hold)
             case asyncio.CancelledError():
-                return self._failed(hold, task, "the task was cancelled from inside")
+                return self._failed(hold, task, "the task was cancelled, and not by its worker: it cancelled itself")
             case StaleLease():
                 # Refused somewhere inside: whoever holds the lease now will finish the job.
                 hold.lose("lease_lost")
                 return None
+            case ResultRejected():
+                return _unstorable(hold, str(error))
+            case FenceBroken():
+                # For good: what was committed behind our back would be committed by every further attempt.
+                return Failed(hold, Failure(text_of(error), then="fail"))
             case _:
-                return self._failed(hold, task, _text_of(error))
+                interrupted = bool(hold.failed_by) and is_caused_by(error, hold.failed_by or ())
+                return (
+                    self._giving_back.interrupted(hold, error) if interrupted else self._failed(hold, task, text_of(error))
+                )
+
+    def _was_stopped(self, error: BaseException) -> bool:
+        if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            return False
+        # A task whose branch ends the program would do so again and again if that used up no attempt.
+        return self.stopping or (self.program_ends() and not isinstance(error, SystemExit | KeyboardInterrupt))
 
     def _ended(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
         if result is None:
             return Completed(hold, "null")
         match result:
             case Retry():
-                after = self._backoff(hold, task) if result.after is None else seconds(result.after)
+                after = self._backoff(hold, task) if result.after is None else delay_seconds(result.after)
                 return Failed(hold, Failure(result.error, delay_seconds=after))
             case Snooze():
-                return Released(hold, seconds(result.duration))
+                return Released(hold, max(SNOOZE_SECONDS_MIN, delay_seconds(result.duration)))
             case Cancel():
                 return Failed(hold, Failure(result.reason, then="cancel"))
         if inspect.iscoroutine(result):
             result.close()
-            return self._failed(hold, task, "the task returned a coroutine: it awaits nothing; make it `async def`")
+            return _unstorable(hold, "the task returned a coroutine, which nobody awaits; make the task `async def`")
         try:
             text = jsontext.encode(result, f"result of {task.name}")
-        except FaultlineError as error:
-            return self._failed(hold, task, str(error))
+        except Exception as error:  # noqa: BLE001 - a result may be anything
+            return _unstorable(hold, str(error))
         if len(text) > self._result_bytes_max:
-            return self._failed(hold, task, f"its result has {len(text)} characters, more than {self._result_bytes_max}")
+            return _unstorable(hold, f"it has {len(text)} characters, more than {self._result_bytes_max}")
         return Completed(hold, text)
 
     def _failed(self, hold: Hold, task: Task[..., Any], error: str) -> Failed:
         return Failed(hold, Failure(error, delay_seconds=self._backoff(hold, task)))
 
     def _backoff(self, hold: Hold, task: Task[..., Any]) -> float:
-        attempt = hold.lease.attempt
         if task.backoff is not None:
             try:
-                return min(max(0.0, float(task.backoff(attempt))), 31_536_000.0)
-            except Exception as error:  # noqa: BLE001 - the user's function must not lose the job
-                events.emit("backoff_failed", task=task.name, error=_text_of(error)[:500])
+                return min(max(0.0, float(task.backoff(hold.lease.attempt))), 31_536_000.0)
+            except BaseException as error:  # noqa: BLE001 - the user's function must neither lose the job nor end the worker
+                events.emit("backoff_failed", task=task.name, error=text_of(error)[:500])
+        return self._usual_backoff(hold)
+
+    def _usual_backoff(self, hold: Hold) -> float:
+        attempt = hold.lease.attempt
         # Jittered, so that jobs which failed together do not come back together.
         doubled = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 20))
         return float(doubled * self._chance.uniform(0.75, 1.25))
+
+
+def _unstorable(hold: Hold, why: str) -> Failed:
+    """For good: the task has done its work, and run again it would do it again and come to the same end."""
+    return Failed(hold, Failure(f"its result cannot be stored: {storable(why)}. {RETURN_LESS}", then="fail"))
 
 
 def _has_changed(context: Context) -> bool:
@@ -220,26 +325,19 @@ def _has_changed(context: Context) -> bool:
         return True
 
 
-async def _within(limit: float, call: Awaitable[Any]) -> Any:
-    scope = asyncio.timeout(limit)
+async def _as_long_as(job: Job, call: Awaitable[Any], limit: float | None) -> Any:
+    """When the attempt is over, nothing more is written through its job: neither by branches that it has left behind, nor by
+    a task that does not mind being cancelled.
+    """
+    timer = None if limit is None else asyncio.get_running_loop().call_later(limit, job.abandon, TIMED_OUT)
     try:
-        async with scope:
-            return await call
-    except TimeoutError as error:
-        if scope.expired():
+        return await call
+    except Exception as error:
+        # Whatever it raises then: to cut its session makes a statement of it fail as if the server were gone.
+        if job.timed_out and not isinstance(error, TimedOut):
             raise TimedOut(f"timed out after {limit:g} s") from error
         raise
-
-
-def _text_of(error: BaseException) -> str:
-    """An error as text that any database can store, however large or broken its own text is."""
-    try:
-        text = f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX]
-        last = deque(traceback.walk_tb(error.__traceback__), maxlen=_FRAMES_MAX)
-        # Without the marks under each line: finding them takes longer than all else that a failed attempt needs.
-        places = [(frame.f_code.co_filename, line, frame.f_code.co_name, None) for frame, line in last]
-        frames = "".join(traceback.StackSummary.from_list(places).format())[-_ERROR_LENGTH_MAX:]
-    except Exception:  # noqa: BLE001 - an exception whose own text raises
-        text, frames = f"{type(error).__name__} (whose text cannot be shown)", ""
-    whole = f"{text}\n{frames}".strip() if frames else text
-    return whole.encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    finally:
+        if timer is not None:
+            timer.cancel()
+        job.abandon("attempt_ended")

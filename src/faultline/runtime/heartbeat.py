@@ -17,22 +17,36 @@ from typing import TYPE_CHECKING
 
 from faultline.core import events
 from faultline.core.model import Reason
-from faultline.store import queue
-from faultline.store.database import WorkerSession
+from faultline.runtime.doubts import Doubts
+from faultline.store import queue, views
+from faultline.store.session import WorkerSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
+    from uuid import UUID
 
     from faultline.core.host import Host
     from faultline.core.model import Lease
     from faultline.runtime.hold import Hold
+    from faultline.runtime.shared import Shared
     from faultline.runtime.tally import Tally
 
 BEAT_SECONDS = 1.0
 _WATCH_SECONDS = 0.5
+#: When the watching thread looks so late, this process did not run for a while: stopped, starved, or the machine slept.
+_STALL_SECONDS = 2.0
+#: How long the database may take afterwards to say which leases are still good.
+_CHANCE_SECONDS = 3.0
+_BLOCKED_SECONDS = 2.0
 _BATCH_MAX = 1000
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 2.0
+#: While the server answers: heartbeats show that this worker lives, whatever is refused beside them.
+_PAUSE_REFUSED = 0.5
 _TELL_PAUSE_MAX = 60.0
+#: After so long without an answer the server is taken for frozen and the wire is cut: a quarter of the shortest lease,
+#: within these bounds. So a failover of some seconds costs no lease that has a third of its time behind it.
+_ANSWER_SECONDS_MIN, _ANSWER_SECONDS_MAX = 1.5, 4.0
 
 
 class Heartbeat:
@@ -46,7 +60,9 @@ class Heartbeat:
         host: Host,
         tally: Tally,
     ) -> None:
-        self._session = WorkerSession(dsn, lock=worker_id, host=host)
+        self._session = WorkerSession(
+            dsn, lock=worker_id, seconds=_ANSWER_SECONDS_MAX, answer_seconds=self._answer_seconds, host=host
+        )
         self._worker_id = worker_id
         self._queues = list(queues)
         self._monotonic = host.monotonic
@@ -57,9 +73,14 @@ class Heartbeat:
         self._clock_ahead: float | None = None
         self._changed = threading.Lock()
         self._holds: dict[Lease, Hold] = {}
+        self._doubts = Doubts()
         self._sleeping: frozenset[str] = frozenset()
         self._beat_at = -1e9
         self._failures = 0
+        #: The memory that a companion process looks at; None where there is none.
+        self.shared: Shared | None = None
+        self._watched_at: float | None = None
+        self._awake_since = -inf
         self._pulse = (host.pulse or Thread)(self.tick, self.watch)
 
     def start(self) -> None:
@@ -88,6 +109,8 @@ class Heartbeat:
         with self._changed:
             for hold in holds:
                 self._holds.pop(hold.lease, None)
+                if self.shared is not None and hold.place >= 0:
+                    self.shared.leave([hold])
 
     def sleep_on(self, queues: frozenset[str]) -> None:
         """Tell the database, now, on which queues this worker wants to be woken."""
@@ -97,12 +120,12 @@ class Heartbeat:
                 self._beat_at = -1e9
                 self._pulse.wake()
 
-    def lose(self, job_id: object, reason: str) -> None:
-        """Let go of one job's lease: somebody said that it is cancelled."""
+    def doubt(self, job_ids: AbstractSet[UUID]) -> None:
+        """Somebody says that these jobs are cancelled. Ask the database, now, whether our leases on them are lost."""
         with self._changed:
-            lost = [hold for hold in self._holds.values() if hold.lease.job_id == job_id]
-        for hold in lost:
-            self._lost(hold, reason)
+            new = self._doubts.add(job_ids, self._holds)
+        if new:
+            self._pulse.wake()
 
     @property
     def held(self) -> int:
@@ -123,39 +146,92 @@ class Heartbeat:
 
     def watch(self) -> None:
         """Let go in time also while a beat hangs, on a wire whose other end says nothing; and cut that wire."""
-        if self._let_go(self._monotonic()):
+        now = self._monotonic()
+        self._notice_stall(now)
+        self._watched_at = now
+        if self.shared is not None:
+            self.shared.watch_ticked(now)
+        if self._let_go(now):
             self._session.interrupt()
+
+    def _notice_stall(self, now: float) -> None:
+        """After a stall the database is asked before anything is let go: it takes a late renewal until the job is reaped."""
+        watched_at = self._watched_at
+        if watched_at is not None and now - watched_at > _STALL_SECONDS and self._awake_since <= watched_at:
+            self._awake_since = now
+            if self.shared is not None:
+                with self._changed:
+                    for hold in self._holds.values():
+                        hold.renewed_at = max(hold.renewed_at, self.shared.renewed_at(hold))
+
+    def _loop_is_overdue(self, now: float) -> bool:
+        """A worker whose loop is silent for longer than allowed is not alive, whatever this thread could say."""
+        if self.shared is None:
+            return False
+        silent = now - max(self.shared.loop_at, self._awake_since)
+        return silent > _BLOCKED_SECONDS and silent > self.shared.silence_allowed()
+
+    def _is_given_back(self, hold: Hold) -> bool:
+        """The companion gives back what was not begun: it is not to be renewed, and is not lost to somebody else."""
+        return self.shared is not None and hold.began_at is None and hold.epoch != self.shared.raised
 
     def tick(self) -> float:
         """Do what is due. Answers with the seconds until something will be."""
         now = self._monotonic()
-        self._let_go(now)
+        self._notice_stall(now)
+        if self._loop_is_overdue(now):
+            return BEAT_SECONDS
+        if self._failures:
+            # It was asked and did not answer. Otherwise the question comes first: we may only have been late ourselves.
+            self._let_go(now)
         try:
-            self._beat(now)
-            self._renew(now)
-            self._tell(now)
+            self._do(now)
         except Exception as error:  # noqa: BLE001 - a heart that stops for any of them loses every lease from then on
             self._failures += 1
             self._tally.database_failed()
             if self._failures == 1:
                 events.emit("heartbeat_failed", worker=self._worker_id, error=str(error))
-            return min(_PAUSE_MAX, _PAUSE_MIN * 2.0 ** min(self._failures, 10), self._until_distrust())
+            longest = _PAUSE_REFUSED if self._session.connected else _PAUSE_MAX
+            return min(longest, _PAUSE_MIN * 2.0 ** min(self._failures, 10), self._until_distrust())
         self._failures = 0
+        self._let_go(now)
         with self._changed:
-            renewals = [hold.renew_at for hold in self._holds.values()]
-            due = min([*renewals, self._beat_at + BEAT_SECONDS])
+            renewals = [hold.renew_at for hold in self._holds.values() if not hold.settled]
+            due = min([*renewals, *self._doubts.next_due(), self._beat_at + BEAT_SECONDS])
         return max(_PAUSE_MIN / 2, due - self._monotonic())
+
+    def _do(self, now: float) -> None:
+        """One part that is refused does not keep the others from being done: a locked table must not cost leases."""
+        refused: Exception | None = None
+        for part in (self._beat, self._look, self._renew, self._tell):
+            try:
+                part(now)
+            except Exception as error:
+                if not self._session.connected:
+                    raise
+                refused = refused or error
+        if refused is not None:
+            raise refused
+
+    def _answer_seconds(self) -> float:
+        with self._changed:
+            shortest = min([hold.lease.lease_seconds for hold in self._holds.values()], default=inf)
+        return min(max(shortest / 4, _ANSWER_SECONDS_MIN), _ANSWER_SECONDS_MAX)
 
     def _until_distrust(self) -> float:
         now = self._monotonic()
         with self._changed:
-            return max(0.01, min([hold.trusted_until - now for hold in self._holds.values()], default=BEAT_SECONDS))
+            distrust_at = min([hold.trusted_until for hold in self._holds.values()], default=now + BEAT_SECONDS)
+        return max(0.01, max(distrust_at, self._awake_since + _CHANCE_SECONDS) - now)
 
     def _let_go(self, now: float) -> bool:
+        if now < self._awake_since + _CHANCE_SECONDS:
+            return False
         with self._changed:
             expired = [hold for hold in self._holds.values() if now >= hold.trusted_until and not hold.in_transaction]
+        expired = [hold for hold in expired if not self._is_given_back(hold)]
         for hold in expired:
-            self._lost(hold, Reason.LEASE_EXPIRED)
+            self._lost(hold, Reason.LEASE_EXPIRED, distrusted=True)
         return bool(expired)
 
     def _beat(self, now: float) -> None:
@@ -180,6 +256,8 @@ class Heartbeat:
         )
         self._tally.set_clock(database, self._monotonic())
         self._clock_ahead = self._seconds() - database.timestamp()
+        if self.shared is not None:
+            self.shared.beat_answered(now)
         with self._changed:
             if sleeping == self._sleeping:
                 self._beat_at = now
@@ -195,9 +273,24 @@ class Heartbeat:
         self._tally.settled()
         self._tell_pause = BEAT_SECONDS
 
+    def _look(self, now: float) -> None:
+        """Ask about the leases that somebody says are lost."""
+        with self._changed:
+            asked = self._doubts.due(now, self._holds)
+        for start in range(0, len(asked), _BATCH_MAX):
+            batch = asked[start : start + _BATCH_MAX]
+            lost = self._session.run(views.lost(batch))
+            with self._changed:
+                self._doubts.answered(batch, now)
+                holds = {lease: self._holds[lease] for lease in lost if lease in self._holds}
+            for lease, hold in holds.items():
+                self._lost(hold, lost[lease])
+
     def _renew(self, now: float) -> None:
         with self._changed:
-            due = [hold for hold in self._holds.values() if now >= hold.renew_at]
+            # One whose job completed itself has nothing to be renewed.
+            held = [hold for hold in self._holds.values() if now >= hold.renew_at and not hold.settled]
+        due = [hold for hold in held if not self._is_given_back(hold)]
         for start in range(0, len(due), _BATCH_MAX):
             batch = {hold.lease: hold for hold in due[start : start + _BATCH_MAX]}
             asked_at = self._monotonic()
@@ -207,18 +300,20 @@ class Heartbeat:
                 hold.counts.refuse("renew", refusal.reason)
                 self._lost(hold, refusal.reason)
             for lease in settled.busy:
-                if not batch[lease].in_transaction:
-                    # Somebody is deciding about this job right now. Not renewed: asked again soon.
-                    batch.pop(lease)
+                # Not renewed: asked again soon. Either somebody is deciding about this job right now, or its own transaction
+                # holds the row: then nobody can take it meanwhile, and it is trusted.
+                hold = batch.pop(lease)
+                if hold.in_transaction:
+                    hold.renewed_at = hold.busy_at = asked_at
             for hold in batch.values():
-                hold.renewed_at = asked_at
+                hold.renewed(asked_at)
             self._tally.renewed += len(batch)
             for lease in batch if events.are_detailed() else ():
                 events.emit_detail("lease_renewed", job_id=lease.job_id, token=lease.fencing_token)
 
-    def _lost(self, hold: Hold, reason: str) -> None:
+    def _lost(self, hold: Hold, reason: str, *, distrusted: bool = False) -> None:
         self.drop([hold])
-        if hold.lose(reason):
+        if hold.lose(reason, distrusted=distrusted):
             events.emit("lease_lost", job_id=hold.lease.job_id, token=hold.lease.fencing_token, reason=reason)
 
 
@@ -251,6 +346,7 @@ class Thread:
         await asyncio.to_thread(last)
 
     def _watch_over(self) -> None:
+        self._watch()
         while not self._stopped.wait(_WATCH_SECONDS):
             self._watch()
 

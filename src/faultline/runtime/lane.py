@@ -7,6 +7,7 @@ next to nothing for slow jobs, hundreds for fast ones. A lease that waits here i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from faultline.core.model import Lease
+    from faultline.runtime.poll import Poll
     from faultline.runtime.tally import Tally
     from faultline.runtime.tracing import Tracing
     from faultline.store.database import AsyncDatabase
@@ -33,12 +35,26 @@ AHEAD_SECONDS = 0.03
 _CLAIM_SECONDS_MAX = 0.1
 CLAIM_MAX = 1000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
+#: A queue that is polled for together with others is looked at by itself only now and then.
+_WATCHED_SECONDS = 60.0
 _RATE_WINDOW = 0.1
 #: A claim may have waited for a server that was away: that was no cost, and must not hide work for minutes.
 _RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 10.0, 100.0
 #: Claims of so few do not wait for others (claim.sql), so that what one took was its own cost.
 _FEW = 20
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
+#: How long a job waits that may not run beside what runs, and how long it is then left to other workers.
+_PASSED_OVER_SECONDS, _LEFT_TO_OTHERS_SECONDS = 1.0, 0.5
+#: So many hints in a second may lead to nothing before polling alone goes on.
+_IN_VAIN_MAX = 20
+
+
+def reset_seconds(took: float) -> float:
+    """How long to use bounds after a look without them that took so long.
+
+    Bounds are a hint that must never hide work for long. A look without them may be dear, so it is made rarely.
+    """
+    return min(max(_RESET_SECONDS_MIN, _RESET_SHARE * took), _RESET_SECONDS_MAX)
 
 
 class Lane:
@@ -57,6 +73,8 @@ class Lane:
         took: Callable[[list[Hold]], None],
         start: Callable[[Lane, Hold], None],
         rests: Callable[[Lane, bool], bool],
+        give_back: Callable[[list[Hold]], None],
+        poll: Poll | None,
         company: Company[Lane],
         chance: random.Random,
         tally: Tally,
@@ -74,6 +92,8 @@ class Lane:
         self._took = took
         self._start = start
         self._rests = rests
+        self._give_back = give_back
+        self._poll = poll
         self._company = company
         self._chance = chance
         self._room = asyncio.Event()
@@ -87,11 +107,18 @@ class Lane:
         self._rate = Rate()
         self._ended = 0
         self._turning = False
+        #: Since when these have been passed over: they may not run beside what runs now.
+        self._passed_over: dict[Hold, float] = {}
+        self._will_give_up, self._claims_at = False, 0.0
+        self._was_hinted = False
+        #: When claims that followed a hint found nothing, in the last second.
+        self._in_vain: list[float] = []
 
     async def run(self) -> None:
         """Claim whenever there is room and rest while there is nothing to do. Ends only by being cancelled."""
         pause = _PAUSE_MIN
         while True:
+            await self._leave_to_others()
             wanted = self._wanted_now()
             if wanted <= 0:
                 self._room.clear()
@@ -168,6 +195,14 @@ class Lane:
         if wake:
             self._hint.set()
 
+    def bounds(self) -> list[Bound]:
+        """Below these places nothing is to be found, as far as was seen."""
+        return list(self._bounds.values())
+
+    def wake(self) -> None:
+        """There is work at or above the bounds."""
+        self._hint.set()
+
     def _lower(self, lowest: Bound | None) -> None:
         if lowest is None:
             self._bounds.clear()
@@ -185,7 +220,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         reset = asked_at >= self._reset_at
-        bounds = [] if reset else list(self._bounds.values())
+        bounds = [] if reset else self.bounds()
         owner = self._owner()
         hints: list[Bound | None] = []
         self._hints = hints
@@ -198,8 +233,7 @@ class Lane:
         took = loop.time() - asked_at
         self._claim_seconds += (min(took, _CLAIM_SECONDS_MAX) - self._claim_seconds) / 4
         if reset:
-            # Bounds are a hint that must never hide work for long. A claim without them may be dear, so it is made rarely.
-            self._reset_at = loop.time() + min(max(_RESET_SECONDS_MIN, _RESET_SHARE * took), _RESET_SECONDS_MAX)
+            self._reset_at = loop.time() + reset_seconds(took)
         self._bounds.update(bounds_after(leases))
         for hint in hints:
             self._lower(hint)
@@ -208,8 +242,21 @@ class Lane:
             counts.claimed(leases)
             if self.tracing is not None:
                 await self.tracing.fetch(self._database, leases)
-            self.put([Hold(lease, asked_at, counts) for lease in leases])
+            self._take([Hold(lease, asked_at, counts) for lease in leases])
         return leases
+
+    def _take(self, holds: list[Hold]) -> None:
+        """A claim may have waited for a connection for longer than a lease lasts. What it got cannot be trusted any more:
+        begun, it would be cut off at once, and a last attempt would be lost by it. It is given back instead.
+        """
+        now = asyncio.get_running_loop().time()
+        late = [hold for hold in holds if now >= hold.trusted_until - hold.lease.lease_seconds / 3]
+        if late:
+            self._took(late)
+            self._give_back(late)
+        fresh = [hold for hold in holds if hold not in late] if late else holds
+        if fresh:
+            self.put(fresh)
 
     def put(self, holds: list[Hold]) -> None:
         """Take these leases in, the most urgent first, and start what may be started."""
@@ -250,17 +297,69 @@ class Lane:
             self.running += 1
             self._start(self, hold)
         self.waiting.extendleft(reversed(passed_over))
+        if passed_over or self._passed_over:
+            self._note_passed_over(passed_over)
+
+    def _note_passed_over(self, holds: list[Hold]) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._passed_over = {hold: self._passed_over.get(hold, now) for hold in holds}
+        if holds and not self._will_give_up:
+            self._will_give_up = True
+            loop.call_later(_PASSED_OVER_SECONDS, self._give_up_passed_over)
+
+    def _give_up_passed_over(self) -> None:
+        """What cannot run here for now is left to other workers, which may be idle. The one that waits to be alone stays:
+        nothing that would disturb it is started meanwhile, so its turn comes.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        passed_over = {hold: at for hold, at in self._passed_over.items() if hold.lost is None}
+        # A loop's clock is not exact.
+        over = [hold for hold, at in passed_over.items() if now > at + 0.9 * _PASSED_OVER_SECONDS]
+        # In their order: a set of them would be in another order in every run.
+        given_up = dict.fromkeys(hold for hold in over if not self._company.awaits(hold))
+        self._passed_over = {hold: at for hold, at in passed_over.items() if hold not in given_up}
+        if given_up:
+            self.waiting = deque(hold for hold in self.waiting if hold not in given_up)
+            self._claims_at = now + _LEFT_TO_OTHERS_SECONDS
+            self._give_back(list(given_up))
+            self.turn_soon()
+        self._will_give_up = bool(self._passed_over)
+        if self._will_give_up:
+            loop.call_later(_PASSED_OVER_SECONDS, self._give_up_passed_over)
+
+    async def _leave_to_others(self) -> None:
+        """After something was given back: others are to claim it, not we at once."""
+        pause = self._claims_at - asyncio.get_running_loop().time()
+        if pause > 0:
+            await asyncio.sleep(pause)
 
     async def _rest(self, *, found: bool) -> None:
         """Wait for a hint, and no longer than a poll. Where hints may be missed, polls come quickly after a find."""
         quickly = self._rests(self, True) and found
         self._poll_seconds = POLL_SECONDS_MIN if quickly else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
-        try:
-            async with asyncio.timeout(self._poll_seconds * self._chance.uniform(0.75, 1.25)):
+        is_misled = self._is_misled(found=found)
+        seconds = self._poll_seconds
+        watching: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._poll is not None and not found and not is_misled:
+            seconds, watching = _WATCHED_SECONDS, self._poll.watching(self)
+        with contextlib.suppress(TimeoutError), watching:
+            async with asyncio.timeout(seconds * self._chance.uniform(0.75, 1.25)):
+                if is_misled:
+                    await asyncio.get_running_loop().create_future()
                 await self._hint.wait()
-        except TimeoutError:
-            pass
+                self._was_hinted = True
         self._hint.clear()
+
+    def _is_misled(self, *, found: bool) -> bool:
+        """Any login can send hints. Where many in a second led to nothing, the next poll is waited for."""
+        now = asyncio.get_running_loop().time()
+        self._in_vain = [at for at in self._in_vain if at > now - 1.0]
+        if self._was_hinted and not found:
+            self._in_vain.append(now)
+        self._was_hinted = False
+        return len(self._in_vain) >= _IN_VAIN_MAX
 
 
 class Company(Generic[Asker]):
@@ -296,6 +395,10 @@ class Company(Generic[Asker]):
         if self._alone or (self._alone_wanted is not None and self._alone_wanted.lost is None):
             return False
         return reaps == 0 or self._suspects < max(1, concurrency >> 2 * reaps)
+
+    def awaits(self, hold: Hold) -> bool:
+        """Whether this is the one that waits to be alone."""
+        return self._alone_wanted is hold
 
     def enter(self, lease: Lease) -> None:
         self._marked += 1

@@ -29,7 +29,9 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 
 
 class Notifier:
-    """Calls `on_work(queue, lowest, is_for_us)` or `on_cancel(job_id)` for every hint; without a queue: look everywhere."""
+    """Calls `on_work(queue, lowest, is_for_us)` for every hint; without a queue: look everywhere. And `on_cancel(job_ids)`,
+    once for all jobs that are said to be cancelled in one turn of the loop: anybody can send any number of hints.
+    """
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class Notifier:
         *,
         worker_id: str | None = None,
         on_work: Callable[[str | None, Bound | None, bool], None],
-        on_cancel: Callable[[UUID], None],
+        on_cancel: Callable[[set[UUID]], None],
     ) -> None:
         self._database = database
         self._worker_id = worker_id
@@ -45,6 +47,7 @@ class Notifier:
         self.listening = False
         self._on_work = on_work
         self._on_cancel = on_cancel
+        self._cancelled: set[UUID] = set()
 
     async def run(self) -> None:
         pause = _PAUSE_MIN
@@ -82,13 +85,20 @@ class Notifier:
         try:
             hint = jsontext.decode(payload)
             if "cancelled" in hint:
-                self._on_cancel(UUID(hint["cancelled"]))
+                job_id = UUID(hint["cancelled"])
+                if not self._cancelled:
+                    asyncio.get_running_loop().call_soon(self._tell_of_cancelled)
+                self._cancelled.add(job_id)
             else:
                 lowest, chosen = _place(hint["priority"], hint["run_at"]), hint.get("workers")
                 self._on_work(hint["queue"], lowest, chosen is None or self._worker_id in chosen)
         except (UnreadableJson, ValueError, KeyError, TypeError):
             # Anyone may notify on this channel. What makes no sense is no hint.
             events.emit("hint_not_understood", payload=payload[:200])
+
+    def _tell_of_cancelled(self) -> None:
+        job_ids, self._cancelled = self._cancelled, set()
+        self._on_cancel(job_ids)
 
 
 def _place(priority: object, run_at: str) -> Bound:

@@ -1,7 +1,7 @@
 """The process around a worker: signals, and several processes under one parent. A child that dies is started again.
 
 The first SIGTERM or SIGINT stops claiming and finishes what runs; the second ends at once, and the leases that are left
-are noticed by others within seconds.
+are noticed by others within seconds. Children whose parent was killed stop as if they had got the signal.
 """
 
 from __future__ import annotations
@@ -9,49 +9,119 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
+import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from faultline.core import events
+from faultline.runtime.signals import SIGNALS, give_back_signals, stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from faultline.runtime.worker import Worker
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PAUSE_MIN, _PAUSE_MAX = 0.5, 15.0
 _HEALTHY_SECONDS = 10.0
+CLOSE_SECONDS = 5.0
+#: A worker ends with this when it asks to be replaced by a fresh process (EX_TEMPFAIL of sysexits.h).
+REPLACE_EXIT_CODE = 75
 
 
-def run_until_signalled(make: Callable[[], Worker]) -> None:
-    """Run a worker in this process, which is its own, until it is told to stop."""
+def run_until_signalled(
+    make: Callable[[], Worker], *, parent: int | None = None, leave: Callable[[], None] = lambda: None
+) -> int:
+    """Run a worker in this process, which is its own, until it is told to stop. Answers with the exit code.
+
+    `parent` is the reading end of a pipe: when its other end closes, the parent is gone and the worker stops. Where tasks
+    are left that cannot be ended, `leave` is called and the process ends here: Python would wait for them.
+    """
     collect_less_often()
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    code = 0
+    try:
+        loop = runner.get_loop()
+        worker = _to_the_end(loop, loop.create_task(_run(make, parent)))
+        code = REPLACE_EXIT_CODE if worker.wants_replacement else 0
+        if worker.left_behind:
+            leave()
+            end(code)
+    finally:
+        # A task's `asyncio.to_thread` would be waited for here.
+        closed = end_after(CLOSE_SECONDS, code, leave)
+        runner.close()
+        closed.set()
+        give_back_signals()
+    return code
 
-    async def main() -> None:
-        worker = make()
-        loop = asyncio.get_running_loop()
-        asked = 0
 
-        def stop(number: int) -> None:
-            nonlocal asked
-            asked += 1
-            if asked > 1:
-                events.emit("worker_exit", worker=worker.id, reason="second signal")
-                os._exit(128 + number)
-            events.emit("worker_stopping", worker=worker.id)
-            worker.stop()
+def _to_the_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Worker]) -> Worker:
+    """Run until the worker has ended, whatever its tasks do to the loop.
 
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, stop, number)
-        await worker.run()
+    asyncio lets SystemExit and KeyboardInterrupt out of the loop wherever they are raised, and anybody may call `loop.stop`.
+    A branch of one job must not end the jobs of all others. The loop has lost nothing and is resumed; a branch's error
+    reaches the job that waits for the branch.
+    """
+    while True:
+        try:
+            return loop.run_until_complete(main)
+        except (SystemExit, KeyboardInterrupt, RuntimeError) as error:
+            if main.done():
+                return main.result()
+            if loop.is_closed():
+                raise
+            frames = traceback.extract_tb(error.__traceback__)
+            where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+            events.emit("loop_resumed", error=repr(error)[:500], where=where)
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(main())
+
+async def _run(make: Callable[[], Worker], parent: int | None) -> Worker:
+    worker = make()
+    worker.owns_process = True
+    loop = asyncio.get_running_loop()
+    stop_on_signals(worker, loop)
+
+    def parent_gone() -> None:
+        loop.remove_reader(parent)  # type: ignore[arg-type]
+        events.emit("worker_stopping", level=logging.WARNING, worker=worker.id, reason="the parent process is gone")
+        worker.stop()
+
+    if parent is not None:
+        loop.add_reader(parent, parent_gone)
+    await worker.run()
+    if parent is not None:
+        loop.remove_reader(parent)
+    return worker
+
+
+def end(code: int) -> NoReturn:
+    """End this process now, whatever runs in it."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def end_after(seconds: float, code: int, leave: Callable[[], None] = lambda: None) -> threading.Event:
+    """End this process then, unless the event is set before. It ends sooner by itself if nothing holds it up."""
+    over = threading.Event()
+
+    def watch() -> None:
+        if not over.wait(seconds):
+            events.emit("process_ended", reason="threads or tasks were left that did not end")
+            leave()
+            end(code)
+
+    threading.Thread(target=watch, name="faultline-end", daemon=True).start()
+    return over
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -83,6 +153,8 @@ class Supervisor:
 
     def __init__(self, command: Sequence[str], processes: int) -> None:
         self._command = list(command)
+        # Nobody writes into it: the children hold the reading end, which closes when this process ends, however it ends.
+        self._lifeline, self._alive = os.pipe()
         self._children = [self._spawn() for _ in range(processes)]
         self._signals = 0
 
@@ -93,14 +165,14 @@ class Supervisor:
 
     def run(self) -> int:
         """Until signalled, and all children are gone. The exit code is 0 if all of them stopped by themselves."""
-        for number in _SIGNALS:
+        for number in SIGNALS:
             signal.signal(number, self._signalled)
         while any(child.process.poll() is None or not self._signals for child in self._children):
             self.tick()
             time.sleep(0.1)
         # One that was still starting when the signal came had no handler for it yet. It held nothing.
         codes = [child.process.returncode for child in self._children]
-        return max((abs(code) for code in codes if -code not in _SIGNALS), default=0)
+        return max((abs(code) for code in codes if -code not in SIGNALS), default=0)
 
     def tick(self) -> None:
         """Start again what died, with growing pauses while it keeps dying young."""
@@ -119,7 +191,9 @@ class Supervisor:
 
     def _spawn(self) -> _Child:
         # A session of its own: a Ctrl-C in the terminal reaches the children once, through us.
-        return _Child(subprocess.Popen(self._command, start_new_session=True), time.monotonic())
+        command = [*self._command, "--parent", str(self._lifeline)]
+        process = subprocess.Popen(command, start_new_session=True, pass_fds=[self._lifeline])
+        return _Child(process, time.monotonic())
 
     def _signalled(self, number: int, _: object) -> None:
         self._signals += 1

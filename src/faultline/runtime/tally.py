@@ -33,10 +33,11 @@ NUMBERS = (
 class Counts:
     """What was done for one queue since this process began."""
 
-    __slots__ = (*NUMBERS, "_owner", "acquired", "ran", "runs", "waited", "waits")
+    __slots__ = (*NUMBERS, "_owner", "acquired", "queue", "ran", "runs", "waited", "waits")
 
-    def __init__(self, owner: Tally) -> None:
+    def __init__(self, owner: Tally, queue: str = "") -> None:
         self._owner = owner
+        self.queue = queue
         self.acquired = self.started = self.succeeded = self.failed = self.retried = self.released = 0
         self.lost = self.refused = self.recovered = 0
         self.wait_seconds_sum = self.run_seconds_sum = 0.0
@@ -66,6 +67,10 @@ class Counts:
         with _lock:
             self.refused += 1
             self._owner.refusals[verb, reason] += 1
+
+    def interrupted(self) -> None:
+        """The database failed a call of a running job."""
+        self._owner.database_failed()
 
     def copy(self) -> dict[str, Any]:
         self.place()
@@ -127,7 +132,7 @@ class Tally:
     def __init__(self, monotonic: Callable[[], float], queues: Iterable[str] = ()) -> None:
         self._monotonic = monotonic
         self._offset = 0.0
-        self.queues: dict[str, Counts] = {name: Counts(self) for name in queues}
+        self.queues: dict[str, Counts] = {name: Counts(self, name) for name in queues}
         self._told: dict[str, _Told] = {}
         self._nothing = Counts(self).copy()
         self.refusals: Counter[tuple[str, str]] = Counter()
@@ -136,7 +141,7 @@ class Tally:
         self.database_errors = 0
 
     def of(self, queue: str) -> Counts:
-        return self.queues.setdefault(queue, Counts(self))
+        return self.queues.setdefault(queue, Counts(self, queue))
 
     def database_failed(self) -> None:
         with _lock:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.model import Submission
-from faultline.runtime.job import BlockingJob, Job
+from faultline.runtime.blocking_job import BlockingJob
+from faultline.runtime.job import Job
 from faultline.runtime.options import DELAY_SECONDS_MAX, TASK_LENGTH_MAX, Options, check_seconds, check_text, seconds
 from faultline.store import jsontext
 

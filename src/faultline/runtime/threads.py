@@ -1,4 +1,7 @@
-"""Threads for blocking tasks. One that never comes back is abandoned: it costs a thread, not a slot, and not the exit."""
+"""Threads for blocking tasks. One that never comes back is abandoned: it costs a thread, not a slot, and not the exit.
+
+Nobody can end a thread, so abandoned ones are counted: a process that has too many is better replaced.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ class Threads:
     """
 
     def __init__(self) -> None:
+        #: Calls that nobody waits for any more and that have not come back. Touched by the event loop alone.
+        self._abandoned: set[asyncio.Future[Any]] = set()
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._idle = 0
@@ -48,6 +53,13 @@ class Threads:
                 threading.Thread(target=self._work, name=f"faultline-task-{self._count}", daemon=True).start()
         self._calls.put(call)
         return outcome
+
+    def abandon(self, outcome: asyncio.Future[Any]) -> int:
+        """Wait for this call no longer. Answers with how many such calls have not come back yet."""
+        if not outcome.done():
+            self._abandoned.add(outcome)
+            outcome.add_done_callback(self._abandoned.discard)
+        return len(self._abandoned)
 
     def close(self) -> None:
         with self._lock:

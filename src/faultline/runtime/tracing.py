@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
 from faultline.runtime.completer import Failed
+from faultline.runtime.outcome import Outcome
 from faultline.store import views
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ class Tracing:
         self._spans[hold] = span
         context.attach(trace.set_span_in_context(span))
 
-    def end(self, hold: Hold, ending: Ending | None) -> None:
+    def end(self, hold: Hold, ending: Ending | None, raised: BaseException | None = None) -> None:
+        """End the span of an attempt, with the exception that the task raised."""
         self._contexts.pop(hold.lease.job_id, None)
         span = self._spans.pop(hold, None)
         if span is None:
@@ -116,6 +118,10 @@ class Tracing:
         if isinstance(ending, Failed) and ending.failure.then != "cancel":
             from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - likewise
 
+            # The exception itself shows in a list of errors, with its type and its traceback; an outcome is none.
+            if raised is not None and not isinstance(raised, Outcome):
+                with contextlib.suppress(Exception):  # one whose own text raises
+                    span.record_exception(raised)
             span.set_status(Status(StatusCode.ERROR, ending.failure.error.partition("\n")[0][:200]))
         span.end()
 

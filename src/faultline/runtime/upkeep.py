@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
+    from faultline.core.model import Reaped
     from faultline.runtime.tally import Tally
     from faultline.store.database import AsyncDatabase
 
+_LATE_SECONDS = 1.0
 REAP_SECONDS = 1.0
 #: Expired leases are looked for from the first one on, as long as that takes less than one part in so many of the time.
 #: Where somebody holds an old snapshot it takes longer: then from a bound on, which must never hide one for longer than so.
@@ -68,10 +70,16 @@ class Upkeep:
         self._lower_bound: datetime | None = None
 
     async def run(self) -> None:
+        late = False
         while True:
             # Jittered: workers that were started together should not all reap at the same moment.
-            await asyncio.sleep(REAP_SECONDS * self._chance.uniform(0.75, 1.25))
-            await self.tick()
+            pause = REAP_SECONDS * self._chance.uniform(0.75, 1.25)
+            due = asyncio.get_running_loop().time() + pause
+            await asyncio.sleep(pause)
+            # After a stall of this process its own leases may have run out: it asks for them before it reaps.
+            late = not late and asyncio.get_running_loop().time() > due + _LATE_SECONDS
+            if not late:
+                await self.tick()
 
     async def tick(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -83,8 +91,8 @@ class Upkeep:
                     # Once a minute is enough to keep up with what grows slowly, and never with a busy queue.
                     self._prune_at = now
             if now >= self._reconcile_at:
-                self._reconcile_at = now + RECONCILE_SECONDS
                 await self.reconcile()
+                self._reconcile_at = now + RECONCILE_SECONDS
         except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again
             self._tally.database_failed()
             events.emit("upkeep_failed", error=str(error))
@@ -110,20 +118,37 @@ class Upkeep:
             self._lower_bound = None
         else:
             self._lower_bound = await self._database.run(queue.first_expired(self._lower_bound))
-        reap = queue.reap(notice_dead=self._settled_in(), lower_bound=self._lower_bound)
+        reap = queue.reap(notice_dead=self._settled_in, lower_bound=self._lower_bound)
         for reaped in await self._database.run(reap):
-            self._tally.reaped[reaped.reason] += 1
-            if reaped.state == JobState.QUEUED:
-                self._tally.of(reaped.queue).recovered += 1
-            events.emit(
-                "lease_reaped",
-                job_id=reaped.job_id,
-                token=reaped.fencing_token,
-                state=reaped.state.value,
-                reason=reaped.reason,
-            )
+            self._tell(reaped)
         if anywhere:
             self._anywhere_at = loop.time() + min(_ANYWHERE_SHARE * (loop.time() - asked_at), _ANYWHERE_SECONDS_MAX)
+
+    def _tell(self, reaped: Reaped) -> None:
+        self._tally.reaped[reaped.reason] += 1
+        events.emit(
+            "lease_reaped",
+            job_id=reaped.job_id,
+            token=reaped.fencing_token,
+            state=reaped.state.value,
+            reason=reaped.reason,
+        )
+        if reaped.state is JobState.QUEUED:
+            self._tally.of(reaped.queue).recovered += 1
+        else:
+            # The worker that ran it is gone: if the reaper does not log and count the failure, nobody does.
+            self._tally.of(reaped.queue).failed += 1
+            events.emit(
+                "job_failed",
+                job_id=reaped.job_id,
+                token=reaped.fencing_token,
+                task=reaped.task,
+                queue=reaped.queue,
+                attempt=reaped.attempt,
+                max_attempts=reaped.max_attempts,
+                error=reaped.last_error,
+                reason=reaped.reason,
+            )
 
     async def reconcile(self) -> None:
         for job_id in await self._database.run(queue.reconcile()):

@@ -7,30 +7,34 @@ notifier brings hints, upkeep looks after everybody's work.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import string
 from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
-from faultline.core.config import CLAIMS_AT_ONCE
+from faultline.core.config import Connections
 from faultline.core.errors import ConfigError, DatabaseUnavailable
-from faultline.runtime import tracing
-from faultline.runtime.batcher import Batcher
+from faultline.core.model import Reason
+from faultline.runtime import databases, poll, tracing
 from faultline.runtime.completer import Completer, Released
 from faultline.runtime.executor import Executor
 from faultline.runtime.heartbeat import Heartbeat
-from faultline.runtime.lane import Company, Lane
+from faultline.runtime.lane import CLAIM_MAX, Company, Lane
+from faultline.runtime.marks import Marks
 from faultline.runtime.notifier import Notifier
+from faultline.runtime.poll import Poll
+from faultline.runtime.standby import Standby
 from faultline.runtime.tally import Tally
 from faultline.runtime.threads import Threads
+from faultline.runtime.unstarted import Unstarted
 from faultline.runtime.upkeep import Retention, Upkeep
 from faultline.store import queue
-from faultline.store.database import AsyncDatabase
+from faultline.store.pool import IDLE_SECONDS
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterable, Mapping, Sequence
-    from uuid import UUID
+    from pathlib import Path
 
     from faultline.core.model import Bound
     from faultline.runtime.client import Faultline
@@ -41,12 +45,37 @@ if TYPE_CHECKING:
 
 _SETTLED_IN_SECONDS = 3.0
 _REACH_SECONDS = 30.0
-#: Longer than any statement of a worker takes: locks are waited for 10 s at most.
-_ANSWER_SECONDS = 30.0
+_ANNOUNCE_SECONDS, _LISTED_SECONDS = 60.0, 0.5
+#: How long a cancelled attempt is waited for. One that swallows the cancellation is left behind.
+_CANCEL_SECONDS = 3.0
+_TICK_SECONDS = 0.25
+#: How many leases are listed for the companion beside those that run and wait: endings on their way. And how many at most.
+_LISTED_BESIDE, _LISTED_MAX = 4096, 32_768
 
 
 class Worker:
     """`async with app.worker(...)` runs one beside your program; `await worker.run()` until it is told to stop."""
+
+    #: This process runs the worker and nothing else, so the worker may end it.
+    owns_process = False
+    #: The worker asked to be replaced: a supervisor should start a fresh process.
+    wants_replacement = False
+    #: Attempts that went on after they were cancelled. Their leases were given back.
+    left_behind = 0
+    #: For the companion process: a file that says that a signal came, a socket to serve health on, a folder that the
+    #: parent process reads.
+    signals: int | None = None
+    health: socket.socket | None = None
+    health_folder: Path | None = None
+
+    _standby: Standby | None = None
+    _unstarted: Unstarted | None = None
+    _next_tick: asyncio.TimerHandle | None = None
+    #: Does nothing. Nobody has a reason to cancel it but one who cancels everything.
+    _canary: asyncio.Task[Any] | None = None
+    _loop: asyncio.AbstractEventLoop
+    _connected_since: tuple[int, float] | None = None
+    _resting: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -55,6 +84,9 @@ class Worker:
         *,
         grace_seconds: float = 30.0,
         retention: Retention | None = None,
+        abandoned_threads_max: int = 20,
+        job_connections_max: int | None = None,
+        silence_seconds: float = 60.0,
     ) -> None:
         if not queues or any(concurrency < 1 for concurrency in queues.values()):
             raise ConfigError("a worker needs at least one queue, each with a concurrency of at least 1: {'default': 50}")
@@ -64,42 +96,38 @@ class Worker:
         self._app = app
         self._monotonic = host.monotonic
         self._grace_seconds = grace_seconds
+        self._abandoned_threads_max = abandoned_threads_max
+        self._silence_seconds = silence_seconds
         self._calls = itertools.count(1)
-        self._loop: asyncio.AbstractEventLoop
         self._stop = asyncio.Event()
         self._jobs: dict[Hold, Lane] = {}
         self._runners: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
-        self._connected_since: float | None = None
         self._services: list[asyncio.Task[None]] = []
-        self._database = AsyncDatabase(
-            app.dsn,
-            connections_max=min(len(queues), CLAIMS_AT_ONCE) + 8,
-            for_worker=True,
-            answer_seconds=_ANSWER_SECONDS,
-            host=host,
-        )
+        #: How many connections it may have open at once.
+        self.connections = Connections.of(len(queues), sum(queues.values()), job_connections_max)
+        self._database = databases.of_engine(app, self.connections.engine)
+        self._job_database, self._blocking_job_database = databases.of_jobs(app, self.connections.jobs, self.id)
         self._threads = Threads()
         self._tally = Tally(host.monotonic, queues)
         self._heartbeat = Heartbeat(app.dsn, self.id, queues, host, self._tally)
         self._completer = Completer(self._database, self._settled, self._tally)
-        self._executor = Executor(app, self._database, self._threads, mark=self._marked, hand_over=self._handed_over)
-        self._marks: Batcher[tuple[Hold, asyncio.Future[bool]]] = Batcher(self._mark)
+        self._marks = Marks(self._database, self._tally, self._is_in_doubt)
+        self._executor = self._new_executor()
         self._company: Company[Lane] = Company()
-        self._lanes = {name: self._lane(name, concurrency) for name, concurrency in queues.items()}
-        self._resting: frozenset[str] = frozenset()
+        self._poll = Poll(self._database, host.chance, self._tally) if len(queues) > poll.QUEUES_APART else None
+        self._lanes = {name: self._lane(n, name, queues[name]) for n, name in enumerate(queues)}
+        kept = retention or Retention()
         self._upkeep = Upkeep(
-            self._database,
-            settled_in=self._settled_in,
-            retention=retention or Retention(),
-            chance=host.chance,
-            tally=self._tally,
+            self._database, settled_in=self._settled_in, retention=kept, chance=host.chance, tally=self._tally
         )
-        self._notifier = Notifier(self._database, worker_id=self.id, on_work=self._hint, on_cancel=self._cancelled)
+        self._notifier = Notifier(self._database, worker_id=self.id, on_work=self._hint, on_cancel=self._heartbeat.doubt)
 
     def stop(self) -> None:
         """Claim nothing more, finish within the grace time, give the rest back."""
         self._stop.set()
+        if self._standby is not None:
+            self._standby.shared.stop_asked(self._monotonic())
 
     def report(self) -> Report:
         """What this worker has done so far. From any thread."""
@@ -116,15 +144,22 @@ class Worker:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         facts = await self._reached()
+        self._job_database.know(facts)
+        self._blocking_job_database.know(facts)
         self._tally.set_clock(facts.clock, self._monotonic())
         self._executor.tracing = tracing.configured()
         for lane in self._lanes.values():
             lane.tracing = self._executor.tracing
+        if self._app.host.companion:
+            self._start_companion()
+        self._canary = asyncio.create_task(asyncio.Event().wait())
+        self._executor.program_ends = self._is_swept_away
         self._heartbeat.start()
-        upkeep = (self._upkeep.run(), self._upkeep.sample())
-        loops = [*(lane.run() for lane in self._lanes.values()), self._notifier.run(), *upkeep]
-        self._services = [asyncio.create_task(loop) for loop in loops]
-        events.emit("worker_started", worker=self.id, queues=",".join(self._lanes))
+        upkeep = (self._upkeep.run(), self._upkeep.sample(), self._announce(), self._shrink())
+        loops = [each.run() for each in (*self._lanes.values(), self._notifier, self._poll) if each is not None]
+        self._services = [asyncio.create_task(loop) for loop in (*loops, *upkeep)]
+        queues, connections_max = ",".join(self._lanes), self.connections.most
+        events.emit("worker_started", worker=self.id, queues=queues, connections_max=connections_max)
         return self
 
     async def _reached(self) -> Facts:
@@ -145,20 +180,46 @@ class Worker:
             # A program that is going down with an error, or by Ctrl-C, does not wait for its jobs.
             await self._drain(self._grace_seconds if kind is None else 0.0)
         finally:
+            if self._canary is not None:
+                self._canary.cancel()
             await self._heartbeat.stop()
+            self._stop_companion()
             self._threads.close()
             await self._database.close()
+            await self._job_database.close()
+            self._blocking_job_database.close()
         events.emit("worker_exit", worker=self.id, reason="stale" if self._completer.refused_last else "success")
 
-    def _lane(self, name: str, concurrency: int) -> Lane:
+    async def _shrink(self) -> None:
+        """Close connections that are not needed any more. The server has only so many, for all."""
+        while True:
+            await asyncio.sleep(IDLE_SECONDS / 2)
+            await self._database.shrink()
+            await self._job_database.shrink()
+            self._blocking_job_database.shrink()
+
+    def _new_executor(self) -> Executor:
+        return Executor(
+            self._app,
+            self._job_database,
+            self._blocking_job_database,
+            self._threads,
+            mark=self._marks.mark,
+            hand_over=self._handed_over,
+            abandoned=self._thread_abandoned,
+        )
+
+    def _lane(self, number: int, name: str, concurrency: int) -> Lane:
         return Lane(
             name,
             concurrency,
             database=self._database,
-            owner=lambda: f"{self.id}/{next(self._calls)}",
-            took=self._took,
+            owner=lambda: self._owner(number),
+            took=lambda holds: self._took(number, holds),
             start=self._begin,
             rests=self._rests,
+            give_back=self._give_back,
+            poll=self._poll,
             company=self._company,
             chance=self._app.host.chance,
             tally=self._tally,
@@ -166,7 +227,16 @@ class Worker:
 
     # From claim to ending
 
-    def _took(self, holds: list[Hold]) -> None:
+    def _owner(self, lane: int) -> str:
+        """New for every claim."""
+        claim = next(self._calls)
+        if self._standby is not None:
+            self._standby.claim_sent(lane, claim)
+        return f"{self.id}/{claim}"
+
+    def _took(self, lane: int, holds: list[Hold]) -> None:
+        if self._standby is not None:
+            self._standby.took(lane, holds)
         self._heartbeat.keep(holds)
         for hold in holds if events.are_detailed() else ():
             events.emit_detail("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
@@ -177,6 +247,19 @@ class Worker:
         self._runners.add(runner)
         runner.add_done_callback(self._runners.discard)
 
+    def _give_back(self, holds: list[Hold]) -> None:
+        """Release what was not begun. Marked first, then looked whether the companion was quicker: once is enough."""
+        doubtful = []
+        for hold in holds:
+            if self._standby is not None:
+                self._standby.shared.ended(hold)
+            if self._is_in_doubt(hold):
+                doubtful.append(hold)
+            else:
+                self._completer.put(Released(hold))
+        if doubtful and self._unstarted is not None:
+            self._unstarted.add(doubtful)
+
     def _follow(self, lane: Lane) -> Hold | None:
         hold = lane.follow()
         if hold is not None:
@@ -186,13 +269,17 @@ class Worker:
     def _handed_over(self, hold: Hold, ending: Ending | None) -> None:
         if hold.began_at is not None:
             hold.counts.ran.append(self._monotonic() - hold.began_at)
-        if ending is None:
+        if ending is None and self._unstarted is not None and self._is_in_doubt(hold):
+            self._unstarted.add([hold])
+        elif ending is None:
             self._settled([hold])
             hold.counts.succeeded += hold.settled
             if hold.settled and events.are_detailed():
                 events.emit_detail("job_completed", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
         else:
             hold.ending = True
+            if self._standby is not None:
+                self._standby.shared.ended(hold)
             self._completer.put(ending)
         self._jobs.pop(hold).finished(hold.lease)
         if not self._jobs:
@@ -201,38 +288,45 @@ class Worker:
     def _settled(self, holds: Sequence[Hold]) -> None:
         self._heartbeat.drop(holds)
 
-    async def _marked(self, hold: Hold) -> bool:
-        """Put the start on record before it happens. False: the lease is lost, do not run."""
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._marks.put((hold, answer))
-        return await answer
+    def _thread_abandoned(self, hold: Hold, stuck: int) -> None:
+        """Each costs memory and whatever it holds, and nobody can end it: too many, and the process is to be replaced."""
+        lease = hold.lease
+        if self._app.tasks[lease.task].is_async:
+            events.emit("attempt_left_behind", job_id=lease.job_id, task=lease.task, stuck=stuck)
+        else:
+            events.emit("thread_abandoned", job_id=lease.job_id, task=lease.task, stuck=stuck)
+        if stuck <= self._abandoned_threads_max or self._stop.is_set():
+            return
+        if self.owns_process:
+            action = "stopping, to be started afresh"
+            self.wants_replacement = True
+            self.stop()
+        else:
+            action = "none: restart this program"
+        limit = self._abandoned_threads_max
+        events.emit("threads_exhausted", worker=self.id, stuck=stuck, limit=limit, action=action)
 
-    async def _mark(self, asked: list[tuple[Hold, asyncio.Future[bool]]]) -> None:
-        try:
-            settled = await self._database.run(queue.mark_started([hold.lease for hold, _ in asked]))
-            refused = {refusal.lease for refusal in settled.stale} | set(settled.busy)
-            why = {refusal.lease: refusal.reason for refusal in settled.stale}
-            for hold, _ in asked if why else ():
-                if hold.lease in why:
-                    hold.counts.refuse("mark_started", why[hold.lease])
-        except Exception as error:  # noqa: BLE001 - somebody waits for the answer, whatever happened
-            # Not on record, so not to be run: the lease runs out and the attempt is given back.
-            self._tally.database_failed()
-            events.emit("mark_failed", error=str(error))
-            refused = {hold.lease for hold, _ in asked}
-        for hold, answer in asked:
-            if not answer.done():
-                answer.set_result(hold.lease not in refused)
+    async def _announce(self) -> None:
+        """Say which tasks are known here, so that `faultline doctor` finds those that no worker knows.
+
+        Again and again: a worker that was taken off the list by mistake is put on it anew by its next beat.
+        """
+        while True:
+            pause = _ANNOUNCE_SECONDS
+            try:
+                if not await self._database.run(queue.announce(self.id, sorted(self._app.tasks))):
+                    pause = _LISTED_SECONDS
+            except Exception as error:  # noqa: BLE001 - nothing depends on it
+                self._tally.database_failed()
+                events.emit("announce_failed", worker=self.id, error=str(error))
+            await asyncio.sleep(pause)
 
     # Hints
 
     def _hint(self, name: str | None, lowest: Bound | None, is_for_us: bool) -> None:  # noqa: FBT001
-        for lane in self._lanes.values():
-            if name is None or lane.name == name:
-                lane.hint(lowest, wake=is_for_us)
-
-    def _cancelled(self, job_id: UUID) -> None:
-        self._heartbeat.lose(job_id, "not_running")
+        lanes = self._lanes.values() if name is None else [lane for lane in [self._lanes.get(name)] if lane is not None]
+        for lane in lanes:
+            lane.hint(lowest, wake=is_for_us)
 
     def _rests(self, lane: Lane, rests: bool) -> bool:  # noqa: FBT001
         resting = self._resting | {lane.name} if rests else self._resting - {lane.name}
@@ -247,37 +341,116 @@ class Worker:
         if not self._heartbeat.connected:
             self._connected_since = None
             return False
-        now = self._monotonic()
-        self._connected_since = self._connected_since or now
-        return now >= self._connected_since + _SETTLED_IN_SECONDS
+        now, connection = self._monotonic(), self._heartbeat.reconnects
+        if self._connected_since is None or self._connected_since[0] != connection:
+            # Also if the connection was lost and replaced between two questions.
+            self._connected_since = (connection, now)
+        return now >= self._connected_since[1] + _SETTLED_IN_SECONDS
+
+    # The companion
+
+    def _start_companion(self) -> None:
+        running = sum(lane.concurrency for lane in self._lanes.values())
+        self._standby = standby = Standby(
+            self._app.dsn,
+            self.id,
+            capacity=min(_LISTED_MAX, running + len(self._lanes) * 2 * CLAIM_MAX + _LISTED_BESIDE),
+            grace_seconds=self._grace_seconds,
+            silence_seconds=self._silence_seconds,
+            owns_process=self.owns_process,
+            signals=self.signals,
+            health=self.health,
+            folder=self.health_folder,
+            monotonic=self._monotonic,
+            tasks=self._app.tasks,
+        )
+        self._heartbeat.shared = standby.shared
+        self._executor.begin = standby.begin
+        self._unstarted = Unstarted(standby, self._database, self._completer, self._heartbeat.drop, self._monotonic)
+        if self._stop.is_set():
+            standby.shared.stop_asked(self._monotonic())
+        standby.start()
+        self._tick()
+
+    def _stop_companion(self) -> None:
+        if self._next_tick is not None:
+            self._next_tick.cancel()
+        if self._standby is not None:
+            self._executor.begin = None
+            self._heartbeat.shared = None
+            self._standby.stop()
+
+    def _tick(self) -> None:
+        """The sign of life of the event loop."""
+        self._next_tick = self._loop.call_later(_TICK_SECONDS, self._tick)
+        standby = self._standby
+        if standby is not None:
+            standby.shared.loop_ticked(self._monotonic())
+            standby.tick()
+            if standby.gave_back():
+                events.emit("unstarted_given_back", worker=self.id, reason="the event loop was blocked")
+                self._give_back([hold for lane in self._lanes.values() for hold in lane.give_back()])
+
+    def _is_in_doubt(self, hold: Hold) -> bool:
+        return self._standby is not None and hold.lost is None and self._standby.in_doubt(hold)
 
     # The end
+
+    def _is_swept_away(self) -> bool:
+        return self._canary is not None and (self._canary.done() or self._canary.cancelling() > 0)
 
     async def _drain(self, grace_seconds: float) -> None:
         # Others are to be woken instead.
         self._heartbeat.sleep_on(frozenset())
         await _cancel(self._services)
-        unstarted = [hold for lane in self._lanes.values() for hold in lane.give_back()]
-        for hold in unstarted:
-            self._completer.put(Released(hold))
-        if self._jobs:
-            self._idle.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(grace_seconds):
-                    await self._idle.wait()
+        self._give_back([hold for lane in self._lanes.values() for hold in lane.give_back()])
+        cut_short = await self._grace(grace_seconds) if self._jobs else None
+        self._executor.stopping = True
         await _cancel(self._runners)
+        self._leave_behind()
         for hold in self._jobs:
-            # Cancelled before its first step, so nobody has given it back.
+            # Cancelled before its first step, so nobody has given it back; or it goes on although it was cancelled.
             self._completer.put(Released(hold))
         try:
             async with asyncio.timeout(10):
+                if self._unstarted is not None:
+                    await self._unstarted.resolved()
                 await self._completer.flushed()
         except TimeoutError:
             events.emit("worker_gave_up", worker=self.id, reason="the database did not answer")
+        finally:
+            await self._completer.close()
+        if cut_short is not None:
+            raise cut_short
+
+    async def _grace(self, seconds: float) -> asyncio.CancelledError | None:
+        """Wait for what runs. Cancelled meanwhile, the worker waits no longer, but gives its jobs back before it ends."""
+        self._idle.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError as error:
+            return error
+        return None
+
+    def _leave_behind(self) -> None:
+        """Attempts that swallow their cancellation are not waited for. From here on, whatever they write is refused."""
+        self.left_behind = sum(not runner.done() for runner in self._runners)
+        for hold in self._jobs if self.left_behind else ():
+            if hold.attempt is not None:
+                lease = hold.lease
+                events.emit("attempt_left_behind", job_id=lease.job_id, task=lease.task)
+                hold.lose(Reason.LEASE_LOST)
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel and wait, but not for ever: a task may swallow its cancellation."""
     running = list(tasks)
     for task in running:
         task.cancel()
-    await asyncio.gather(*running, return_exceptions=True)
+    done, _ = await asyncio.wait(running, timeout=_CANCEL_SECONDS) if running else ((), ())
+    for task in done:
+        if not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not complain about it

@@ -17,7 +17,7 @@ for each row
 when (
   new.state <> 'queued'
   or new.attempt <> 0
-  or (new.fencing_token <> 0 and coalesce(current_setting('faultline.verb', true), '') <> 'enqueue')
+  or new.fencing_token <> 0
 )
 execute function faultline.refuse_change('a job begins queued, with no attempt and no token of its own');
 
@@ -107,6 +107,21 @@ for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
 execute function faultline.refuse_change('only prune forgets');
 
+create or replace trigger floor_grows
+before update of token_floor on faultline.settings
+for each row
+when (new.token_floor < old.token_floor)
+execute function faultline.refuse_change('tokens below the floor were granted before');
+
+create or replace trigger never_forgotten
+before delete on faultline.settings
+for each row
+execute function faultline.refuse_change('the floor of the tokens stands here');
+
+create or replace trigger never_emptied
+before truncate on faultline.settings
+execute function faultline.refuse_change('the floor of the tokens stands here');
+
 create or replace trigger never_emptied
 before truncate on faultline.open_jobs
 execute function faultline.refuse_change('jobs are not thrown away');
@@ -118,3 +133,20 @@ execute function faultline.refuse_change('what has been done is not thrown away'
 create or replace trigger never_emptied
 before truncate on faultline.journal
 execute function faultline.refuse_change('what has happened is not thrown away');
+
+-- A forgotten step is run again, a forgotten key makes its job a second time.
+create or replace trigger never_emptied
+before truncate on faultline.steps
+execute function faultline.refuse_change('steps are not thrown away');
+
+create or replace trigger never_emptied
+before truncate on faultline.keys
+execute function faultline.refuse_change('keys are not thrown away');
+
+-- The builds before `faultline.protocol()` know their functions by a checksum in row 0, and replace all functions by their own
+-- where another one stands. The row says what the last of those builds wrote, so that it works on; any other is stopped here.
+create or replace trigger never_taken_back
+before insert or update on faultline.migrations
+for each row
+when (new.number = 0 and new.checksum <> '227ec6eb66b704af5bc891380974104f0023e0b54d8ccb527cedbb957a54d829')
+execute function faultline.refuse_change('a newer build has migrated this database; nothing was changed');

@@ -20,16 +20,18 @@ begin
 end
 $migration$;
 
-revoke all on all functions in schema faultline from public;
+revoke all on all routines in schema faultline from public;
 revoke all on all tables in schema faultline from public;
+revoke all on schema faultline from public;
 
 do $migration$
 declare
   verbs constant jsonb := '{
     "faultline_producer": ["enqueue", "enqueue_many", "cancel"],
     "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
-                         "fence", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap",
-                         "first_expired", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up"],
+                         "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
+                         "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
+                         "announce"],
     "faultline_viewer": ["api_key", "error_kind"],
     "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap",
                            "reconcile", "recover", "prune", "sample", "roll_up", "error_kind"]
@@ -46,13 +48,13 @@ begin
       for signature in
         select p.oid::regprocedure::text
         from pg_proc p
-        where p.pronamespace = 'faultline'::regnamespace and p.proname = verb
+        where p.pronamespace = 'faultline'::regnamespace and p.proname = verb and p.prokind = 'f'
       loop
         execute format('grant execute on function %s to %I', signature, role_name);
       end loop;
     end loop;
     -- Not secret, and asked for by every connection.
-    execute format('grant execute on function faultline.now(), faultline.clock() to %I', role_name);
+    execute format('grant execute on function faultline.now(), faultline.clock(), faultline.protocol() to %I', role_name);
     if role_name in ('faultline_viewer', 'faultline_operator') then
       execute format(
         -- The tables behind `jobs` as well: the invariants are asked of the rows themselves.

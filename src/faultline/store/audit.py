@@ -118,13 +118,13 @@ def reaps() -> Statement[Counter[str]]:
     )
 
 
-def steps_that_differ(task: str) -> Statement[list[UUID]]:
-    """The done jobs of a task whose result is not the list of their steps' results, in the order of the steps' names."""
+def steps_that_differ(tasks: Sequence[str]) -> Statement[list[UUID]]:
+    """The done jobs of these tasks whose result is not the list of their steps' results, by the steps' names."""
     return Statement(
         name="steps_that_differ",
-        sql="select f.job_id from faultline.ledger f where f.task = %s and f.result is distinct from"
+        sql="select f.job_id from faultline.ledger f where f.task = any(%s) and f.result is distinct from"
         " coalesce((select jsonb_agg(s.result order by s.name) from faultline.steps s where s.job_id = f.job_id), '[]')",
-        params=(task,),
+        params=(list(tasks),),
         read=lambda rows: [row[0] for row in rows],
         repeatable=True,
     )
@@ -150,6 +150,66 @@ def end_sessions(pids: Sequence[int]) -> Statement[int]:
         " where pid <> pg_backend_pid()",
         params=(list(pids),),
         read=lambda rows: int(rows[0][0]),
+    )
+
+
+def cancel_statements(most: int) -> Statement[int]:
+    """Cancel what some sessions are doing. Answers with how many were at something.
+
+    Not those that wait for a synchronous standby: what they did is committed, and they would be told so though it might
+    be lost with this server.
+    """
+    return Statement(
+        name="cancel_statements",
+        sql="select count(*) filter (where pg_cancel_backend(pid)) from (select pid from pg_stat_activity"
+        " where datname = current_database() and backend_type = 'client backend' and state <> 'idle'"
+        " and pid <> pg_backend_pid() and wait_event is distinct from 'SyncRep' and query !~* '^commit'"
+        " order by random() limit %s) chosen",
+        params=(most,),
+        read=lambda rows: int(rows[0][0]),
+    )
+
+
+def waiting_for(table: str) -> Statement[int]:
+    """How many sessions wait for a lock on a table."""
+    return Statement(
+        name="waiting_for",
+        sql="select count(*) from pg_locks where not granted and relation = %s::regclass",
+        params=(table,),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def running(most: int) -> Statement[list[UUID]]:
+    """Some jobs that are running."""
+    return Statement(
+        name="some_running",
+        sql="select id from faultline.open_jobs where state = 'running' limit %s",
+        params=(most,),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def notify(payloads: Sequence[str]) -> Statement[int]:
+    """Send notifications on the channel that workers listen to, as any login may."""
+    return Statement(
+        name="notify",
+        sql="select count(pg_notify('faultline', payload)) from unnest(%s::text[]) as payload",
+        params=(list(payloads),),
+        read=lambda rows: int(rows[0][0]),
+    )
+
+
+def ended_of(tasks: Sequence[str]) -> Statement[int]:
+    """How many jobs of these tasks have ended."""
+    return Statement(
+        name="ended_of",
+        sql="select count(*) from faultline.jobs where task = any(%s) and finished_at is not null",
+        params=(list(tasks),),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
     )
 
 

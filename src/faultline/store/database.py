@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,69 +16,78 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from faultline.core import errors
 from faultline.core.faults import WireCut
 from faultline.core.host import Host
 from faultline.store import migrate
-from faultline.store.pool import CONNECT_SECONDS, AsyncPool, NoConnection, Pool
+from faultline.store.answer import Answer, atogether, together, unknown
+from faultline.store.cleaning import aclean, clean
+from faultline.store.connecting import CONNECT_SECONDS, aconnect, connect
+from faultline.store.deadline import Deadline, until
+from faultline.store.pool import AsyncPool, Loan, Pool, Terms
 from faultline.store.queue import Statement
+from faultline.store.room import Room
 from faultline.store.translation import connection_was_lost, translated
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from datetime import datetime
 
     from faultline.core.faults import Faults
+    from faultline.store.deadline import BoundedConnection
     from faultline.store.queue import Rows
 
 T = TypeVar("T")
 
-_SENDS_MAX = 3
-_SETTINGS: dict[str, Any] = {
-    "autocommit": True,
-    # Until the session is known to be ours alone.
-    "prepare_threshold": None,
-    # A peer that is gone without a word is noticed in seconds, not in the hours that the system's defaults take.
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 20_000,
-}
 #: A statement that a session has seen so often is prepared there: a program that sends one and ends gains nothing by it.
 _PREPARED_AFTER = 3
-#: What a session says that was not ours alone after all, or whose schema has changed. Nothing was run.
-_UNPREPARED = (
-    psycopg.errors.InvalidSqlStatementName,
-    psycopg.errors.DuplicatePreparedStatement,
-    psycopg.errors.FeatureNotSupported,
-)
 #: What a worker's own sessions are set to. A frozen or killed worker must not keep locks: the server ends its transactions.
-_WORKER_SETTINGS = (
+WORKER_SETTINGS = (
     "set lock_timeout = '10s'; set idle_in_transaction_session_timeout = '60s'; set default_transaction_isolation ="
     " 'read committed'; set client_connection_check_interval = '2s'"
 )
 
 _FACTS = (
-    "select (select json_object_agg(number, checksum) from faultline.migrations),"
-    " (select args_bytes_max from faultline.settings), faultline.clock()"
+    "select p.version, p.serves_from, (select args_bytes_max from faultline.settings), faultline.clock()"
+    " from faultline.protocol() p"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a client must know of its database: the schema was found right, the limits, and what time it is there."""
+    """What a client must know of its database: its protocol fits, the limits, and what time it is there."""
 
     args_bytes_max: int
     clock: datetime
 
 
 class Database:
-    """A blocking client of one database. Connects when first used."""
+    """A blocking client of one database. Connects when first used.
 
-    def __init__(self, dsn: str, *, connections_max: int = 10, host: Host | None = None) -> None:
+    `timeout`: how many seconds a call may wait for the database, from asking for a connection to the answer. Each answer
+    starts the time anew. None: no limit. `answer_seconds` limits the wait for each single answer. `connect_seconds`: how
+    long a server that cannot be reached, or a connection of our own, is waited for where nothing else limits it. `terms` say
+    the same of connections that are shared with another database.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        connections_max: int = 10,
+        for_worker: bool = False,
+        timeout: float | None = None,
+        answer_seconds: float | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+        terms: Terms | None = None,
+        host: Host | None = None,
+    ) -> None:
         self.dsn = dsn
+        self._timeout = timeout
+        self._answer_seconds = answer_seconds
+        self._terms = terms or Terms(Room(connections_max), connect_seconds, connect_seconds)
         self.host = host or Host()
-        self._connections_max = connections_max
+        self._for_worker = for_worker
+        self._direct = False
         self._lock = threading.Lock()
         self._pool: Pool | None = None
         self._facts: Facts | None = None
@@ -89,9 +96,14 @@ class Database:
     def facts(self) -> Facts:
         """Check the schema once. Through a connection of its own: a pool would hide why it cannot connect."""
         if self._facts is None:
-            with self.connect() as connection, translated(self.dsn):
+            deadline = self._deadline()
+            with translated(self.dsn), connect(self.dsn, self.host, deadline) as connection, connection.until(deadline):
                 self._facts = _read_facts(connection.execute(_FACTS).fetchone())
         return self._facts
+
+    def know(self, facts: Facts) -> None:
+        """Take over what another client has found out about the same database."""
+        self._facts = facts
 
     def run(self, statement: Statement[T]) -> T:
         """Send one statement and commit it."""
@@ -100,32 +112,50 @@ class Database:
     def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
         """Send several statements in one transaction: all take effect or none."""
         self.facts()
-        answer = _Answer(statements)
+        answer = Answer(statements, self._deadline())
         while answer.to_be_sent():
             pool = self._open_pool()
-            with translated(self.dsn), answer, pool.connection() as connection, _together(connection, statements):
-                rows = [self._send(connection, s, answer.params(s)) for s in statements]
+            with translated(self.dsn), answer, pool.connection(answer.deadline) as connection:
+                with connection.until(answer.deadline), together(connection, statements):
+                    rows = [self._send(connection, s, answer) for s in statements]
                 return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             self._prepares = self._prepares and not answer.unprepared
             pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
-    def _send(self, connection: psycopg.Connection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
+    def _send(self, connection: BoundedConnection, statement: Statement[Any], answer: Answer) -> Rows:
         with wire(self.host.faults, statement.name, connection):
             sql, prepare = statement.sql.encode(), None if statement.often and self._prepares else False
-            return connection.execute(sql, params, binary=statement.binary, prepare=prepare).fetchall()
+            with connection.until(answer.deadline.within(statement.limit(self._answer_seconds))):
+                cursor = connection.execute(sql, answer.params(statement), binary=statement.binary, prepare=prepare)
+                rows = cursor.fetchall()
+            answer.deadline.restart()
+            return rows
 
     def connect(self) -> psycopg.Connection:
         """Open a connection of one's own, outside the pool."""
         with translated(self.dsn):
-            return _connect(self.dsn, self.host)
+            return connect(self.dsn, self.host, self._deadline())
 
     @contextlib.contextmanager
-    def connection(self) -> Iterator[psycopg.Connection]:
-        """Borrow a connection of the pool, for a transaction of one's own."""
+    def connection(self, loan: Loan | None = None) -> Iterator[psycopg.Connection]:
+        """Borrow a connection of the pool, for a transaction of one's own. Whatever is set there, it comes back as new.
+
+        With `loan`, somebody else can call it in.
+        """
         self.facts()
-        with translated(self.dsn), self._open_pool().connection() as connection, _nothing_prepared(connection):
-            yield connection
+        deadline = self._deadline()
+        with contextlib.ExitStack() as stack:
+            # What the borrower's own statements raise is left as it is: a table of theirs that is missing is none of ours.
+            with translated(self.dsn):
+                connection = stack.enter_context(self._open_pool().lent(deadline, loan or Loan()))
+            with _nothing_prepared(connection):
+                yield connection
+
+    def shrink(self) -> None:
+        """Close what was not needed for a while."""
+        if self._pool is not None:
+            self._pool.shrink()
 
     def close(self) -> None:
         with self._lock:
@@ -133,18 +163,32 @@ class Database:
         if pool is not None:
             pool.close()
 
-    def _open(self) -> psycopg.Connection:
-        connection = _connect(self.dsn, self.host)
-        row = connection.execute(_ABOUT_SESSION).fetchone()
-        settings = _taken_over(connection, row, for_worker=False)
-        if settings:
-            connection.execute(settings)
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout, self.host.monotonic)
+
+    def _open(self, deadline: Deadline) -> BoundedConnection:
+        connection = connect(self.dsn, self.host, deadline)
+        try:
+            with connection.until(deadline.within(self._answer_seconds)):
+                row = connection.execute(_ABOUT_SESSION).fetchone()
+                self._direct = is_direct(connection, row)
+                settings = _taken_over(connection, row, for_worker=self._for_worker)
+                if settings:
+                    connection.execute(settings)
+        except BaseException:
+            connection.close()
+            raise
         return connection
+
+    def _clean(self, connection: BoundedConnection) -> BoundedConnection | None:
+        renewed = _renewed(direct=self._direct, for_worker=self._for_worker)
+        cleaned: BoundedConnection | None = clean(connection, *renewed)
+        return cleaned
 
     def _open_pool(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = Pool(self._open, self._connections_max, self.host.monotonic)
+                self._pool = Pool(self._open, self._clean, self._terms, self.host.monotonic)
             return self._pool
 
 
@@ -157,17 +201,21 @@ class AsyncDatabase:
         *,
         connections_max: int = 10,
         for_worker: bool = False,
+        timeout: float | None = None,
         answer_seconds: float | None = None,
         connect_seconds: float = CONNECT_SECONDS,
+        terms: Terms | None = None,
         host: Host | None = None,
     ) -> None:
         self.dsn = dsn
-        #: How long an answer is waited for. A pooler that is frozen in the middle would otherwise be waited for for ever.
+        self._timeout = timeout
         self._answer_seconds = answer_seconds
-        self._connect_seconds = connect_seconds
-        self.host = host or Host()
         self._connections_max = connections_max
+        self._connect_seconds = connect_seconds
+        self._terms = terms
+        self.host = host or Host()
         self._for_worker = for_worker
+        self._direct = False
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
         self._facts: Facts | None = None
         self._prepares = True
@@ -176,22 +224,29 @@ class AsyncDatabase:
 
     async def facts(self) -> Facts:
         if self._facts is None:
-            async with await self.connect() as connection:
-                with translated(self.dsn):
+            deadline = self._deadline()
+            with translated(self.dsn):
+                async with await aconnect(self.dsn, self.host, deadline) as connection, until(connection, deadline):
                     self._facts = _read_facts(await (await connection.execute(_FACTS)).fetchone())
         return self._facts
+
+    def know(self, facts: Facts) -> None:
+        self._facts = facts
 
     async def run(self, statement: Statement[T]) -> T:
         return (await self.run_all([statement]))[0]
 
     async def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
         await self.facts()
-        answer = _Answer(statements)
+        answer = Answer(statements, self._deadline())
         while answer.to_be_sent():
             pool = self._open_pool()
+            # What takes long takes one connection at a time, so that what is quick finds another.
+            turn = pool.long if any(s.seconds for s in statements) else contextlib.nullcontext()
             with translated(self.dsn), answer:
-                async with pool.connection() as connection, _atogether(connection, statements):
-                    rows = [await self._send(connection, s, answer.params(s)) for s in statements]
+                async with turn, pool.connection(answer.deadline) as connection:
+                    async with atogether(connection, statements, answer.deadline):
+                        rows = [await self._send(connection, s, answer) for s in statements]
                     return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             self._prepares = self._prepares and not answer.unprepared
             self.reconnects += 1
@@ -204,9 +259,10 @@ class AsyncDatabase:
         pool = self._open_pool()
 
         async def warm_one() -> None:
-            async with pool.connection() as connection:
+            answer = Answer(statements, self._deadline())
+            async with pool.connection(answer.deadline) as connection:
                 for statement in statements:
-                    await self._send(connection, statement, statement.params)
+                    await self._send(connection, statement, answer)
 
         with translated(self.dsn):
             # At once: one after the other, the first would be taken again by the second.
@@ -215,28 +271,32 @@ class AsyncDatabase:
                 if failed is not None:
                     raise failed
 
-    async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], params: tuple[Any, ...]) -> Rows:
+    async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], answer: Answer) -> Rows:
         with wire(self.host.faults, statement.name, connection):
-            try:
-                async with asyncio.timeout(self._answer_seconds):
-                    sql, prepare = statement.sql.encode(), None if statement.often and self._prepares else False
-                    cursor = await connection.execute(sql, params, binary=statement.binary, prepare=prepare)
-                    return await cursor.fetchall()
-            except TimeoutError as error:
-                await connection.close()
-                raise psycopg.OperationalError(f"no answer within {self._answer_seconds:g} s") from error
+            sql, prepare = statement.sql.encode(), None if statement.often and self._prepares else False
+            async with until(connection, answer.deadline.within(statement.limit(self._answer_seconds))):
+                cursor = await connection.execute(sql, answer.params(statement), binary=statement.binary, prepare=prepare)
+                rows = await cursor.fetchall()
+            answer.deadline.restart()
+            return rows
 
     async def connect(self) -> psycopg.AsyncConnection:
         with translated(self.dsn):
-            return await _aconnect(self.dsn, self.host)
+            return await aconnect(self.dsn, self.host, self._deadline())
 
     @contextlib.asynccontextmanager
-    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection]:
+    async def connection(self, loan: Loan | None = None) -> AsyncIterator[psycopg.AsyncConnection]:
         await self.facts()
-        with translated(self.dsn):
-            async with self._open_pool().connection() as connection:
-                with _nothing_prepared(connection):
-                    yield connection
+        async with contextlib.AsyncExitStack() as stack:
+            with translated(self.dsn):
+                connection = await stack.enter_async_context(self._open_pool().lent(self._deadline(), loan or Loan()))
+            with _nothing_prepared(connection):
+                yield connection
+
+    async def shrink(self) -> None:
+        pool = self._pools.get(asyncio.get_running_loop())
+        if pool is not None:
+            await pool.shrink()
 
     async def close(self) -> None:
         self._forget_closed_loops()
@@ -244,17 +304,28 @@ class AsyncDatabase:
         if pool is not None:
             await pool.close()
 
-    async def _open(self) -> psycopg.AsyncConnection:
-        connection = await _aconnect(self.dsn, self.host)
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout, self.host.monotonic)
+
+    async def _open(self, deadline: Deadline) -> psycopg.AsyncConnection:
+        connection = await aconnect(self.dsn, self.host, deadline)
         try:
-            row = await (await connection.execute(_ABOUT_SESSION)).fetchone()
-            settings = _taken_over(connection, row, for_worker=self._for_worker)
-            if settings:
-                await connection.execute(settings)
+            async with until(connection, deadline.within(self._answer_seconds)):
+                row = await (await connection.execute(_ABOUT_SESSION)).fetchone()
+                self._direct = is_direct(connection, row)
+                settings = _taken_over(connection, row, for_worker=self._for_worker)
+                if settings:
+                    await connection.execute(settings)
         except BaseException:  # being cancelled counts
             await connection.close()
             raise
         return connection
+
+    async def _clean(self, connection: psycopg.AsyncConnection) -> psycopg.AsyncConnection | None:
+        cleaned: psycopg.AsyncConnection | None = await aclean(
+            connection, *_renewed(direct=self._direct, for_worker=self._for_worker)
+        )
+        return cleaned
 
     def _forget_closed_loops(self) -> None:
         """`asyncio.run` once per call is common, and each run would leave its connections behind."""
@@ -266,90 +337,9 @@ class AsyncDatabase:
         pool = self._pools.get(loop)
         if pool is None:
             self._forget_closed_loops()
-            self._pools[loop] = pool = AsyncPool(
-                self._open, self._connections_max, self.host.monotonic, seconds=self._connect_seconds
-            )
+            terms = self._terms or Terms(Room(self._connections_max), self._connect_seconds, self._connect_seconds)
+            self._pools[loop] = pool = AsyncPool(self._open, self._clean, terms, self.host.monotonic)
         return pool
-
-
-class WorkerSession:
-    """One connection that is opened again when it was lost, with an advisory lock that lives and dies with it.
-
-    Behind a transaction-mode pooler there is no session to speak of: then nothing is set and no lock is held.
-    """
-
-    def __init__(self, dsn: str, *, lock: str, host: Host | None = None) -> None:
-        self._dsn = dsn
-        self._host = host or Host()
-        self._lock_name = lock
-        self._connection: psycopg.Connection | None = None
-        self.direct = False
-        self.locked = False
-        self.reconnects = -1
-
-    @property
-    def connected(self) -> bool:
-        return self._connection is not None and not self._connection.closed
-
-    def connect(self) -> psycopg.Connection:
-        connection = self._connection
-        if connection is None or connection.closed:
-            with translated(self._dsn):
-                connection = _connect(self._dsn, self._host)
-            self._connection, self.locked = connection, False
-            self.reconnects += 1
-            self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
-            if self.direct:
-                # A heartbeat that a crash forgets is beaten again; it need not wait for the disk.
-                self._run(connection, lambda c: c.execute(f"{_WORKER_SETTINGS}; set synchronous_commit = off".encode()))
-        if self.direct and not self.locked:
-            lock = "select pg_try_advisory_lock(faultline.worker_lock(%s))"
-            row = self._run(connection, lambda c: c.execute(lock, (self._lock_name,)).fetchone())
-            self.locked = bool(row and row[0])
-        return connection
-
-    def run(self, statement: Statement[T]) -> T:
-        connection = self.connect()
-
-        def send(connection: psycopg.Connection) -> T:
-            with wire(self._host.faults, statement.name, connection):
-                rows = connection.execute(statement.sql.encode(), statement.params).fetchall()
-            return statement.read(rows)
-
-        return self._run(connection, send)
-
-    def interrupt(self) -> None:
-        """Cut the wire from another thread: a call that hangs on it ends with an error, and a fresh one is opened."""
-        connection = self._connection
-        with contextlib.suppress(psycopg.Error, OSError, ValueError):
-            if connection is not None and not connection.closed:
-                with socket.socket(fileno=os.dup(connection.fileno())) as wire:
-                    wire.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        connection, self._connection, self.locked = self._connection, None, False
-        if connection is not None:
-            connection.close()
-
-    def _run(self, connection: psycopg.Connection, call: Callable[[psycopg.Connection], T]) -> T:
-        try:
-            with translated(self._dsn):
-                return call(connection)
-        except BaseException:
-            # Whatever it was, a fresh connection is the simplest state to go on from.
-            self.close()
-            raise
-
-
-def _connect(dsn: str, host: Host) -> psycopg.Connection:
-    opened: psycopg.Connection = (host.connect or psycopg.connect)(dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
-    return opened
-
-
-async def _aconnect(dsn: str, host: Host) -> psycopg.AsyncConnection:
-    connect = host.aconnect or psycopg.AsyncConnection.connect
-    opened: psycopg.AsyncConnection = await connect(dsn, connect_timeout=int(CONNECT_SECONDS), **_SETTINGS)
-    return opened
 
 
 @contextlib.contextmanager
@@ -386,9 +376,16 @@ def _taken_over(
         return None
     connection.prepare_threshold = _PREPARED_AFTER
     if for_worker:
-        return _WORKER_SETTINGS.encode()
+        return WORKER_SETTINGS.encode()
     # The verbs are made for it: at a higher level they would not see what was committed while they waited.
     return None if row and row[1] == "read committed" else b"set default_transaction_isolation = 'read committed'"
+
+
+def _renewed(*, direct: bool, for_worker: bool) -> tuple[str | None, int | None]:
+    """What a session of ours is set to when it comes back from others, and when it prepares. A pooler's stays as it is."""
+    if not direct:
+        return None, None
+    return WORKER_SETTINGS if for_worker else "set default_transaction_isolation = 'read committed'", _PREPARED_AFTER
 
 
 @contextlib.contextmanager
@@ -424,64 +421,8 @@ def _own_commit(
         yield
     except psycopg.OperationalError as error:
         if alone and connection_was_lost(error):
-            raise _unknown(statement.name) from error
+            raise unknown(statement.name) from error
         raise
-
-
-class _Answer(contextlib.AbstractContextManager[None]):
-    """Around each send: swallows the loss of a connection while the statements may be sent again.
-
-    Once something was sent and no answer came, every further failure means that the outcome is unknown: also the failure
-    to connect again, which by itself would say that nothing was written.
-    """
-
-    def __init__(self, statements: Sequence[Statement[Any]]) -> None:
-        self._names = ", ".join(sorted({statement.name for statement in statements}))
-        self._repeatable = all(statement.repeatable for statement in statements)
-        self._sends_left = _SENDS_MAX
-        self._unanswered = False
-        #: What the session had prepared is not there, or of no use any more.
-        self.unprepared = False
-
-    def to_be_sent(self) -> bool:
-        self._sends_left -= 1
-        return self._sends_left >= 0
-
-    def params(self, statement: Statement[Any]) -> tuple[Any, ...]:
-        return statement.params_again if self._unanswered and statement.params_again else statement.params
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
-            return self._repeatable and self._sends_left > 0  # rolled back by the server
-        if isinstance(error, _UNPREPARED) and not self.unprepared and self._sends_left > 0:
-            self.unprepared = True
-            return True
-        never_sent = isinstance(error, NoConnection)
-        if not never_sent and not connection_was_lost(error):
-            return False
-        if never_sent and not self._unanswered:
-            return False
-        self._unanswered = True
-        if not never_sent and self._repeatable and self._sends_left > 0:
-            return True
-        raise _unknown(self._names) from error
-
-
-def _together(c: psycopg.Connection, statements: Sequence[Statement[Any]]) -> contextlib.AbstractContextManager[Any]:
-    return c.transaction() if len(statements) > 1 else contextlib.nullcontext()
-
-
-def _atogether(
-    c: psycopg.AsyncConnection, statements: Sequence[Statement[Any]]
-) -> contextlib.AbstractAsyncContextManager[Any]:
-    return c.transaction() if len(statements) > 1 else contextlib.nullcontext()
-
-
-def _unknown(names: str) -> errors.OutcomeUnknown:
-    return errors.OutcomeUnknown(
-        f"the connection was lost while {names} ran; it may or may not have happened. "
-        "Look the job up, or send an enqueue again with the same id"
-    )
 
 
 def schema_is_right() -> Statement[Facts]:
@@ -490,6 +431,6 @@ def schema_is_right() -> Statement[Facts]:
 
 
 def _read_facts(row: tuple[Any, ...] | None) -> Facts:
-    checksums, args_bytes_max, clock = row or (None, 0, None)
-    migrate.check({int(number): checksum for number, checksum in (checksums or {}).items()})
+    version, serves_from, args_bytes_max, clock = row or (0, 0, 0, None)
+    migrate.check(migrate.Protocol(version, serves_from))
     return Facts(args_bytes_max, clock)

@@ -83,6 +83,8 @@ class WorkerLine:
     leases: int
     #: How far its clock is ahead of the database's. Nothing is decided by it.
     clock_ahead_seconds: float | None
+    #: Those it knows. None: it has not said, as workers of older builds.
+    tasks: list[str] | None = None
 
     @property
     def alive(self) -> bool:
@@ -133,7 +135,7 @@ def workers() -> Statement[list[WorkerLine]]:
     return Statement(
         name="worker_lines",
         sql="select id, host, pid, version, queues, sleeping, started_at, beat_at,"
-        " greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0), leases, clock_ahead_seconds"
+        " greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0), leases, clock_ahead_seconds, tasks"
         " from faultline.workers order by host, pid, id",
         params=(),
         read=lambda rows: [WorkerLine(*row) for row in rows],

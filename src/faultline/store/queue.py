@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
 
+_UPKEEP_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
@@ -52,6 +54,13 @@ class Statement(Generic[T]):
     often: bool = False
     #: What to send when it is sent again, if that differs.
     params_again: tuple[Any, ...] | None = None
+    #: Decides at the moment of each send what to send: what was decided before an outage must not be used after it.
+    params_now: Callable[[], tuple[Any, ...]] | None = None
+    #: It may take this long where others are given up earlier: it looks at many rows.
+    seconds: float = 0.0
+
+    def limit(self, answer_seconds: float | None) -> float | None:
+        return answer_seconds if answer_seconds is None else max(answer_seconds, self.seconds)
 
 
 def enqueue_many(
@@ -66,7 +75,7 @@ def enqueue_many(
     named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
     return Statement(
         name="enqueue",
-        sql="select job_id, created from faultline.enqueue_many(%s::jsonb, %s) order by place",
+        sql="select job_id, created from faultline.enqueue_many(%s::text, %s) order by place",
         params=(f"[{','.join([_job_text(job) for job in named])}]", appears_late),
         read=lambda rows: list(map(Placed._make, rows)),
         repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
@@ -89,7 +98,7 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
 
     return Statement(
         name="enqueue",
-        sql="select place from faultline.enqueue_many(%s::jsonb, %s, %s) where not created",
+        sql="select place from faultline.enqueue_many(%s::text, %s, %s) where not created",
         params=(document, appears_late, True),
         params_again=(document, appears_late, False),
         read=read,
@@ -142,13 +151,14 @@ def mark_started(leases: Sequence[Lease]) -> Statement[Settled]:
     return _for_leases("mark_started", leases)
 
 
-def complete(leases: Sequence[Lease], results: Sequence[str]) -> Statement[Settled]:
+def complete(leases: Sequence[Lease], results: Sequence[str], *, only_if: str = "true") -> Statement[Settled]:
     """Move finished jobs to the ledger, each with the JSON text of its result.
 
-    `Settled.stale` lists the leases that were lost; nothing was written for them.
+    `Settled.stale` lists the leases that were lost; nothing was written for them. `only_if`: see `fencing`.
     """
+    given = "%s::jsonb" if only_if == "true" else f"case when {only_if} then %s::jsonb end"
     texts = [text for _, text in zip(leases, results, strict=True)]
-    return _for_leases("complete", leases, f"[{','.join(texts)}]", "%s::jsonb")
+    return _for_leases("complete", leases, f"[{','.join(texts)}]", given)
 
 
 def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Settled]:
@@ -210,18 +220,33 @@ def first_expired(lower_bound: datetime | None = None) -> Statement[datetime]:
         params=(lower_bound,),
         read=lambda rows: rows[0][0],
         repeatable=True,
+        seconds=_UPKEEP_SECONDS,
     )
 
 
-def reap(*, max_jobs: int = 1000, notice_dead: bool = True, lower_bound: datetime | None = None) -> Statement[list[Reaped]]:
-    """Take back the jobs of the dead. Before the bound nothing that has run out is held any more: see `first_expired`."""
+def reap(
+    *,
+    max_jobs: int = 1000,
+    notice_dead: bool | Callable[[], bool] = True,
+    lower_bound: datetime | None = None,
+) -> Statement[list[Reaped]]:
+    """Take back the jobs of the dead. Before the bound nothing that has run out is held any more: see `first_expired`.
+
+    `notice_dead` as a function is asked at the moment of each send: a connection may have been waited for, or lost.
+    """
+
+    def params() -> tuple[Any, ...]:
+        return (max_jobs, notice_dead() if callable(notice_dead) else notice_dead, lower_bound)
+
     return Statement(
         name="reap",
-        sql="select job_id, fencing_token, owner, state, reason, queue"
+        sql="select job_id, fencing_token, owner, state, reason, queue, task, attempt, max_attempts, last_error"
         " from faultline.reap(%s, %s, coalesce(%s, '-infinity'::timestamptz))",
-        params=(max_jobs, notice_dead, lower_bound),
-        read=lambda rows: [Reaped(row[0], row[1], row[2], JobState(row[3]), row[4], row[5]) for row in rows],
+        params=params(),
+        params_now=params if callable(notice_dead) else None,
+        read=lambda rows: [Reaped(row[0], row[1], row[2], JobState(row[3]), *row[4:]) for row in rows],
         repeatable=True,
+        seconds=_UPKEEP_SECONDS,
     )
 
 
@@ -278,6 +303,17 @@ def beat(
     )
 
 
+def announce(worker_id: str, tasks: Sequence[str]) -> Statement[bool]:
+    """Say which tasks this worker knows. Answers whether it is on the list of workers yet."""
+    return Statement(
+        name="announce",
+        sql="select faultline.announce(%s, %s::text[])",
+        params=(worker_id, list(tasks)),
+        read=lambda rows: bool(rows[0][0]),
+        repeatable=True,
+    )
+
+
 def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]:
     """Tell what this worker did, for each queue since its row's minute began."""
     return Statement(
@@ -291,12 +327,14 @@ def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]
 
 def sample() -> Statement[bool]:
     """Count what waits, unless that was done a moment ago. Answers whether it was done now."""
-    return Statement("sample", "select faultline.sample()", (), lambda rows: bool(rows[0][0]), repeatable=True)
+    sampled = Statement("sample", "select faultline.sample()", (), lambda rows: bool(rows[0][0]), repeatable=True)
+    return replace(sampled, seconds=_UPKEEP_SECONDS)
 
 
 def roll_up() -> Statement[int]:
     """Sum up what was measured long ago."""
-    return Statement("roll_up", "select faultline.roll_up()", (), lambda rows: int(rows[0][0]), repeatable=True)
+    summed = Statement("roll_up", "select faultline.roll_up()", (), lambda rows: int(rows[0][0]), repeatable=True)
+    return replace(summed, seconds=_UPKEEP_SECONDS)
 
 
 def leave(worker_id: str) -> Statement[None]:
@@ -304,7 +342,7 @@ def leave(worker_id: str) -> Statement[None]:
 
 
 def recover(floor: int | None = None) -> Statement[tuple[int, int, int]]:
-    """Void every lease and lift every open token above a floor: (floor, tokens lifted, jobs queued again)."""
+    """Void every lease, and grant only tokens above a floor: (floor, tokens lifted to it, jobs queued again)."""
     return Statement(
         name="recover",
         sql="select lifted_to, lifted, requeued from faultline.recover(%s)",
@@ -321,6 +359,7 @@ def reconcile(*, max_jobs: int = 1000) -> Statement[list[Any]]:
         params=(max_jobs,),
         read=lambda rows: [row[0] for row in rows],
         repeatable=True,
+        seconds=_UPKEEP_SECONDS,
     )
 
 
@@ -332,6 +371,7 @@ def prune(what: str, *, older_than_seconds: float, max_rows: int = 1000) -> Stat
         params=(what, older_than_seconds, max_rows),
         read=lambda rows: int(rows[0][0]),
         repeatable=True,
+        seconds=_UPKEEP_SECONDS,
     )
 
 

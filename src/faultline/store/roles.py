@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.core import events
-from faultline.store.pool import CONNECT_SECONDS
+from faultline.store import connecting
+from faultline.store.deadline import Deadline
 from faultline.store.translation import translated
 
 
@@ -21,7 +20,7 @@ async def dsn_as(dsn: str, role: str, *, statement_seconds: float) -> str:
     for options in (f"{timeout} -c role={role}", timeout, ""):
         chosen = _with_options(dsn, options)
         try:
-            connection = await psycopg.AsyncConnection.connect(chosen, connect_timeout=int(CONNECT_SECONDS))
+            connection = await psycopg.AsyncConnection.connect(chosen, **connecting.options(dsn, Deadline()))
         except psycopg.OperationalError:
             if options:
                 continue
@@ -29,7 +28,7 @@ async def dsn_as(dsn: str, role: str, *, statement_seconds: float) -> str:
                 raise
         await connection.close()
         if role not in options:
-            events.emit("role_not_taken", level=logging.WARNING, role=role, limited=bool(options))
+            events.emit("role_not_taken", role=role, limited=bool(options))
         return chosen
     raise AssertionError("the last try either connects or raises")
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from faultline.core import errors
 from faultline.core.config import without_password
 from faultline.store import migrate
-from faultline.store.pool import NoConnection
+from faultline.store.connecting import NoConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,40 @@ class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads
 def connection_was_lost(error: BaseException | None) -> bool:
     return isinstance(error, psycopg.OperationalError) and (
         error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))
+    )
+
+
+#: Data exceptions, violated constraints, exceeded limits, and what Faultline's own functions refuse.
+_ABOUT_DATA = ("22", "23", "54", "FL")
+
+
+def is_about_data(error: BaseException) -> bool:
+    """Whether the database would refuse the same values again. Any other error is about the moment: send again later.
+
+    Locks, cancelled statements, conflicts, migrations, full disks, standbys and whatever is unknown to us say nothing about
+    a job. So nothing but a data error may decide how a job ends.
+    """
+    if isinstance(error, errors.FaultlineError):
+        return error.sqlstate is not None
+    if isinstance(error, psycopg.Error):
+        by_psycopg = isinstance(error, psycopg.DataError | psycopg.IntegrityError)
+        return by_psycopg or (error.sqlstate or "").startswith(_ABOUT_DATA)
+    return isinstance(error, UnicodeError)
+
+
+#: Lost connections, a standby, conflicts, too few resources, a server that goes down, a disk that fails.
+_BY_THE_SERVER = ("08", "25006", "40001", "40003", "40P01", "53", "57P", "58")
+
+
+def was_failed_by_server(error: BaseException, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether this error is the server's doing, and of this very session: what another session said leaves it as it was."""
+    status = connection.info.transaction_status
+    if not connection.closed and status not in (TransactionStatus.INERROR, TransactionStatus.UNKNOWN):
+        return False
+    if isinstance(error, errors.FaultlineError):
+        return isinstance(error, errors.DatabaseUnavailable | errors.OutcomeUnknown)
+    return connection_was_lost(error) or (
+        isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_BY_THE_SERVER)
     )
 
 
@@ -70,6 +105,7 @@ _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] =
     "FL002": lambda error, message: errors.IllegalTransition(_with_hint(error, message)),
     "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
     "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
+    "FL006": lambda error, message: errors.FenceBroken(_with_hint(error, message)),
     "57014": lambda _, message: errors.StatementTimeout(f"{message}; nothing was written"),
     "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),
 }

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.errors import UnreadableJson
-from faultline.core.model import JobRecord, JobState, JournalEntry, Json
+from faultline.core.model import JobRecord, JobState, JournalEntry, Json, Reason
 from faultline.store import jsontext
 from faultline.store.queue import Rows, Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from faultline.core.model import Lease
+    from faultline.core.model import Bound, Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,56 @@ def job(job_id: object) -> Statement[JobRecord | None]:
     )
 
 
+def lost(leases: Sequence[Lease]) -> Statement[dict[Lease, Reason]]:
+    """Which of these leases are lost, and why. Only a look: nothing is written, and nothing is refused."""
+
+    def read(rows: Rows) -> dict[Lease, Reason]:
+        found = {job_id: (token, owner, JobState(state)) for job_id, token, owner, state in rows}
+        reasons = {lease: _why_lost(lease, found.get(lease.job_id)) for lease in leases}
+        return {lease: reason for lease, reason in reasons.items() if reason is not None}
+
+    return Statement(
+        name="lost",
+        sql="select id, fencing_token, owner, state from faultline.jobs where id = any(%s)",
+        params=([lease.job_id for lease in leases],),
+        read=read,
+        repeatable=True,
+    )
+
+
+def _why_lost(lease: Lease, found: tuple[int, str | None, JobState] | None) -> Reason | None:
+    if found is None:
+        return Reason.NOT_RUNNING
+    token, owner, state = found
+    if token != lease.fencing_token or owner not in (None, lease.owner):
+        return Reason.TOKEN_MISMATCH
+    if owner == lease.owner:
+        # Running, or completed by this very lease.
+        return None
+    return Reason.NOT_RUNNING if state.ended else Reason.LEASE_LOST
+
+
+def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = None) -> Statement[list[str]]:
+    """Which of these queues have a job that is due. Nothing below a queue's bounds is looked at."""
+    known = [
+        (name, bound) for name in queues for bound in sorted((bounds or {}).get(name, ()), key=lambda bound: bound.priority)
+    ]
+    return Statement(
+        name="due",
+        sql="select * from faultline.due(%s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
+        params=(
+            list(queues),
+            [name for name, _ in known],
+            [bound.priority for _, bound in known],
+            [bound.run_at for _, bound in known],
+            [bound.id for _, bound in known],
+        ),
+        read=lambda rows: [name for (name,) in rows],
+        repeatable=True,
+        often=True,
+    )
+
+
 def endings(job_ids: Sequence[UUID]) -> Statement[tuple[list[Ending], set[UUID]]]:
     """Which of these jobs have ended, and which exist at all."""
     return Statement(
@@ -67,12 +117,22 @@ def endings(job_ids: Sequence[UUID]) -> Statement[tuple[list[Ending], set[UUID]]
 
 def still_held(leases: Sequence[Lease]) -> Statement[set[Lease]]:
     """Which of these leases are still good. Asked after an answer was lost, before anything is sent again."""
-    held = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
+    return _leases_of_jobs("still_held", leases, "running")
+
+
+def completed(leases: Sequence[Lease]) -> Statement[set[Lease]]:
+    """Under which of these leases the job was completed."""
+    return _leases_of_jobs("completed", leases, "succeeded")
+
+
+def _leases_of_jobs(name: str, leases: Sequence[Lease], state: str) -> Statement[set[Lease]]:
+    """Those that are the last ones of jobs in this state."""
+    asked = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
     return Statement(
-        name="still_held",
-        sql="select id, fencing_token, owner from faultline.jobs where id = any(%s) and state = 'running'",
+        name=name,
+        sql=f"select id, fencing_token, owner from faultline.jobs where id = any(%s) and state = '{state}'",
         params=([lease.job_id for lease in leases],),
-        read=lambda rows: {held[row[0], row[1], row[2]] for row in rows if (row[0], row[1], row[2]) in held},
+        read=lambda rows: {asked[row[0], row[1], row[2]] for row in rows if (row[0], row[1], row[2]) in asked},
         repeatable=True,
     )
 

@@ -6,7 +6,6 @@ unseen instead of being guessed.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -82,6 +81,13 @@ class Waiting(NamedTuple):
     paused: bool
 
 
+class LostHistory(NamedTuple):
+    """Jobs that workers held under leases which the database has never given, and when that was first seen."""
+
+    jobs: int
+    since: datetime | None
+
+
 class Overdue(NamedTuple):
     """Leases that ran out and were not taken back."""
 
@@ -111,9 +117,9 @@ def server() -> Statement[Server]:
     )
 
 
-def schema_book() -> Statement[dict[int, str]]:
-    """Number → checksum of what was applied, as `migrate.check` takes it."""
-    return Statement("schema_book", "select number, checksum from faultline.migrations", (), dict, repeatable=True)
+def protocol() -> Statement[migrate.Protocol]:
+    """The version of the database's definitions, as `migrate.check` takes it."""
+    return _one_row(migrate.Protocol, "select version, serves_from from faultline.protocol()")
 
 
 def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
@@ -142,17 +148,30 @@ def roles() -> Statement[list[Role]]:
     )
 
 
-def altered_functions() -> Statement[list[str]]:
-    """Functions whose text is not this build's, or that are none of its."""
-    texts: dict[str, str | None] = {}
-    for piece in migrate.definitions().text.split("create or replace function faultline.")[1:]:
-        body = re.search(r"\$\$(.*?)\$\$", piece, re.DOTALL)
-        texts[piece.partition("(")[0]] = body[1] if body else None  # one that only returns: an invariant knows those
+def lost_history(days: int = 1) -> Statement[LostHistory]:
+    """Refused writes that only make sense if the database has forgotten commits: by a lossy failover, or a restore."""
     return Statement(
-        name="altered_functions",
-        sql="select proname::text, prosrc from pg_proc where pronamespace = 'faultline'::regnamespace order by 1",
-        params=(),
-        read=lambda rows: [name for name, text in rows if name not in texts or texts[name] not in (text, None)],
+        name="lost_history",
+        sql="""
+select count(distinct e.job_id), min(e.at)
+from faultline.journal e
+where e.event = 'stale_write_blocked'
+  -- Tokens up to the floor are known: `prune` has forgotten their jobs, or `recover` has dealt with them.
+  and e.fencing_token > (select s.token_floor from faultline.settings s)
+  and e.at > greatest(
+    faultline.clock() - make_interval(days => %s),
+    (select max(r.at) from faultline.journal r where r.event = 'recovered')
+  )
+  and (
+    e.fencing_token > (e.detail ->> 'current_token')::bigint
+    or (
+      e.detail ->> 'current_token' is null
+      and not exists (select from faultline.jobs j where j.id = e.job_id)
+    )
+  )
+""",
+        params=(days,),
+        read=lambda rows: LostHistory(*rows[0]),
         repeatable=True,
     )
 
@@ -178,6 +197,27 @@ def never_vacuumed() -> Statement[list[str]]:
         params=(),
         read=lambda rows: [row[0] for row in rows],
         repeatable=True,
+    )
+
+
+class WaitingTask(NamedTuple):
+    """Jobs of one task that wait in one queue."""
+
+    queue: str
+    task: str
+    jobs: int
+
+
+def waiting_tasks() -> Statement[list[WaitingTask]]:
+    """Of which tasks jobs wait, due or not. Looks at 100,000 of them at the most, so that a large backlog costs little."""
+    return _rows(
+        WaitingTask,
+        """
+select w.queue, w.task, count(*)
+from (select j.queue, j.task from faultline.jobs j where j.state = 'queued' limit 100000) w
+group by w.queue, w.task
+order by w.queue, w.task
+""",
     )
 
 

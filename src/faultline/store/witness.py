@@ -44,6 +44,13 @@ def testimony(job_ids: Sequence[UUID]) -> Statement[dict[UUID, Found]]:
     )
 
 
+def token_floor() -> Statement[int]:
+    """Below which `claim` grants no token."""
+    return Statement(
+        "token_floor", "select token_floor from faultline.settings", (), lambda rows: int(rows[0][0]), repeatable=True
+    )
+
+
 def _found(rows: Rows) -> dict[UUID, Found]:
     jobs: dict[UUID, Found] = {}
     for place, job_id, name, token, owner, attempt, reason in rows:

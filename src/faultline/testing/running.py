@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from faultline.core.errors import ConfigError, JobFailed
 from faultline.core.model import JobState
+from faultline.runtime.outcome import Outcome
 from faultline.store import queue as verbs
 from faultline.store import testing
 
@@ -174,6 +175,8 @@ def _noting(task: Task[..., Any], raised: list[Exception]) -> Callable[..., Any]
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return task.fn(*args, **kwargs)
+        except Outcome:
+            raise
         except Exception as error:
             raised.append(error)
             raise
@@ -182,6 +185,8 @@ def _noting(task: Task[..., Any], raised: list[Exception]) -> Callable[..., Any]
     async def acall(*args: Any, **kwargs: Any) -> Any:
         try:
             return await task.fn(*args, **kwargs)
+        except Outcome:
+            raise
         except Exception as error:
             raised.append(error)
             raise

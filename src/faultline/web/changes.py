@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -138,9 +137,9 @@ class Changes:
         try:
             await self.tick()
         except FaultlineError as error:
-            events.emit("live_changes_late", level=logging.WARNING, error=str(error)[:500])
+            events.emit("live_changes_late", error=str(error)[:500])
         except Exception as error:  # noqa: BLE001 - whatever it was, those who watch must see what comes next
-            events.emit("live_changes_failed", level=logging.ERROR, error=f"{type(error).__name__}: {error}"[:500])
+            events.emit("live_changes_failed", error=f"{type(error).__name__}: {error}"[:500])
 
     async def tick(self) -> None:
         """Look once and tell everyone."""

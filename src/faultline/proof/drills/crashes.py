@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import TYPE_CHECKING
 
 from faultline.core.model import JobState, Submission
@@ -45,11 +46,9 @@ def crash(stage: Stage) -> None:
     stage.expect_sound()
 
 
-def crash_mid_apply(stage: Stage) -> None:
+def crash_mid_apply(stage: Stage, task: str = "apply") -> None:
     stage.make_effects()
-    (handle,) = stage.app.enqueue_many(
-        [Submission("apply", '{"account": 1, "barrier": "A has written"}', lease_seconds=1.0)]
-    )
+    (handle,) = stage.app.enqueue_many([Submission(task, '{"account": 1, "barrier": "A has written"}', lease_seconds=1.0)])
     with stage.barrier("A has written"):
         # Its heart is muted: the lease is to run out while the transaction is open.
         a = stage.worker("A", mute=True, faults=["before_commit_sent=kill"])
@@ -66,10 +65,10 @@ def crash_mid_apply(stage: Stage) -> None:
     stage.expect_sound()
 
 
-def crash_after_commit(stage: Stage) -> None:
+def crash_after_commit(stage: Stage, task: str = "apply") -> None:
     stage.make_effects()
     jobs = [
-        Submission("apply", '{"account": 1}', queue="in its transaction", lease_seconds=2.0),
+        Submission(task, '{"account": 1}', queue="in its transaction", lease_seconds=2.0),
         Submission("nothing", queue="by itself", lease_seconds=2.0),
     ]
     done = [handle.id for handle in stage.app.enqueue_many(jobs)]
@@ -150,6 +149,16 @@ DRILLS = (
         "a worker is killed in the job's transaction, after its writes and before its commit",
         crash_mid_apply,
     ),
+    Drill(
+        "crash-mid-apply-blocking",
+        "crash-mid-apply with a blocking task, which runs in a thread",
+        partial(crash_mid_apply, task="apply_in_thread"),
+    ),
     Drill("crash-after-commit", "a worker is killed between the commit and hearing of it", crash_after_commit),
+    Drill(
+        "crash-after-commit-blocking",
+        "crash-after-commit with a blocking task",
+        partial(crash_after_commit, task="apply_in_thread"),
+    ),
     Drill("poison-job", "a job kills every worker that runs it, with 99 innocents in the same hands", poison_job),
 )

@@ -102,6 +102,10 @@ def reapers(stage: Stage) -> None:
         stage.verdict.took_effect("SIGKILL of a worker that held jobs")
     # Nobody waits ten minutes for it, and leases that are short would run out before the drill is ready.
     stage.execute("update faultline.open_jobs set lease_expires_at = faultline.clock()")
+    # A worker whose last heartbeat is recent would be taken for alive, one without a heartbeat on a new run of the server
+    # for one that is coming back. Their leases are left alone for some seconds.
+    stage.execute("update faultline.workers set beat_at = beat_at - interval '1 minute'")
+    stage.execute("update faultline.settings set server_run_noticed_at = '-infinity'")
     stage.execute(_HOLD_REAPERS)
     with stage.barrier("half way"):
         # Each takes back at most a thousand at once, so there is something for everyone.

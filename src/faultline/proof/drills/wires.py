@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from faultline.core.model import Submission
@@ -48,10 +49,10 @@ class Played:
     credited: UUID
 
 
-def ambiguous_commit(stage: Stage) -> None:
+def ambiguous_commit(stage: Stage, task: str = "credit") -> None:
     stage.make_effects()
     with ThreadPoolExecutor(len(PARTS)) as threads:
-        all_played = list(threads.map(lambda part: _play(stage, part), PARTS))
+        all_played = list(threads.map(lambda part: _play(stage, part, task), PARTS))
     for part, played in zip(PARTS, all_played, strict=True):
         for cut in played.cuts:
             if cut.happened.is_set():
@@ -60,10 +61,11 @@ def ambiguous_commit(stage: Stage) -> None:
         job_ids = (played.submitted, played.completed, played.credited)
         # Only a transaction that never was committed is run again; what had been run already is not.
         again = 1 if part.moment is Moment.BEFORE_SENT else 0
-        expected = [(1, 1), (1, 1), (1 + again, 1 + again)]
-        found = [(runs[str(job_id)], stage.app.job(job_id).fencing_token) for job_id in job_ids]
+        expected = [(1, 1, 1), (1, 1, 1), (1 + again, 1 + again, 1)]
+        jobs = [stage.app.job(job_id) for job_id in job_ids]
+        found = [(runs[str(job.id)], job.fencing_token, job.attempt) for job in jobs]
         stage.verdict.expect(f"{part.name}: jobs enqueued", _jobs(stage, part), len(job_ids))
-        stage.verdict.expect(f"{part.name}: runs and token of each job", found, expected)
+        stage.verdict.expect(f"{part.name}: runs, token and attempts used of each job", found, expected)
         effects = [effect for effect in stage.effects() if effect[0] == part.account]
         stage.verdict.expect(f"{part.name}: effects", effects, [(part.account, 1 + again)])
         refused = [refusal for job_id in job_ids for refusal in stage.refusals(job_id)]
@@ -73,12 +75,12 @@ def ambiguous_commit(stage: Stage) -> None:
     stage.expect_sound()
 
 
-def _play(stage: Stage, part: Part) -> Played:
+def _play(stage: Stage, part: Part, task: str) -> Played:
     proxy = stage.keep(Proxy(stage.dsn, tell=stage.note))
     completed, credited = stage.app.enqueue_many(
         [
             Submission("nothing", queue=part.name),
-            Submission("credit", f'{{"account": {part.account}}}', queue=part.name),
+            Submission(task, f'{{"account": {part.account}}}', queue=part.name),
         ]
     )
     cuts = [proxy.cut(pattern, part.moment, silently=part.silently) for pattern in STATEMENTS]
@@ -86,9 +88,9 @@ def _play(stage: Stage, part: Part) -> Played:
     with Faultline(proxy.dsn, host=stage.host(noticing_silence_after(1))) as client:
         (submitted,) = client.enqueue_many([Submission("nothing", queue=part.name)])
     if part.silently and part.moment is Moment.BEFORE_SENT:
-        # To the server the transaction is still open, with the job's row locked. The worker knows better, and has to wait
-        # until the server gives up on its end.
-        stage.wait_for(lambda: proxy.passed(r"faultline\.fail\(") > 0, "the worker gives the attempt up")
+        # To the server the transaction is still open, with the job's row locked. The worker knows better and gives the job
+        # back, for the task has not failed. It has to wait until the server gives up on its end.
+        stage.wait_for(lambda: proxy.passed(r"faultline\.release\(") > 0, "the worker gives the job back")
         proxy.end_silent_wires()
     stage.wait_for_end(submitted.id, completed.id, credited.id)
     return Played(worker, cuts, submitted.id, completed.id, credited.id)
@@ -103,5 +105,10 @@ DRILLS = (
         "ambiguous-commit",
         "the wire fails while a submission, a completion and a job's own transaction are committed",
         ambiguous_commit,
+    ),
+    Drill(
+        "ambiguous-commit-blocking",
+        "ambiguous-commit with a blocking task that completes in its own transaction",
+        partial(ambiguous_commit, task="credit_in_thread"),
     ),
 )

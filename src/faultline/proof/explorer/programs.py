@@ -27,6 +27,8 @@ class Scene:
     """What the programs of one schedule know of: a queue of its own, the jobs in it, the leases that the set-up took."""
 
     number: int
+    #: Below which no token is granted, when the schedule begins.
+    floor: int = 0
     jobs: dict[str, UUID] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
 
@@ -142,6 +144,11 @@ def beats(scene: Scene) -> Program:
     yield steps.renew(*scene.leases)
 
 
+def comes_back_and_completes(scene: Scene) -> Program:
+    yield steps.beat(scene.lease)
+    yield steps.complete(scene.lease)
+
+
 def beats_and_completes(scene: Scene) -> Program:
     yield steps.renew(scene.lease)
     yield steps.complete(scene.lease)
@@ -228,6 +235,16 @@ def reaps_and_rolls_back(_: Scene) -> Program:
     yield ROLLBACK
 
 
+def notices_the_dead(_: Scene) -> Program:
+    yield steps.reap(notice_dead=True)
+
+
+def notices_the_dead_in_a_transaction(_: Scene) -> Program:
+    yield BEGIN
+    yield steps.reap(notice_dead=True)
+    yield COMMIT
+
+
 def reaps_when_the_leases_have_run_out(_: Scene) -> Program:
     yield LEASES_RUN_OUT
     yield steps.reap()
@@ -273,6 +290,31 @@ def enqueues(*keys: str, args: str = "{}") -> Script:
         yield COMMIT
 
     return script
+
+
+def recovers(scene: Scene) -> Program:
+    yield BEGIN
+    yield steps.recover(scene.floor + 100)
+    yield COMMIT
+
+
+def recovers_and_rolls_back(scene: Scene) -> Program:
+    yield BEGIN
+    yield steps.recover(scene.floor + 100)
+    yield ROLLBACK
+
+
+def prunes(_: Scene) -> Program:
+    yield BEGIN
+    yield steps.prune()
+    yield COMMIT
+
+
+def prunes_and_rolls_back(_: Scene) -> Program:
+    yield BEGIN
+    yield steps.prune()
+    yield ROLLBACK
+    yield steps.prune()
 
 
 def enqueues_and_rolls_back(scene: Scene) -> Program:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from faultline.proof.explorer.steps import Step
 
 
+_NO_JOB_CHANGES_BY = ("a standby is promoted", "beat")
+
+
 class Wrong(Exception):
     """The database did what it must not do. The text says what."""
 
@@ -56,6 +59,8 @@ class Expected:
     started: bool = False
     #: The number of the jump of time that ends the lease.
     expires: int = 0
+    #: Whether `prune` may forget it.
+    ended_long_ago: bool = False
     journal: Counter[tuple[str, int, str | None, str]] = field(default_factory=Counter)
     steps: Counter[tuple[str, int]] = field(default_factory=Counter)
     effects: Counter[int] = field(default_factory=Counter)
@@ -86,38 +91,39 @@ class Expected:
 class Rules:
     """What is true after the deeds taken so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, floor: int) -> None:
         self.jobs: dict[UUID, Expected] = {}
+        #: No token is granted at or below it.
+        self.floor = floor
+        #: What the journal tells of jobs that were pruned.
+        self.pruned: dict[UUID, Counter[tuple[str, int, str | None, str]]] = {}
         #: The job and the arguments that a key, or a caller's own id, stands for.
         self.keys: dict[object, tuple[UUID, str]] = {}
 
     def copy(self) -> Rules:
-        other = Rules()
+        other = Rules(self.floor)
         other.jobs = {job_id: job.copy() for job_id, job in self.jobs.items()}
+        other.pruned = dict(self.pruned)
         other.keys = dict(self.keys)
         return other
 
     def take(self, deed: Deed) -> None:
         """Take note of a deed, or raise `Wrong`."""
-        match deed.step.verb:
-            case "enqueue":
-                self._enqueue(deed)
-            case "claim":
-                self._claim(deed)
-            case "reap":
-                self._reap(deed)
-            case "fence":
-                self._fence(deed)
-            case "effect":
-                self.jobs[deed.step.leases[0].job_id].effects[deed.step.leases[0].fencing_token] += 1
-            case "cancel":
-                self._cancel(deed)
-            case "retry":
-                self._retry(deed)
-            case "record_refusal":
-                self._record_refusal(deed)
-            case _:
-                self._write(deed)
+        judges = {
+            "enqueue": self._enqueue,
+            "claim": self._claim,
+            "reap": self._reap,
+            "fence": self._fence,
+            "effect": self._effect,
+            "cancel": self._cancel,
+            "retry": self._retry,
+            "record_refusal": self._record_refusal,
+            "recover": self._recover,
+            "prune": self._prune,
+            "end long ago": self._end_long_ago,
+        }
+        if deed.step.verb not in _NO_JOB_CHANGES_BY:
+            judges.get(deed.step.verb, self._write)(deed)
 
     def _enqueue(self, deed: Deed) -> None:
         if isinstance(deed.answer, KeyConflict):
@@ -128,9 +134,12 @@ class Rules:
         for job, place in zip(deed.step.submissions, placed, strict=True):
             key = job.idempotency_key or job.id
             if key not in self.keys:
+                if not place.created and deed.again:
+                    continue  # it was known, and pruned before this was committed
                 if not place.created:
                     raise Wrong(f"{deed.who}'s enqueue was answered with a job that nobody has enqueued")
-                self.jobs[place.job_id] = Expected(str(job.queue), job.max_attempts or 5)
+                journal = self.pruned.pop(place.job_id, Counter())
+                self.jobs[place.job_id] = Expected(str(job.queue), job.max_attempts or 5, journal=journal)
                 if key is not None:
                     self.keys[key] = (place.job_id, job.args)
             elif self._meaning(job) != job.args:
@@ -148,8 +157,11 @@ class Rules:
             job = self._job(lease.job_id, deed)
             if job.state is not JobState.QUEUED:
                 raise Wrong(f"{deed.who} was granted token {lease.fencing_token}, when {job}")
-            if lease.fencing_token != job.token + 1:
-                raise Wrong(f"{deed.who} was granted token {lease.fencing_token} of a job whose last one is {job.token}")
+            if lease.fencing_token != max(job.token, self.floor) + 1:
+                raise Wrong(
+                    f"{deed.who} was granted token {lease.fencing_token} of a job whose last one is {job.token},"
+                    f" and the floor is {self.floor}"
+                )
             if lease.attempt != job.attempt + 1:
                 raise Wrong(f"{deed.who} was granted attempt {lease.attempt} of a job that has used {job.attempt}")
             job.state, job.token, job.owner, job.attempt = JobState.RUNNING, lease.fencing_token, lease.owner, lease.attempt
@@ -188,9 +200,12 @@ class Rules:
         elif good or deed.answer.reason != job.why_refused(lease):
             raise Wrong(f"{deed.who}'s fence with token {lease.fencing_token} was refused ({deed.answer.reason}): {job}")
 
+    def _effect(self, deed: Deed) -> None:
+        (lease,) = deed.step.leases
+        self.jobs[lease.job_id].effects[lease.fencing_token] += 1
+
     def _cancel(self, deed: Deed) -> None:
-        assert deed.step.job_id is not None  # noqa: S101 - for the type checker
-        job = self.jobs[deed.step.job_id]
+        job = self._named(deed)
         too_late = job.state in (JobState.SUCCEEDED, JobState.FAILED)
         if isinstance(deed.answer, IllegalTransition) != too_late:
             raise Wrong(f"{deed.who}'s cancel was {'accepted' if too_late else 'refused'}: {job}")
@@ -199,8 +214,7 @@ class Rules:
             job.let_go(JobState.CANCELLED)
 
     def _retry(self, deed: Deed) -> None:
-        assert deed.step.job_id is not None  # noqa: S101 - for the type checker
-        job = self.jobs[deed.step.job_id]
+        job = self._named(deed)
         ended_badly = job.state in (JobState.FAILED, JobState.CANCELLED)
         if isinstance(deed.answer, IllegalTransition) == ended_badly:
             raise Wrong(f"{deed.who}'s retry was {'refused' if ended_badly else 'accepted'}: {job}")
@@ -219,6 +233,29 @@ class Rules:
         for reason in recorded:
             job.journal["stale_write_blocked", lease.fencing_token, lease.owner, f"fence: {reason}"] += 1
 
+    def _recover(self, deed: Deed) -> None:
+        self.floor = max(self.floor, deed.step.floor)
+        running = [job for job in self.jobs.values() if job.state is JobState.RUNNING]
+        if deed.answer != (self.floor, sum(job.token < self.floor for job in running), len(running)):
+            raise Wrong(f"{deed.who}'s recover answered {deed.answer}, when {len(running)} jobs were running")
+        for job in running:
+            job.token = max(job.token, self.floor)
+            job.journal["recovered", job.token, job.owner, ""] += 1
+            job.let_go(JobState.QUEUED)
+            job.attempt, job.started = job.attempt - 1, False
+
+    def _end_long_ago(self, deed: Deed) -> None:
+        self._named(deed).ended_long_ago = True
+
+    def _prune(self, deed: Deed) -> None:
+        old = {job_id: job for job_id, job in self.jobs.items() if job.ended_long_ago and job.state.ended}
+        if deed.answer != len(old) and (deed.answer or not deed.in_company):
+            raise Wrong(f"{deed.who} pruned {deed.answer} jobs, when {len(old)} had ended long ago")
+        for job_id, job in old.items() if deed.answer else ():
+            self.floor = max(self.floor, job.token)
+            self.pruned[job_id] = self.jobs.pop(job_id).journal
+            self.keys.pop(job_id, None)
+
     def _write(self, deed: Deed) -> None:
         """Take a verb that carries leases: each of them is accepted, refused or busy."""
         settled: Settled = deed.answer
@@ -226,7 +263,7 @@ class Rules:
         for lease in deed.step.leases:
             job = self.jobs[lease.job_id]
             write = f"{deed.who}'s {deed.step.verb} with token {lease.fencing_token}"
-            sent_twice = deed.step.verb == "complete" and job.was_completed_by(lease)
+            sent_twice = deed.step.verb in ("complete", "renew") and job.was_completed_by(lease)
             good = job.is_held_by(lease) or sent_twice
             if lease in settled.busy:
                 if not deed.again and not (job.is_held_by(lease) and deed.in_company):
@@ -240,6 +277,10 @@ class Rules:
                 raise Wrong(f"{write} was {'committed' if deed.again else 'accepted'} ({job.why_refused(lease)}): {job}")
             elif not sent_twice:
                 _write_one(job, deed)
+
+    def _named(self, deed: Deed) -> Expected:
+        assert deed.step.job_id is not None  # noqa: S101 - for the type checker
+        return self.jobs[deed.step.job_id]
 
     def _job(self, job_id: UUID, deed: Deed) -> Expected:
         if job_id not in self.jobs:
@@ -284,9 +325,9 @@ _FORESEEN: dict[str, type[Exception]] = {
 class Referee:
     """Hears the answers, and knows who is inside a transaction and what time it is."""
 
-    def __init__(self, *, may_deadlock: bool) -> None:
+    def __init__(self, *, floor: int, may_deadlock: bool) -> None:
         self._may_deadlock = may_deadlock
-        self._so_far = _Hearing(Rules())
+        self._so_far = _Hearing(Rules(floor))
 
     @property
     def jobs(self) -> dict[UUID, Expected]:

@@ -20,6 +20,8 @@ class Scenario:
     story: str
     set_up: Script
     programs: dict[str, Script]
+    #: `recover` locks the whole table: every verb may have to wait for it, or it for them.
+    with_recover: bool = False
     #: Whether the programs take locks in an order that no protocol could save from a deadlock.
     may_deadlock: bool = False
 
@@ -62,9 +64,31 @@ def _expired(scene: Scene) -> Program:
     yield LEASES_RUN_OUT
 
 
+def _promoted(scene: Scene) -> Program:
+    """Time passes too, so that the run of the server that is known before has been known for long."""
+    yield LEASES_RUN_OUT
+    yield from _running(scene)
+    yield steps.all_sessions_end(scene.lease)
+
+
 def _cancelled(scene: Scene) -> Program:
     yield from _running(scene)
     yield steps.cancel("first", scene.jobs["first"])
+
+
+def _failed_long_ago(scene: Scene) -> Program:
+    """Its first life has seen three tokens."""
+    yield from _running_under_a_known_id(scene)
+    for _ in range(2):
+        yield steps.release(scene.lease)
+        scene.leases = yield steps.claim(scene.queue)
+    yield steps.fail(scene.lease, "fail")
+    yield steps.end_long_ago("first", scene.jobs["first"])
+
+
+def _one_waits_and_one_runs(scene: Scene) -> Program:
+    yield from _running(scene)
+    yield steps.enqueue([scene.job("second")])
 
 
 def _taken_over(scene: Scene) -> Program:
@@ -126,6 +150,17 @@ SCENARIOS = {
             "two heartbeats of one worker, one of them slow to commit",
             _running,
             {"A": does.beats_in_a_transaction, "A's other": does.beats, "time": does.time, "reaper": does.reaps},
+        ),
+        Scenario(
+            "promotion-reap",
+            "a standby is promoted under a running job; two reapers notice that before its worker is back",
+            _promoted,
+            {
+                "A": does.comes_back_and_completes,
+                "reaper": does.notices_the_dead_in_a_transaction,
+                "another": does.notices_the_dead,
+                "B": does.takes,
+            },
         ),
         Scenario(
             "fail-reap",
@@ -266,6 +301,39 @@ SCENARIOS = {
             "a submission is sent again while its job finishes",
             _running_under_a_known_id,
             {"A": does.completes_in_a_transaction, "producer": does.enqueues_the_same_id, "B": does.works},
+        ),
+        Scenario(
+            "enqueue-again-prune",
+            "an id is enqueued again while its first life is pruned; a worker is quick",
+            _failed_long_ago,
+            {"upkeep": does.prunes, "producer": does.enqueues_the_same_id, "B": does.works},
+        ),
+        Scenario(
+            "enqueue-again-prune-rolled-back",
+            "an id is enqueued again while its first life is pruned, which is undone and tried again",
+            _failed_long_ago,
+            {"upkeep": does.prunes_and_rolls_back, "producer": does.enqueues_the_same_id, "B": does.takes},
+        ),
+        Scenario(
+            "enqueue-again-prune-recover",
+            "an id is enqueued again while its first life is pruned and an operator recovers",
+            _failed_long_ago,
+            {"upkeep": does.prunes, "producer": does.enqueues_the_same_id, "operator": does.recovers},
+            with_recover=True,
+        ),
+        Scenario(
+            "claim-recover",
+            "two workers claim while an operator recovers",
+            _one_waits_and_one_runs,
+            {"operator": does.recovers, "A": does.takes_in_a_transaction, "B": does.takes},
+            with_recover=True,
+        ),
+        Scenario(
+            "complete-recover",
+            "a worker completes with an effect while an operator recovers, and another one changes his mind",
+            _one_waits_and_one_runs,
+            {"A": does.completes_with_an_effect, "operator": does.recovers, "another": does.recovers_and_rolls_back},
+            with_recover=True,
         ),
         Scenario(
             "crossed-transactions",

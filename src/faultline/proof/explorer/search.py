@@ -70,7 +70,8 @@ class _Explorer:
         while broken is None and orders.another():
             seen.schedules += 1
             self._scenes += 1
-            broken = self._try(Play(scenario, Scene(self._scenes), seen), orders)
+            floor = run_on(self._watcher, witness.token_floor())
+            broken = self._try(Play(scenario, Scene(self._scenes, floor), seen), orders)
         seen.seconds = time.monotonic() - begun
         return broken or self._look_over(scenario)
 
@@ -118,7 +119,7 @@ class Play:
 
     def __init__(self, scenario: Scenario, scene: Scene, seen: Explored) -> None:
         self.scenario = scenario
-        self.referee = Referee(may_deadlock=scenario.may_deadlock)
+        self.referee = Referee(floor=scene.floor, may_deadlock=scenario.may_deadlock)
         self.schedule: list[str] = []
         self.lines: list[Line] = []
         self._scene = scene
@@ -147,7 +148,7 @@ class Play:
             *before, step = player.doing
             self.lines += [Line(player.name, str(one), steps.told(None)) for one in before]
             self.lines.append(Line(player.name, str(step), f"waits for {', '.join(self._waiting[player.name])}"))
-            if not step.may_wait:
+            if not step.may_wait and not self.scenario.with_recover:
                 raise Wrong(f"{player.name}'s {step.verb} waits for a lock, and should skip what is locked")
         answered = [player, *(one for one in players if one.name in waited)]
         turns = [one.end_turn() for one in answered if one.name not in self._waiting]

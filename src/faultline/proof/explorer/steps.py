@@ -33,13 +33,15 @@ class Step:
     job_id: UUID | None = None
     #: The queue of a claim, the ending of a failure, the name of a remembered step.
     word: str = ""
+    #: The floor that `recover` is asked for.
+    floor: int = 0
     #: When it is done makes no difference to anybody else: it is done in one turn with the step that follows.
     silent: bool = False
 
     @property
     def may_wait(self) -> bool:
         """Verbs for many jobs skip what is locked: one row must not hold up all the others."""
-        return self.verb in ("enqueue", "fence", "step", "progress", "cancel", "retry", "record_refusal")
+        return self.verb in ("enqueue", "fence", "step", "progress", "cancel", "retry", "record_refusal", "recover")
 
     def __str__(self) -> str:
         return f"{self.verb} ({self.about})" if self.about else self.verb
@@ -129,8 +131,31 @@ def record_refusal(lease: Lease) -> Step:
     return Step("record_refusal", verbs.record_refusal(lease), _about([lease]), (lease,))
 
 
-def reap() -> Step:
-    return Step("reap", verbs.reap(notice_dead=False))
+def reap(*, notice_dead: bool = False) -> Step:
+    return Step("reap", verbs.reap(notice_dead=notice_dead))
+
+
+def all_sessions_end(lease: Lease) -> Step:
+    """A standby was promoted: the holder of this lease lives, but its lock is gone and its last heartbeat is old."""
+    return _plain(
+        "a standby is promoted",
+        "with silent as (insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues,"
+        " sleeping) values (split_part(%s, '/', 1), faultline.clock(), faultline.clock() - interval '10 seconds', true, 1,"
+        " '', '', '{}', '{}') on conflict (id) do update set beat_at = excluded.beat_at)"
+        " update faultline.settings set server_run = ''",
+        (lease.owner,),
+        about=_about([lease]),
+    )
+
+
+def beat(lease: Lease) -> Step:
+    """The holder of a lease is back, and has its lock again."""
+    return _plain(
+        "beat",
+        "select faultline.beat(split_part(%s, '/', 1), '', 1, '', '{}', '{}', true)",
+        (lease.owner,),
+        about=_about([lease]),
+    )
 
 
 def cancel(name: str, job_id: UUID) -> Step:
@@ -139,6 +164,20 @@ def cancel(name: str, job_id: UUID) -> Step:
 
 def retry(name: str, job_id: UUID) -> Step:
     return Step("retry", verbs.retry(job_id), name, job_id=job_id)
+
+
+def recover(floor: int) -> Step:
+    return Step("recover", verbs.recover(floor), f"to {floor}", floor=floor)
+
+
+def end_long_ago(name: str, job_id: UUID) -> Step:
+    """Make the job's end so old that `prune` below finds it, and no job of another schedule."""
+    sql = "update faultline.open_jobs set finished_at = finished_at - interval '1000 days' where id = %s"
+    return _plain("end long ago", sql, (job_id,), about=name, job_id=job_id)
+
+
+def prune() -> Step:
+    return Step("prune", verbs.prune("failed", older_than_seconds=500 * 86400))
 
 
 def _about(leases: Sequence[Lease]) -> str:

@@ -66,9 +66,10 @@ _GUARDS = {
         where c.relnamespace = 'faultline'::regnamespace and c.relkind in ('r', 'v')
         union all
         select p.proname, 'is not for everyone to call',
-          format('grant execute on function %s to public', p.oid::regprocedure)
+          string_agg(format('grant execute on function %s to public', p.oid::regprocedure), '; ')
         from pg_proc p
         where p.pronamespace = 'faultline'::regnamespace
+        group by p.proname
         union all
         select 'schema', 'is not for everyone to ' || p.word, format('grant %s on schema faultline to public', p.rights)
         from (values ('enter', 'usage'), ('change', 'create')) as p (word, rights)

@@ -32,14 +32,8 @@ _TRIGGERS = [
         (
             "starts_queued",
             "with no token",
-            "\n  or (new.fencing_token <> 0 and coalesce(current_setting('faultline.verb', true), '') <> 'enqueue')",
+            "\n  or new.fencing_token <> 0",
             "",
-        ),
-        (
-            "starts_queued",
-            "but for enqueue",
-            "(new.fencing_token <> 0 and coalesce(current_setting('faultline.verb', true), '') <> 'enqueue')",
-            "new.fencing_token <> 0",
         ),
         ("token_grows", "never back", "new.fencing_token < old.fencing_token\n  or ", ""),
         (
@@ -107,12 +101,10 @@ TABLES = [
 
 #: Found in the texts, but taking it out changes nothing that could be seen.
 NO_GUARDS: dict[str, str] = {
-    "enqueue: runs with the rights of its owner": "enqueue_many, which it calls, does, and who may call one may call both",
     "judge: plans for full tables": "its callers plan for full tables",
     **dict.fromkeys(
         (
             "beat: plans for full tables",
-            "enqueue: plans for full tables",
             "tally: plans for full tables",
         ),
         "there is but one way to plan it",
@@ -121,7 +113,6 @@ NO_GUARDS: dict[str, str] = {
     **dict.fromkeys(
         (
             "reconcile: plans for full tables",
-            "recover: plans for full tables",
             "sample: plans for full tables",
         ),
         "it looks at every job",

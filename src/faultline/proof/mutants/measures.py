@@ -112,4 +112,11 @@ _BEAT = [
     Cut("beat", "answers with the time", "return faultline.clock();", "return 'epoch'::timestamptz;"),
 ]
 
-CUTS = [*_TALLY, *_SAMPLE, *_ROLL_UP, *_BEAT]
+_ANNOUNCE = [
+    Cut("announce", "tells the newest tasks", "set tasks = announce.tasks", "set tasks = w.tasks"),
+    Cut("announce", "tells of this worker only", "where w.id = announce.worker_id and", "where"),
+    Cut("announce", "writes nothing that is known", " and w.tasks is distinct from announce.tasks", ""),
+    Cut("announce", "knows who is on the list", "w where w.id = announce.worker_id);", "w);"),
+]
+
+CUTS = [*_TALLY, *_SAMPLE, *_ROLL_UP, *_BEAT, *_ANNOUNCE]

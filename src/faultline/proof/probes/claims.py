@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from faultline.core.model import Bound, Submission
 from faultline.proof.probes.probe import expect, probe, refused
 from faultline.store import queue as verbs
+from faultline.store import views
 
 if TYPE_CHECKING:
     from faultline.proof.sessions import Sessions
@@ -169,3 +171,49 @@ def a_claim_takes_no_more_than_it_may(sessions: Sessions) -> None:
     with q.unsaved():
         taken = q.value("select count(*) from faultline.claim('default', 'w/1', 1000000)")
         expect("claimed", taken, _MANY - 1)
+
+
+@probe("due")
+def a_look_skips_what_lies_below_its_bounds_and_nothing_else(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    first, second = sorted(q.enqueue(queue="a") for _ in range(2))
+    at = q.job(first).created_at
+    later = at + timedelta(hours=1)
+    over = [Bound(0, later)]
+    for name, bounds, expected in (
+        ("below both", [Bound(0, later)], []),
+        ("at the second", [Bound(0, at, second)], ["a"]),
+        ("past the second", [Bound(0, at, UUID(int=second.int + 1))], []),
+        ("of other priorities", [Bound(-3, later), Bound(7, later)], ["a"]),
+    ):
+        expect(name, q.run(views.due(["a"], {"a": bounds})), expected)
+    q.enqueue(queue="b")
+    q.enqueue(queue="c", priority=-4)
+    q.enqueue(queue="d", priority=4)
+    expect("of one queue", q.run(views.due(["a", "b"], {"a": over})), ["b"])
+    expect("of the last queue", q.run(views.due(["a", "b"], {"b": over})), ["a"])
+    four = dict.fromkeys("abcd", over)
+    expect("of all, but not of all priorities", q.run(views.due([*"abcd"], four)), ["c", "d"])
+    expect(
+        "with a bound of another queue before it",
+        q.run(views.due(["c", "b"], {"c": [*over, Bound(5, later)], "b": over})),
+        ["c"],
+    )
+    given = "select count(*) from faultline.due('{a}', '{a}', '{0}'"
+    expect("without a moment", q.value(f"{given})"), 1)
+    expect("without an id", q.value(f"{given}, array[%s])", at), 1)
+
+
+@probe("due")
+def a_queue_is_due_when_a_claim_would_get_something(sessions: Sessions) -> None:
+    q = sessions.open()
+    q.enqueue(queue="now")
+    q.enqueue(queue="later", delay_seconds=3600)
+    q.enqueue(queue="both", delay_seconds=3600, priority=-5)
+    q.enqueue(queue="both", priority=3)
+    q.enqueue(queue="paused")
+    q.run(verbs.pause("paused"))
+    names = ["now", "later", "both", "paused", "empty"]
+    expect("due", q.run(views.due(names)), ["now", "both"])
+    q.run(verbs.resume("paused"))

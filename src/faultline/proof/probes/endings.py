@@ -93,21 +93,24 @@ def a_retried_job_has_all_its_attempts_but_never_an_old_token(sessions: Sessions
 
 
 @probe("recover")
-def recover_voids_every_lease_and_lifts_every_token(sessions: Sessions) -> None:
+def recover_voids_every_lease_and_grants_only_tokens_above_the_floor(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         ids = [q.enqueue(), q.enqueue(), q.enqueue()]
         held = q.claim_one()
         q.fail(q.claim_one(), then="fail")
-        expect("answer", q.run(verbs.recover(500)), (500, 3, 1))
-        expect("tokens", [q.job(job_id).fencing_token for job_id in ids], [500, 500, 500])
+        q.mark_started(held)
+        expect("answer", q.run(verbs.recover(500)), (500, 1, 1))
+        expect("the mark of the start", q.value("select bool_or(started) from faultline.open_jobs"), False)
         expect("states", [q.state(job_id) for job_id in ids], ["queued", "failed", "queued"])
-        expect("journal", [q.events(job_id)[-1] for job_id in ids], ["recovered"] * 3)
+        expect("journal", [q.events(job_id) for job_id in ids], [["recovered"], ["attempt_failed"], []])
         expect("an old lease", reasons(q.complete(held)), ["token_mismatch"])
-        again = q.claim_one()
-        expect("the next lease", (again.job_id, again.fencing_token, again.attempt), (ids[0], 501, 1))
-        q.run(verbs.recover(400))
-        expect("the floor of jobs that are sent again", q.value("select token_floor from faultline.settings"), 500)
+        again = q.claim(2)
+        found = [(lease.job_id, lease.fencing_token, lease.attempt) for lease in again]
+        expect("the next leases", found, [(ids[0], 501, 1), (ids[2], 501, 1)])
+        q.release(*again)
+        expect("with a lower floor", q.run(verbs.recover(400)), (500, 0, 0))
+        expect("and after it", [lease.fencing_token for lease in q.claim(2)], [502, 502])
 
 
 @probe("recover")
@@ -117,10 +120,17 @@ def recover_never_lowers_a_token_and_voids_every_lease(sessions: Sessions) -> No
         waiting = q.enqueue()
         q.run(verbs.recover(1000))
         lease = q.claim_one()
-        expect("answer", q.run(verbs.recover(5)), (5, 0, 1))
+        expect("answer", q.run(verbs.recover(5)), (1000, 0, 1))
         expect("the token", (q.job(waiting).fencing_token, q.state(waiting)), (1001, "queued"))
         expect("the old lease", reasons(q.complete(lease)), ["lease_lost"])
-        expect("without a floor", q.run(verbs.recover()), (1_001_001, 1, 0))
+        now = q.value("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+        floor, _, _ = q.run(verbs.recover())
+        expect("without a floor: the time", now <= floor <= now + 60_000_000, True)
+        expect("and once more: the time again", floor < q.run(verbs.recover())[0] <= now + 60_000_000, True)
+        q.run(verbs.recover(5 * now))
+        first, _, _ = q.run(verbs.recover())
+        expect("above a floor that is ahead: a multiple of the time", 8 * now <= first <= 8 * now + 480_000_000, True)
+        expect("and again", first < q.run(verbs.recover())[0] <= first + 480_000_000, True)
 
 
 @probe("recover")
@@ -146,7 +156,9 @@ def open_rows_of_jobs_that_are_done_are_closed(sessions: Sessions) -> None:
             " from faultline.open_jobs where id = %s",
             job_id,
         )
+    sessions.hand.execute("update faultline.open_jobs set fencing_token = 9 where id = %s", third)
     expect("closed", [len(q.run(verbs.reconcile(max_jobs=1))) for _ in range(3)], [1, 1, 0])
+    expect("the floor", q.value("select token_floor from faultline.settings"), 9)
     expect("states", [q.state(job_id) for job_id in (done, other, third)], ["succeeded", "queued", "succeeded"])
     expect("journal", (q.events(done), q.events(other)), (["reconciled"], []))
 

@@ -26,6 +26,7 @@ def no_session_can_move_the_databases_idea_of_time(sessions: Sessions) -> None:
             q.execute("select set_config(%s, '2100-01-01', true)", setting)
         q.fence(lease)
         expect("reaped", q.reap(), [])
+        expect("what time it is", q.value("select greatest(faultline.now(), faultline.clock()) < '2100-01-01'"), True)
 
 
 @probe("now")
@@ -35,11 +36,13 @@ def time_goes_on_within_a_transaction(sessions: Sessions) -> None:
     q.execute("select 1")
     job_id = other.enqueue()
     expect("claimed", [lease.job_id for lease in q.claim()], [job_id])
+    expect("that is later", q.value("select faultline.now() > transaction_timestamp()"), True)
 
 
 _CALLS: dict[str, Callable[[Session, Lease], Any]] = {
     **VERBS,
-    "enqueue": lambda q, _: q.enqueue(),
+    "enqueue_many": lambda q, _: q.enqueue(),
+    "enqueue": lambda q, _: q.execute("select faultline.enqueue('t')"),
     "claim": lambda q, _: q.claim_one(),
     "fence": lambda q, lease: q.fence(lease),
     "reap": lambda q, _: q.reap(),

@@ -163,9 +163,9 @@ def after_a_restore_the_ledger_is_right(sessions: Sessions) -> None:
     holder.begin()
     holder.execute("select from faultline.open_jobs for update")
 
-    settled = sessions.at_once(q, lambda s: s.renew(lease))
+    settled = sessions.at_once(q, lambda s: s.mark_started(lease))
 
-    expect("a renewal of what is done", (reasons(settled), settled.busy), (["not_running"], []))
+    expect("a mark of what is done", (reasons(settled), settled.busy), (["not_running"], []))
 
 
 @probe(*BATCH_VERBS, "refuse")
@@ -233,7 +233,8 @@ def a_completion_sent_twice_is_no_refusal(sessions: Sessions) -> None:
         forged = replace(lease, fencing_token=2)
         expect("with another token", reasons(q.complete(forged)), ["token_mismatch"])
         expect("with another owner", reasons(q.complete(replace(lease, owner="w/forged"))), ["token_mismatch"])
-        expect("a renewal of what is done", reasons(q.renew(lease)), ["not_running"])
+        expect("a renewal of what is done", q.renew(lease), Settled())
+        expect("a mark of what is done", reasons(q.mark_started(lease)), ["not_running"])
 
 
 @probe("complete")

@@ -10,6 +10,7 @@ from uuid import UUID
 from faultline.core.model import Settled, Submission
 from faultline.proof.probes.leases import BATCH_VERBS, SINGLE_VERBS
 from faultline.proof.probes.probe import expect, probe, reasons, refused
+from faultline.store import fencing
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -33,6 +34,33 @@ def a_stale_fence_raises_and_can_be_put_on_record(sessions: Sessions) -> None:
             q.fence(stale)
         expect("told", reasons(q.run(verbs.record_refusal(stale))), [reason])
         expect("on record", q.refusals(stale.job_id), [("fence", reason)])
+
+
+@probe("fence", "same_transaction")
+def a_fence_is_good_for_one_transaction(sessions: Sessions) -> None:
+    """Committed inside, the job's transaction has let go of the row: what follows is not fenced and completes nothing."""
+    q = sessions.open()
+    for begin_again in (False, True):
+        lease = q.new_lease()
+        q.begin()
+        number = q.run(fencing.fence(lease))
+        q.execute("savepoint inside")
+        q.run(fencing.check(number))
+        q.commit()
+        if begin_again:
+            q.begin()
+            q.execute("select pg_current_xact_id()")
+        with refused(q, "FL006", "ended from inside", what=f"a completion, begun again: {begin_again}"):
+            q.run(fencing.complete(lease, "1", number))
+        if begin_again:
+            q.rollback()
+        expect("the job", q.job(lease.job_id).state, "running")
+    lease = q.new_lease()
+    q.begin()
+    number = q.run(fencing.fence(lease))
+    q.run(fencing.complete(lease, "1", number))
+    q.commit()
+    expect("completed in its own transaction", q.job(lease.job_id).state, "succeeded")
 
 
 @probe("fence")
@@ -125,7 +153,7 @@ def a_completion_waits_for_a_locked_table_as_long_as_its_session_says(sessions: 
     expect("once the table is free", q.complete(lease), Settled())
 
 
-@probe("claim")
+@probe("claim", "take_turn")
 def large_claims_of_a_queue_take_turns_and_nobody_else_waits(sessions: Sessions) -> None:
     q, second = sessions.open(), sessions.open()
     q.run(verbs.enqueue_many([Submission("t")] * 100))
@@ -144,7 +172,7 @@ def large_claims_of_a_queue_take_turns_and_nobody_else_waits(sessions: Sessions)
     expect("granted", (len(granted), len({lease.job_id for lease in granted})), (66, 66))
 
 
-@probe("claim")
+@probe("claim", "take_turn")
 def a_claim_whose_turn_does_not_come_goes_on_without_it(sessions: Sessions) -> None:
     q, holder = sessions.open(), sessions.open()
     q.run(verbs.enqueue_many([Submission("t")] * 60))
@@ -159,6 +187,33 @@ def a_claim_whose_turn_does_not_come_goes_on_without_it(sessions: Sessions) -> N
     begun = time.monotonic()
     expect("out of turn", (len(q.claim(25)), q.value("show lock_timeout")), (25, patience))
     expect("soon", time.monotonic() - begun < _SOON_SECONDS, True)
+
+
+@probe("take_turn")
+def a_turn_ignores_what_somebody_left_in_the_session(sessions: Sessions) -> None:
+    q = sessions.open()
+    q.execute("set faultline.no_turns = 'x'")
+    expect("claimed", q.claim(21), [])
+
+
+@probe("take_turn")
+def who_waited_for_a_turn_in_vain_does_not_wait_again_for_a_while(sessions: Sessions) -> None:
+    q, hostile = sessions.open(), sessions.open()
+    sessions.clock.take()
+    hostile.execute("select pg_advisory_lock(faultline.claim_lock('default'))")
+    pauses = []
+    for seconds in (0, 0.9, 0.2, 2.1, 4.1):
+        sessions.clock.advance(seconds)
+        q.claim(21)
+        pauses.append(q.value("show faultline.no_turns").split()[1])
+    expect("pauses", pauses, ["1", "1", "2", "4", "8"])
+    q.execute("set faultline.no_turns = '0 32'")
+    q.claim(21)
+    expect("the longest pause", q.value("show faultline.no_turns").split()[1], "32")
+    hostile.execute("select pg_advisory_unlock_all()")
+    sessions.clock.advance(33)
+    q.claim(21)
+    expect("after a turn", q.value("show faultline.no_turns"), "")
 
 
 @probe("claim", "reap")
@@ -226,15 +281,88 @@ def recover_waits_for_a_fenced_transaction_and_does_not_deadlock_with_it(session
 
 
 @probe("recover")
-def recover_lifts_what_is_enqueued_meanwhile(sessions: Sessions) -> None:
-    q, client, operator = sessions.open(), sessions.open(), sessions.open()
-    client.begin()
-    job_id = client.enqueue()
+def recover_gives_up_soon_and_keeps_its_callers_patience(sessions: Sessions) -> None:
+    holder, operator = sessions.open(), sessions.open()
+    holder.begin()
+    holder.enqueue()
+    operator.execute("set lock_timeout = 0")
+    operator.execute("set statement_timeout = '3s'")
+    with refused(operator, "55P03", "lock timeout"):
+        operator.run(verbs.recover())
+    operator.execute("set lock_timeout = '30s'")
+    operator.execute("set statement_timeout = '1s'")
+    with refused(operator, "57014", "statement timeout"):
+        operator.run(verbs.recover())
+    holder.rollback()
+    operator.execute("set lock_timeout = 0")
+    operator.begin()
+    operator.run(verbs.recover())
+    expect("patience afterwards", operator.value("show lock_timeout"), "0")
+    operator.rollback()
+
+
+@probe("recover")
+def recover_voids_a_lease_that_is_granted_meanwhile(sessions: Sessions) -> None:
+    q, worker, operator = sessions.open(), sessions.open(), sessions.open()
+    q.enqueue()
+    worker.begin()
+    lease = worker.claim_one()
     answer = operator.start(lambda s: s.run(verbs.recover(500)))
     sessions.wait_until_blocked(operator, answer)
-    client.commit()
-    expect("what recover changed", answer.result(), (500, 1, 0))
-    expect("token", q.job(job_id).fencing_token, 500)
+    worker.commit()
+    expect("what recover changed", answer.result(), (500, 1, 1))
+    expect("the lease", reasons(q.complete(lease)), ["token_mismatch"])
+
+
+@probe("claim", "recover")
+def a_claim_that_waited_for_recover_grants_no_token_below_the_floor(sessions: Sessions) -> None:
+    q, worker, operator = sessions.open(), sessions.open(), sessions.open()
+    for number, isolation in enumerate(("read committed", "repeatable read", "serializable"), start=1):
+        q.enqueue()
+        operator.begin()
+        operator.run(verbs.recover(500 * number))
+        worker.begin(isolation)
+        answer = worker.start(lambda s: s.claim_one())
+        sessions.wait_until_blocked(worker, answer)
+        operator.commit()
+        if isolation == "read committed":
+            expect("the token", answer.result().fencing_token, 501)
+            worker.commit()
+        else:
+            with refused(q, "40001", what=f"a {isolation} claim"):
+                answer.result()
+            worker.rollback()
+
+
+@probe("claim", "recover")
+def a_claim_with_an_old_snapshot_grants_no_token_below_the_floor(sessions: Sessions) -> None:
+    q, worker = sessions.open(), sessions.open()
+    q.enqueue()
+    worker.begin("repeatable read")
+    worker.execute("select count(*) from faultline.jobs")
+    q.run(verbs.recover(500))
+    with refused(q, "40001"):
+        worker.claim_one()
+    worker.rollback()
+    expect("the token", q.claim_one().fencing_token, 501)
+
+
+@probe("claim", "prune")
+def an_id_that_is_enqueued_again_beside_its_prune_never_sees_an_old_token(sessions: Sessions) -> None:
+    q, upkeep, client = sessions.open(), sessions.open(), sessions.open()
+    lease = q.new_lease()
+    for _ in range(4):
+        q.release(lease)
+        lease = q.claim_one()
+    q.fail(lease, then="fail")
+    sessions.clock.advance(1000)
+    upkeep.begin()
+    upkeep.run(verbs.prune("failed", older_than_seconds=60))
+    again = client.start(lambda s: s.enqueue(id=lease.job_id))
+    sessions.wait_until_blocked(client, again)
+    upkeep.commit()
+    again.result()
+    expect("the token", q.claim_one().fencing_token, 6)
 
 
 # Prune and reconcile

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from faultline.core.model import Submission
+from faultline.core.model import Bound, Submission
 from faultline.proof.probes.leases import BATCH_VERBS
 from faultline.proof.probes.probe import PROBES, Probe, expect
 from faultline.store import queue as verbs
+from faultline.store import views
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +52,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "reap": (lambda q, lease: (_expire(q, lease), q.reap()), ()),
     "first_expired": (lambda q, _: q.run(verbs.first_expired()), ()),
     "claim": (lambda q, _: q.claim(3), ()),
+    "due": (lambda q, _: q.run(views.due(["default"])), ()),
     "journal": (lambda q, lease: q.journal(lease.job_id), ("journal",)),
     "roll_up": (lambda q, _: q.run(verbs.roll_up()), ("tallies",)),
 }
@@ -96,6 +98,22 @@ def _reads_few_rows(sessions: Sessions, *, name: str, begin: Callable[..., None]
         raise AssertionError(f"{name} read {read} rows beside a backlog of {_BACKLOG}")
 
 
+def _reads_running_jobs_only(sessions: Sessions, *, begin: Callable[..., None]) -> None:
+    q = sessions.open()
+    begin(sessions)
+    with q.unsaved():
+        for _ in range(_CALLS_BEFORE):
+            q.run(verbs.recover())
+    sessions.hand.execute(_ROWS_FOR["waiting"], _BACKLOG)
+    with q.unsaved():
+        q.new_lease(priority=-1)
+        before = _rows_read(q)
+        expect("jobs queued again", q.run(verbs.recover())[2], 1)
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"recover read {read} rows beside a backlog of {_BACKLOG}")
+
+
 def _reads_few_rows_for_a_batch(sessions: Sessions, *, name: str) -> None:
     q = sessions.open()
     _begin_emptied(sessions)
@@ -126,6 +144,22 @@ def _reads_nothing_below_its_bound(sessions: Sessions, *, name: str) -> None:
         read = _rows_read(q) - before
     if read > _FEW:
         raise AssertionError(f"{name} read {read} rows below its bound")
+
+
+def _looks_at_nothing_below_its_bounds(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    sessions.hand.execute(_ROWS_FOR["waiting"], _BACKLOG)
+    holder.begin("repeatable read")
+    holder.execute("select from faultline.open_jobs")
+    priorities = [row[0] for row in q.execute("select distinct priority from faultline.open_jobs")]
+    sessions.hand.execute("delete from faultline.open_jobs")
+    bounds = [Bound(priority, q.value("select now() + interval '2 hours'")) for priority in priorities]
+    with q.unsaved():
+        before = _rows_read(q)
+        q.run(views.due(["default"], {"default": bounds}))
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"due read {read} rows below its bounds")
 
 
 def _begin_small(sessions: Sessions, *tables: str) -> None:
@@ -218,6 +252,17 @@ PROBES.extend(
 )
 PROBES.extend(
     Probe(
+        f"recover reads running jobs only {when}",
+        frozenset(("plan", "recover")),
+        partial(_reads_running_jobs_only, begin=begin),
+    )
+    for when, begin in (
+        ("in a session older than the backlog", _begin_small),
+        ("where all had been done before", _begin_emptied),
+    )
+)
+PROBES.extend(
+    Probe(
         f"{name} of a batch reads few rows where all had been done before",
         frozenset(("plan", name)),
         partial(_reads_few_rows_for_a_batch, name=name),
@@ -236,6 +281,7 @@ PROBES.extend(
     )
     for name in ("reap", "first_expired")
 )
+PROBES.append(Probe("due reads nothing below its bounds", frozenset(("plan", "due")), _looks_at_nothing_below_its_bounds))
 PROBES.extend(
     Probe(
         f"prune {what} does not read all that lies where old rows lay",

@@ -112,7 +112,9 @@ def a_last_attempt_ends_the_job_if_it_had_started(sessions: Sessions) -> None:
     early = _again(q, early)
     q.mark_started(ended)
     q.mark_started(early)
-    _reap_after(sessions)
+    reaped = {job.job_id: job for job in _reap_after(sessions)}[ended.job_id]
+    told = (reaped.task, reaped.attempt, reaped.max_attempts, reaped.last_error)
+    expect("told", told, (ended.task, 1, 1, "the worker was lost during the last attempt"))
     job = q.job(ended.job_id)
     expect(
         "ended", (job.state.value, job.attempt, job.last_error), ("failed", 1, "the worker was lost during the last attempt")
@@ -256,6 +258,135 @@ def after_a_restart_everyone_is_given_time_to_come_back(sessions: Sessions) -> N
         sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
 
 
+_PROMOTED = "update faultline.settings set server_run = 'that of another server'"
+
+
+@probe("dead_workers", "run_noticed_at")
+def the_first_to_reap_on_a_new_run_of_the_server_judges_nobody(sessions: Sessions) -> None:
+    q, lease = _long_lease(sessions)
+    sessions.clock.advance(60)
+    sessions.hand.execute(_PROMOTED)
+    expect("reaped by the first", q.reap(), [])
+    expect("reaped by the next", q.reap(), [])
+    sessions.clock.advance(29)
+    expect("reaped after 29 s", q.reap(), [])
+    sessions.clock.advance(2)
+    expect("reaped after 31 s", [job.job_id for job in q.reap()], [lease.job_id])
+
+
+@probe("dead_workers", "run_noticed_at", "beat")
+def who_was_back_on_the_new_run_and_died_is_noticed_at_once(sessions: Sessions) -> None:
+    q, lease = _long_lease(sessions)
+    sessions.hand.execute(_PROMOTED)
+    q.beat("another")
+    sessions.clock.advance(1)
+    q.beat("another")
+    q.beat()
+    sessions.clock.advance(3.1)
+    expect("reaped", [job.job_id for job in q.reap()], [lease.job_id])
+
+
+@probe("dead_workers", "run_noticed_at")
+def beats_by_a_clock_that_was_ahead_are_not_of_the_new_run(sessions: Sessions) -> None:
+    q, _ = _long_lease(sessions)
+    sessions.clock.advance(-2)
+    sessions.hand.execute(_PROMOTED)
+    q.reap()
+    sessions.clock.advance(10)
+    expect("reaped", q.reap(), [])
+
+
+@probe("dead_workers", "run_noticed_at", "beat")
+def who_notices_a_new_run_waits_for_nobody(sessions: Sessions) -> None:
+    q, _ = _long_lease(sessions)
+    sessions.clock.advance(60)
+    sessions.hand.execute(_PROMOTED)
+    sessions.hand.begin()
+    sessions.hand.execute("update faultline.settings set token_floor = token_floor")
+    expect("reaped beside a lock", sessions.at_once(q, lambda s: s.reap()), [])
+    sessions.at_once(q, lambda s: s.beat())
+    sessions.hand.rollback()
+    expect("noticed by then", q.value("select server_run = faultline.server_run() from faultline.settings"), False)
+
+
+def _last_attempt(sessions: Sessions, lease_seconds: float) -> tuple[Session, Lease]:
+    sessions.clock.set_since_start(60)
+    q = sessions.open()
+    q.reap()
+    sessions.clock.advance(60)
+    q.beat()
+    lease = _claimed_by(q, "w", max_attempts=1, lease_seconds=lease_seconds)
+    q.mark_started(lease)
+    return q, lease
+
+
+@probe("reap")
+def a_lease_that_a_living_worker_could_not_renew_costs_nothing(sessions: Sessions) -> None:
+    for lease_seconds in (1, 4, 30):
+        q, lease = _last_attempt(sessions, lease_seconds)
+        sessions.clock.advance(lease_seconds + 2)
+        q.beat()
+        sessions.clock.advance(0.9)
+        expect("reaped while it may still renew", q.reap(), [])
+        sessions.clock.advance(0.2)
+        expect("reaped", [job.job_id for job in q.reap()], [lease.job_id])
+        job = q.job(lease.job_id)
+        expect("state, attempt, reaps", (job.state.value, job.attempt, job.reaps), ("queued", 0, 0))
+        sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
+
+
+@probe("reap")
+def the_last_attempt_of_a_silent_worker_counts(sessions: Sessions) -> None:
+    for lease_seconds in (3, 4, 30):
+        q, lease = _last_attempt(sessions, lease_seconds)
+        sessions.clock.advance(lease_seconds)
+        q.reap()
+        expect(f"after {lease_seconds} s", q.state(lease.job_id), "failed")
+        sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
+
+
+@probe("reap", "run_noticed_at")
+def an_outage_costs_no_attempt_and_leaves_time_to_renew(sessions: Sessions) -> None:
+    q, lease = _last_attempt(sessions, 30)
+    sessions.clock.advance(40)
+    sessions.hand.execute(_PROMOTED)
+    expect("reaped at once", q.reap(), [])
+    sessions.clock.advance(4.9)
+    expect("reaped after 4.9 s", q.reap(), [])
+    sessions.clock.advance(0.2)
+    expect("reaped after 5.1 s", [job.job_id for job in q.reap()], [lease.job_id])
+    job = q.job(lease.job_id)
+    expect("state, attempt, reaps", (job.state.value, job.attempt, job.reaps), ("queued", 0, 0))
+
+
+@probe("reap", "run_noticed_at")
+def who_was_back_after_an_outage_or_had_the_time_is_not_excused(sessions: Sessions) -> None:
+    q, lease = _last_attempt(sessions, 6)
+    sessions.hand.execute(_PROMOTED)
+    q.reap()
+    sessions.clock.advance(1)
+    q.beat()
+    sessions.clock.advance(5.1)
+    q.reap()
+    expect("back and silent again", q.state(lease.job_id), "failed")
+    q, lease = _last_attempt(sessions, 60)
+    sessions.hand.execute(_PROMOTED)
+    q.reap()
+    sessions.clock.advance(60)
+    q.reap()
+    expect("not back after a minute", q.state(lease.job_id), "failed")
+
+
+@probe("server_run")
+def a_run_of_the_server_is_named_by_its_start_and_by_what_it_replayed(sessions: Sessions) -> None:
+    q = sessions.open()
+    name = q.value("select faultline.server_run()")
+    started, replayed = q.execute(
+        "select extract(epoch from pg_postmaster_start_time())::text, pg_last_wal_replay_lsn()::text"
+    )[0]
+    expect("the name", name, f"{started} {replayed or '-'}")
+
+
 @probe("reap", "dead_workers")
 def a_dead_workers_job_that_is_locked_comes_back_later(sessions: Sessions) -> None:
     """Killed inside a statement: its heartbeat's session is gone, the one with the lock on the row is not yet."""
@@ -287,6 +418,25 @@ def a_worker_is_on_the_list_as_it_last_said(sessions: Sessions) -> None:
     expect("on the list", found, [(True, True, ["mail"], ["mail"], 7, -1.5)])
     q.run(verbs.leave("w"))
     expect("left", q.value("select array_agg(id) from faultline.workers"), ["other"])
+
+
+@probe("announce")
+def a_worker_is_on_the_list_with_the_tasks_it_last_said(sessions: Sessions) -> None:
+    q = sessions.open()
+    expect("before the first beat", q.run(verbs.announce("w", ["pay"])), False)
+    q.beat("other")
+    expect("while others are on the list", q.run(verbs.announce("w", ["pay"])), False)
+    q.beat()
+    expect("not said", q.value("select tasks from faultline.workers where id = 'w'"), None)
+    expect("on the list", q.run(verbs.announce("w", ["pay"])), True)
+    expect("said again", q.run(verbs.announce("w", ["pay", "mail"])), True)
+    q.beat()
+    found = q.execute("select id, tasks from faultline.workers order by id")
+    expect("the tasks", found, [("other", None), ("w", ["pay", "mail"])])
+    row = "select ctid::text from faultline.workers where id = 'w'"
+    before = q.value(row)
+    q.run(verbs.announce("w", ["pay", "mail"]))
+    expect("written when nothing is new", q.value(row), before)
 
 
 @probe("mark_started", "reap")

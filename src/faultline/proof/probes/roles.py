@@ -11,13 +11,13 @@ from faultline.store import queue as verbs
 if TYPE_CHECKING:
     from faultline.proof.sessions import Sessions
 
-_EVERYONE = {"now", "clock"}
+_EVERYONE = {"now", "clock", "protocol"}
 _CALLS = {
     "faultline_producer": {"enqueue", "enqueue_many", "cancel"},
     "faultline_worker": {
         "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "fence",
-        "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "reconcile", "prune",
-        "worker_lock", "tally", "sample", "roll_up",
+        "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
+        "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce",
     },
     "faultline_viewer": {"api_key", "error_kind"},
     "faultline_operator": {
@@ -39,7 +39,7 @@ def roles_may_call_their_verbs_and_nothing_else(sessions: Sessions) -> None:
             " and has_function_privilege(%s, oid, 'execute')",
             role,
         )
-        expect(f"what {role} may call", sorted(name for (name,) in found), sorted(calls | _EVERYONE))
+        expect(f"what {role} may call", sorted({name for (name,) in found}), sorted(calls | _EVERYONE))
         reads = _READS | (_READS_MORE if role in ("faultline_viewer", "faultline_operator") else set())
         for privilege, tables in (
             ("select", reads),
@@ -108,6 +108,7 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         q.fail(kept)
         q.release(released)
         q.beat(sleeping=["default"])
+        q.run(verbs.announce("w", ["t"]))
         q.run(verbs.tally("w", []))
         q.run(verbs.sample())
         q.run(verbs.roll_up())

@@ -49,7 +49,10 @@ _AGAINST_TRIGGERS = (
     f"insert into faultline.open_jobs ({_NEW}, fencing_token) values ({_JOB}, 5)",
     # ends that are none
     *(f"delete from faultline.open_jobs where state = '{state}'" for state in ("queued", "running", "failed")),
-    *(f"truncate faultline.{table}" for table in ("open_jobs", "ledger", "journal")),
+    *(f"truncate faultline.{table}" for table in ("open_jobs", "ledger", "journal", "settings", "steps", "keys")),
+    # a floor that sinks
+    "update faultline.settings set token_floor = token_floor - 1",
+    "delete from faultline.settings",
     # what has been done and what has happened
     f"insert into faultline.ledger values ({_ENTRY})",
     "update faultline.ledger set result = '1'",
@@ -59,6 +62,8 @@ _AGAINST_TRIGGERS = (
     "insert into faultline.steps values (gen_random_uuid(), 's', 1, now(), null)",
     "update faultline.steps set result = '2'",
     "delete from faultline.steps",
+    # functions of an older build
+    "update faultline.migrations set checksum = 'of an older build' where number = 0",
 )
 
 #: Each of these is refused by a constraint, also past all triggers.
@@ -101,6 +106,7 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.settings set args_bytes_max = 1",
     "update faultline.settings set token_floor = -1",
     "insert into faultline.migrations select * from faultline.migrations",
+    "insert into faultline.schema_files select * from faultline.schema_files",
     "insert into faultline.queues select * from faultline.queues",
     "update faultline.queues set name = ''",
     "update faultline.queues set paused_because = repeat('x', 1001)",
@@ -184,7 +190,7 @@ _NULLABLE = {
     "ledger": {"idempotency_key", "args", "result"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
-    "workers": {"clock_ahead_seconds"},
+    "workers": {"clock_ahead_seconds", "tasks"},
     "queues": {"paused_at", "paused_because"},
     "samples": {"oldest_due_at"},
     "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from faultline.core.errors import DatabaseUnavailable, FaultlineError, OutcomeUnknown
+from faultline.core.errors import FaultlineError, JobRejected, KeyConflict, OutcomeUnknown
 from faultline.core.ids import Ids
-from faultline.proof.soak.tasks import LONG_LEASE_SECONDS, register
+from faultline.proof.soak import mischief
+from faultline.proof.soak.tasks import LEASE_SECONDS, LONG_LEASE_SECONDS, WITH_SECONDS, register
 from faultline.runtime.client import Faultline
 from faultline.store import audit, views
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from uuid import UUID
 
     from faultline.core.model import Submission
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
 BACKLOG_MAX = 4000
 BULK_MAX = 60
 _PAUSE_SECONDS = 0.1
-_KINDS = {"nothing": 50, "wait": 20, "effect": 12, "effect_in_thread": 3, "stumble": 5, "walk": 10}
+_KINDS = {
+    "nothing": 46.0, "wait": 16.0, "wait_in_thread": 4.0, "effect": 12.0, "effect_in_thread": 4.0, "stumble": 3.0,
+    "stumble_in_thread": 2.0, "walk": 10.0, "walk_in_thread": 3.0,
+}  # fmt: skip
 #: Most wait a moment, some long enough to be caught by any fault, a few longer than their lease.
 _WAITS_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.2, 1.0, 3.0)
 _WAITS_WEIGHTS = (20, 20, 20, 10, 15, 12, 3)
@@ -48,17 +53,25 @@ class Record:
     found: int = 0
     absent: list[int] = field(default_factory=list)
     halves: list[int] = field(default_factory=list)
+    #: Submissions that failed and were sent again, by the class of the error.
+    failed: Counter[str] = field(default_factory=Counter)
 
 
 class Producer(threading.Thread):
     """`unfinished` is kept up to date by whoever watches the database: a soak must not drown in its own backlog."""
 
-    def __init__(self, dsn: str, recording: Recording, chance: random.Random, per_second: float) -> None:
+    def __init__(
+        self, dsn: str, recording: Recording, chance: random.Random, per_second: float, faults: Collection[str] = ()
+    ) -> None:
         super().__init__(name="producer", daemon=True)
         self._dsn = dsn
         self._recording = recording
         self._chance = chance
         self._per_second = per_second
+        brought = {task: share for kind in faults for task, share in mischief.KINDS.get(kind, {}).items()}
+        self._kinds = _KINDS | {task.__name__: share for task, share in brought.items()}
+        now = time.monotonic()
+        self._due = {task.__name__: now for task in mischief.EVERY_SECONDS if task in brought}
         self._ids = Ids()
         self._stopping = threading.Event()
         self._next = 0
@@ -94,12 +107,12 @@ class Producer(threading.Thread):
         while not self._stopping.is_set():
             try:
                 handles = app.enqueue_many(jobs)
-            except DatabaseUnavailable:
-                self._pause()
             except OutcomeUnknown:
                 self.record.unknown += 1
                 self._ask_for(app, numbers)
                 return
+            except (FaultlineError, psycopg.Error) as error:
+                self._pause_after(error)
             else:
                 self._acknowledge(*(handle.id for handle in handles))
                 return
@@ -114,7 +127,7 @@ class Producer(threading.Thread):
                 handles = app.enqueue_many(jobs, conn=connection)
                 sent = True
                 connection.execute("commit")
-        except (DatabaseUnavailable, psycopg.OperationalError):
+        except (FaultlineError, psycopg.Error):
             if sent:
                 self.record.unknown += 1
                 self._ask_for(app, numbers)
@@ -138,9 +151,10 @@ class Producer(threading.Thread):
         while not self._stopping.is_set():
             try:
                 app.enqueue_many([job])
-            except DatabaseUnavailable:
-                self._pause()
-            except OutcomeUnknown:
+            except (OutcomeUnknown, psycopg.Error, FaultlineError) as error:
+                if not isinstance(error, OutcomeUnknown):
+                    self._pause_after(error)
+                    continue
                 self.record.unknown += 1
                 _, there = _asked(lambda: app.database.run(views.endings([job_id])))
                 if there:
@@ -157,10 +171,10 @@ class Producer(threading.Thread):
         while not self._stopping.is_set():
             try:
                 (handle,) = app.enqueue_many([job])
-            except DatabaseUnavailable:
-                self._pause()
             except OutcomeUnknown:
                 self.record.unknown += 1
+            except (FaultlineError, psycopg.Error) as error:
+                self._pause_after(error)
             else:
                 self.record.found += not handle.created
                 self._acknowledge(handle.id)
@@ -176,13 +190,32 @@ class Producer(threading.Thread):
 
     def _job(self, app: Faultline, **options: Any) -> tuple[int, Submission]:
         number, self._next = self._next, self._next + 1
-        (name,) = self._chance.choices(tuple(_KINDS), weights=tuple(_KINDS.values()))
-        more = {"seconds": self._chance.choices(_WAITS_SECONDS, weights=_WAITS_WEIGHTS)[0]} if name == "wait" else {}
+        name = self._kind()
+        more = {"seconds": self._seconds(name)} if name in WITH_SECONDS else {}
         if self._chance.random() < _LONG_LEASES:
             options["lease_seconds"] = LONG_LEASE_SECONDS
         return number, replace(app.tasks[name].bind(n=number, **more), **options)
 
-    def _pause(self) -> None:
+    def _kind(self) -> str:
+        """By chance, or what is due: some kinds come every so many seconds."""
+        now = time.monotonic()
+        for name, due in self._due.items():
+            if now >= due:
+                self._due[name] = now + mischief.EVERY_SECONDS[mischief.TASKS[name]] * self._chance.uniform(0.7, 1.3)
+                return name
+        (name,) = self._chance.choices(tuple(self._kinds), weights=tuple(self._kinds.values()))
+        return name
+
+    def _seconds(self, name: str) -> float:
+        if name in mischief.TASKS:
+            return LEASE_SECONDS * self._chance.uniform(1.2, 2.5)
+        return self._chance.choices(_WAITS_SECONDS, weights=_WAITS_WEIGHTS)[0]
+
+    def _pause_after(self, error: Exception) -> None:
+        """Nothing was done, for a reason of the moment: a server that is away, a cancelled statement, a locked table."""
+        if isinstance(error, JobRejected | KeyConflict):
+            raise error
+        self.record.failed[type(error).__name__] += 1
         self._stopping.wait(_PAUSE_SECONDS)
 
 
@@ -192,7 +225,7 @@ def _asked(question: Callable[[], Any], seconds: float = 60.0) -> Any:
     while True:
         try:
             return question()
-        except (DatabaseUnavailable, OutcomeUnknown) as error:
+        except (FaultlineError, psycopg.Error) as error:
             if time.monotonic() > give_up:
                 raise FaultlineError(f"the database gave no answer for {seconds:g} s: {error}") from error
             time.sleep(_PAUSE_SECONDS)

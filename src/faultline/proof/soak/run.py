@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from faultline import embedded
-from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown
+from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, StatementTimeout
 from faultline.proof.drill import Check
+from faultline.proof.soak import mischief
 from faultline.proof.soak.chart import Sample
 from faultline.proof.soak.crew import Crew
 from faultline.proof.soak.judge import judge
 from faultline.proof.soak.producer import Producer
 from faultline.proof.soak.report import Report
+from faultline.proof.soak.servers import Pair, Single
 from faultline.proof.soak.tasks import EFFECTS
-from faultline.proof.soak.trouble import KINDS, Trouble
+from faultline.proof.soak.trouble import KINDS, PROMOTE, Trouble
 from faultline.proof.tape import Recording
 from faultline.store import audit, holdings, migrate
 from faultline.store.database import Database
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-#: A server that is killed every half minute would otherwise replay five minutes of work each time.
-SETTINGS = {"checkpoint_timeout": "30s"}
 DRAIN_SECONDS = 60.0
 _ROUND_SECONDS = 60.0
 _TICK_SECONDS = 0.05
 _SAMPLE_SECONDS = 1.0
+#: What our own questions meet, too: cut connections, cancelled statements, locked tables.
+_OF_THE_MOMENT = (DatabaseUnavailable, OutcomeUnknown, StatementTimeout, psycopg.OperationalError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,8 @@ class Plan:
     seed: int = 0
     #: Jobs that are submitted each second, as far as the backlog allows.
     jobs_per_second: float = 400.0
+    #: The kinds of faults that happen. A promotion needs a second server.
+    faults: tuple[str, ...] = KINDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +100,23 @@ class Soak:
     def _set_up(self) -> None:
         folder = Path(tempfile.gettempdir()) / f"faultline-soak-{secrets.token_hex(6)}"
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        self._stack.callback(embedded.destroy, folder)
-        server = self._stack.enter_context(embedded.join(folder, settings=SETTINGS))
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
+        servers = (Pair if PROMOTE in self.plan.faults else Single)(folder)
+        self._stack.callback(servers.close)
+        with psycopg.connect(servers.dsn, autocommit=True) as connection:
             migrate.migrate(connection)
             connection.execute(EFFECTS)
-        self._database = Database(server.dsn)
+            connection.execute(mischief.NOBODY_MADE.encode())
+        self._database = Database(servers.dsn)
         self._stack.callback(self._database.close)
         self._tapes = folder / "tapes"
         self._tapes.mkdir()
-        self._crew = Crew(server.dsn, self.plan.workers, folder, self._tapes)
+        self._crew = Crew(servers.dsn, self.plan.workers, folder, self._tapes)
         self._stack.callback(self._crew.stop)
         recording = self._stack.enter_context(Recording.to(self._tapes / "producer", "producer"))
         chance = random.Random(self._chance.random())  # noqa: S311
-        self._producer = Producer(server.dsn, recording, chance, self.plan.jobs_per_second)
-        self._trouble = Trouble(self._database, folder, self._crew, self._chance, seconds=self.plan.seconds)
+        faults = self.plan.faults
+        self._producer = Producer(servers.dsn, recording, chance, self.plan.jobs_per_second, faults)
+        self._trouble = Trouble(self._database, servers, self._crew, self._chance, kinds=faults, seconds=self.plan.seconds)
         self._begun = time.monotonic()
         self._producer.start()
         self._stack.callback(self._producer.stop)
@@ -121,6 +126,8 @@ class Soak:
         end = self._begun + self.plan.seconds
         while time.monotonic() < end or (not self._trouble.round_done and time.monotonic() < end + _ROUND_SECONDS):
             self._turn(self._trouble.tick)
+        while not self._trouble.over:
+            self._turn(lambda: None)
         self._ended = time.monotonic()
         self._producer.stop()
 
@@ -140,7 +147,7 @@ class Soak:
     def _turn(self, act: Callable[[], None]) -> None:
         self._crew.tick()
         # Its own connection is cut as often as everybody else's, and the server is away now and then.
-        with contextlib.suppress(DatabaseUnavailable, OutcomeUnknown):
+        with contextlib.suppress(*_OF_THE_MOMENT):
             act()
             self._trouble.look_for_recovered()
             self._producer.unfinished = self._database.run(audit.unfinished())
@@ -160,7 +167,10 @@ class Soak:
         checks = judged.checks
         if not self._interrupted:
             checks.append(Check(f"all drained within {DRAIN_SECONDS:g} s", f"{drained:.1f} s" if over else "no", over))
-            missing = [kind for kind in KINDS if not trouble.took_effect[kind]]
+            for kind in (kind for kind in mischief.KINDS if kind in self.plan.faults):
+                tasks = mischief.KINDS[kind]
+                trouble.took_effect[kind] = self._database.run(audit.ended_of([task.__name__ for task in tasks]))
+            missing = [kind for kind in self.plan.faults if not trouble.took_effect[kind]]
             checks.append(Check("every kind of fault took effect", f"not: {missing}" if missing else "yes", not missing))
         return Report(
             seconds=(self._ended or time.monotonic()) - self._begun,

@@ -10,15 +10,20 @@ import os
 import secrets
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from faultline.proof.soak import mischief
 from faultline.proof.tape import Recording
+from faultline.runtime.blocking_job import BlockingJob  # noqa: TC001 - looked at when the task is registered
 from faultline.runtime.client import Faultline
-from faultline.runtime.job import BlockingJob, Job  # noqa: TC001 - looked at when the task is registered
+from faultline.runtime.job import Job  # noqa: TC001 - looked at when the task is registered
 from faultline.runtime.process import run_until_signalled
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from faultline.runtime.tasks import Task
 
 #: Short, so that freezing a worker for a few seconds is enough to lose it.
@@ -27,6 +32,8 @@ LEASE_SECONDS = 2.0
 LONG_LEASE_SECONDS = 8.0
 #: No job of a soak deserves to fail, however often its worker dies.
 ATTEMPTS_MAX = 100
+#: Those that fail by themselves do so soon.
+DOOMED_ATTEMPTS_MAX = 2
 CONCURRENCY = 50
 GRACE_SECONDS = 5.0
 
@@ -58,7 +65,18 @@ def effect_in_thread(job: BlockingJob, n: int) -> None:
         tx.complete(n)
 
 
+def wait_in_thread(n: int, seconds: float) -> int:
+    time.sleep(seconds)
+    return n
+
+
 async def stumble(job: Job, n: int) -> int:
+    if job.attempt == 1:
+        raise RuntimeError("stumbles the first time")
+    return n
+
+
+def stumble_in_thread(job: BlockingJob, n: int) -> int:
     if job.attempt == 1:
         raise RuntimeError("stumbles the first time")
     return n
@@ -69,15 +87,27 @@ async def walk(job: Job, n: int) -> list[int]:  # noqa: ARG001 - the number is f
     return [await job.step(name, secrets.randbits, 32) for name in ("first", "second")]
 
 
+def walk_in_thread(job: BlockingJob, n: int) -> list[int]:  # noqa: ARG001 - likewise
+    return [job.step(name, secrets.randbits, 32) for name in ("first", "second")]
+
+
+#: Tasks that take the time that they are told.
+WITH_SECONDS = frozenset({wait.__name__, wait_in_thread.__name__, *(task.__name__ for task in mischief.EVERY_SECONDS)})
 WITH_EFFECT = frozenset({effect.__name__, effect_in_thread.__name__})
-WITH_STEPS = walk.__name__
+WITH_STEPS = (walk.__name__, walk_in_thread.__name__)
+#: They fail once by themselves; of all others only those do that are expected to fail for good.
+STUMBLING = frozenset({stumble.__name__, stumble_in_thread.__name__})
+_INNOCENT = (nothing, wait, wait_in_thread, effect, effect_in_thread, stumble, stumble_in_thread, walk, walk_in_thread)
 
 
 def register(app: Faultline) -> dict[str, Task[..., Any]]:
     """Make them tasks of this application."""
-    for task in (nothing, wait, effect, effect_in_thread, walk):
-        app.task(lease=LEASE_SECONDS, max_attempts=ATTEMPTS_MAX, backoff=lambda _: 0.2)(task)
-    app.task(lease=LEASE_SECONDS, max_attempts=ATTEMPTS_MAX, backoff=lambda _: 0.2)(stumble)
+    options: dict[str, Any] = {"lease": LEASE_SECONDS, "backoff": lambda _: 0.2}
+    every: tuple[Callable[..., Any], ...] = (*_INNOCENT, *mischief.TASKS.values())
+    for task in every:
+        attempts = DOOMED_ATTEMPTS_MAX if task.__name__ in mischief.DOOMED | mischief.ANY_END else ATTEMPTS_MAX
+        limit = mischief.TIMEOUTS_SECONDS.get(task.__name__)
+        app.task(max_attempts=attempts, timeout=limit, **options)(task)
     return app.tasks
 
 

@@ -1,4 +1,7 @@
-"""Play seeds in a process of its own: `python -m faultline.proof.world DSN SEED...`. One line of JSON for each."""
+"""Play seeds in a process of its own, one line of JSON for each.
+
+Run as `python -m faultline.proof.world DSN keep|drop FAULTS SEED...`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from faultline.proof.world import world
 
 
 def main() -> None:
-    dsn, keep, *seeds = sys.argv[1:]
+    dsn, keep, faults, *seeds = sys.argv[1:]
     gc.disable()  # dead processes must not be cleaned up, and a run is short
-    stage = world.Stage(dsn)
+    stage = world.Stage(dsn, faults.split(","))
     for seed in seeds:
         outcome = stage.play(int(seed), keep_history=keep == "keep")
         sys.stdout.write(json.dumps(asdict(outcome)) + "\n")

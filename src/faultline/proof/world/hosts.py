@@ -29,18 +29,22 @@ _LATE_SECONDS = 0.5
 
 
 class Beating:
-    """A pulse in a task: it beats at the instant it is due. After a freeze it may be the last to wake up: it is a thread of
-    its own, and what the others send meanwhile is sent without a lease.
+    """A pulse in a task of its own machine: it beats at the instant it is due, also while the event loop is blocked. After
+    a freeze it may be the last to wake up: it is a thread of its own, and what the others send meanwhile is sent without
+    a lease.
     """
 
-    def __init__(self, tick: Callable[[], float], chance: random.Random) -> None:
+    def __init__(self, tick: Callable[[], float], chance: random.Random, machine: Machine) -> None:
         self._tick = tick
         self._chance = chance
+        self._machine = machine
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        context = contextvars.copy_context()
+        context.run(MACHINE.set, self._machine)
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=context)
 
     def wake(self) -> None:
         self._woken.set()
@@ -77,6 +81,8 @@ class SimulatedHost:
         #: This machine's time of day is wrong by hours, and nobody may care.
         self._skew_seconds = chance.uniform(-50_000, 50_000)
         self._machine = Machine(name)
+        #: The threads beside the event loop: they live and freeze with the machine, and go on when only its loop is blocked.
+        self._beside = Machine(name, loop_of=self._machine)
         self._wires: list[AsyncWire | BlockingWire] = []
         self._life: Life | None = None
         #: Kept, so that nothing of a dead process is ever cleaned up.
@@ -86,6 +92,7 @@ class SimulatedHost:
         """Start the process, and start it again whenever it has crashed."""
         self._life = life
         self._machine = Machine(self.name)
+        self._beside = Machine(self.name, loop_of=self._machine)
         context = contextvars.copy_context()
         context.run(MACHINE.set, self._machine)
         self._graves.append(context.run(lambda: self._loop.create_task(self._supervise(life))))
@@ -110,8 +117,9 @@ class SimulatedHost:
     async def crash(self, down_seconds: float, unnoticed_seconds: float) -> None:
         """`kill -9`, or the power. The server hears of it later; until then sessions, locks and transactions stay."""
         self._record.note(self.name, "crash")
-        self._loop.kill(self._machine)
-        self._graves.append(self._machine)
+        for machine in (self._machine, self._beside):
+            self._loop.kill(machine)
+            self._graves.append(machine)
         wires, self._wires = self._wires, []
         self._loop.call_later(unnoticed_seconds, lambda: [wire.lose() for wire in wires])
         await asyncio.sleep(down_seconds)
@@ -121,10 +129,21 @@ class SimulatedHost:
 
     async def freeze(self, seconds: float) -> None:
         self._record.note(self.name, "freeze", f"{seconds:.1f} s")
+        machines = (self._machine, self._beside)
+        for machine in machines:
+            self._loop.freeze(machine)
+        await asyncio.sleep(seconds)
+        self._record.note(self.name, "thaw")
+        for machine in machines:
+            self._loop.thaw(machine)
+
+    async def block_loop(self, seconds: float) -> None:
+        """A task that never waits: nothing runs on the event loop, and the threads beside it go on."""
+        self._record.note(self.name, "loop blocked", f"{seconds:.1f} s")
         machine = self._machine
         self._loop.freeze(machine)
         await asyncio.sleep(seconds)
-        self._record.note(self.name, "thaw")
+        self._record.note(self.name, "loop free")
         self._loop.thaw(machine)
 
     async def cut_off(self, seconds: float) -> None:
@@ -148,7 +167,8 @@ class SimulatedHost:
             chance=random.Random(self._chance.random()),  # noqa: S311 - chance that can be repeated
             connect=self._connect,
             aconnect=self._aconnect,
-            pulse=lambda tick, _: Beating(tick, pulse_chance),
+            pulse=lambda tick, _: Beating(tick, pulse_chance, self._beside),
+            companion=False,
         )
 
     def _connect(self, _: str, **__: Any) -> BlockingWire:

@@ -20,8 +20,10 @@ class Machine:
     The buried are kept: Python would otherwise end their coroutines, and so let a dead process clean up after itself.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, loop_of: Machine | None = None) -> None:
         self.name = name
+        #: Of a thread beside the event loop: the machine whose loop it is. What a thread hands to that loop runs there.
+        self.loop_of = loop_of
         self.frozen = False
         self.dead = False
         self.postponed: list[asyncio.Handle] = []
@@ -60,7 +62,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         (machine.buried if machine.dead else machine.postponed).append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        context = context or contextvars.copy_context()
+        machine = context.get(MACHINE)
+        if machine is not None and machine.loop_of is not None:
+            context.run(MACHINE.set, machine.loop_of)
+        return self.call_soon(callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from faultline.proof.world import world
+from faultline.proof.world.storm import DEFAULT
 from faultline.store import scratch
 
 if TYPE_CHECKING:
@@ -25,15 +26,21 @@ _SEEDS_PER_PROCESS = 100
 
 
 def simulate(
-    server_dsn: str, seeds: Sequence[int], *, processes: int = 2, mutant: str = "", keep_history: bool = False
+    server_dsn: str,
+    seeds: Sequence[int],
+    *,
+    processes: int = 2,
+    mutant: str = "",
+    keep_history: bool = False,
+    faults: Sequence[str] = DEFAULT,
 ) -> Iterator[world.Outcome]:
-    """Give the outcomes as they come. Left early, or by Ctrl-C, it stops what it started."""
+    """Give the outcomes as they come. `faults`: those kinds only. Left early, or by Ctrl-C, it stops what it started."""
     todo: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     outcomes: queue.SimpleQueue[world.Outcome | Exception | None] = queue.SimpleQueue()
     size = max(1, min(_SEEDS_PER_PROCESS, -(-len(seeds) // processes)))
     for start in range(0, len(seeds), size):
         todo.put(list(seeds[start : start + size]))
-    players = [_Player(server_dsn, todo, outcomes, mutant, keep_history) for _ in range(min(processes, len(seeds)))]
+    players = [_Player(server_dsn, todo, outcomes, mutant, keep_history, faults) for _ in range(min(processes, len(seeds)))]
     with contextlib.ExitStack() as stack:
         for player in players:
             stack.callback(player.stop)
@@ -49,10 +56,13 @@ def simulate(
                 yield outcome
 
 
-def played_again(server_dsn: str, before: Sequence[world.Outcome], *, processes: int = 2) -> Iterator[str]:
+def played_again(
+    server_dsn: str, before: Sequence[world.Outcome], *, processes: int = 2, faults: Sequence[str] = DEFAULT
+) -> Iterator[str]:
     """Play seeds whose histories are known again, in the opposite order and on one process more, and tell what differs."""
     known = {outcome.seed: outcome for outcome in before}
-    for outcome in simulate(server_dsn, sorted(known, reverse=True), processes=processes + 1, keep_history=True):
+    again = sorted(known, reverse=True)
+    for outcome in simulate(server_dsn, again, processes=processes + 1, keep_history=True, faults=faults):
         earlier = known[outcome.seed]
         if earlier.digest != outcome.digest:
             lines = zip([*earlier.history, "the end"], [*outcome.history, "the end"], strict=False)
@@ -72,6 +82,7 @@ class _Player(threading.Thread):
         outcomes: queue.SimpleQueue[world.Outcome | Exception | None],
         mutant: str,
         keep_history: bool,  # noqa: FBT001
+        faults: Sequence[str],
     ) -> None:
         super().__init__(name="faultline-world", daemon=True)
         self._server_dsn = server_dsn
@@ -79,6 +90,7 @@ class _Player(threading.Thread):
         self._outcomes = outcomes
         self._mutant = mutant
         self._keep = "keep" if keep_history else "drop"
+        self._faults = ",".join(faults)
         self._child: subprocess.Popen[bytes] | None = None
         self._stopping = False
 
@@ -107,7 +119,7 @@ class _Player(threading.Thread):
     def _play(self, dsn: str, seeds: list[int]) -> None:
         # The order of sets of text must not differ from one process to the next.
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        command = [sys.executable, "-m", "faultline.proof.world", dsn, self._keep, *map(str, seeds)]
+        command = [sys.executable, "-m", "faultline.proof.world", dsn, self._keep, self._faults, *map(str, seeds)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as child:
             self._child = child
             assert child.stdout is not None  # noqa: S101 - it is a pipe

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from faultline.proof.world.weather import Line
 
 
+#: The time of a statement is its place in the record, times this: between two of them there is room for its answer.
+PLACES = 2
+
+
 def history_of(lines: Sequence[Line]) -> History:
     history, place = History(), 0.0
     links: dict[int, recording.Line] = {}
@@ -28,7 +32,7 @@ def history_of(lines: Sequence[Line]) -> History:
         return place
 
     for number, line in enumerate(lines):
-        place = float(2 * number)
+        place = float(PLACES * number)
         link = links.setdefault(line.link, recording.Line(history, line.host, clock))
         if line.took_effect:
             link.sent(line.sql, line.params).answered(line.rows)

@@ -81,6 +81,10 @@ class _Sent:
     def failed(self, error: Exception) -> None:
         self._write("failed", [(type(error).__name__,)])
 
+    def waits(self) -> None:
+        """It will be sent again once a lock may be free; nothing of its transaction is undone."""
+        self._write("waits", [])
+
     def unknown(self) -> None:
         self._write("cut", [])
 
@@ -88,6 +92,8 @@ class _Sent:
         record = self._record
         if self._verb not in _VERBS:
             return
+        if self._verb == "fence":
+            rows = []  # the number of a transaction, which differs from run to run
         line = Line(record.now(), self._host, self._verb, self._params, outcome, rows, self._link, self._sql)
         record.lines.append(line)
 
@@ -103,6 +109,8 @@ class Weather:
         self.slow = False
         self.calm = False
         self.losses = 0
+        #: This host reaches the server itself, so it can listen for hints.
+        self.listens = chance.random() < 0.5  # noqa: PLR2004 - a coin
 
     def travel_seconds(self) -> float:
         if self.calm:

@@ -7,6 +7,7 @@ real session, which is told the virtual time before every statement.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import psycopg
@@ -14,7 +15,8 @@ from psycopg.adapt import Transformer
 from psycopg.pq import ExecStatus, TransactionStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import random
+    from collections.abc import AsyncIterator, Callable
 
     from faultline.proof.world.weather import Weather
 
@@ -23,6 +25,7 @@ _LOCK_MILLISECONDS = 5
 _LOCK_PAUSE_SECONDS = 0.1
 _LOCK_PATIENCE_SECONDS = 10.0
 _MOMENTS = 6000
+_MADE_UP = "refused by the world"
 
 
 class Session:
@@ -41,11 +44,14 @@ class Session:
     def status(self) -> TransactionStatus:
         return TransactionStatus(self._wire.transaction_status)
 
-    def execute(self, now: str, sql: bytes, params: Any, *, savepoint: bool) -> list[Any]:
-        """Set the time and run a statement, in one message: a second round trip would double what a seed costs."""
+    def execute(self, now: str, run: int, sql: bytes, params: Any, *, savepoint: bool) -> list[Any]:
+        """Set the time and the run of the server, and run a statement, in one message: a second round trip would double
+        what a seed costs.
+        """
         text = sql if params is None else self._cursor.mogrify(sql, params).encode()
         before = b"savepoint world;" if savepoint else b""
-        return self.send(b"%sset faultline_world.now = '%s';%s" % (before, now.encode(), text))
+        world = b"set faultline_world.now = '%s';set faultline_world.run = '%d';" % (now.encode(), run)
+        return self.send(before + world + text)
 
     def send(self, text: bytes) -> list[Any]:
         """Wait for the answer inside libpq, and read it: nobody else runs meanwhile, so there is nothing to be awaited."""
@@ -73,13 +79,29 @@ class Sessions:
         self._spare.append(session)
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """For a while the server answers a share of all statements, or of all connections, with an error of this class."""
+
+    sqlstate: str
+    share: float
+    connections: bool = False
+
+
 class Server:
     """The real database behind all wires. `now` is virtual time; `up` is false while it is being restarted."""
 
-    def __init__(self, sessions: Sessions, now: Callable[[], str]) -> None:
+    def __init__(self, sessions: Sessions, now: Callable[[], str], chance: random.Random) -> None:
         self.sessions = sessions
         self.now = now
+        self._chance = chance
         self.up = True
+        #: When all sessions ended, by virtual time: in a restart, or when a standby was promoted.
+        self.ended_at: list[str] = []
+        self.refusal: Refusal | None = None
+        #: How many statements and connections were refused, and how many statements waited for a locked table.
+        self.refused = self.waited = 0
+        self._locker: Session | None = None
         #: In the order in which they were made: a restart cuts them in that order.
         self.links: dict[int, _Link] = {}
         self._links_made = 0
@@ -91,11 +113,59 @@ class Server:
     def restart(self) -> None:
         """Every session ends at once."""
         self.up = False
+        self.ended_at.append(self.now())
+        self.unlock()
         self.cut()
+
+    def refuses(self, *, connection: bool) -> str | None:
+        """The class of the error with which this statement or connection is answered, if it is."""
+        refusal = self.refusal
+        if refusal is None or refusal.connections != connection or self._chance.random() >= refusal.share:
+            return None
+        self.refused += 1
+        return refusal.sqlstate
+
+    @property
+    def locked(self) -> bool:
+        """Somebody holds a lock on a whole table."""
+        return self._locker is not None
+
+    def lock(self, table: str, mode: str) -> bool:
+        """Lock a table for real. False: somebody is writing to it just now."""
+        session = self.sessions.take()
+        try:
+            session.send(f"begin; lock table {table} in {mode} mode".encode())
+        except psycopg.errors.LockNotAvailable:
+            session.send(b"rollback")
+            self.sessions.give_back(session)
+            return False
+        self._locker = session
+        return True
+
+    def unlock(self) -> None:
+        session, self._locker = self._locker, None
+        if session is not None:
+            session.send(b"rollback")
+            self.sessions.give_back(session)
+
+    def notify(self, payload: str) -> int:
+        """Tell all who listen. Answers with how many there are."""
+        listeners = [link for link in self.links.values() if link.hints is not None]
+        for link in listeners:
+            assert link.hints is not None  # noqa: S101
+            link.hints.put_nowait(Hint(payload))
+        return len(listeners)
 
     def cut(self) -> None:
         for link in list(self.links.values()):
             link.lose()
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A notification."""
+
+    payload: str
 
 
 class _Shown:
@@ -139,10 +209,19 @@ class _Link:
     #: for as long as a transaction lasts, and nobody listens there, all is polled.
     direct = False
     autocommit = True
+    prepare_threshold: int | None = None
+    #: A statement waits for a lock. On the others it fails at once.
+    waits = False
+    #: What was notified and not yet read, of one that listens.
+    hints: asyncio.Queue[Hint] | None = None
 
     def __init__(self, server: Server, weather: Weather) -> None:
         if not server.up or not weather.reachable:
             raise psycopg.OperationalError("connection refused")
+        refused = server.refuses(connection=True)
+        if refused is not None:
+            # As psycopg tells of it: without the class, which libpq does not pass on while it connects.
+            raise psycopg.OperationalError(f"connection failed: {refused}")
         self._server = server
         self._weather = weather
         self.number = server.next_number()
@@ -183,7 +262,7 @@ class _Link:
 
     def _send(self, sql: bytes | str, params: Any) -> list[Any]:
         """The request arrives, takes effect, and the answer leaves. Either of the two may be lost on the way."""
-        text = sql if isinstance(sql, bytes) else sql.encode()
+        text = _bytes(sql)
         sent = self._weather.sent(text, params, self.number)
         if self._weather.loses_request():
             self.lose()
@@ -191,9 +270,13 @@ class _Link:
             raise psycopg.OperationalError("the connection was lost before the statement arrived")
         session, self._session = self._session or self._server.sessions.take(), None
         try:
+            self._refuse(session, text)
             rows = self._done(session, text, params)
         except psycopg.Error as error:
-            sent.failed(error)
+            if self.waits and isinstance(error, psycopg.errors.LockNotAvailable) and not _was_made_up(error):
+                sent.waits()
+            else:
+                sent.failed(error)
             raise
         finally:
             if self.direct or session.status != TransactionStatus.IDLE:
@@ -207,9 +290,16 @@ class _Link:
         sent.answered(rows)
         return rows
 
+    def _refuse(self, session: Session, text: bytes) -> None:
+        """The server answers with an error and has done nothing. It is a real one: it breaks an open transaction."""
+        refused = self._server.refuses(connection=False) if text not in (b"commit", b"rollback") else None
+        if refused is not None:
+            session.send(f"do $$ begin raise '{_MADE_UP}' using errcode = '{refused}'; end $$".encode())
+
     def _done(self, session: Session, text: bytes, params: Any) -> list[Any]:
-        """A wait for a row is a matter of virtual time. Any other is for a moment, as for the queue of notifications, which
-        all databases of a server share: whoever plays another seed there must not be felt here.
+        """A wait for a row, or for a table that somebody has locked, is a matter of virtual time. Any other is for a moment,
+        as for the queue of notifications, which all databases of a server share: whoever plays another seed there must
+        not be felt here.
 
         A lock that is not free is asked for again: inside a transaction that must not undo what went before.
         """
@@ -219,12 +309,15 @@ class _Link:
         inside = session.status == TransactionStatus.INTRANS
         for _ in range(_MOMENTS):
             try:
-                return session.execute(self._server.now(), text, params, savepoint=inside)
+                return session.execute(self._server.now(), len(self._server.ended_at), text, params, savepoint=inside)
             except psycopg.errors.LockNotAvailable as error:
                 if inside:
                     session.send(b"rollback to savepoint world")
-                if "tuple" in (error.diag.context or ""):
-                    raise
+                # A wait for a table is told of by the function in which it happens; one for the queue by nobody.
+                context = error.diag.context or ""
+                if "tuple" in context or (self._server.locked and "function" in context):
+                    # Without what the server adds: where in a statement it waited depends on what was planned before.
+                    raise psycopg.errors.LockNotAvailable("canceling statement due to lock timeout") from None
         raise psycopg.errors.LockNotAvailable("a lock that is none of a row was not free for long")
 
 
@@ -244,21 +337,58 @@ class BlockingWire(_Link):
 
 
 class AsyncWire(_Link):
+    waits = True
+
     async def execute(self, sql: bytes | str, params: Any = None, **_: Any) -> _AsyncRows:
         await asyncio.sleep(self._weather.travel_seconds())
         give_up = asyncio.get_running_loop().time() + _LOCK_PATIENCE_SECONDS
+        if self._listens(sql):
+            return _AsyncRows([])
         while True:
             self._check()
             try:
                 rows = self._send(sql, params)
-            except psycopg.errors.LockNotAvailable:
-                if asyncio.get_running_loop().time() > give_up:
+            except psycopg.errors.LockNotAvailable as error:
+                if _was_made_up(error):
                     raise
-                await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+                if asyncio.get_running_loop().time() > give_up:
+                    self._weather.sent(_bytes(sql), params, self.number).failed(error)
+                    raise
+                await self._wait_for_lock(give_up)
             else:
                 await asyncio.sleep(self._weather.travel_seconds())
                 self._check()
                 return _AsyncRows(rows)
+
+    async def _wait_for_lock(self, give_up: float) -> None:
+        """Until it may be free. A table that is locked is asked for again once it is not: each try takes real time."""
+        loop, locked = asyncio.get_running_loop(), self._server.locked
+        self._server.waited += locked
+        await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+        while locked and self._server.locked and loop.time() <= give_up:  # noqa: ASYNC110 - in virtual time
+            await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+
+    def _listens(self, sql: bytes | str) -> bool:
+        """The notifier asks whether the session is its own, and then listens. On hosts behind a pooler it is not."""
+        if sql == "select pg_backend_pid()" and self._weather.listens and self._session is None and not self.closed:
+            self._session, self.direct = self._server.sessions.take(), True
+        if sql == "listen faultline":
+            self._check()
+            self.hints = asyncio.Queue()
+        return sql == "listen faultline"
+
+    async def notifies(self, *, timeout: float) -> AsyncIterator[Hint]:  # noqa: ASYNC109 - psycopg's face
+        """Hints. Only those that the world makes up come: the true ones are all lost."""
+        loop, hints = asyncio.get_running_loop(), self.hints
+        give_up = loop.time() + timeout
+        while hints is not None and loop.time() < give_up:
+            self._check()
+            try:
+                async with asyncio.timeout_at(give_up):
+                    hint = await hints.get()
+            except TimeoutError:
+                return
+            yield hint
 
     def cursor(self, **_: Any) -> _AsyncCursor:
         return _AsyncCursor(self)
@@ -306,3 +436,12 @@ class _Transaction:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._wire.closed:
             await self._wire.execute("commit" if kind is None else "rollback")
+
+
+def _bytes(sql: bytes | str) -> bytes:
+    return sql if isinstance(sql, bytes) else sql.encode()
+
+
+def _was_made_up(error: psycopg.Error) -> bool:
+    """The storm refused it. Then it is final, whatever its class: nobody waits for a lock."""
+    return _MADE_UP in str(error)

@@ -14,20 +14,29 @@ import psycopg
 
 from faultline.proof.checker import Limits, check
 from faultline.proof.history import Final
+from faultline.proof.world import storm as storms
 from faultline.proof.world import story
 from faultline.proof.world.hosts import SimulatedHost
 from faultline.proof.world.loop import VirtualLoop
-from faultline.proof.world.testimony import history_of
+from faultline.proof.world.testimony import PLACES, history_of
 from faultline.proof.world.weather import Record
 from faultline.proof.world.wire import Server, Sessions
 from faultline.store import invariants
 from faultline.store.database import run_on
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
+
+    from faultline.proof.history import Operation
 
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 WORKERS = 3
+#: After these a host may have lost its leases.
+_LOSSES = frozenset({"crash", "freeze", "cut off"})
+#: During these nobody can renew a lease. That it is taken back afterwards is counted against its job for now.
+_OUTAGES = frozenset({"restart", "promotion", "refuses", "locked"})
+_OUTAGE_SECONDS_MAX = 15.0
 #: After the faults stop, everything must end within a lease, a sweep and its backoffs, over and over for each attempt.
 CALM_SECONDS_MAX = 90.0
 _TABLES = (
@@ -39,6 +48,9 @@ CLOCKS = "".join(
     f"create or replace function faultline.{name}() returns timestamptz language sql {kind}"
     " return current_setting('faultline_world.now')::timestamptz;"
     for name, kind in (("now", "stable"), ("clock", "volatile"))
+) + (
+    "create or replace function faultline.server_run() returns text language sql stable"
+    " return current_setting('faultline_world.run');"
 )
 
 
@@ -58,6 +70,8 @@ class Outcome:
     statements: int
     refused: int
     seconds: float
+    #: How many jobs of each task succeeded. A task that never does shows nothing.
+    succeeded: dict[str, int]
     history: list[str] = field(default_factory=list)
 
 
@@ -73,7 +87,8 @@ def prepare(dsn: str, mutant: str = "") -> None:
 class Stage:
     """A prepared database on which one seed is played after the other. Before each of them it is emptied."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, faults: Sequence[str] = storms.DEFAULT) -> None:
+        self._faults = faults
         # As a replica: the guards would refuse to have jobs thrown away.
         self._control = psycopg.connect(dsn, autocommit=True, options="-c session_replication_role=replica")
         self._sessions = Sessions(dsn)
@@ -84,7 +99,7 @@ class Stage:
         self._empty()
         loop = VirtualLoop()
         asyncio.set_event_loop(loop)
-        world = _World(loop, self._sessions, seed)
+        world = _World(loop, self._sessions, seed, self._faults)
         _graves.append(world)
         try:
             loop.run_until_complete(world.play(control))
@@ -102,6 +117,9 @@ class Stage:
             statements=len(world.record.lines),
             refused=int(_value(control, "select count(*) from faultline.journal where event = 'stale_write_blocked'")),
             seconds=loop.time(),
+            succeeded=dict(
+                control.execute("select task, count(*)::int from faultline.ledger group by 1 order by 1").fetchall()
+            ),
             history=history if broken or keep_history else [],
         )
 
@@ -111,14 +129,16 @@ class Stage:
             for table in _TABLES:
                 self._control.execute(f"delete from {table}".encode())
             self._control.execute("update faultline.sampling set sampled_at = '-infinity'")
+            self._control.execute("update faultline.settings set server_run = '', server_run_noticed_at = '-infinity'")
 
 
 class _World:
-    def __init__(self, loop: VirtualLoop, sessions: Sessions, seed: int) -> None:
+    def __init__(self, loop: VirtualLoop, sessions: Sessions, seed: int, kinds: Sequence[str]) -> None:
         chance = random.Random(seed)  # noqa: S311 - chance that can be repeated
         self._loop = loop
         self._chance = chance
-        self.server = Server(sessions, self._clock)
+        self._kinds = kinds
+        self.server = Server(sessions, self._clock, random.Random(chance.random()))  # noqa: S311 - likewise
         self.record = Record(loop.time)
         self.told = story.Told()
         self.faults: Counter[str] = Counter()
@@ -127,14 +147,20 @@ class _World:
         self._client = self._host("client")
 
     async def play(self, control: psycopg.Connection) -> None:
-        for host in self._workers:
-            host.live(story.worker(random.Random(self._chance.random())))  # noqa: S311 - likewise
-        self._client.live(story.client(self.told, random.Random(self._chance.random())))  # noqa: S311 - likewise
-        await story.storm(self._workers, self.server, self._chance, self.faults)
+        for number, host in enumerate(self._workers):
+            chance = random.Random(self._chance.random())  # noqa: S311 - likewise
+            host.live(story.worker(chance, self.told, knows_all=number == 0))
+        chance = random.Random(self._chance.random())  # noqa: S311 - likewise
+        self._client.live(story.client(self.told, chance, story.jobs_with(self._kinds)))
+        storm = storms.Storm(self._workers, self.server, self.record, self._chance, lambda: list(self.told.acknowledged))
+        await storm.blow(self._kinds, self.faults)
         self.server.up = True
         for host in (*self._workers, self._client):
             host.weather.calm = True
         self.faults["lost messages"] = sum(host.weather.losses for host in (*self._workers, self._client))
+        for app in self.told.apps:
+            if "rare" not in app.tasks:
+                story.deploy(app)
         self.record.note("world", "calm")
         self._calm_at = self._loop.time()
         give_up = self._loop.time() + CALM_SECONDS_MAX
@@ -146,17 +172,32 @@ class _World:
         control.execute("select set_config('faultline_world.now', %s, false)", (self._clock(),))
         final = Final.read(control, effects="select job_id, token from effects")
         limits = Limits(
-            effects_of=frozenset({"pay"}),
+            effects_of=story.WITH_EFFECT,
             faults_stopped_at=(EPOCH + timedelta(seconds=self._calm_at)).timestamp(),
             seconds_to_end=lambda _: CALM_SECONDS_MAX,
+            own_failures=(lambda job: self.told.failures[job.job_id]) if storms.ATTEMPTS_JUDGED in self._kinds else None,
+            was_lost=self._was_lost,
         )
         return [*self._told_wrong(control), *map(str, check(history_of(self.record.lines), final, limits))]
+
+    def _was_lost(self, grant: Operation, reap: Operation | None) -> bool:
+        """Whether something happened to the host of a lease that may cost it the lease. Times are places in the record."""
+        until = len(self.record.lines) if reap is None else int(reap.ended_at // PLACES)
+        begun = int(grant.invoked_at // PLACES)
+        lines = self.record.lines[begun:until]
+        if any(line.host == grant.process and line.verb in _LOSSES for line in lines):
+            return True
+        # Of the server also what may have been going on when the lease was granted.
+        since = self.record.lines[begun].at - _OUTAGE_SECONDS_MAX
+        outages = [line for line in self.record.lines[:until] if line.verb in _OUTAGES and line.at >= since]
+        return bool(outages) and storms.OUTAGES_JUDGED not in self._kinds
 
     def _told_wrong(self, control: psycopg.Connection) -> list[str]:
         broken = [f"invariant {found.invariant}" for found in self._violations(control)]
         states: dict[UUID, str] = dict(control.execute("select id, state from faultline.jobs").fetchall())
         effects = Counter(job_id for (job_id,) in control.execute("select job_id from effects").fetchall())
         ledger = Counter(job_id for (job_id,) in control.execute("select job_id from faultline.ledger").fetchall())
+        broken += self._judged_too_early(control)
         if not self.told.done:
             broken.append("the client could not submit everything")
         for job_id, task in self.told.acknowledged.items():
@@ -164,6 +205,17 @@ class _World:
         if len(states) > story.JOBS:
             broken.append(f"{len(states)} jobs were made of {story.JOBS} submissions")
         return broken
+
+    def _judged_too_early(self, control: psycopg.Connection) -> list[str]:
+        """A worker lost its session and its lock with everybody else's, and was declared dead before it could be back."""
+        found = control.execute(
+            "select j.owner, j.at from faultline.journal j,"
+            " lateral (select max(e) as ended_at from unnest(%s::timestamptz[]) e where e <= j.at) s"
+            " where j.event = 'worker_lost' and (j.detail ->> 'last_beat')::timestamptz <= s.ended_at"
+            " and j.at < s.ended_at + interval '30 seconds'",
+            (self.server.ended_at,),
+        ).fetchall()
+        return [f"worker {owner} was declared dead at {at}, before it could be back" for owner, at in found]
 
     def _judge_job(self, job_id: UUID, task: str, state: str | None, effects: int, entries: int) -> list[str]:
         wrong = []
@@ -175,10 +227,10 @@ class _World:
             wrong.append(f"was said to be cancelled and is {state}")
         if entries != (state == "succeeded"):
             wrong.append(f"is {state} and stands {entries} times in the ledger")
-        if effects != (task == "pay" and state == "succeeded"):
+        if effects != (task in story.WITH_EFFECT and state == "succeeded"):
             wrong.append(f"is {state} and has {effects} effects")
-        if task == "doomed" and state == "succeeded":
-            wrong.append("cannot succeed and did")
+        if task in story.DOOMED and state not in ("failed", "cancelled"):
+            wrong.append(f"fails by itself and is {state}")
         return [f"job {job_id} ({task}) {what}" for what in wrong]
 
     def remains(self, control: psycopg.Connection) -> list[str]:

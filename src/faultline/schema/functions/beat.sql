@@ -17,6 +17,8 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 begin
+  -- Before the beat, so that the beat counts as one of this run.
+  perform faultline.run_noticed_at();
   insert into faultline.workers as w (
     id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases, clock_ahead_seconds
   )

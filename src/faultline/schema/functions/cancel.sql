@@ -36,7 +36,7 @@ begin
         when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'
       end
     );
-    if job.state = 'running' then
+    if job.state = 'running' and coalesce(current_setting('faultline.notify', true), '') <> 'off' then
       perform pg_notify('faultline', json_build_object('cancelled', cancel.job_id)::text);
     end if;
   end if;

@@ -1,5 +1,6 @@
 -- Take up to `max_jobs` due jobs of one queue: the most urgent priority first, within it the longest due.
--- Before: queued. After: running, the token one higher, the owner and a lease of the job's own length set.
+-- Before: queued. After: running, the owner and a lease of the job's own length set, and the token one higher than the
+-- job's last one or the floor (`recover`, `prune`), whichever is greater.
 -- A paused queue grants nothing.
 --
 -- `owner` must be new for every call (a worker's id and a counter), so that not even one process holds a token twice.
@@ -46,7 +47,7 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  due constant timestamptz := faultline.now();
+  due timestamptz;
   remaining integer := least(coalesce(claim.max_jobs, 0), 10000);
   granted integer;
   next_known integer := 1;
@@ -62,21 +63,22 @@ begin
     return;
   end if;
   perform faultline.durable();
+  if current_setting('transaction_isolation') <> 'read committed' then
+    -- The snapshot may be older than the floor. A floor that was raised since ends this with 40001. The table's lock comes first,
+    -- as in `recover`: the other way round they could deadlock.
+    lock table faultline.open_jobs in row exclusive mode;
+    perform from faultline.settings s for share;
+  end if;
   -- Of two large claims at once, the later one comes upon rows that the earlier one has taken since it began. PostgreSQL locks
   -- the new version of such a row before it sees that it is running, and keeps the lock: for hundreds of jobs of which none is
   -- granted, and which their holder cannot complete meanwhile. So large claims go one after another. That is a courtesy and no
-  -- guard: whoever has waited for a quarter of a second goes on.
+  -- guard: whoever has waited for a quarter of a second goes on, and does not wait again for a while.
   if remaining > 20 then
-    declare
-      patience constant text := current_setting('lock_timeout');
-    begin
-      perform set_config('lock_timeout', '250ms', true);
-      perform pg_advisory_xact_lock(faultline.claim_lock(claim.queue));
-      perform set_config('lock_timeout', patience, true);
-    exception when lock_not_available or deadlock_detected then
-      null;
-    end;
+    perform faultline.take_turn(claim.queue);
   end if;
+  -- After the wait for its turn. And not `now()`: in a loop of PL/pgSQL that stands still, so that jobs enqueued later would not be
+  -- due, and leases would be born expired.
+  due := faultline.clock();
   while remaining > 0 loop
     -- The next priority that has waiting jobs: one that the caller does not know of, below the next one it knows.
     select j.priority into level
@@ -104,7 +106,9 @@ begin
           lease_owner = claim.owner,
           claimed_at = due,
           lease_expires_at = due + make_interval(secs => j.lease_seconds),
-          fencing_token = j.fencing_token + 1,
+          -- The floor is read in this statement. Read before it, the floor could be raised while the statement waits for the
+          -- table's lock, and the job of an id that was pruned since could be seen without the floor that its prune left.
+          fencing_token = greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1,
           attempt = j.attempt + 1::smallint,
           started = false,
           renewals = 0

@@ -1,11 +1,15 @@
--- The workers that are surely gone, so that their jobs need not wait for their leases to run out.
--- Gone means: no beat for 3 seconds, and the lock that lives and dies with the worker's own session is free, and after
--- a restart of the server it had come back, or time enough to.
+-- The workers that are surely dead, so that their jobs need not wait until their leases expire.
+-- Dead means: no heartbeat for 3 seconds, and the advisory lock that the worker's own session holds is free, and the worker
+-- has had a heartbeat on the current run of the server (see `server_run`), or 30 seconds to reconnect to it.
+-- At the beginning of a run every worker has just lost its session and its lock, so at first nobody is judged, whatever the
+-- caller decided before the outage.
 -- Workers behind a transaction-mode pooler have no session of their own and are never judged here (`watched` is false).
--- A wrong verdict wastes work and breaks nothing: the token refuses whatever such a worker still writes.
+-- A wrong verdict breaks nothing (the token refuses what such a worker still writes), but uses up an attempt of its jobs.
 create or replace function faultline.dead_workers() returns setof text
 language plpgsql volatile
 as $$
+declare
+  noticed_at constant timestamptz := faultline.run_noticed_at();
 begin
   return query
     with silent as materialized (
@@ -13,12 +17,9 @@ begin
       from faultline.workers w
       where w.watched
         and w.beat_at < faultline.clock() - interval '3 seconds'
-        -- One that has not beaten since the server came up may still be on its way back.
-        and (
-          w.beat_at > pg_postmaster_start_time()
-          or pg_postmaster_start_time() < faultline.clock() - interval '30 seconds'
-        )
-        -- A session may take its own lock once more: a worker that reaps there must not bury itself.
+        -- A worker without a heartbeat on this run may still be reconnecting.
+        and (w.beat_at > noticed_at or noticed_at < faultline.clock() - interval '30 seconds')
+        -- A session may take its own lock once more: a worker that reaps there must not judge itself dead.
         and not exists (
           select from pg_locks l
           where l.locktype = 'advisory'

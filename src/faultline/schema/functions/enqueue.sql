@@ -1,5 +1,119 @@
 -- Put one job into a queue and answer with its id. `select faultline.enqueue('mail', '{"to": "ada@example.org"}')`
--- is all that psql, a trigger or a program in another language needs. Everything else is enqueue_many's.
+-- is all that psql, a trigger or a program in another language needs. The text of the arguments is kept as it was given.
+--
+-- A plain job, the usual one, is inserted right here: PostgreSQL keeps the plans, and a trigger that enqueues for each row costs
+-- little more than one that inserts. Whatever is not plain, or wrong, is enqueue_many's, which says what is wrong with it.
+create or replace function faultline.enqueue(
+  task text,
+  args text,
+  queue text default 'default',
+  priority integer default 0,
+  delay interval default null,
+  run_at timestamptz default null,
+  max_attempts integer default 5,
+  lease interval default '30 seconds',
+  idempotency_key text default null,
+  id uuid default null,
+  keep_args boolean default true
+) returns uuid
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  at constant timestamptz := faultline.clock();
+  due timestamptz;
+  late constant boolean := pg_current_xact_id_if_assigned() is not null
+    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'
+    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';
+  fits boolean := octet_length(enqueue.args) <= 1024;
+  new_id uuid;
+  chosen text[];
+  told_before text;
+begin
+  if fits is false then
+    fits := octet_length(enqueue.args) <= (select s.args_bytes_max from faultline.settings s);
+  end if;
+  -- What is null here is not known to be right.
+  if (
+    enqueue.idempotency_key is null
+    and enqueue.id is null
+    and length(enqueue.task) between 1 and 200
+    and length(enqueue.queue) between 1 and 100
+    and fits
+    -- An escape may stand for what PostgreSQL cannot store. Written so that it is the same whatever standard_conforming_strings is.
+    and position(e'\\u' in enqueue.args) = 0
+    and json_typeof(enqueue.args::json) = 'object'
+    and enqueue.priority between -1000 and 1000
+    and enqueue.max_attempts between 1 and 1000
+    and extract(epoch from enqueue.lease) between 0.1 and 86400
+    and (enqueue.delay is null or extract(epoch from enqueue.delay) between 0 and 315360000)
+    and (enqueue.run_at is null or enqueue.run_at between '1970-01-01Z' and '9999-01-01Z')
+    and (enqueue.delay is null or enqueue.run_at is null)
+    and enqueue.keep_args is not null
+  ) is not true then
+    return (
+      select e.job_id
+      from faultline.enqueue_many(
+        json_build_array(json_build_object(
+          'task', enqueue.task,
+          'args', enqueue.args::json,
+          'queue', enqueue.queue,
+          'priority', enqueue.priority,
+          'delay_seconds', extract(epoch from enqueue.delay),
+          'run_at', enqueue.run_at,
+          'max_attempts', enqueue.max_attempts,
+          'lease_seconds', extract(epoch from enqueue.lease),
+          'idempotency_key', enqueue.idempotency_key,
+          'id', enqueue.id,
+          'keep_args', enqueue.keep_args
+        ))::text
+      ) e
+    );
+  end if;
+  if current_setting('synchronous_commit') = 'off' then
+    perform faultline.durable();
+  end if;
+  -- After the checks: a delay may be too long for a sum of times.
+  due := coalesce(enqueue.run_at, at + make_interval(secs => extract(epoch from enqueue.delay)::float8), at);
+  new_id := faultline.new_id(1);
+  insert into faultline.open_jobs (
+    id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, args
+  )
+  values (
+    new_id, at, due, extract(epoch from enqueue.lease)::real, enqueue.priority::smallint, enqueue.max_attempts::smallint,
+    enqueue.keep_args, enqueue.queue, enqueue.task, enqueue.args::json
+  );
+  if due <= at then
+    -- Who is told of it, and why: see enqueue_many.
+    if late or due < at then
+      -- Once in a transaction for each place: PostgreSQL would send it only once as well, but only after the work was done.
+      told_before := current_setting('faultline.told', true);
+      if told_before is distinct from concat(enqueue.priority, ' ', least(due, transaction_timestamp()), ' ', enqueue.queue) then
+        if exists (select from faultline.workers w where enqueue.queue = any (w.queues)) then
+          perform faultline.wake(enqueue.queue, enqueue.priority, least(due, transaction_timestamp()));
+          perform set_config(
+            'faultline.told', concat(enqueue.priority, ' ', least(due, transaction_timestamp()), ' ', enqueue.queue), true
+          );
+        end if;
+      end if;
+    elsif exists (select from faultline.workers w where enqueue.queue = any (w.sleeping)) then
+      select array(
+        select w.id
+        from faultline.workers w
+        where enqueue.queue = any (w.sleeping)
+          and w.beat_at > at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
+        order by random()
+        limit 3
+      ) into chosen;
+      perform faultline.wake(enqueue.queue, enqueue.priority, transaction_timestamp(), nullif(chosen, '{}'));
+    end if;
+  end if;
+  return new_id;
+end
+$$;
+
+-- The same for arguments that are jsonb, and for none.
 create or replace function faultline.enqueue(
   task text,
   args jsonb default '{}',
@@ -13,22 +127,9 @@ create or replace function faultline.enqueue(
   id uuid default null,
   keep_args boolean default true
 ) returns uuid
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_custom_plan
+language sql volatile
 as $$
-  select job_id
-  from faultline.enqueue_many(jsonb_build_array(jsonb_build_object(
-    'task', task,
-    'args', args,
-    'queue', queue,
-    'priority', priority,
-    'delay_seconds', extract(epoch from delay),
-    'run_at', run_at,
-    'max_attempts', max_attempts,
-    'lease_seconds', extract(epoch from lease),
-    'idempotency_key', idempotency_key,
-    'id', id,
-    'keep_args', keep_args
-  )));
+  select faultline.enqueue(
+    task, args::text, queue, priority, delay, run_at, max_attempts, lease, idempotency_key, id, keep_args
+  );
 $$;

@@ -1,7 +1,8 @@
 -- Put jobs into queues, all or none. Answers with one row per job, in the order given: its id, and whether it is new.
--- `jobs` is a JSON array of objects with `task` and, where wanted, `args`, `queue`, `priority`, `delay_seconds` or
+-- `jobs` is the text of a JSON array of objects with `task` and, where wanted, `args`, `queue`, `priority`, `delay_seconds` or
 -- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`, `trace`, `digest`.
--- After: every new job is queued, durably once the transaction commits.
+-- After: every new job is queued, durably once the transaction commits. The text of its `args` is kept as it was sent: as jsonb,
+-- 1e16 would come back as an integer, -0.0 as 0.0, keys in another order, and [1e300] a hundred times as long.
 --
 -- The same idempotency_key gives the same job, also after it has finished; with another task or other args, FL003.
 -- `digest` is any text that must be the same as well: of a request, say, of which task and args are but a part.
@@ -13,7 +14,7 @@
 -- `appears_late` says that the transaction goes on after this: the jobs appear when it commits, below the place where
 -- workers have claimed already, so these are told. A transaction that has written or waited before is known to be such.
 create or replace function faultline.enqueue_many(
-  jobs jsonb,
+  jobs text,
   appears_late boolean default false,
   fresh boolean default false
 ) returns table (
@@ -26,7 +27,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  at constant timestamptz := faultline.now();
+  at constant timestamptz := faultline.clock();
+  document constant json := enqueue_many.jobs::json;
   late boolean := enqueue_many.appears_late
     or pg_current_xact_id_if_assigned() is not null
     or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds';
@@ -39,11 +41,10 @@ declare
   lowest_priority integer;
   lowest_run_at timestamptz;
 begin
-  if jsonb_typeof(enqueue_many.jobs) is distinct from 'array' then
+  if json_typeof(document) is distinct from 'array' then
     raise exception 'jobs must be a JSON array of objects' using errcode = 'FL005';
   end if;
   perform faultline.durable();
-  perform faultline.as_verb('enqueue');
   if enqueue_many.fresh then
     with placed as (
       insert into faultline.open_jobs (
@@ -53,7 +54,7 @@ begin
       select
         p.id, at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args,
         p.trace
-      from faultline.parse_jobs(enqueue_many.jobs, at, limits.args_bytes_max) p
+      from faultline.parse_jobs(document, at, limits.args_bytes_max) p
       returning id, queue, priority, next_run_at, idempotency_key
     )
     select
@@ -67,9 +68,8 @@ begin
   else
     select k.ids, k.news, k.first_queue, k.last_queue, k.lowest_priority, k.lowest_run_at
     into ids, news, first_queue, last_queue, lowest_priority, lowest_run_at
-    from faultline.place_known(enqueue_many.jobs, at, limits) k;
+    from faultline.place_known(document, at, limits.args_bytes_max) k;
   end if;
-  perform faultline.as_verb('');
   -- It may have waited for a key of somebody else's: by now later jobs may have been claimed.
   late := late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';
   -- One and the same hint for all that a larger transaction enqueues, so that PostgreSQL sends it once.
@@ -91,8 +91,23 @@ begin
   where lowest_run_at <= at
     and q.name between first_queue and last_queue
     and (first_queue = last_queue or exists (
-      select from jsonb_array_elements(enqueue_many.jobs) j where coalesce(j ->> 'queue', 'default') = q.name
+      select from json_array_elements(document) j where coalesce(j ->> 'queue', 'default') = q.name
     ));
   return query select u.place, u.id, u.new from unnest(ids, news) with ordinality as u (id, new, place);
 end
+$$;
+
+-- The same for a document that is jsonb, as the builds before version 2 of the protocol send it.
+create or replace function faultline.enqueue_many(
+  jobs jsonb,
+  appears_late boolean default false,
+  fresh boolean default false
+) returns table (
+  place bigint,
+  job_id uuid,
+  created boolean
+)
+language sql volatile
+as $$
+  select * from faultline.enqueue_many(jobs::text, appears_late, fresh);
 $$;

@@ -17,7 +17,7 @@ set enable_sort = off
 as $$
 declare
   -- Before the look: a lease that runs out meanwhile is for the next one.
-  at constant timestamptz := faultline.now();
+  at constant timestamptz := faultline.clock();
   earliest timestamptz;
 begin
   select j.lease_expires_at into earliest

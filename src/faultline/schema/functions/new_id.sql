@@ -11,7 +11,7 @@ begin
     language plpgsql volatile parallel safe
     as $function$
     declare
-      micros constant bigint := (extract(epoch from statement_timestamp()) * 1000000)::bigint;
+      micros constant bigint := (extract(epoch from clock_timestamp()) * 1000000)::bigint;
       random_bits constant text := replace(gen_random_uuid()::text, '-', '');
     begin
       return (

@@ -1,6 +1,6 @@
 -- Read and check the jobs of a submission. A job that makes no sense raises FL005 and says which one it is, and why.
 -- Called `stable`, though it makes ids, so that the planner unfolds it into the statement that uses it.
-create or replace function faultline.parse_jobs(jobs jsonb, at timestamptz, args_bytes_max integer) returns table (
+create or replace function faultline.parse_jobs(jobs json, at timestamptz, args_bytes_max integer) returns table (
   place bigint,
   named boolean,
   id uuid,
@@ -13,7 +13,8 @@ create or replace function faultline.parse_jobs(jobs jsonb, at timestamptz, args
   lease_seconds real,
   keep_args boolean,
   key text,
-  trace text
+  trace text,
+  digest text
 )
 language sql stable
 as $$
@@ -48,12 +49,13 @@ as $$
     coalesce(j.keep_args, true) as keep_args,
     j.idempotency_key as key,
     -- As long as W3C makes it, and no longer: nobody's store of text.
-    left(j.trace, 55) as trace
-  from rows from (jsonb_to_recordset(parse_jobs.jobs) as (
+    left(j.trace, 55) as trace,
+    j.digest
+  from rows from (json_to_recordset(parse_jobs.jobs) as (
     id uuid, task text, args json, queue text, priority numeric, delay_seconds numeric, run_at text,
-    max_attempts numeric, lease_seconds numeric, keep_args boolean, idempotency_key text, trace text
+    max_attempts numeric, lease_seconds numeric, keep_args boolean, idempotency_key text, trace text, digest text
   )) with ordinality as j (
     id, task, args, queue, priority, delay_seconds, run_at, max_attempts, lease_seconds, keep_args, idempotency_key, trace,
-    place
+    digest, place
   )
 $$;

@@ -1,9 +1,9 @@
 -- Insert the jobs of a submission that may have been sent before, in whole or in part: by their ids, or by their keys.
 -- Answers with the id of every job in the order given, whether it is new, and the lowest place in the queues.
 create or replace function faultline.place_known(
-  jobs jsonb,
+  jobs json,
   at timestamptz,
-  limits faultline.settings,
+  args_bytes_max integer,
   out ids uuid[],
   out news boolean[],
   out first_queue text,
@@ -19,13 +19,13 @@ declare
   named boolean;
 begin
   with parsed as materialized (
-    select * from faultline.parse_jobs(place_known.jobs, place_known.at, limits.args_bytes_max)
+    select * from faultline.parse_jobs(place_known.jobs, place_known.at, place_known.args_bytes_max)
   ),
   -- Keys are taken in one order by everyone: two submissions with the same keys in opposite order would deadlock.
   taken as (
     insert into faultline.keys (key, job_id, digest, created_at)
     select
-      p.key, p.id, faultline.digest(p.task, p.args, place_known.jobs -> (p.place::integer - 1) ->> 'digest'), place_known.at
+      p.key, p.id, faultline.digest(p.task, p.args, p.digest), place_known.at
     from parsed p
     where p.key is not null
     order by p.key, p.place
@@ -34,13 +34,12 @@ begin
   ),
   placed as (
     insert into faultline.open_jobs (
-      id, fencing_token, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task,
-      idempotency_key, args, trace
+      id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, idempotency_key, args,
+      trace
     )
     select
-      -- A caller's id may be that of a job that was pruned: its tokens must not be granted a second time.
-      p.id, case when p.named then limits.token_floor else 0 end, place_known.at, p.next_run_at, p.lease_seconds, p.priority,
-      p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args, p.trace
+      p.id, place_known.at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key,
+      p.args, p.trace
     from parsed p
     where p.key is null or p.id in (select t.job_id from taken t)
     -- In one order by everyone, as the keys.

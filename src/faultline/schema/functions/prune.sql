@@ -13,7 +13,7 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-  horizon constant timestamptz := faultline.now() - prune.older_than;
+  horizon constant timestamptz := faultline.clock() - prune.older_than;
   pruned uuid[];
   highest bigint;
   rows_gone integer := 0;
@@ -84,7 +84,7 @@ begin
   end case;
   if pruned is not null then
     delete from faultline.steps s where s.job_id = any (pruned);
-    -- Should one of these ids be enqueued again, its tokens go on above everything that was forgotten.
+    -- Should one of these ids be enqueued again, `claim` grants it tokens above everything that was forgotten.
     update faultline.settings s set token_floor = highest where s.token_floor < highest;
   end if;
   perform faultline.as_verb('');

@@ -9,6 +9,12 @@
 -- Otherwise the attempt is given back: the job may only have been waiting, or running, beside the one that killed the worker.
 -- `reaps` is counted, so that the next claim asks for the mark, and workers run such jobs with less and less company. From
 -- the first one on, a start that is not on record was none: a job that only waited is not suspected any further.
+--
+-- Nothing that the database did counts against a job. A worker with a recent heartbeat is alive: its lease ran out because its
+-- renewals were refused or had to wait, so the attempt is given back and the job is not suspected. The same holds for a worker
+-- that has not had time to come back to this run of the server (see `server_run`). Both may still renew, which is better than
+-- to run their jobs twice: a living worker for 3 seconds (a job's own transaction that outlasted the lease has just ended), the
+-- others for the first 5 seconds of a run. So long their leases are left alone.
 create or replace function faultline.reap(
   max_jobs integer default 1000,
   notice_dead boolean default true,
@@ -19,7 +25,11 @@ create or replace function faultline.reap(
   owner text,
   state text,
   reason text,
-  queue text
+  queue text,
+  task text,
+  attempt smallint,
+  max_attempts smallint,
+  last_error text
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -31,16 +41,23 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
+  -- Once, for all that follows. And not `now()`, which stands still in a loop of PL/pgSQL.
+  at constant timestamptz := faultline.clock();
   dead constant text[] := case when reap.notice_dead then array(select faultline.dead_workers()) else '{}' end;
   -- Without dead workers only expired leases are looked at; with some, every running job is, which is rare and bounded.
-  horizon constant timestamptz := case when cardinality(dead) > 0 then 'infinity'::timestamptz else faultline.now() end;
+  horizon constant timestamptz := case when cardinality(dead) > 0 then 'infinity'::timestamptz else at end;
   earliest constant timestamptz := case when cardinality(dead) > 0 then '-infinity' else reap.lower_bound end;
+  run_noticed_at timestamptz;
   ids uuid[];
   tokens bigint[];
   owners text[];
   states text[];
   reasons text[];
   queues text[];
+  tasks text[];
+  attempts smallint[];
+  attempts_max smallint[];
+  errors text[];
 begin
   perform faultline.durable();
   -- Every worker asks every second, and hardly ever is there anything: then one look at the leases is all that it costs.
@@ -52,6 +69,8 @@ begin
   then
     return;
   end if;
+  -- Not known: somebody is noting a new run at this moment.
+  run_noticed_at := coalesce(faultline.run_noticed_at(), at);
   with crowds as materialized (
     select split_part(c.lease_owner, '/', 1) as worker, count(*) as started
     from faultline.open_jobs c
@@ -64,17 +83,34 @@ begin
       r.lease_owner as owner,
       r.lease_expires_at,
       r.started and coalesce((select c.started from crowds c where c.worker = split_part(r.lease_owner, '/', 1)), 1) <= 1
-        as guilty,
-      r.started and r.attempt >= r.max_attempts as spent,
-      case when r.lease_expires_at <= faultline.now() then 'lease_expired' else 'worker_lost' end as reason
+        and not x.excused as guilty,
+      r.started and r.attempt >= r.max_attempts and not x.excused as spent,
+      x.excused,
+      case when r.lease_expires_at <= at then 'lease_expired' else 'worker_lost' end as reason
     from faultline.open_jobs r
+    left join faultline.workers w on w.id = split_part(r.lease_owner, '/', 1)
+    cross join lateral (
+      select
+        -- A heartbeat comes every second, and may have to wait for a lock. Short leases are judged by a shorter silence, less
+        -- than the two thirds that are left of a lease at least when its worker dies: or no attempt under them would count.
+        coalesce(w.beat_at > at - make_interval(secs => least(5, greatest(1.2, r.lease_seconds * 0.6))), false)
+          and w.id <> all (dead) as alive,
+        coalesce(w.beat_at <= run_noticed_at and run_noticed_at > at - interval '30 seconds', false) as is_away
+    ) h
+    cross join lateral (
+      select
+        h.alive or h.is_away as excused,
+        h.alive and r.lease_expires_at > at - interval '3 seconds'
+          or h.is_away and run_noticed_at > at - interval '5 seconds' as may_still_renew
+    ) x
     where r.state = 'running'
       and r.lease_expires_at >= earliest
       and r.lease_expires_at <= horizon
-      and (r.lease_expires_at <= faultline.now() or split_part(r.lease_owner, '/', 1) = any (dead))
+      and (r.lease_expires_at <= at or split_part(r.lease_owner, '/', 1) = any (dead))
+      and not x.may_still_renew
     order by r.lease_expires_at
     limit reap.max_jobs
-    for update skip locked
+    for update of r skip locked
   ),
   taken as (
     update faultline.open_jobs j
@@ -82,7 +118,7 @@ begin
         finished_at = case when lost.spent then faultline.clock() end,
         last_error = case when lost.spent then 'the worker was lost during the last attempt' else j.last_error end,
         attempt = case when lost.guilty or lost.spent then j.attempt else j.attempt - 1::smallint end,
-        reaps = case when j.started or j.reaps = 0 then least(j.reaps + 1, 32767)::smallint else j.reaps end,
+        reaps = case when not lost.excused and (j.started or j.reaps = 0) then least(j.reaps + 1, 32767)::smallint else j.reaps end,
         started = false,
         lease_owner = null,
         lease_expires_at = null
@@ -90,7 +126,7 @@ begin
     where j.ctid = lost.ctid
     returning
       j.id, j.fencing_token, lost.owner, j.state, j.attempt, lost.reason,
-      j.claimed_at, lost.lease_expires_at, j.renewals, j.queue
+      j.claimed_at, lost.lease_expires_at, j.renewals, j.queue, j.task, j.max_attempts, j.last_error
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -102,8 +138,8 @@ begin
     order by t.id
   )
   select array_agg(t.id), array_agg(t.fencing_token), array_agg(t.owner), array_agg(t.state), array_agg(t.reason),
-    array_agg(t.queue)
-  into ids, tokens, owners, states, reasons, queues
+    array_agg(t.queue), array_agg(t.task), array_agg(t.attempt), array_agg(t.max_attempts), array_agg(t.last_error)
+  into ids, tokens, owners, states, reasons, queues, tasks, attempts, attempts_max, errors
   from taken t;
   perform faultline.wake_for(ids);
   if cardinality(dead) > 0 then
@@ -122,6 +158,6 @@ begin
     select faultline.clock(), 'worker_lost', g.id, jsonb_build_object('host', g.host, 'pid', g.pid, 'last_beat', g.beat_at)
     from gone g;
   end if;
-  return query select * from unnest(ids, tokens, owners, states, reasons, queues);
+  return query select * from unnest(ids, tokens, owners, states, reasons, queues, tasks, attempts, attempts_max, errors);
 end
 $$;

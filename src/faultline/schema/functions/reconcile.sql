@@ -1,5 +1,6 @@
 -- Close open rows whose job stands in the ledger, as after a restore or somebody's own SQL. Answers with those jobs.
--- The ledger is right: what it says has been done must not be done again.
+-- The ledger is right: what it says has been done must not be done again. The token of a closed row is remembered in the floor:
+-- it may be greater than the ledger's.
 create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -29,6 +30,12 @@ begin
       select faultline.clock(), c.id, 'reconciled', c.fencing_token, c.lease_owner, jsonb_build_object('was', c.state)
       from closed c
       order by c.id
+    ),
+    remembered as (
+      update faultline.settings s
+      set token_floor = highest.token
+      from (select max(c.fencing_token) as token from closed c) highest
+      where s.token_floor < highest.token
     )
     select c.id from closed c;
   perform faultline.as_verb('');

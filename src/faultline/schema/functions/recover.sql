@@ -1,7 +1,17 @@
--- After a failover that lost commits, or a restored backup: void every lease and lift every open token above a floor.
--- Before: open jobs may carry tokens that a living worker was granted in the lost history. After: every open token is at
--- least the floor, running jobs are queued again, and systems outside that compare tokens see only greater ones.
--- Without a floor, one far above anything the database remembers is chosen. Answers with the floor and what was changed.
+-- After a failover that lost commits, or a restored backup: void every lease, and grant no token at or below a floor any more.
+-- Before: living workers may hold tokens that were granted in the lost history. After: running jobs are queued again, every
+-- token that `claim` grants is above the floor, and systems outside that compare tokens see only greater ones.
+-- Answers with the floor, how many tokens were lifted to it, and how many jobs were queued again.
+--
+-- Everybody waits while this runs, and while it waits for its lock. So it waits for 0.4 s and then gives up (55P03), unless
+-- the caller has set a lock_timeout; `faultline recover` asks again and again. And it reads and changes running jobs only: a waiting job keeps its token, and `claim`
+-- takes the greater of that and the floor.
+--
+-- Without a floor, the time in microseconds since 1970 is taken. Every token of this history and of a lost one is below it,
+-- and no job needs to be read to know that: a token grows by one when its job is claimed, and no job is claimed a million times
+-- a second. It stays below 2^53, up to which JSON numbers are exact, until the year 2255. Where the floor is ahead of that time
+-- already (a floor of the caller's own, a clock that was set back), the time is doubled until it is above. Never the last floor
+-- and a constant: a backup that is restored and recovered twice would grant the same tokens twice.
 create or replace function faultline.recover(floor bigint default null) returns table (
   lifted_to bigint,
   lifted bigint,
@@ -10,51 +20,67 @@ create or replace function faultline.recover(floor bigint default null) returns 
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
   chosen bigint;
+  microseconds bigint;
+  patience constant text := current_setting('lock_timeout');
 begin
   perform faultline.durable();
   if recover.floor not between 0 and 4000000000000000000 then
     raise exception 'the floor must lie between 0 and 4e18, so that tokens can still grow' using errcode = 'FL005';
   end if;
-  -- Nobody claims meanwhile: a token granted between the look at the highest one and the lift could lie below the floor.
-  -- The mode keeps row locks out too: who holds one would otherwise wait for us while we wait for him.
+  -- A claim that has read the old floor holds the table's lock until it has committed: its lease is seen and voided below. One
+  -- that comes later waits here, and reads the new floor. The mode keeps row locks out too: a session that holds one would
+  -- otherwise wait for us while we wait for it.
+  if patience = '0' then
+    perform set_config('lock_timeout', '400ms', true);
+  end if;
   lock table faultline.open_jobs in exclusive mode;
-  chosen := coalesce(
-    recover.floor,
-    (select coalesce(max(j.fencing_token), 0) + 1000000 from faultline.open_jobs j)
-  );
-  -- A job that was lost and is sent again by its id starts above it too: its old token may be known outside.
-  update faultline.settings s set token_floor = chosen where s.token_floor < chosen;
+  microseconds := extract(epoch from faultline.clock()) * 1000000;
+  update faultline.settings s
+  set token_floor = greatest(
+    s.token_floor,
+    coalesce(
+      recover.floor,
+      (select min(microseconds << k) from generate_series(0, 12) k where microseconds << k > s.token_floor),
+      s.token_floor + 1000000000000
+    )
+  )
+  returning s.token_floor into chosen;
+  perform set_config('lock_timeout', patience, true);
   return query
     with before as materialized (
-      select j.id, j.state, j.fencing_token, j.lease_owner from faultline.open_jobs j
-      where j.fencing_token < chosen or j.state = 'running'
+      select j.ctid, j.fencing_token, j.lease_owner from faultline.open_jobs j
+      where j.state = 'running' and j.lease_expires_at <= 'infinity'
       order by j.id
       for update
     ),
     changed as (
       update faultline.open_jobs j
       set fencing_token = greatest(j.fencing_token, chosen),
-          state = case before.state when 'running' then 'queued' else before.state end,
-          attempt = case before.state when 'running' then j.attempt - 1::smallint else j.attempt end,
-          started = j.started and before.state <> 'running',
+          state = 'queued',
+          attempt = j.attempt - 1::smallint,
+          started = false,
           lease_owner = null,
           lease_expires_at = null
       from before
-      where j.id = before.id
-      returning j.id, j.fencing_token, before.state as was, before.fencing_token as token_was, before.lease_owner
+      where j.ctid = before.ctid
+      returning j.id, j.fencing_token, before.fencing_token as token_was, before.lease_owner
     ),
     recorded as (
       insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
       select
         faultline.clock(), c.id, 'recovered', c.fencing_token, c.lease_owner,
-        jsonb_build_object('was', c.was, 'token_was', c.token_was)
+        jsonb_build_object('was', 'running', 'token_was', c.token_was)
       from changed c
       order by c.id
     )
-    select chosen, count(*) filter (where c.token_was < chosen), count(*) filter (where c.was = 'running') from changed c;
+    select chosen, count(*) filter (where c.token_was < chosen), count(*) from changed c;
 end
 $$;

@@ -1,7 +1,8 @@
 -- Say why a verb did nothing for some leases, and put it on record.
 -- Before: the verb has done its work for the leases at the places `done`; the other leases were lost, or somebody holds a lock on their rows.
 -- After: one answer per remaining lease. `busy` is not a refusal and leaves no trace; every other one is journalled.
--- A lease whose completion stands in the ledger is no refusal of `complete`: its first answer was lost, this is the second.
+-- A lease whose completion stands in the ledger is not refused to `complete` (its first answer was lost, this is the second)
+-- nor to `renew` (the job completed itself in its own transaction and its task goes on, or the worker does not know yet).
 create or replace function faultline.refuse(
   verb text,
   job_ids uuid[],
@@ -30,7 +31,7 @@ begin
       ) l
       cross join lateral faultline.judge(l.job_id, l.token, l.owner) v
       where not (
-        refuse.verb = 'complete'
+        refuse.verb in ('complete', 'renew')
         and exists (
           select from faultline.ledger f
           where f.job_id = l.job_id and f.fencing_token = l.token and f.owner = l.owner

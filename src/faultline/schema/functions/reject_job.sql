@@ -1,19 +1,19 @@
 -- Raise FL005 for one job of a submission, saying which one and why. Never returns.
-create or replace function faultline.reject_job(jobs jsonb, place bigint, args_bytes_max integer) returns text
+create or replace function faultline.reject_job(jobs json, place bigint, args_bytes_max integer) returns text
 language plpgsql volatile
 as $$
 declare
-  job constant jsonb := jobs -> (place::integer - 1);
+  job constant json := jobs -> (place::integer - 1);
   task constant text := job ->> 'task';
   problem constant text := case
-    when jsonb_typeof(job) is distinct from 'object' then 'it is no JSON object'
+    when json_typeof(job) is distinct from 'object' then 'it is no JSON object'
     when coalesce(length(task), 0) = 0 then 'it names no task'
     when length(task) > 200 then 'the name of its task is longer than 200 characters'
     when length(job ->> 'queue') = 0 then 'the name of its queue is empty'
     when length(job ->> 'queue') > 100 then 'the name of its queue is longer than 100 characters'
-    when jsonb_typeof(job -> 'args') not in ('object', 'null') then 'its args are no JSON object'
-    when octet_length((job -> 'args')::text) > args_bytes_max
-      then format('its args have %s bytes, more than the limit of %s', octet_length((job -> 'args')::text), args_bytes_max)
+    when json_typeof(job -> 'args') not in ('object', 'null') then 'its args are no JSON object'
+    when octet_length(job ->> 'args') > args_bytes_max
+      then format('its args have %s bytes, more than the limit of %s', octet_length(job ->> 'args'), args_bytes_max)
     when length(job ->> 'idempotency_key') = 0 then 'its idempotency_key is empty'
     when length(job ->> 'idempotency_key') > 500 then 'its idempotency_key is longer than 500 characters'
     when (job ->> 'priority')::numeric not between -1000 and 1000 then 'its priority lies outside -1000 to 1000'
@@ -28,7 +28,7 @@ declare
     else 'its run_at lies outside the years 1970 to 9998'
   end;
 begin
-  raise exception 'job % of % (task %) is refused: %', place, jsonb_array_length(jobs), coalesce(task, 'without name'), problem
+  raise exception 'job % of % (task %) is refused: %', place, json_array_length(jobs), coalesce(task, 'without name'), problem
     using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
 end
 $$;

@@ -1,6 +1,6 @@
 -- For each job of a submission that is not new: which job is it, and is it really the same?
 -- FL003 when the key or the id belongs to a job with another task or other arguments, or the key to another `digest`.
-create or replace function faultline.resolve_known(jobs jsonb, inout ids uuid[], inout news boolean[])
+create or replace function faultline.resolve_known(jobs json, inout ids uuid[], inout news boolean[])
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
 set jit = off
@@ -12,30 +12,33 @@ declare
 begin
   for known in
     select
-      u.place, s.task, s.key,
-      coalesce(k.job_id, u.id) as job_id,
+      s.place, s.task, s.key,
+      coalesce(k.job_id, s.id) as job_id,
       (s.key is null or k.key is not null) and coalesce(k.key, o.task, f.task) is not null as found,
       k.digest <> s.key_digest
         or faultline.digest(o.task, o.args) <> s.digest
         or faultline.digest(f.task, f.args) <> s.digest
         -- A job whose arguments were not kept can only be known by its task.
         or f.task <> s.task as differs
-    from unnest(resolve_known.ids, resolve_known.news) with ordinality as u (id, new, place)
-    cross join lateral (
+    from (
       select
-        j.job ->> 'task' as task,
-        j.job ->> 'idempotency_key' as key,
-        faultline.digest(j.job ->> 'task', j.args) as digest,
-        faultline.digest(j.job ->> 'task', j.args, j.job ->> 'digest') as key_digest
-      from (select resolve_known.jobs -> (u.place::integer - 1) as job) i
-      cross join lateral (select i.job, coalesce(nullif(i.job -> 'args', 'null'), '{}')::json as args) j
+        j.place,
+        resolve_known.ids[j.place] as id,
+        j.task,
+        j.idempotency_key as key,
+        faultline.digest(j.task, a.args) as digest,
+        faultline.digest(j.task, a.args, j.digest) as key_digest
+      -- Read in one go: to look for one element of a JSON text means to read it from its beginning.
+      from rows from (json_to_recordset(resolve_known.jobs) as (task text, args json, idempotency_key text, digest text))
+        with ordinality as j (task, args, idempotency_key, digest, place)
+      cross join lateral (select case when json_typeof(j.args) = 'object' then j.args else '{}' end as args) a
+      where not resolve_known.news[j.place]
     ) s
     -- One after the other, as in `complete`.
     left join faultline.keys k on k.key = any (array[s.key])
-    left join faultline.open_jobs o on o.id = any (array[coalesce(k.job_id, u.id)])
-    left join faultline.ledger f on f.job_id = any (array[coalesce(k.job_id, u.id)])
-    where not u.new
-    order by u.place
+    left join faultline.open_jobs o on o.id = any (array[coalesce(k.job_id, s.id)])
+    left join faultline.ledger f on f.job_id = any (array[coalesce(k.job_id, s.id)])
+    order by s.place
   loop
     if not known.found then
       raise exception 'job % (task %) met one that was pruned at this moment', known.place, known.task

@@ -16,7 +16,9 @@ begin
   if finished is null then
     return news;
   end if;
+  perform faultline.as_verb('enqueue');
   delete from faultline.open_jobs j where j.id = any (finished);
+  perform faultline.as_verb('');
   return (
     select array_agg(u.new and u.id <> all (finished) order by u.place)
     from unnest(ids, news) with ordinality as u (id, new, place)

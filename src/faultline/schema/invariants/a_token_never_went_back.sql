@@ -1,8 +1,12 @@
 -- No record carries a greater token than its job does now: not an accepted step, not a failure, not a reaped lease.
--- What a stale writer claimed to hold does not count; what the database granted does.
+-- What a stale writer claimed to hold does not count; what the database granted does. A job that no worker holds will be granted
+-- a token above the floor: one that was pruned and enqueued again begins at zero.
 select known.id as job_id, known.fencing_token, seen.fencing_token as seen_token, seen.place
 from (
-  select j.id, j.fencing_token from faultline.open_jobs j
+  select j.id, case j.state when 'running' then j.fencing_token else greatest(j.fencing_token, s.token_floor) end
+    as fencing_token
+  from faultline.open_jobs j
+  cross join faultline.settings s
   union all
   select f.job_id, f.fencing_token from faultline.ledger f
 ) known

@@ -1,4 +1,5 @@
--- No guard was dropped or switched off: every trigger is enabled and looks at its columns, every constraint is validated.
+-- No guard was dropped, switched off or weakened: every trigger is enabled, looks at its columns and is as `migrate` made and
+-- marked it, every constraint is validated.
 select wanted.name as guard
 from (values
   ('open_jobs.starts_queued'), ('open_jobs.legal_transition of state'), ('open_jobs.token_grows of fencing_token, state'),
@@ -8,6 +9,9 @@ from (values
   ('ledger.entered_by_complete'), ('ledger.never_rewritten'), ('ledger.forgotten_by_prune'), ('ledger.never_emptied'),
   ('journal.never_rewritten'), ('journal.forgotten_by_prune'), ('journal.never_emptied'),
   ('steps.recorded_by_step'), ('steps.never_rewritten'), ('steps.forgotten_by_prune'),
+  ('steps.never_emptied'), ('keys.never_emptied'),
+  ('settings.floor_grows of token_floor'), ('settings.never_forgotten'), ('settings.never_emptied'),
+  ('migrations.never_taken_back'),
   ('state.known_state'), ('token.token_not_negative'),
   ('open_jobs.running_means_leased'), ('open_jobs.finished_means_ended'), ('open_jobs.attempts_in_bounds'),
   ('open_jobs.running_means_token'),
@@ -23,6 +27,7 @@ where wanted.name not in (
   from pg_trigger t
   join pg_class c on c.oid = t.tgrelid
   where c.relnamespace = 'faultline'::regnamespace and t.tgenabled in ('O', 'A')
+    and obj_description(t.oid, 'pg_trigger') = 'guard ' || md5(replace(pg_get_triggerdef(t.oid), 'faultline.', ''))
   union all
   select c.relname || '.' || k.conname
   from pg_constraint k

@@ -1,0 +1,90 @@
+"""What a doctor makes of a schema that is not as `migrate` left it: after a restore, a failover, or somebody's own SQL."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline.cli.checks import Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from faultline.store.queue import Statement
+    from faultline.store.vitals import LostHistory
+
+_SHOWN = 6
+_MIGRATE = "run: faultline migrate"
+
+
+def about_definitions() -> Iterator[tuple[Callable[..., Iterator[Finding]], Statement[Any]]]:
+    """Each check, and what it asks. For a database with this build's version."""
+    from faultline.store import installed  # noqa: PLC0415 - late, so that --help is quick
+
+    yield functions, installed.functions()
+    yield guards, installed.guards()
+    yield views, installed.views()
+    yield grants, installed.grants()
+    yield everybody, installed.public_grants()
+    yield foreign, installed.foreign()
+    yield indexes, installed.missing_indexes()
+
+
+def functions(altered: Sequence[str]) -> Iterator[Finding]:
+    if altered:
+        yield Finding("functions", Level.WRONG, _listed(altered), f"somebody changed them; {_MIGRATE}", tuple(altered))
+    else:
+        yield Finding("functions", Level.OK, "as this build has them")
+
+
+def guards(altered: Sequence[str]) -> Iterator[Finding]:
+    if altered:
+        told = f"missing, switched off or altered: {_listed(altered)}"
+        yield Finding("guards", Level.WRONG, told, f"{_MIGRATE}; then look for what was written meanwhile", tuple(altered))
+    else:
+        yield Finding("guards", Level.OK, "as this build has them")
+
+
+def views(missing: Sequence[str]) -> Iterator[Finding]:
+    if missing:
+        yield Finding("views", Level.WRONG, f"missing or altered: {_listed(missing)}", _MIGRATE)
+
+
+def grants(missing: Sequence[str]) -> Iterator[Finding]:
+    """Roles that do not exist are the business of another check."""
+    lacking = [grant for grant in missing if not grant.endswith("does not exist")]
+    if lacking:
+        yield Finding("grants", Level.WARNING, f"missing: {_listed(lacking)}", _MIGRATE, tuple(lacking))
+
+
+def everybody(granted: Sequence[str]) -> Iterator[Finding]:
+    if granted:
+        told = f"every login may: {_listed(granted)}"
+        yield Finding("public", Level.WRONG, told, f"find out who granted it; {_MIGRATE}, which revokes it", tuple(granted))
+
+
+def foreign(found: Sequence[str]) -> Iterator[Finding]:
+    if found:
+        told = f"none of Faultline's: {_listed(found)}"
+        yield Finding("foreign", Level.WRONG, told, "it can change what the verbs do: drop it, or set it back", tuple(found))
+
+
+def indexes(missing: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+    for name, statement in missing:
+        todo = statement.replace(" index ", " index concurrently ", 1)
+        yield Finding(
+            "indexes", Level.WARNING, f"{name} is missing or was never finished", f"drop it if it exists, then: {todo}"
+        )
+
+
+def history(lost: LostHistory) -> Iterator[Finding]:
+    if lost.jobs and lost.since:
+        told = (
+            f"since {lost.since:%Y-%m-%d %H:%M:%S %Z} workers wrote under {lost.jobs} leases that this database never gave"
+        )
+        todo = "it has lost commits, by a failover or a restore. Run: faultline recover; jobs of that time may be missing"
+        yield Finding("history", Level.WARNING, told, todo)
+
+
+def _listed(things: Sequence[str]) -> str:
+    more = f" and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
+    return ", ".join(things[:_SHOWN]) + more

@@ -1,0 +1,44 @@
+"""Leases that somebody says are lost. Any login can send a notification, so the database is asked before one is let go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Container, Iterable
+    from uuid import UUID
+
+    from faultline.core.model import Lease
+
+#: The first doubt about a lease is looked into at once, the next ones no sooner than this: a flood of notifications must
+#: not become a flood of statements.
+LOOK_SECONDS = 1.0
+
+
+class Doubts:
+    """Which leases to ask about, and when. Not for several threads at once: its owner sees to that."""
+
+    def __init__(self) -> None:
+        self._doubted: set[Lease] = set()
+        self._looked_at: dict[Lease, float] = {}
+
+    def add(self, job_ids: Container[UUID], held: Iterable[Lease]) -> bool:
+        """Doubt the held leases of these jobs. True if one of them was not doubted already."""
+        new = {lease for lease in held if lease.job_id in job_ids} - self._doubted
+        self._doubted |= new
+        return bool(new)
+
+    def due(self, now: float, held: Collection[Lease]) -> list[Lease]:
+        """Those to ask about now. What is not held any more is forgotten."""
+        self._doubted = {lease for lease in self._doubted if lease in held}
+        self._looked_at = {lease: at for lease, at in self._looked_at.items() if lease in held and now < at + LOOK_SECONDS}
+        return [lease for lease in self._doubted if lease not in self._looked_at]
+
+    def answered(self, leases: Iterable[Lease], now: float) -> None:
+        for lease in leases:
+            self._doubted.discard(lease)
+            self._looked_at[lease] = now
+
+    def next_due(self) -> list[float]:
+        """When to look again, for each doubted lease that was looked at a moment ago."""
+        return [self._looked_at[lease] + LOOK_SECONDS for lease in self._doubted if lease in self._looked_at]

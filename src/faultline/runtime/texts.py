@@ -1,0 +1,27 @@
+"""Texts that any database can store: of errors, and of what tasks say. However large or broken they are."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+
+ERROR_LENGTH_MAX = 16_384
+_FRAMES_MAX = 5
+
+
+def storable(text: str) -> str:
+    """Without NUL and halves of surrogate pairs, which PostgreSQL cannot store."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+def text_of(error: BaseException) -> str:
+    """The error, and the last places it came through."""
+    try:
+        text = f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
+        last = deque(traceback.walk_tb(error.__traceback__), maxlen=_FRAMES_MAX)
+        # Without the marks under each line: finding them takes longer than all else that a failed attempt needs.
+        places = [(frame.f_code.co_filename, line, frame.f_code.co_name, None) for frame, line in last]
+        frames = "".join(traceback.StackSummary.from_list(places).format())[-ERROR_LENGTH_MAX:]
+    except BaseException:  # noqa: BLE001 - an exception whose own text raises, maybe SystemExit
+        text, frames = f"{type(error).__name__} (whose text cannot be shown)", ""
+    return storable(f"{text}\n{frames}".strip() if frames else text)

@@ -1,0 +1,77 @@
+-- Which of these queues have a job that is due now. One look for all the queues on which a worker rests, instead of a claim
+-- for each. A paused queue has none. A hint: somebody else may claim the job first.
+--
+-- The bounds are hints as in `claim`, and for the same reason: while somebody holds an old snapshot, a look without them steps
+-- over every job that was done since. A bound is an element of `bound_queues`, `priorities`, `lower_bounds` and `lower_ids`;
+-- bounds are in the order of `queues`, and those of one queue in the order of their priorities.
+-- The priorities are walked as in `claim`: a single scan would step over every delayed job.
+create or replace function faultline.due(
+  queues text[],
+  bound_queues text[] default '{}',
+  priorities integer[] default '{}',
+  lower_bounds timestamptz[] default '{}',
+  lower_ids uuid[] default '{}'
+) returns setof text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+  at constant timestamptz := faultline.now();
+  wanted text;
+  next_known integer := 1;
+  is_known boolean;
+  previous integer;
+  level integer;
+  lower_bound timestamptz;
+  lower_id uuid;
+begin
+  foreach wanted in array due.queues loop
+    previous := -32768;
+    loop
+      is_known := coalesce(due.bound_queues[next_known] = wanted, false);
+      -- The next priority that has waiting jobs: one that the caller does not know of, below the next one it knows.
+      select j.priority into level
+      from faultline.open_jobs j
+      where j.queue = wanted
+        and j.state = 'queued'
+        and j.priority > previous
+        and j.priority < case when is_known then due.priorities[next_known] else 32767 end
+      order by j.priority
+      limit 1;
+      if found then
+        lower_bound := '-infinity';
+      elsif is_known then
+        level := due.priorities[next_known];
+        lower_bound := coalesce(due.lower_bounds[next_known], '-infinity');
+        lower_id := coalesce(due.lower_ids[next_known], '00000000-0000-0000-0000-000000000000');
+        next_known := next_known + 1;
+      else
+        exit;
+      end if;
+      if exists (
+        select from faultline.open_jobs j
+        where j.queue = wanted
+          and j.state = 'queued'
+          and j.priority = level
+          and (j.next_run_at, j.id) >= (lower_bound, lower_id)
+          and j.next_run_at <= at
+      ) then
+        if not exists (select from faultline.queues q where q.name = wanted and q.paused_at is not null) then
+          return next wanted;
+        end if;
+        exit;
+      end if;
+      previous := level;
+    end loop;
+    while due.bound_queues[next_known] = wanted loop
+      next_known := next_known + 1;
+    end loop;
+  end loop;
+end
+$$;

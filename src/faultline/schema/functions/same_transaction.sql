@@ -1,0 +1,19 @@
+-- Raise FL006 unless this is the transaction in which the fence was called. True otherwise.
+-- A commit inside the job's transaction takes the row's lock away, and what is written afterwards is not fenced. The client
+-- cannot see every commit that SQL text may hide, so the database is asked before the job is completed there.
+create or replace function faultline.same_transaction(fenced_in xid8) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if pg_current_xact_id_if_assigned() is distinct from same_transaction.fenced_in then
+    raise exception 'the job''s transaction was ended from inside; the fence is off'
+      using errcode = 'FL006',
+            detail = json_build_object(
+              'fenced_in', same_transaction.fenced_in::text, 'now_in', pg_current_xact_id_if_assigned()::text
+            )::text,
+            hint = 'let job.transaction() commit or roll back; savepoints are allowed';
+  end if;
+  return true;
+end
+$$;

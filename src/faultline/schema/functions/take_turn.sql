@@ -1,0 +1,31 @@
+-- Wait for this session's turn to claim many jobs of a queue at once. A courtesy and no guard: see `claim`.
+-- Any login can hold an advisory lock, so little is lost by waiting in vain: a quarter of a second, and then this session
+-- does not ask for turns for 1 s, and twice as long after every further time, up to 32 s.
+create or replace function faultline.take_turn(queue text) returns void
+language plpgsql volatile
+as $$
+declare
+  -- Until when not to ask, in seconds since 1970, and how long that pause was. Kept for the session. Others may share it
+  -- and leave anything there: what is no pair of numbers is ignored.
+  in_vain constant float8[] := string_to_array(
+    substring(current_setting('faultline.no_turns', true) from '^[0-9]{1,12}(?:[.][0-9]+)? [0-9]{1,4}$'), ' '
+  );
+  seconds constant float8 := extract(epoch from faultline.clock());
+  patience constant text := current_setting('lock_timeout');
+  pause constant float8 := least(coalesce(in_vain[2] * 2, 1), 32);
+begin
+  if in_vain[1] > seconds then
+    return;
+  end if;
+  begin
+    perform set_config('lock_timeout', '250ms', true);
+    perform pg_advisory_xact_lock(faultline.claim_lock(take_turn.queue));
+    perform set_config('lock_timeout', patience, true);
+    if in_vain is not null then
+      perform set_config('faultline.no_turns', '', false);
+    end if;
+  exception when lock_not_available or deadlock_detected then
+    perform set_config('faultline.no_turns', seconds + pause || ' ' || pause, false);
+  end;
+end
+$$;

@@ -1,0 +1,105 @@
+"""The answer to what was sent: whether it may be asked for again when it was lost, and what is said when it is not known."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from faultline.core import errors
+from faultline.store.connecting import NoConnection
+from faultline.store.deadline import Deadline, NoAnswer, until
+from faultline.store.translation import connection_was_lost
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from faultline.store.queue import Statement
+
+_SENDS_MAX = 3
+#: What a session says that was not ours alone after all, or whose schema has changed. Nothing was run.
+_UNPREPARED = (
+    psycopg.errors.InvalidSqlStatementName,
+    psycopg.errors.DuplicatePreparedStatement,
+    psycopg.errors.FeatureNotSupported,
+)
+
+
+class Answer(contextlib.AbstractContextManager[None]):
+    """Around each send: swallows the loss of a connection while the statements may be sent again.
+
+    Once something was sent and no answer came, every further failure means that the outcome is unknown: also the failure
+    to connect again, which by itself would say that nothing was written.
+    """
+
+    def __init__(self, statements: Sequence[Statement[Any]], deadline: Deadline) -> None:
+        self.deadline = deadline
+        self._names = ", ".join(sorted({statement.name for statement in statements}))
+        self._repeatable = all(statement.repeatable for statement in statements)
+        self._sends_left = _SENDS_MAX
+        self._unanswered = False
+        #: A function was not there. Nothing was run; a migration may just have replaced what the call was in the middle of.
+        self._missed = False
+        #: What the session had prepared is not there, or of no use any more.
+        self.unprepared = False
+
+    def to_be_sent(self) -> bool:
+        self._sends_left -= 1
+        return self._sends_left >= 0
+
+    def params(self, statement: Statement[Any]) -> tuple[Any, ...]:
+        if statement.params_now is not None:
+            return statement.params_now()
+        return statement.params_again if self._unanswered and statement.params_again else statement.params
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
+            return self._repeatable and self._sends_left > 0  # rolled back by the server
+        if isinstance(error, _UNPREPARED) and not self.unprepared and self._sends_left > 0:
+            self.unprepared = True
+            return True
+        if isinstance(error, psycopg.errors.UndefinedFunction) and not self._missed and self._sends_left > 0:
+            self._missed = True
+            return True
+        never_sent = isinstance(error, NoConnection)
+        if not never_sent and not connection_was_lost(error):
+            return False
+        if never_sent and not self._unanswered:
+            return False
+        self._unanswered = True
+        if not never_sent and self._repeatable and self._sends_left > 0 and not self.deadline.passed:
+            return True
+        raise unknown(self._names, error) from error
+
+
+def together(c: psycopg.Connection, statements: Sequence[Statement[Any]]) -> contextlib.AbstractContextManager[Any]:
+    return c.transaction() if len(statements) > 1 else contextlib.nullcontext()
+
+
+@contextlib.asynccontextmanager
+async def atogether(
+    c: psycopg.AsyncConnection, statements: Sequence[Statement[Any]], deadline: Deadline
+) -> AsyncIterator[None]:
+    if len(statements) == 1:
+        yield
+        return
+    async with until(c, deadline):
+        await c.execute("begin")
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(psycopg.Error):  # it is lost, then, and its transaction with it
+            async with until(c, deadline):
+                await c.execute("rollback")
+        raise
+    async with until(c, deadline):
+        await c.execute("commit")
+
+
+def unknown(names: str, error: BaseException | None = None) -> errors.OutcomeUnknown:
+    why = str(error) if isinstance(error, NoAnswer) else "the connection was lost"
+    return errors.OutcomeUnknown(
+        f"{why} while {names} ran; it may or may not have happened. "
+        "Look the job up, or send an enqueue again with the same id"
+    )

@@ -1,0 +1,119 @@
+"""Open a connection within a deadline. What the DSN and libpq's environment say wins over what we would choose."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from faultline.store.deadline import BoundedConnection, Deadline
+
+if TYPE_CHECKING:
+    from faultline.core.host import Host
+
+#: How long one host is tried, unless the DSN says otherwise.
+CONNECT_SECONDS = 10.0
+#: psycopg and libpq take no less.
+_CONNECT_SECONDS_MIN = 2
+#: Nothing is prepared until the session is known to be ours alone.
+_SESSION: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
+_DEFAULTS: dict[str, Any] = {
+    # A peer that is gone without a word is noticed in seconds, not in the hours that the system's defaults take.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+
+class NoConnection(psycopg.OperationalError):
+    """No connection could be had in time. Nothing was sent."""
+
+
+def options(dsn: str, deadline: Deadline) -> dict[str, Any]:
+    """What to connect with beside the DSN. Each host gets its share of the time, so that the last one is tried as well."""
+    named = conninfo_to_dict(dsn)
+    chosen = {name: value for name, value in _DEFAULTS.items() if name not in named}
+    given = named.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
+    try:
+        seconds = math.floor(float(given)) if given else CONNECT_SECONDS
+    except ValueError:
+        return chosen  # psycopg says what is wrong with it
+    if deadline.left is not None:
+        share = deadline.left / hosts(dsn)
+        seconds = share if seconds <= 0 else min(seconds, share)  # 0 means no limit
+    return {**chosen, "connect_timeout": max(_CONNECT_SECONDS_MIN, math.floor(seconds)) if seconds > 0 else 0}
+
+
+def hosts(dsn: str) -> int:
+    """How many hosts the DSN names. They are tried one after the other."""
+    named = conninfo_to_dict(dsn)
+    return len(str(named.get("host") or named.get("hostaddr") or os.environ.get("PGHOST") or "").split(","))
+
+
+def connect(dsn: str, host: Host, deadline: Deadline) -> BoundedConnection:
+    words = {**_SESSION, **options(dsn, deadline)}
+    if host.connect is not None:
+        made: BoundedConnection = host.connect(dsn, **words)
+        return made
+    if deadline.seconds is None:
+        return BoundedConnection.connect(dsn, **words)
+    return _Opening(dsn, words).within(deadline)
+
+
+async def aconnect(dsn: str, host: Host, deadline: Deadline) -> psycopg.AsyncConnection:
+    words = {**_SESSION, **options(dsn, deadline)}
+    scope = asyncio.timeout(deadline.left)
+    try:
+        async with scope:
+            opened: psycopg.AsyncConnection = await (host.aconnect or psycopg.AsyncConnection.connect)(dsn, **words)
+            return opened
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise _too_late(deadline) from error
+
+
+class _Opening(threading.Thread):
+    """Connects in a thread, since nobody can interrupt the look-up of a name. One that comes too late is closed there."""
+
+    def __init__(self, dsn: str, words: dict[str, Any]) -> None:
+        super().__init__(name="faultline-connect", daemon=True)
+        self._dsn = dsn
+        self._words = words
+        self._opened: Future[BoundedConnection] = Future()
+        self._decided = threading.Lock()
+        self._given_up = False
+
+    def run(self) -> None:
+        try:
+            connection = BoundedConnection.connect(self._dsn, **self._words)
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            self._opened.set_exception(error)
+            return
+        with self._decided:
+            if not self._given_up:
+                self._opened.set_result(connection)
+                return
+        connection.close()
+
+    def within(self, deadline: Deadline) -> BoundedConnection:
+        self.start()
+        try:
+            return self._opened.result(deadline.left)
+        except TimeoutError as error:
+            with self._decided:
+                if self._opened.done():
+                    return self._opened.result()
+                self._given_up = True
+            raise _too_late(deadline) from error
+
+
+def _too_late(deadline: Deadline) -> NoConnection:
+    return NoConnection(f"not connected within {deadline.seconds:g} s")

@@ -1,0 +1,36 @@
+"""The statements of a job's own transaction. They know which transaction was fenced, and are refused in any other one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.store import queue
+from faultline.store.queue import Statement
+
+if TYPE_CHECKING:
+    from faultline.core.model import Lease, Settled
+
+
+def fence(lease: Lease) -> Statement[int]:
+    """Guard the effects that follow in this transaction, and answer with its number. Raises `StaleLease`."""
+    return Statement(
+        name="fence",
+        sql="select pg_current_xact_id()::text from faultline.fence(%s, %s, %s)",
+        params=(lease.job_id, lease.fencing_token, lease.owner),
+        read=lambda rows: int(rows[0][0]),
+    )
+
+
+def check(number: int) -> Statement[None]:
+    """Raises `FenceBroken` unless this is still the transaction that was fenced."""
+    return Statement("same_transaction", f"select {_is_in(number)}", (), lambda _: None)
+
+
+def complete(lease: Lease, result: str, number: int) -> Statement[Settled]:
+    """Complete the job in the transaction that was fenced. In any other one it raises `FenceBroken` and writes nothing."""
+    return queue.complete([lease], [result], only_if=_is_in(number))
+
+
+def _is_in(number: int) -> str:
+    # In the text, not a parameter: the number differs from run to run, and a record of what was sent should not.
+    return f"faultline.same_transaction('{number:d}')"

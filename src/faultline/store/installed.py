@@ -1,0 +1,338 @@
+"""What a database lacks of this build's definitions, and what was put there beside them.
+
+A restore into a cluster without the roles loses grants, and a person can drop, switch off or weaken a guard. `migrate` puts
+back what `repairable` finds; `foreign` finds what nobody but a person should remove.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from faultline.store.queue import Rows, Statement
+from faultline.store.schema_text import definition_files, meaning, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+#: A trigger's text as PostgreSQL tells it, whatever the session's search_path. It is written into the trigger's comment.
+_TRIGGER_MARK = "'guard ' || md5(replace(pg_get_triggerdef(t.oid), 'faultline.', ''))"
+_VIEW_MARK = "'view ' || md5(replace(pg_get_viewdef(c.oid), 'faultline.', ''))"
+#: A function's definition likewise. `protocol()` has none: its comment says which definitions are installed.
+_FUNCTION_MARK = "'definition ' || md5(replace(pg_get_functiondef(p.oid), 'faultline.', ''))"
+_FUNCTION_MARKED = "coalesce(obj_description(p.oid, 'pg_proc'), '') ~ '^definition [0-9a-f]{32}$'"
+#: The comment of a function that a migration has replaced, until nobody can be about to call it.
+REPLACED_MARK = "replaced"
+_IS_REPLACED = f"coalesce(obj_description(p.oid, 'pg_proc'), '') = '{REPLACED_MARK}'"
+_HEADER = re.compile(r"create or replace function faultline\.(\w+)\((.*?)\bas \$\$(.*?)\$\$", re.DOTALL)
+_SETTING = re.compile(r"^set (\w+) = (.*)$", re.MULTILINE)
+_TRIGGER = re.compile(r"create or replace trigger (\w+)\s+[\w\s,]*?\bon faultline\.(\w+)")
+_INDEX = re.compile(r"^create (?:unique )?index (\w+) on[^;]*;", re.MULTILINE)
+
+
+def functions() -> Statement[list[str]]:
+    """Functions of this build that are missing or were altered: in their text, their settings or their rights."""
+    return Statement(
+        name="functions",
+        sql="select p.proname::text, p.prosrc, p.prosecdef, coalesce(p.proconfig, '{}'), p.proowner = n.nspowner,"
+        f" p.proname = 'protocol' or coalesce(obj_description(p.oid, 'pg_proc') = {_FUNCTION_MARK}, false)"
+        " from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+        f" where n.nspname = 'faultline' and p.prokind = 'f' and not {_IS_REPLACED}",
+        params=(),
+        read=lambda rows: sorted(set(_altered_functions(_by_name(rows)))),
+        repeatable=True,
+    )
+
+
+def guards() -> Statement[list[str]]:
+    """Triggers of this build that are missing, switched off, or not as `migrate` made them."""
+    return Statement(
+        name="guards",
+        sql="select w.name from unnest(%s::text[]) as w (name) where not exists (select"
+        " from pg_trigger t join pg_class c on c.oid = t.tgrelid where c.relnamespace = 'faultline'::regnamespace"
+        " and c.relname || '.' || t.tgname = w.name and t.tgenabled in ('O', 'A')"
+        f" and obj_description(t.oid, 'pg_trigger') = {_TRIGGER_MARK}) order by 1",
+        params=(list(_triggers()),),
+        read=_first_column,
+        repeatable=True,
+    )
+
+
+def grants() -> Statement[list[str]]:
+    """What the roles lack. A role that is missing counts only if this login could create it: else `migrate` is no help."""
+    roles, verbs = zip(*((role, verb) for role, granted in _granted().items() for verb in granted), strict=True)
+    return Statement(
+        name="grants",
+        sql="""
+select w.role || ': does not exist' from unnest(%s::text[]) as w (role)
+where to_regrole(w.role) is null
+  and (select r.rolcreaterole or r.rolsuper from pg_roles r where r.rolname = current_user)
+union all
+select w.role || ': ' || p.proname from unnest(%s::text[], %s::text[]) as w (role, verb)
+join pg_roles r on r.rolname = w.role
+join pg_proc p on p.pronamespace = 'faultline'::regnamespace and p.proname = w.verb and p.prokind = 'f'
+where not has_function_privilege(r.oid, p.oid, 'execute')
+union all
+select r.rolname || ': schema' from pg_roles r
+where r.rolname = any (%s) and not has_schema_privilege(r.oid, 'faultline', 'usage')
+union all
+select r.rolname || ': ' || c.relname from pg_roles r cross join pg_class c
+where r.rolname = any (%s) and c.relnamespace = 'faultline'::regnamespace
+  and (c.relname in ('jobs', 'settings') or c.relname in ('open_jobs', 'ledger', 'journal', 'workers')
+    and r.rolname in ('faultline_viewer', 'faultline_operator'))
+  and not has_table_privilege(r.oid, c.oid, 'select')
+order by 1
+""",
+        params=(list(_granted()), list(roles), list(verbs), list(_granted()), list(_granted())),
+        read=_first_column,
+        repeatable=True,
+    )
+
+
+def public_grants() -> Statement[list[str]]:
+    """What everybody may do, who can connect: this build grants them nothing."""
+    return Statement(
+        name="public_grants",
+        sql="""
+select lower(a.privilege_type) || ' on schema faultline' from pg_namespace n
+cross join aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+where n.nspname = 'faultline' and a.grantee = 0
+union all
+select lower(a.privilege_type) || ' on ' || c.relname from pg_class c
+cross join aclexplode(c.relacl) a
+where c.relnamespace = 'faultline'::regnamespace and a.grantee = 0
+union all
+select lower(a.privilege_type) || ' on ' || c.relname || '.' || f.attname from pg_class c
+join pg_attribute f on f.attrelid = c.oid
+cross join aclexplode(f.attacl) a
+where c.relnamespace = 'faultline'::regnamespace and a.grantee = 0
+union all
+select lower(a.privilege_type) || ' on ' || p.proname || '()' from pg_proc p
+cross join aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+where p.pronamespace = 'faultline'::regnamespace and a.grantee = 0
+order by 1
+""",
+        params=(),
+        read=_first_column,
+        repeatable=True,
+    )
+
+
+def views() -> Statement[list[str]]:
+    return Statement(
+        name="views",
+        sql="select 'jobs' where not exists (select from pg_class c where c.oid = to_regclass('faultline.jobs')"
+        f" and obj_description(c.oid, 'pg_class') = {_VIEW_MARK})",
+        params=(),
+        read=_first_column,
+        repeatable=True,
+    )
+
+
+def repairable() -> tuple[Statement[list[str]], ...]:
+    """What `migrate` puts back by applying the definitions again."""
+    return functions(), guards(), views(), grants(), public_grants()
+
+
+def foreign() -> Statement[list[str]]:
+    """What somebody put beside our tables and functions, each with what it is: it could change what a verb does."""
+    return Statement(
+        name="foreign",
+        sql=f"""
+select 'rule ' || r.rulename || ' on ' || c.relname from pg_rewrite r join pg_class c on c.oid = r.ev_class
+where c.relnamespace = 'faultline'::regnamespace and r.rulename <> '_RETURN'
+union all
+select 'trigger ' || t.tgname || ' on ' || c.relname from pg_trigger t join pg_class c on c.oid = t.tgrelid
+where c.relnamespace = 'faultline'::regnamespace and not t.tgisinternal and c.relname || '.' || t.tgname <> all (%s)
+union all
+select 'row level security on ' || c.relname from pg_class c
+where c.relnamespace = 'faultline'::regnamespace and (c.relrowsecurity or c.relforcerowsecurity)
+union all
+select case p.prokind when 'p' then 'procedure ' when 'a' then 'aggregate ' else 'function ' end || p.proname from pg_proc p
+where p.pronamespace = 'faultline'::regnamespace and (p.proname <> all (%s) or p.prokind <> 'f') and not {_IS_REPLACED}
+union all
+select 'table ' || i.inhrelid::regclass || ' that inherits ' || c.relname from pg_inherits i
+join pg_class c on c.oid = i.inhparent
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
+union all
+select 'unlogged table ' || c.relname || ', which the next crash empties' from pg_class c
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r' and c.relpersistence <> 'p'
+union all
+select 'setting ' || s.setting || ', with which no guard fires' from pg_db_role_setting r
+cross join unnest(r.setconfig) as s (setting)
+where s.setting ~ '^session_replication_role=(replica|local)$'
+  and r.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
+union all
+select 'owner ' || pg_get_userbyid(c.relowner) || ' of ' || c.relname from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'faultline' and c.relkind in ('r', 'v', 'p', 'f') and c.relowner <> n.nspowner
+order by 1
+""",
+        params=(list(_triggers()), [*_function_names()]),
+        read=_first_column,
+        repeatable=True,
+    )
+
+
+def missing_indexes() -> Statement[list[tuple[str, str]]]:
+    """Name, and the statement that makes it. An index that was never finished counts as missing."""
+    wanted = {
+        found[1]: " ".join(found[0].split()) for file in numbered() for found in _INDEX.finditer(_uncommented(file.text))
+    }
+    dropped = {name for file in numbered() for name in re.findall(r"drop index (?:if exists )?faultline\.(\w+)", file.text)}
+    names = sorted(wanted.keys() - dropped)
+    return Statement(
+        name="missing_indexes",
+        sql="select w.name from unnest(%s::text[]) as w (name) where not exists (select"
+        " from pg_index i join pg_class c on c.oid = i.indexrelid where c.relnamespace = 'faultline'::regnamespace"
+        " and c.relname = w.name and i.indisvalid) order by 1",
+        params=(names,),
+        read=lambda rows: [(row[0], wanted[row[0]]) for row in rows],
+        repeatable=True,
+    )
+
+
+def verbs() -> set[str]:
+    """The functions that some role may call. All others are called by our own functions only."""
+    return {verb for granted in _granted().values() for verb in granted}
+
+
+def mark_guards(connection: psycopg.Connection) -> None:
+    """Write down how each trigger of this build looks now. For `migrate`, which has just made them."""
+    looks = connection.execute(
+        f"select c.relname, t.tgname, {_TRIGGER_MARK} from pg_trigger t join pg_class c on c.oid = t.tgrelid"
+        " where c.relnamespace = 'faultline'::regnamespace and c.relname || '.' || t.tgname = any (%s)"
+        f" and obj_description(t.oid, 'pg_trigger') is distinct from {_TRIGGER_MARK}".encode(),
+        (list(_triggers()),),
+    ).fetchall()
+    for table, trigger, look in looks:
+        connection.execute(f"comment on trigger {trigger} on faultline.{table} is '{look}'".encode())
+
+
+def mark_view(connection: psycopg.Connection) -> None:
+    row = connection.execute(
+        f"select {_VIEW_MARK} from pg_class c where c.oid = 'faultline.jobs'::regclass"
+        f" and obj_description(c.oid, 'pg_class') is distinct from {_VIEW_MARK}".encode()
+    ).fetchone()
+    if row:
+        connection.execute(f"comment on view faultline.jobs is '{row[0]}'".encode())
+
+
+def mark_functions(connection: psycopg.Connection, oids: set[int]) -> None:
+    """Write down how each of these functions looks now: `migrate` has just made them."""
+    _comment(connection, _FUNCTION_MARK, "p.oid = any (%s) and p.proname <> 'protocol'", (list(oids),))
+
+
+def mark_replaced(connection: psycopg.Connection, ours: set[int]) -> None:
+    """Label what Faultline made and this build does not have: under its names, put aside, or marked by an earlier build."""
+    _comment(
+        connection,
+        f"'{REPLACED_MARK}'",
+        "p.prokind = 'f' and p.oid <> all (%s)"
+        f" and (p.proname = any (%s) or p.proname ~ '^replaced_[0-9]+$' or {_FUNCTION_MARKED})",
+        (list(ours), list(_function_names())),
+    )
+
+
+def replaced(connection: psycopg.Connection) -> set[int]:
+    """The functions that a migration has replaced and nothing in the database refers to."""
+    with connection.transaction():
+        found = connection.execute(
+            f"select p.oid from pg_proc p where p.pronamespace = to_regnamespace('faultline') and {_IS_REPLACED}"
+            " and not exists (select from pg_depend d"
+            " where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid and d.deptype = 'n')".encode()
+        ).fetchall()
+    return {row[0] for row in found}
+
+
+def _comment(connection: psycopg.Connection, text: str, which: str, params: tuple[Any, ...]) -> None:
+    found = connection.execute(
+        f"select format('comment on function %%s is %%L', p.oid::regprocedure, {text}) from pg_proc p"
+        f" where p.pronamespace = 'faultline'::regnamespace and {which}"
+        f" and obj_description(p.oid, 'pg_proc') is distinct from {text}".encode(),
+        params,
+    ).fetchall()
+    for (statement,) in found:
+        connection.execute(statement.encode())
+
+
+def _by_name(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for name, *about in rows:
+        found.setdefault(name, []).append(tuple(about))
+    return found
+
+
+def _altered_functions(found: dict[str, Rows]) -> Iterator[str]:
+    for name in _function_names():
+        # A name may stand for several functions, for arguments of several types.
+        wanted, there = _bodies().get(name, []), found.get(name, [])
+        if len(there) < max(1, len(wanted)):
+            yield f"{name} is missing"
+        for text, definer, settings, owned, as_made in there:
+            if not owned:
+                yield f"{name} has another owner than the schema"
+            headers = [header for body, header in wanted if meaning(body) == meaning(text)]
+            found_out = [f"{name} has another text"] if wanted and not headers else []
+            for header in headers or [header for _, header in wanted[:1]]:
+                found_out += _altered_header(name, header, definer, settings)
+            # What has no name of its own: a body that only returns, strictness, volatility.
+            yield from found_out if found_out or as_made else [f"{name} is not as migrate made it"]
+
+
+def _altered_header(name: str, header: str, definer: object, settings: list[str]) -> Iterator[str]:
+    if definer != (" security definer" in header):
+        yield f"{name} {'runs' if definer else 'does not run'} with the rights of its owner"
+    if {_squeezed(setting) for setting in settings} != {_squeezed("=".join(s)) for s in _SETTING.findall(header)}:
+        yield f"{name} has other settings"
+
+
+def _uncommented(text: str) -> str:
+    return re.sub(r"--[^\n]*", "", text)
+
+
+def _squeezed(setting: str) -> str:
+    return re.sub(r"[\s'\"]", "", setting)
+
+
+@cache
+def _bodies() -> dict[str, list[tuple[str, str]]]:
+    """Function → body, and what stands between its name and its body. Without those that only return: a few, and simple."""
+    bodies: dict[str, list[tuple[str, str]]] = {}
+    for definition in definition_files():
+        for found in _HEADER.finditer(definition.text):
+            bodies.setdefault(found[1], []).append((found[3], found[2]))
+    return bodies
+
+
+@cache
+def _function_names() -> tuple[str, ...]:
+    texts = (definition.text for definition in definition_files())
+    return tuple(
+        sorted({name for text in texts for name in re.findall(r"create or replace function faultline\.(\w+)", text)})
+    )
+
+
+@cache
+def _triggers() -> tuple[str, ...]:
+    """`table.trigger`, as the definitions name them."""
+    text = "".join(definition.text for definition in definition_files() if definition.name == "guards")
+    return tuple(sorted(f"{table}.{trigger}" for trigger, table in _TRIGGER.findall(meaning(text))))
+
+
+@cache
+def _granted() -> dict[str, list[str]]:
+    """Role → verbs, as roles.sql grants them."""
+    (text,) = (definition.text for definition in definition_files() if definition.name == "roles")
+    found = re.search(r"verbs constant jsonb := '(\{.*?\})'", text, re.DOTALL)
+    assert found, "roles.sql must name the verbs of each role as JSON"  # noqa: S101 - a bug of ours
+    granted: dict[str, list[str]] = json.loads(found[1])
+    return {role: [*verbs, "now", "clock", "protocol"] for role, verbs in granted.items()}
+
+
+def _first_column(rows: list[tuple[Any, ...]]) -> list[str]:
+    return [row[0] for row in rows]

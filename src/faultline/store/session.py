@@ -1,0 +1,110 @@
+"""The session of a worker's heartbeat: one connection, with the advisory lock that tells others that the worker lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from faultline.core.errors import DatabaseUnavailable
+from faultline.core.host import Host
+from faultline.store.connecting import CONNECT_SECONDS, connect, hosts
+from faultline.store.database import WORKER_SETTINGS, is_direct, wire
+from faultline.store.deadline import Deadline, bounded
+from faultline.store.pool import is_reusable
+from faultline.store.translation import translated
+from faultline.store.wires import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import psycopg
+
+    from faultline.store.queue import Statement
+
+T = TypeVar("T")
+
+#: A heartbeat that a crash forgets is beaten again; it need not wait for the disk. It waits for a lock for less time than
+#: for an answer: a table that somebody has locked must not look like a server that is frozen.
+_BEAT_SETTINGS = "set synchronous_commit = off; set lock_timeout = '1s'"
+
+
+class WorkerSession:
+    """One connection that is opened again when it was lost, with an advisory lock that lives and dies with it.
+
+    A call that gets no answer within `answer_seconds` is given up and its wire is closed: the next one goes through a new
+    connection, which after a failover leads to the new primary. Each host of the DSN is tried for `seconds`.
+    Behind a transaction-mode pooler there is no session to speak of: then nothing is set and no lock is held.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        lock: str,
+        seconds: float = CONNECT_SECONDS,
+        answer_seconds: Callable[[], float] = lambda: CONNECT_SECONDS,
+        host: Host | None = None,
+    ) -> None:
+        self._dsn = dsn
+        self._seconds = seconds
+        self._answer_seconds = answer_seconds
+        self._host = host or Host()
+        self._lock_name = lock
+        self._connection: psycopg.Connection | None = None
+        self.direct = False
+        self.locked = False
+        self.reconnects = -1
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed
+
+    def connect(self) -> psycopg.Connection:
+        connection = self._connection
+        if connection is None or connection.closed:
+            with translated(self._dsn):
+                connection = connect(self._dsn, self._host, self._deadline(self._seconds * hosts(self._dsn)))
+            self._connection, self.locked = connection, False
+            self.reconnects += 1
+            self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
+            if self.direct:
+                self._run(connection, lambda c: c.execute(f"{WORKER_SETTINGS}; {_BEAT_SETTINGS}".encode()))
+        if self.direct and not self.locked:
+            lock = "select pg_try_advisory_lock(faultline.worker_lock(%s))"
+            row = self._run(connection, lambda c: c.execute(lock, (self._lock_name,)).fetchone())
+            self.locked = bool(row and row[0])
+        return connection
+
+    def run(self, statement: Statement[T]) -> T:
+        connection = self.connect()
+
+        def send(connection: psycopg.Connection) -> T:
+            with wire(self._host.faults, statement.name, connection):
+                rows = connection.execute(statement.sql.encode(), statement.params).fetchall()
+            return statement.read(rows)
+
+        return self._run(connection, send)
+
+    def interrupt(self) -> None:
+        """Cut the wire from another thread: a call that hangs on it ends with an error, and a fresh one is opened."""
+        connection = self._connection
+        if connection is not None:
+            cut(connection)
+
+    def close(self) -> None:
+        connection, self._connection, self.locked = self._connection, None, False
+        if connection is not None:
+            connection.close()
+
+    def _deadline(self, seconds: float) -> Deadline:
+        return Deadline(seconds)
+
+    def _run(self, connection: psycopg.Connection, call: Callable[[psycopg.Connection], T]) -> T:
+        try:
+            with translated(self._dsn), bounded(connection, self._deadline(self._answer_seconds())):
+                return call(connection)
+        except BaseException as error:
+            # A statement that was refused says nothing against the session, and with it the advisory lock would be lost.
+            # A server that cannot be used does: another one may have taken its place.
+            if isinstance(error, DatabaseUnavailable) or not is_reusable(connection):
+                self.close()
+            raise

@@ -1,0 +1,241 @@
+"""The doctor, and `migrate` after it, where a schema is not as it was left: by SQL, a restore, or a lossy failover."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from faultline import embedded
+from faultline.store import migrate
+from faultline.store import queue as verbs
+from tests.cli.commands import faultline
+from tests.cli.test_doctor import of_level, visit
+from tests.conftest import SETTINGS
+from tests.driver import Driver
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_WEAK = (
+    "create or replace trigger token_grows before update of state, fencing_token on faultline.open_jobs"
+    " for each row when (false) execute function faultline.refuse_change('a token only grows')"
+)
+
+_WEAK_VIEW = (
+    "do $$ begin execute 'create or replace view faultline.jobs as select * from ('"
+    " || rtrim(pg_get_viewdef('faultline.jobs'), ';') || ') all_jobs where false'; end $$"
+)
+
+
+@pytest.mark.parametrize(
+    ("damage", "check", "told"),
+    [
+        pytest.param(_WEAK, "guards", "open_jobs.token_grows", id="when (false)"),
+        pytest.param("alter table faultline.ledger disable trigger user", "guards", "ledger.never_emptied", id="disabled"),
+        pytest.param("drop trigger never_emptied on faultline.keys", "guards", "keys.never_emptied", id="dropped"),
+        pytest.param("drop function faultline.reap", "functions", "reap is missing", id="function dropped"),
+        pytest.param(
+            "alter function faultline.cancel reset search_path", "functions", "cancel has other settings", id="search_path"
+        ),
+        pytest.param(
+            "alter function faultline.retry security invoker",
+            "functions",
+            "retry does not run with the rights of its owner",
+            id="security invoker",
+        ),
+        pytest.param(
+            "create or replace function faultline.worker_lock(worker_id text) returns bigint"
+            " language sql immutable parallel safe return 7",
+            "functions",
+            "worker_lock is not as migrate made it",
+            id="another return",
+        ),
+        pytest.param(
+            "alter function faultline.complete strict", "functions", "complete is not as migrate made it", id="strict"
+        ),
+        pytest.param("alter function faultline.claim stable", "functions", "claim is not as migrate made it", id="stable"),
+        pytest.param(_WEAK_VIEW, "views", "jobs", id="view"),
+        pytest.param("grant select on faultline.jobs to public", "public", "select on jobs", id="public table"),
+        pytest.param("grant update (args) on faultline.open_jobs to public", "public", "open_jobs.args", id="public column"),
+        pytest.param(
+            "grant execute on function faultline.recover to public", "public", "execute on recover()", id="public function"
+        ),
+        pytest.param("grant usage on schema faultline to public", "public", "usage on schema", id="public schema"),
+    ],
+)
+def test_what_was_weakened_is_wrong_and_migrate_puts_it_back(
+    queue: Driver, dsn: str, damage: str, check: str, told: str
+) -> None:
+    queue.connection.execute(damage.encode())
+
+    found = of_level(visit(dsn), "wrong")
+    migrated = faultline("migrate", "--dsn", dsn)
+
+    assert told in found[check]
+    assert "applied definitions" in migrated.stdout
+    assert of_level(visit(dsn), "wrong") == {}
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("create rule r as on delete to faultline.open_jobs do instead nothing", "rule r on open_jobs"),
+        ("alter table faultline.ledger enable row level security", "row level security on ledger"),
+        (
+            (
+                "create trigger spy after insert on faultline.open_jobs for each row when (false)"
+                " execute function faultline.refuse_change('')"
+            ),
+            "trigger spy on open_jobs",
+        ),
+        ("create function faultline.helper() returns int language sql return 1", "function helper"),
+        ("create table public.shadow () inherits (faultline.open_jobs)", "shadow that inherits open_jobs"),
+        ("alter table faultline.ledger set unlogged", "unlogged table ledger"),
+        (
+            (
+                "do $$ begin execute format('alter database %I set session_replication_role = replica',"
+                " current_database()); end $$"
+            ),
+            "session_replication_role=replica",
+        ),
+        ("alter table faultline.steps owner to faultline_viewer", "owner faultline_viewer of steps"),
+    ],
+)
+def test_what_somebody_put_beside_the_tables_is_wrong_and_named(queue: Driver, dsn: str, damage: str, told: str) -> None:
+    queue.connection.execute(damage.encode())
+
+    assert told in of_level(visit(dsn), "wrong")["foreign"]
+
+
+def test_an_index_that_is_gone_is_told_with_the_statement_that_makes_it(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("drop index faultline.open_jobs_leases")
+
+    told = visit(dsn)
+
+    assert "open_jobs_leases" in of_level(told, "warning")["indexes"]
+    (todo,) = (finding["todo"] for finding in told["findings"] if finding["check"] == "indexes")
+    queue.connection.execute(todo.partition(": ")[2].encode())
+    assert "indexes" not in of_level(visit(dsn), "warning")
+
+
+def test_grants_that_are_gone_come_back_by_migrate(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("revoke all on all functions in schema faultline from faultline_worker")
+
+    assert "faultline_worker: claim" in of_level(visit(dsn), "warning")["grants"]
+    assert migrate.migrate(queue.connection) == ["definitions"]
+    assert "grants" not in of_level(visit(dsn), "warning")
+
+
+# A history that was lost
+
+
+def test_a_write_under_a_lease_that_the_database_never_gave_is_evidence_of_lost_commits(queue: Driver, dsn: str) -> None:
+    """A worker of the old primary completes a job of which the promoted standby knows nothing."""
+    queue.enqueue()
+    lease = queue.claim_one()
+    assert "history" not in of_level(visit(dsn), "warning")
+
+    queue.complete(dataclasses.replace(lease, job_id=uuid4()))
+
+    told = visit(dsn)
+    assert "1 leases that this database never gave" in of_level(told, "warning")["history"]
+    (todo,) = (finding["todo"] for finding in told["findings"] if finding["check"] == "history")
+    assert "faultline recover" in todo
+    faultline("recover", "--dsn", dsn)
+    assert "history" not in of_level(visit(dsn), "warning")
+
+
+def test_a_write_with_a_token_from_a_future_that_was_lost_is_evidence_too(queue: Driver, dsn: str) -> None:
+    queue.enqueue()
+    lease = queue.claim_one()
+
+    queue.complete(dataclasses.replace(lease, fencing_token=lease.fencing_token + 1, owner="w/99"))
+
+    assert "1 leases" in of_level(visit(dsn), "warning")["history"]
+
+
+def test_an_ordinary_refusal_is_no_evidence(queue: Driver, dsn: str) -> None:
+    queue.enqueue()
+    lease = queue.claim_one()
+    queue.complete(lease)
+
+    assert queue.release(lease).stale
+
+    assert "history" not in of_level(visit(dsn), "warning")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_of_a_job_that_was_pruned_is_no_evidence(queue: Driver, dsn: str, again: bool) -> None:  # noqa: FBT001
+    job_id = queue.enqueue()
+    lease = queue.claim_one()
+    queue.run(verbs.cancel(job_id))
+    queue.connection.execute("select faultline.prune('failed', '0')")
+    if again:
+        queue.enqueue(id=job_id)
+
+    assert queue.complete(lease).stale
+
+    assert "history" not in of_level(visit(dsn), "warning")
+
+
+def test_evidence_is_seen_while_the_floor_is_ahead_of_the_clock(queue: Driver, dsn: str) -> None:
+    queue.enqueue()
+    queue.run(verbs.recover(10**17))
+    lease = queue.claim_one()
+
+    queue.complete(dataclasses.replace(lease, job_id=uuid4()))
+
+    assert "1 leases" in of_level(visit(dsn), "warning")["history"]
+
+
+# A restore
+
+
+def test_a_restore_into_a_cluster_without_the_roles_is_made_whole_by_migrate(
+    queue: Driver, dsn: str, tmp_path: Path
+) -> None:
+    for key in "ab":
+        queue.enqueue(idempotency_key=key)
+    lease, done = queue.claim(2)
+    queue.run(verbs.step(done, "first", 1))
+    queue.complete(done)
+    dump, programs = tmp_path / "dump", embedded.find_binaries()
+    subprocess.run([programs.program("pg_dump"), "--format=custom", "--file", str(dump), dsn], check=True, env={})
+
+    with (
+        embedded.join(tmp_path / "restored", settings=SETTINGS) as fresh,
+        psycopg.connect(fresh.dsn, autocommit=True) as own,
+    ):
+        own.execute("create database restored")
+        restored = make_conninfo(fresh.dsn, dbname="restored")
+        lossy = subprocess.run(
+            [programs.program("pg_restore"), "--dbname", restored, str(dump)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={},
+        )
+        assert 'role "faultline_worker" does not exist' in lossy.stderr
+
+        assert "not there" in of_level(visit(restored), "note")["roles"]
+        (todo,) = (finding["todo"] for finding in visit(restored)["findings"] if finding["check"] == "roles")
+        assert "create role faultline_worker nologin;" in todo
+        assert "as the schema's owner: faultline migrate" in todo
+        assert "applied definitions" in faultline("migrate", "--dsn", restored).stdout
+
+        told = visit(restored)
+        assert of_level(told, "wrong") == {}
+        assert of_level(told, "warning").keys().isdisjoint({"grants", "indexes", "history", "roles"})
+        assert of_level(told, "ok")["roles"] == "all four exist and have their grants"
+        assert "up to date" in faultline("migrate", "--dsn", restored).stdout
+        assert "running jobs queued again: 1" in faultline("recover", "--dsn", restored).stdout
+        with psycopg.connect(restored, autocommit=True, options="-c role=faultline_worker") as worker:
+            restored_queue = Driver(worker)
+            again = restored_queue.claim_one()
+            assert (again.job_id, again.fencing_token > lease.fencing_token) == (lease.job_id, True)

@@ -1,0 +1,103 @@
+"""What the previous build's programs rely on is still there, and the version says so when something changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from faultline.store import schema_text
+from faultline.store.schema_text import Protocol, meaning, protocol, protocol_in
+from tests.upgrades.builds import Build, previous_texts, unpack
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_VERBS = """
+select p.proname::text,
+  (select array_agg(t.type::regtype::text order by t.place) from unnest(p.proargtypes) with ordinality as t (type, place)),
+  p.proargnames[:p.pronargs]::text[], p.pronargs - p.pronargdefaults, p.proretset,
+  case when p.proargmodes is null then p.prorettype::regtype::text end,
+  (select array_agg(p.proargnames[m.place] || ' ' || p.proallargtypes[m.place]::regtype order by m.place)
+   from unnest(p.proargmodes) with ordinality as m (mode, place) where m.mode in ('t', 'o'))
+from pg_proc p
+where p.pronamespace = 'faultline'::regnamespace
+  and exists (select from aclexplode(p.proacl) a where a.grantee <> p.proowner and a.privilege_type = 'EXECUTE')
+"""
+_FUNCTIONS = """
+select p.proname::text,
+  (select array_agg(t.type::regtype::text order by t.place) from unnest(p.proargtypes) with ordinality as t (type, place)),
+  p.proargnames::text[], p.pronargs - p.pronargdefaults, p.prorettype::regtype::text, p.proretset
+from pg_proc p
+where p.pronamespace = 'faultline'::regnamespace and not exists (
+  select from aclexplode(p.proacl) a where a.grantee <> p.proowner and a.privilege_type = 'EXECUTE')
+"""
+_COLUMNS = """
+select c.relname || '.' || a.attname, a.atttypid::regtype::text
+from pg_class c join pg_attribute a on a.attrelid = c.oid
+where c.relnamespace = 'faultline'::regnamespace and c.relkind in ('r', 'v', 'c') and a.attnum > 0 and not a.attisdropped
+"""
+
+
+def test_a_changed_schema_has_a_higher_version() -> None:
+    """One step for each release, whatever changed in between. Raise it in schema/functions/protocol.sql."""
+    before = previous_texts()
+    previous = protocol_in(before["functions/protocol.sql"]) if "functions/protocol.sql" in before else Protocol(1, 1)
+    changed = {path for path, text in _texts().items() if meaning(text) != meaning(before.get(path, ""))}
+    gone = before.keys() - _texts().keys()
+
+    assert protocol().version == previous.version + bool({path for path in changed | gone if "invariants/" not in path})
+    assert protocol().serves_from <= previous.version
+
+
+def test_the_numbered_files_of_the_previous_build_are_unchanged() -> None:
+    before = {path: text for path, text in previous_texts().items() if path[:4].isdigit()}
+
+    assert {path: _texts()[path] for path in before} == before
+
+
+def test_the_previous_builds_calls_find_their_verbs(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
+    """By place or by name, with as few arguments as before; and the answers begin with the columns that they had."""
+    Build(empty_dsn, unpack(tmp_path)).run("-m", "faultline", "migrate")
+    with psycopg.connect(empty_dsn) as previous, psycopg.connect(dsn) as this:
+        ours = {row[0]: row[1:] for row in this.execute(_VERBS).fetchall()}
+
+        for name, types, names, required, many, answer, columns in previous.execute(_VERBS).fetchall():
+            assert name in ours, f"{name} is gone"
+            our_types, our_names, our_required, our_many, our_answer, our_columns = ours[name]
+            assert _begins(our_types, types), f"{name}: other types of parameters"
+            assert _begins(our_names, names), f"{name}: other names of parameters"
+            assert our_required <= required, f"{name}: needs more parameters"
+            assert (our_many, our_answer) == (many, answer), f"{name}: another kind of answer"
+            assert _begins(our_columns, columns), f"{name}: other columns in its answer"
+
+
+def test_the_previous_builds_calls_in_flight_find_their_helpers(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
+    """In the old text, after the migration. So a helper that is to answer otherwise needs other types, or another name."""
+    Build(empty_dsn, unpack(tmp_path)).run("-m", "faultline", "migrate")
+    with psycopg.connect(empty_dsn) as previous, psycopg.connect(dsn) as this:
+        ours = {(name, tuple(types or ())): about for name, types, *about in this.execute(_FUNCTIONS).fetchall()}
+        for name, types, *about in previous.execute(_FUNCTIONS).fetchall():
+            assert ours.get((name, tuple(types or ())), about) == about, f"{name}: another answer, or other parameters"
+
+
+def test_the_tables_and_views_of_the_previous_build_have_all_their_columns(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
+    Build(empty_dsn, unpack(tmp_path)).run("-m", "faultline", "migrate")
+    with psycopg.connect(empty_dsn) as previous, psycopg.connect(dsn) as this:
+        ours = set(this.execute(_COLUMNS).fetchall())
+
+        assert set(previous.execute(_COLUMNS).fetchall()) <= ours
+
+
+def _begins(longer: list[Any] | None, shorter: list[Any] | None) -> bool:
+    return (longer or [])[: len(shorter or [])] == (shorter or [])
+
+
+def _texts() -> dict[str, str]:
+    schema = schema_text.folder()
+    files = [*schema.iterdir(), *schema.joinpath("functions").iterdir()]
+    return {
+        ("functions/" if (schema / "functions" / file.name).is_file() else "") + file.name: file.read_text()
+        for file in files
+        if file.name.endswith(".sql")
+    }

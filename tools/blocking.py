@@ -1,0 +1,81 @@
+"""Write the blocking side of what was written async: `python -m tools.blocking` (`make generate`).
+
+The async source is the truth. Its tokens are copied, without `async` and `await` and with the names below exchanged.
+Comments stay, and ruff puts the result in order. What differs by more than that stands in a module of its own, in two
+forms whose names differ by an `a`. A test refuses a generated file that its source does not give.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tokenize
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RUNTIME = ROOT / "src/faultline/runtime"
+#: Each generated file and its source.
+GENERATED = {RUNTIME / "blocking_job.py": RUNTIME / "job.py"}
+
+_NAMES = {
+    "AsyncConnection": "Connection",
+    "AsyncDatabase": "Database",
+    "AsyncIterator": "Iterator",
+    "Job": "BlockingJob",
+    "aacquired": "acquired",
+    "acalled": "called",
+    "arun_on": "run_on",
+    "asynccontextmanager": "contextmanager",
+    "asyncio": "threading",
+    "current_task": "current_thread",
+}
+_DROPPED = {"async", "await"}
+#: Prose that is true of one side only.
+_PROSE = {
+    "The job of an `async def` task.": "The job of a blocking task, which runs in a thread.",
+}
+
+
+def blocking(source: Path) -> str:
+    """The blocking side of a module, as ruff would have it."""
+    text = _exchanged(source.read_text())
+    name = source.relative_to(ROOT)
+    text = f"# Generated from {name} by `make generate`: change that file, not this one.\n{text}"
+    for command in (["check", "--fix-only", "--select", "I", "-"], ["format", "-"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(source)]
+        text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return text
+
+
+def _exchanged(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    edits = [edit for token in tokenize.generate_tokens(io.StringIO(text).readline) if (edit := _edit(token, lines))]
+    for row, start, end, new in reversed(edits):
+        line = lines[row]
+        lines[row] = line[:start] + new + line[end:]
+    result = "".join(lines)
+    for ours, theirs in _PROSE.items():
+        result = result.replace(ours, theirs)
+    return result
+
+
+def _edit(token: tokenize.TokenInfo, lines: list[str]) -> tuple[int, int, int, str] | None:
+    """What to write instead of a name: line, from, to, text."""
+    row, start, end = token.start[0] - 1, token.start[1], token.end[1]
+    if token.type != tokenize.NAME:
+        return None
+    if token.string in _DROPPED:
+        spaces = len(lines[row][end:]) - len(lines[row][end:].lstrip(" "))
+        return row, start, end + spaces, ""
+    new = _NAMES.get(token.string)
+    return None if new is None else (row, start, end, new)
+
+
+def main() -> None:
+    for generated, source in GENERATED.items():
+        generated.write_text(blocking(source))
+
+
+if __name__ == "__main__":
+    main()
