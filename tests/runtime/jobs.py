@@ -63,6 +63,7 @@ def stuck() -> None:
 
 @app.task
 async def nap(seconds: float) -> None:
+    sys.stderr.write("the nap has begun\n")
     await asyncio.sleep(seconds)
 
 

@@ -128,6 +128,33 @@ def test_a_lease_whose_ending_is_on_its_way_is_renewed_only_when_that_takes_long
     assert renewals(queue, hold) == 1
 
 
+def test_it_is_behind_from_the_end_of_a_lease_until_that_is_renewed(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+    time.now += LEASE_SECONDS - 0.1
+    assert not heartbeat.behind()
+
+    time.now += 0.2
+    assert heartbeat.behind()
+    heartbeat.tick()
+
+    assert renewals(queue, hold) == 1
+    assert not heartbeat.behind()
+
+
+@pytest.mark.parametrize("state", ["settled", "in_transaction"])
+def test_a_lease_that_needs_no_renewal_does_not_leave_it_behind(
+    queue: Driver, heartbeat: Heartbeat, time: Time, state: str
+) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+    setattr(hold, state, True)
+
+    time.now += LEASE_SECONDS + 1
+
+    assert not heartbeat.behind()
+
+
 def test_it_asks_to_be_called_when_something_is_due(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
     assert heartbeat.tick() == pytest.approx(1.0)  # the next sign of life
     hold = hold_of(queue, time)

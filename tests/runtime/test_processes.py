@@ -111,7 +111,8 @@ def test_a_frozen_worker_loses_its_job_and_writes_nothing_when_it_thaws(dsn: str
 def test_a_frozen_worker_keeps_a_job_that_nobody_else_has_taken(dsn: str, queue: Driver) -> None:
     job_id = queue.enqueue("nap", {"seconds": 3}, lease_seconds=2)
     with worker(dsn) as process:
-        until(lambda: runs(queue, job_id))
+        # Granted is not enough: what was not begun before the stop is given back after it.
+        until(lambda: "the nap has begun" in said(process))
         process.send_signal(signal.SIGSTOP)
         until(lambda: queue.value("select lease_expires_at < clock_timestamp() - interval '1 s' from faultline.open_jobs"))
         process.send_signal(signal.SIGCONT)

@@ -32,11 +32,23 @@ if TYPE_CHECKING:
 AGES = Retention(ledger=100, failed=200, journal=300, keys=400)
 
 
+def on_time() -> bool:
+    """No lease of its own may have run out."""
+    return False
+
+
 def tend(dsn: str, times: int = 1, *, at_once: int = 1, settled_in: Callable[[], bool] = lambda: True) -> None:
     async def main() -> None:
         database = AsyncDatabase(dsn, for_worker=True)
         many = [
-            Upkeep(database, settled_in=settled_in, retention=AGES, chance=random.Random(n), tally=Tally(lambda: 0.0))
+            Upkeep(
+                database,
+                settled_in=settled_in,
+                behind=on_time,
+                retention=AGES,
+                chance=random.Random(n),
+                tally=Tally(lambda: 0.0),
+            )
             for n in range(at_once)
         ]
         for _ in range(times):
@@ -112,7 +124,7 @@ def test_a_bound_that_is_wrong_hides_a_lease_for_seconds_even_after_a_reap_that_
         faults, states = InFlight("reap"), []
         database = AsyncDatabase(dsn, for_worker=True, host=Host(faults=faults))
         chance, tally = random.Random(1), Tally(lambda: 0.0)
-        upkeep = Upkeep(database, settled_in=lambda: True, retention=AGES, chance=chance, tally=tally)
+        upkeep = Upkeep(database, settled_in=lambda: True, behind=on_time, retention=AGES, chance=chance, tally=tally)
         faults.then = lambda: setattr(loop, "moved", 600.0)
         await upkeep.reap()
         faults.then = lambda: None
@@ -177,13 +189,40 @@ def test_what_was_decided_before_the_connection_was_lost_is_not_used_after_it(ds
     async def story() -> None:
         database = AsyncDatabase(dsn, for_worker=True, host=host)
         chance, tally = random.Random(1), Tally(lambda: 0.0)
-        upkeep = Upkeep(database, settled_in=lambda: settled_in[-1], retention=AGES, chance=chance, tally=tally)
+        upkeep = Upkeep(
+            database, settled_in=lambda: settled_in[-1], behind=on_time, retention=AGES, chance=chance, tally=tally
+        )
         await upkeep.reap()
         await database.close()
 
     asyncio.run(story())
 
     assert queue.value("select state from faultline.open_jobs") == "running"
+
+
+def test_a_worker_that_was_stopped_reaps_nothing_before_its_own_leases_are_renewed(
+    dsn: str, queue: Driver, clock: Clock
+) -> None:
+    """Stopped in the middle, when it had already begun to look for what has run out."""
+    queue.enqueue(lease_seconds=5)
+    lease = queue.claim_one(worker="own")
+    clock.advance(6)
+    behind = [False]
+
+    async def story() -> list[JobState]:
+        database = AsyncDatabase(dsn, for_worker=True, host=Host(faults=CutOnce(lambda: behind.append(True))))
+        chance, tally, states = random.Random(1), Tally(lambda: 0.0), []
+        upkeep = Upkeep(
+            database, settled_in=lambda: True, behind=lambda: behind[-1], retention=AGES, chance=chance, tally=tally
+        )
+        for _ in range(2):
+            await upkeep.reap()
+            states.append(queue.state(lease.job_id))
+            behind.append(False)
+        await database.close()
+        return states
+
+    assert asyncio.run(story()) == [JobState.RUNNING, JobState.QUEUED]
 
 
 class Heart:
@@ -229,7 +268,9 @@ def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_coun
 
     async def story() -> None:
         database = AsyncDatabase(dsn, for_worker=True)
-        upkeep = Upkeep(database, settled_in=lambda: True, retention=AGES, chance=random.Random(1), tally=tally)
+        upkeep = Upkeep(
+            database, settled_in=lambda: True, behind=on_time, retention=AGES, chance=random.Random(1), tally=tally
+        )
         await upkeep.reap()
         await database.close()
 

@@ -144,6 +144,14 @@ class Heartbeat:
         """The advisory lock is held, so others may notice this worker's death; so may this one notice theirs."""
         return self._session.locked
 
+    def behind(self) -> bool:
+        """Leases in its hands may have run out: this process did not run for a while, and has yet to renew them."""
+        now = self._monotonic()
+        with self._changed:
+            holds = list(self._holds.values())
+        late = [hold for hold in holds if now >= hold.trusted_until and not (hold.settled or hold.in_transaction)]
+        return any(not self._is_given_back(hold) for hold in late)
+
     def watch(self) -> None:
         """Let go in time also while a beat hangs, on a wire whose other end says nothing; and cut that wire."""
         now = self._monotonic()

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from faultline.runtime.tally import Tally
     from faultline.store.database import AsyncDatabase
 
-_LATE_SECONDS = 1.0
 REAP_SECONDS = 1.0
 #: Expired leases are looked for from the first one on, as long as that takes less than one part in so many of the time.
 #: Where somebody holds an old snapshot it takes longer: then from a bound on, which must never hide one for longer than so.
@@ -49,13 +48,17 @@ class Retention:
 
 
 class Upkeep:
-    """`settled_in` tells whether this worker itself has been connected long enough to judge others."""
+    """`settled_in` tells whether this worker itself has been connected long enough to judge others.
+
+    `behind` tells whether leases of its own may have run out, after a stall: then it reaps nothing before they are renewed.
+    """
 
     def __init__(
         self,
         database: AsyncDatabase,
         *,
         settled_in: Callable[[], bool],
+        behind: Callable[[], bool],
         retention: Retention,
         chance: random.Random,
         tally: Tally,
@@ -63,6 +66,7 @@ class Upkeep:
         self._database = database
         self._tally = tally
         self._settled_in = settled_in
+        self._behind = behind
         self._retention = retention
         self._chance = chance
         self._prune_at = self._reconcile_at = self._anywhere_at = 0.0
@@ -70,16 +74,10 @@ class Upkeep:
         self._lower_bound: datetime | None = None
 
     async def run(self) -> None:
-        late = False
         while True:
             # Jittered: workers that were started together should not all reap at the same moment.
-            pause = REAP_SECONDS * self._chance.uniform(0.75, 1.25)
-            due = asyncio.get_running_loop().time() + pause
-            await asyncio.sleep(pause)
-            # After a stall of this process its own leases may have run out: it asks for them before it reaps.
-            late = not late and asyncio.get_running_loop().time() > due + _LATE_SECONDS
-            if not late:
-                await self.tick()
+            await asyncio.sleep(REAP_SECONDS * self._chance.uniform(0.75, 1.25))
+            await self.tick()
 
     async def tick(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -118,7 +116,7 @@ class Upkeep:
             self._lower_bound = None
         else:
             self._lower_bound = await self._database.run(queue.first_expired(self._lower_bound))
-        reap = queue.reap(notice_dead=self._settled_in, lower_bound=self._lower_bound)
+        reap = queue.reap(notice_dead=self._settled_in, withheld=self._behind, lower_bound=self._lower_bound)
         for reaped in await self._database.run(reap):
             self._tell(reaped)
         if anywhere:

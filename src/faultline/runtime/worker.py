@@ -119,7 +119,12 @@ class Worker:
         self._lanes = {name: self._lane(n, name, queues[name]) for n, name in enumerate(queues)}
         kept = retention or Retention()
         self._upkeep = Upkeep(
-            self._database, settled_in=self._settled_in, retention=kept, chance=host.chance, tally=self._tally
+            self._database,
+            settled_in=self._settled_in,
+            behind=self._heartbeat.behind,
+            retention=kept,
+            chance=host.chance,
+            tally=self._tally,
         )
         self._notifier = Notifier(self._database, worker_id=self.id, on_work=self._hint, on_cancel=self._heartbeat.doubt)
 

@@ -228,22 +228,25 @@ def reap(
     *,
     max_jobs: int = 1000,
     notice_dead: bool | Callable[[], bool] = True,
+    withheld: Callable[[], bool] = lambda: False,
     lower_bound: datetime | None = None,
 ) -> Statement[list[Reaped]]:
     """Take back the jobs of the dead. Before the bound nothing that has run out is held any more: see `first_expired`.
 
-    `notice_dead` as a function is asked at the moment of each send: a connection may have been waited for, or lost.
+    Functions are asked at the moment of each send: a connection may have been waited for, or lost, or this process may have
+    been stopped meanwhile. While `withheld`, nothing is taken.
     """
 
     def params() -> tuple[Any, ...]:
-        return (max_jobs, notice_dead() if callable(notice_dead) else notice_dead, lower_bound)
+        is_noticing = notice_dead() if callable(notice_dead) else notice_dead
+        return (0 if withheld() else max_jobs, is_noticing, lower_bound)
 
     return Statement(
         name="reap",
         sql="select job_id, fencing_token, owner, state, reason, queue, task, attempt, max_attempts, last_error"
         " from faultline.reap(%s, %s, coalesce(%s, '-infinity'::timestamptz))",
         params=params(),
-        params_now=params if callable(notice_dead) else None,
+        params_now=params,
         read=lambda rows: [Reaped(row[0], row[1], row[2], JobState(row[3]), *row[4:]) for row in rows],
         repeatable=True,
         seconds=_UPKEEP_SECONDS,
