@@ -17,7 +17,7 @@ from faultline.runtime.completer import Completed, Completer, Ending, Failed, Re
 from faultline.runtime.hold import Hold
 from faultline.runtime.tally import Tally
 from faultline.store import migrate
-from faultline.store.database import AsyncDatabase
+from faultline.store.async_database import AsyncDatabase
 from tests.runtime.working import PATIENCE, results, work
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from faultline.runtime.hold import Hold
 from faultline.runtime.lane import Company, Lane
 from faultline.runtime.tally import Tally
 from faultline.store import queue as verbs
-from faultline.store.database import AsyncDatabase
+from faultline.store.async_database import AsyncDatabase
 from tests.runtime.working import InFlight, Moved
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from faultline.runtime.notifier import Notifier
-from faultline.store.database import AsyncDatabase
+from faultline.store.async_database import AsyncDatabase
 
 HINT = '"queue": "mail", "priority": 0, "run_at": "2030-01-01T00:00:00+00:00"'
 

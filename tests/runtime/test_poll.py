@@ -16,7 +16,7 @@ from faultline.core.model import Bound
 from faultline.runtime.notifier import Notifier
 from faultline.runtime.poll import Poll
 from faultline.runtime.tally import Tally
-from faultline.store.database import AsyncDatabase
+from faultline.store.async_database import AsyncDatabase
 from tests.runtime.test_lane import lane_on, pass_by
 from tests.runtime.working import PATIENCE, InFlight, Moved
 

@@ -21,7 +21,7 @@ from faultline.runtime.tally import Tally
 from faultline.runtime.upkeep import Retention, Upkeep
 from faultline.runtime.worker import Worker
 from faultline.store import queue as verbs
-from faultline.store.database import AsyncDatabase
+from faultline.store.async_database import AsyncDatabase
 from tests.runtime.working import InFlight, Moved
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from faultline.core import errors
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import queue, views
+from faultline.store.async_database import AsyncDatabase
 from faultline.store.connecting import NoConnection
-from faultline.store.database import AsyncDatabase, Database, run_on
+from faultline.store.database import Database, run_on
 from faultline.store.deadline import Deadline
 
 if TYPE_CHECKING:

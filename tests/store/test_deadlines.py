@@ -21,7 +21,8 @@ from faultline.core import errors
 from faultline.core.config import choose_timeout
 from faultline.core.model import Submission
 from faultline.store import connecting, queue, views
-from faultline.store.database import AsyncDatabase, Database
+from faultline.store.async_database import AsyncDatabase
+from faultline.store.database import Database
 from faultline.store.deadline import Deadline
 
 if TYPE_CHECKING:

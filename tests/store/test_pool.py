@@ -13,8 +13,10 @@ import pytest
 from psycopg.rows import dict_row
 
 from faultline.store import views
-from faultline.store.database import AsyncDatabase, Database
-from faultline.store.pool import IDLE_SECONDS, Loan, Terms
+from faultline.store.async_database import AsyncDatabase
+from faultline.store.database import Database
+from faultline.store.idle import IDLE_SECONDS
+from faultline.store.lending import Loan, Terms
 from faultline.store.room import Room
 from tests.runtime.working import PATIENCE
 

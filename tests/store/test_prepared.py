@@ -13,7 +13,8 @@ import pytest
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import queue, views
-from faultline.store.database import AsyncDatabase, Database
+from faultline.store.async_database import AsyncDatabase
+from faultline.store.database import Database
 from faultline.store.deadline import Deadline
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from faultline.runtime.attempt import Attempt, check_step_name
 from faultline.runtime.transaction import Transaction, encoded
 from faultline.runtime.turns import acquired, called
 from faultline.store import fencing, jsontext, queue, views
-from faultline.store.database import run_on, wire
-from faultline.store.pool import Loan
+from faultline.store.database import run_on
+from faultline.store.lending import Loan
 from faultline.store.translation import connection_was_lost, translated
+from faultline.store.wires import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

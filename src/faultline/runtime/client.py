@@ -20,7 +20,8 @@ from faultline.runtime.handle import JobHandle, Poller
 from faultline.runtime.options import Options
 from faultline.runtime.tasks import Task
 from faultline.store import queue, views
-from faultline.store.database import AsyncDatabase, Database, arun_on, run_on
+from faultline.store.async_database import AsyncDatabase, arun_on
+from faultline.store.database import Database, run_on
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from faultline.runtime.options import Duration
     from faultline.runtime.tasks import OptionWords
     from faultline.runtime.worker import Worker
-    from faultline.store.database import Facts
+    from faultline.store.facts import Facts
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from faultline.core.model import Lease
     from faultline.runtime.hold import Hold
     from faultline.runtime.tally import Tally
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
     from faultline.store.queue import Statement
 
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.store.database import AsyncDatabase, Database
-from faultline.store.pool import Terms
+from faultline.store.async_database import AsyncDatabase
+from faultline.store.database import Database
+from faultline.store.lending import Terms
 from faultline.store.room import Room
 
 if TYPE_CHECKING:

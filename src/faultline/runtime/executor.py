@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from faultline.runtime.tasks import Task
     from faultline.runtime.threads import Threads
     from faultline.runtime.tracing import Tracing
-    from faultline.store.database import AsyncDatabase, Database
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.store.database import Database
 
 _BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 2.0, 3600.0
 _IN_A_TURN_MAX = 100

@@ -18,16 +18,17 @@ from faultline.runtime.attempt import Attempt, check_step_name
 from faultline.runtime.transaction import Transaction, encoded
 from faultline.runtime.turns import aacquired, acalled
 from faultline.store import fencing, jsontext, queue, views
-from faultline.store.database import arun_on, wire
-from faultline.store.pool import Loan
+from faultline.store.async_database import arun_on
+from faultline.store.lending import Loan
 from faultline.store.translation import connection_was_lost, translated
+from faultline.store.wires import wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from faultline.core.model import Json
     from faultline.runtime.hold import Hold
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
     from faultline.store.queue import Statement
 
 T = TypeVar("T")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from faultline.runtime.poll import Poll
     from faultline.runtime.tally import Tally
     from faultline.runtime.tracing import Tracing
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
 
 Asker = TypeVar("Asker")
 

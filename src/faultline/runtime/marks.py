@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from faultline.runtime.hold import Hold
     from faultline.runtime.tally import Tally
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
 
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
 _BUSY_PAUSE_MIN, _BUSY_PAUSE_MAX = 0.02, 0.5

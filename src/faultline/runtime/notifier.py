@@ -15,13 +15,13 @@ from faultline.core import events
 from faultline.core.errors import UnreadableJson
 from faultline.core.model import Bound
 from faultline.store import jsontext
-from faultline.store.database import is_direct
+from faultline.store.settings import is_direct
 from faultline.store.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
 
 _CHECK_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from faultline.runtime.lane import Lane
     from faultline.runtime.tally import Tally
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
 
 #: A worker of more queues than this polls for all that rest together.
 QUEUES_APART = 3

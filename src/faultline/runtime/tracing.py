@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from faultline.core.model import Lease, Submission
     from faultline.runtime.completer import Ending
     from faultline.runtime.hold import Hold
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
 
 _NAME = "faultline"
 

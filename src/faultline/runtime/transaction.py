@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.core.model import Json
-    from faultline.store.pool import Loan
+    from faultline.store.lending import Loan
 
 _ENDS_TRANSACTION = re.compile(
     r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from faultline.runtime.completer import Completer
     from faultline.runtime.hold import Hold
     from faultline.runtime.standby import Standby
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
 
 _DONE_SECONDS = 5.0
 _TRIES_MAX = 10

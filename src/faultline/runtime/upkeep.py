@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Reaped
     from faultline.runtime.tally import Tally
-    from faultline.store.database import AsyncDatabase
+    from faultline.store.async_database import AsyncDatabase
 
 REAP_SECONDS = 1.0
 #: Expired leases are looked for from the first one on, as long as that takes less than one part in so many of the time.

@@ -29,7 +29,7 @@ from faultline.runtime.threads import Threads
 from faultline.runtime.unstarted import Unstarted
 from faultline.runtime.upkeep import Retention, Upkeep
 from faultline.store import queue
-from faultline.store.pool import IDLE_SECONDS
+from faultline.store.idle import IDLE_SECONDS
 
 if TYPE_CHECKING:
     import socket
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from faultline.runtime.completer import Ending
     from faultline.runtime.hold import Hold
     from faultline.runtime.tally import Report
-    from faultline.store.database import Facts
+    from faultline.store.facts import Facts
 
 _SETTLED_IN_SECONDS = 3.0
 _REACH_SECONDS = 30.0

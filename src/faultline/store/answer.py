@@ -9,12 +9,13 @@ import psycopg
 
 from faultline.core import errors
 from faultline.store.connecting import NoConnection
-from faultline.store.deadline import Deadline, NoAnswer, until
+from faultline.store.deadline import NoAnswer
 from faultline.store.translation import connection_was_lost
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
+    from faultline.store.deadline import Deadline
     from faultline.store.queue import Statement
 
 _SENDS_MAX = 3
@@ -71,30 +72,6 @@ class Answer(contextlib.AbstractContextManager[None]):
         if not never_sent and self._repeatable and self._sends_left > 0 and not self.deadline.passed:
             return True
         raise unknown(self._names, error) from error
-
-
-def together(c: psycopg.Connection, statements: Sequence[Statement[Any]]) -> contextlib.AbstractContextManager[Any]:
-    return c.transaction() if len(statements) > 1 else contextlib.nullcontext()
-
-
-@contextlib.asynccontextmanager
-async def atogether(
-    c: psycopg.AsyncConnection, statements: Sequence[Statement[Any]], deadline: Deadline
-) -> AsyncIterator[None]:
-    if len(statements) == 1:
-        yield
-        return
-    async with until(c, deadline):
-        await c.execute("begin")
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(psycopg.Error):  # it is lost, then, and its transaction with it
-            async with until(c, deadline):
-                await c.execute("rollback")
-        raise
-    async with until(c, deadline):
-        await c.execute("commit")
 
 
 def unknown(names: str, error: BaseException | None = None) -> errors.OutcomeUnknown:

@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,16 @@ from psycopg.conninfo import conninfo_to_dict
 from faultline.store.deadline import BoundedConnection, Deadline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from faultline.core.host import Host
 
 #: How long one host is tried, unless the DSN says otherwise.
 CONNECT_SECONDS = 10.0
 #: psycopg and libpq take no less.
 _CONNECT_SECONDS_MIN = 2
+#: How long to wait between two tries.
+_PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0
 #: Nothing is prepared until the session is known to be ours alone.
 _SESSION: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
 _DEFAULTS: dict[str, Any] = {
@@ -78,6 +83,28 @@ async def aconnect(dsn: str, host: Host, deadline: Deadline) -> psycopg.AsyncCon
         if not scope.expired():
             raise
         raise _too_late(deadline) from error
+
+
+class Patience:
+    """A server that restarts is waited for; one that does not come back within the time is given up."""
+
+    def __init__(self, monotonic: Callable[[], float], deadline: Deadline) -> None:
+        self._monotonic = monotonic
+        self._give_up_at = monotonic() + (deadline.left or 0.0)
+        self._pause = _PAUSE_MIN
+
+    async def apause(self, error: psycopg.OperationalError) -> None:
+        """Wait before the next try. Raises when there is none."""
+        await asyncio.sleep(self._seconds(error))
+
+    def pause(self, error: psycopg.OperationalError) -> None:
+        time.sleep(self._seconds(error))
+
+    def _seconds(self, error: psycopg.OperationalError) -> float:
+        if self._monotonic() + self._pause > self._give_up_at:
+            raise NoConnection(str(error)) from error
+        self._pause = min(self._pause * 2, _PAUSE_MAX)
+        return self._pause / 2
 
 
 class _Opening(threading.Thread):

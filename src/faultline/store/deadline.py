@@ -81,8 +81,8 @@ class BoundedConnection(psycopg.Connection[Any]):
             raise
 
 
-def bounded(connection: psycopg.Connection[Any], deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-    """`until`, also for the connections of a simulated world, which answer at once or never."""
+def until(connection: psycopg.Connection[Any], deadline: Deadline) -> contextlib.AbstractContextManager[None]:
+    """Give up what is waited for inside at the deadline. A simulated connection answers at once or never."""
     return connection.until(deadline) if isinstance(connection, BoundedConnection) else contextlib.nullcontext()
 
 
@@ -100,8 +100,8 @@ def _until(gen: Generator[Any, Any, Any], deadline: Deadline) -> Generator[Any, 
 
 
 @contextlib.asynccontextmanager
-async def until(connection: psycopg.AsyncConnection[Any], deadline: Deadline) -> AsyncIterator[None]:
-    """The twin of `BoundedConnection.until`."""
+async def auntil(connection: psycopg.AsyncConnection[Any], deadline: Deadline) -> AsyncIterator[None]:
+    """`until` for async connections."""
     scope = asyncio.timeout(deadline.left)
     try:
         async with scope:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
 from faultline.store.connecting import CONNECT_SECONDS, connect, hosts
-from faultline.store.database import WORKER_SETTINGS, is_direct, wire
-from faultline.store.deadline import Deadline, bounded
-from faultline.store.pool import is_reusable
+from faultline.store.deadline import Deadline, until
+from faultline.store.settings import WORKER_SETTINGS, is_direct
 from faultline.store.translation import translated
-from faultline.store.wires import cut
+from faultline.store.wires import cut, is_reusable, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +99,7 @@ class WorkerSession:
 
     def _run(self, connection: psycopg.Connection, call: Callable[[psycopg.Connection], T]) -> T:
         try:
-            with translated(self._dsn), bounded(connection, self._deadline(self._answer_seconds())):
+            with translated(self._dsn), until(connection, self._deadline(self._answer_seconds())):
                 return call(connection)
         except BaseException as error:
             # A statement that was refused says nothing against the session, and with it the advisory lock would be lost.

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import psycopg
 
 from faultline.store import migrate
-from faultline.store.database import is_direct, run_on
+from faultline.store.database import run_on
 from faultline.store.queue import Statement
+from faultline.store.settings import is_direct
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is done to a connection from outside, by whoever does not use it."""
+"""What is done to a connection from outside, by whoever does not use it, and what can be seen there without asking."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from faultline.core.faults import WireCut
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from psycopg import AsyncConnection, Connection
+
+    from faultline.core.faults import Faults
 
 
 def cut(connection: Connection[Any] | AsyncConnection[Any]) -> None:
@@ -19,3 +26,35 @@ def cut(connection: Connection[Any] | AsyncConnection[Any]) -> None:
         if not connection.closed:
             with socket.socket(fileno=os.dup(connection.fileno())) as wire:
                 wire.shutdown(socket.SHUT_RDWR)
+
+
+def abandon(connection: AsyncConnection[Any]) -> None:
+    """Let go of the socket when the event loop is gone and nothing can be awaited any more."""
+    closing = connection.close()
+    with contextlib.suppress(StopIteration):
+        closing.send(None)  # it never really waits
+
+
+def is_simulated(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    return not hasattr(connection, "pgconn")
+
+
+def is_reusable(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+        return False
+    return is_simulated(connection) or connection.pgconn.pipeline_status == PipelineStatus.OFF
+
+
+@contextlib.contextmanager
+def wire(faults: Faults, name: str, connection: Connection[Any] | AsyncConnection[Any]) -> Iterator[None]:
+    """The two fault points of a statement. A wire that is cut there is closed under the connection's feet."""
+    if not faults.wanted:
+        yield
+        return
+    try:
+        faults.reach(f"before_{name}_sent")
+        yield
+        faults.reach(f"after_{name}_committed")
+    except WireCut as broken:
+        connection.pgconn.finish()
+        raise psycopg.OperationalError(f"the wire was cut: {broken}") from broken

@@ -18,7 +18,7 @@ from faultline.core.errors import FaultlineError
 from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.store import apikeys, listing, overview, queue, roles
-from faultline.store.database import AsyncDatabase
+from faultline.store.async_database import AsyncDatabase
 from faultline.web.bucket import Bucket
 from faultline.web.changes import Changes
 from faultline.web.keys import Keys
@@ -146,8 +146,14 @@ class Service:
         return self._ids
 
     async def _warm(self, database: AsyncDatabase, statements: list[Statement[Any]]) -> None:
+        """Have some connections at hand that have run these statements, and so have compiled and planned them before."""
         with contextlib.suppress(FaultlineError):
-            await database.warm(statements, connections=self.limits.connections_ready)
+            await database.facts()
+            # At once: one after the other, the second would take the connection of the first.
+            tried = (database.run_all(statements) for _ in range(self.limits.connections_ready))
+            for failed in await asyncio.gather(*tried, return_exceptions=True):
+                if isinstance(failed, BaseException):
+                    raise failed
 
     def _database(self, dsn: str, *, answer_seconds: float | None = None) -> AsyncDatabase:
         return AsyncDatabase(

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from faultline.core.errors import FaultlineError
 from faultline.store import overview
-from faultline.store.database import schema_is_right
+from faultline.store.facts import schema_is_right
 from faultline.web.problems import problem_of
 from faultline.web.routes import REFUSALS
 from faultline.web.service import service_of

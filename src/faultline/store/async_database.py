@@ -1,0 +1,235 @@
+"""Run statements on PostgreSQL. A lost answer is asked for again only where that is safe.
+
+The async and the blocking database differ in `await` alone. What differs by more stands in modules that both use, in two
+forms: `connecting`, `deadline`, `pools`, `room`. A transaction-mode pooler in between is fine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from faultline.core.host import Host
+from faultline.store.answer import Answer, unknown
+from faultline.store.async_pool import AsyncPool
+from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
+from faultline.store.connecting import CONNECT_SECONDS, aconnect
+from faultline.store.deadline import Deadline, auntil
+from faultline.store.facts import FACTS, Facts, read_facts
+from faultline.store.lending import Loan, Terms
+from faultline.store.pools import AsyncPools
+from faultline.store.room import Room
+from faultline.store.settings import ABOUT_SESSION, is_direct, nothing_prepared, set_again, taken_over
+from faultline.store.translation import connection_was_lost, translated
+from faultline.store.wires import is_simulated, wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from faultline.store.queue import Rows, Statement
+
+T = TypeVar("T")
+
+
+class AsyncDatabase:
+    """An async client of one database. Connects when first used; each event loop gets connections of its own.
+
+    `timeout`: how many seconds a call may wait for the database, from asking for a connection to the answer. Each answer
+    starts the time anew. None: no limit. `answer_seconds` limits the wait for each single answer. `connect_seconds`: how
+    long a server that cannot be reached, or a connection of our own, is waited for where nothing else limits it. `terms` say
+    the same of connections that are shared with another database.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        connections_max: int = 10,
+        for_worker: bool = False,
+        timeout: float | None = None,
+        answer_seconds: float | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
+        terms: Terms | None = None,
+        host: Host | None = None,
+    ) -> None:
+        self.dsn = dsn
+        self._timeout = timeout
+        self._answer_seconds = answer_seconds
+        self._connections_max = connections_max
+        self._connect_seconds = connect_seconds
+        self._terms = terms
+        self.host = host or Host()
+        self._for_worker = for_worker
+        self._direct = False
+        self._pools = AsyncPools(self._new_pool)
+        self._facts: Facts | None = None
+        self._prepares = True
+        #: How often connections were given up and opened anew.
+        self.reconnects = 0
+
+    async def facts(self) -> Facts:
+        """Check the schema once. Through a connection of its own: a pool would hide why it cannot connect."""
+        if self._facts is None:
+            deadline = self._deadline()
+            with translated(self.dsn):
+                connection = await aconnect(self.dsn, self.host, deadline)
+                async with connection, auntil(connection, deadline):
+                    cursor = await connection.execute(FACTS)
+                    self._facts = read_facts(await cursor.fetchone())
+        return self._facts
+
+    def know(self, facts: Facts) -> None:
+        """Take over what another client has found out about the same database."""
+        self._facts = facts
+
+    async def run(self, statement: Statement[T]) -> T:
+        """Send one statement and commit it."""
+        [answer] = await self.run_all([statement])
+        return answer
+
+    async def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
+        """Send several statements in one transaction: all take effect or none."""
+        await self.facts()
+        answer = Answer(statements, self._deadline())
+        while answer.to_be_sent():
+            pool = self._open_pool()
+            # What takes long takes one connection at a time, so that what is quick finds another.
+            turn = pool.long if any(s.seconds for s in statements) else contextlib.nullcontext()
+            with translated(self.dsn), answer:
+                async with turn, pool.connection(answer.deadline) as connection:
+                    async with _together(connection, statements, answer.deadline):
+                        rows = [await self._send(connection, s, answer) for s in statements]
+                    return [s.read(found) for s, found in zip(statements, rows, strict=True)]
+            self._prepares = self._prepares and not answer.unprepared
+            self.reconnects += 1
+            await pool.drop_idle()
+        raise AssertionError("the last send either answers or raises")
+
+    async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], answer: Answer) -> Rows:
+        with wire(self.host.faults, statement.name, connection):
+            sql, prepare = statement.sql.encode(), None if statement.often and self._prepares else False
+            async with auntil(connection, answer.deadline.within(statement.limit(self._answer_seconds))):
+                cursor = await connection.execute(sql, answer.params(statement), binary=statement.binary, prepare=prepare)
+                rows = await cursor.fetchall()
+            answer.deadline.restart()
+            return rows
+
+    async def connect(self) -> psycopg.AsyncConnection:
+        """Open a connection of one's own, outside the pool."""
+        with translated(self.dsn):
+            return await aconnect(self.dsn, self.host, self._deadline())
+
+    @contextlib.asynccontextmanager
+    async def connection(self, loan: Loan | None = None) -> AsyncIterator[psycopg.AsyncConnection]:
+        """Borrow a connection of the pool, for a transaction of one's own. Whatever is set there, it comes back as new.
+
+        With `loan`, somebody else can call it in.
+        """
+        await self.facts()
+        async with contextlib.AsyncExitStack() as stack:
+            # What the borrower's own statements raise is left as it is: a table of theirs that is missing is none of ours.
+            with translated(self.dsn):
+                connection = await stack.enter_async_context(self._open_pool().lent(self._deadline(), loan or Loan()))
+            with nothing_prepared(connection):
+                yield connection
+
+    async def shrink(self) -> None:
+        """Close what was not needed for a while."""
+        pool = self._pools.existing()
+        if pool is not None:
+            await pool.shrink()
+
+    async def close(self) -> None:
+        pool = self._pools.take_out()
+        if pool is not None:
+            await pool.close()
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout, self.host.monotonic)
+
+    async def _open(self, deadline: Deadline) -> psycopg.AsyncConnection:
+        connection = await aconnect(self.dsn, self.host, deadline)
+        try:
+            async with auntil(connection, deadline.within(self._answer_seconds)):
+                cursor = await connection.execute(ABOUT_SESSION)
+                row = await cursor.fetchone()
+                self._direct = is_direct(connection, row)
+                settings = taken_over(connection, row, for_worker=self._for_worker)
+                if settings:
+                    await connection.execute(settings)
+        except BaseException:  # being cancelled counts
+            await connection.close()
+            raise
+        return connection
+
+    async def _clean(self, connection: psycopg.AsyncConnection) -> psycopg.AsyncConnection | None:
+        """Make a connection as new. None: it could not be done, and it is closed."""
+        settings, prepare_threshold = set_again(direct=self._direct, for_worker=self._for_worker)
+        if is_simulated(connection):
+            return connection  # there is nothing to be changed
+        fresh = renewed(connection)
+        try:
+            async with auntil(fresh, Deadline(CLEAN_SECONDS)):
+                await fresh.set_autocommit(True)
+                fresh.prepare_threshold = prepare_threshold
+                if settings is not None:
+                    await fresh.execute(cleaning(settings), prepare=False)
+        except psycopg.Error:
+            await fresh.close()
+            return None
+        except BaseException:  # being cancelled counts
+            await fresh.close()
+            raise
+        return fresh
+
+    def _open_pool(self) -> AsyncPool:
+        return self._pools.opened()
+
+    def _new_pool(self) -> AsyncPool:
+        terms = self._terms or Terms(Room(self._connections_max), self._connect_seconds, self._connect_seconds)
+        return AsyncPool(self._open, self._clean, terms, self.host.monotonic)
+
+
+@contextlib.asynccontextmanager
+async def _together(
+    connection: psycopg.AsyncConnection, statements: Sequence[Statement[Any]], deadline: Deadline
+) -> AsyncIterator[None]:
+    if len(statements) == 1:
+        yield
+        return
+    async with auntil(connection, deadline):
+        await connection.execute("begin")
+    try:
+        yield
+    except BaseException:
+        # If this fails the connection is lost, and its transaction with it.
+        with contextlib.suppress(psycopg.Error):
+            async with auntil(connection, deadline):
+                await connection.execute("rollback")
+        raise
+    async with auntil(connection, deadline):
+        await connection.execute("commit")
+
+
+async def arun_on(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
+    """Run a statement inside the caller's own transaction. Nothing is committed here."""
+    with translated(), _own_commit(connection, statement):
+        async with connection.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.sql.encode(), statement.params, binary=statement.binary)
+            return statement.read(await cursor.fetchall())
+
+
+@contextlib.contextmanager
+def _own_commit(connection: psycopg.AsyncConnection[Any], statement: Statement[Any]) -> Iterator[None]:
+    """A statement that is a transaction of its own may have been committed when its answer is lost."""
+    alone = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if alone and connection_was_lost(error):
+            raise unknown(statement.name) from error
+        raise

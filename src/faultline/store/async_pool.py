@@ -1,0 +1,118 @@
+"""Connections for several users, opened when needed and kept for the next for some seconds. Nothing runs in the background.
+
+psycopg's own pools keep threads and tasks at work: the async one can hang `asyncio.run` at its end, and both hide why a
+connection cannot be had. What we need is less: a list of idle connections, and a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from faultline.store.connecting import Patience
+from faultline.store.idle import Idle
+from faultline.store.lending import Loan, Terms, lending, no_room
+from faultline.store.wires import is_reusable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from faultline.store.deadline import Deadline
+    from faultline.store.room import Room
+
+
+class AsyncPool:
+    """For the tasks of one event loop.
+
+    `connect` opens a connection within a deadline, ready for use. `clean` takes one that was lent to others and answers
+    with one as new, or None if that could not be done.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[Deadline], Awaitable[psycopg.AsyncConnection]],
+        clean: Callable[[psycopg.AsyncConnection], Awaitable[psycopg.AsyncConnection | None]],
+        terms: Terms,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connect = connect
+        self._clean = clean
+        self._terms = terms
+        self._monotonic = monotonic
+        self.idle: Idle[psycopg.AsyncConnection] = Idle(monotonic)
+        #: For statements that take long.
+        self.long = asyncio.Semaphore(1)
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def connection(self, deadline: Deadline) -> AsyncIterator[psycopg.AsyncConnection]:
+        """A connection for statements of our own."""
+        async with self._place(deadline):
+            connection = await self._take(deadline)
+            try:
+                yield connection
+            finally:
+                await self._put(connection)
+
+    @contextlib.asynccontextmanager
+    async def lent(self, deadline: Deadline, loan: Loan) -> AsyncIterator[psycopg.AsyncConnection]:
+        """A connection for others' statements: it comes back as new, or it is closed, as after an error."""
+        loan.begin(self._terms.room, await self._entered(deadline))
+        with lending(loan):
+            connection = await self._take(deadline)
+            try:
+                yield connection
+            except BaseException:
+                await connection.close()  # which never really waits: a cancellation would hide the error
+                raise
+            cleaned = await self._clean(connection) if is_reusable(connection) else None
+            await self._put(cleaned or connection)
+
+    async def shrink(self) -> None:
+        """Close what was not needed for a while."""
+        for connection in self.idle.take_old():
+            await connection.close()
+
+    async def drop_idle(self) -> None:
+        """After one connection was lost: the others are likely to be dead as well."""
+        for connection in self.idle.take_all():
+            await connection.close()
+
+    async def close(self) -> None:
+        self._closed = True
+        await self.drop_idle()
+
+    @contextlib.asynccontextmanager
+    async def _place(self, deadline: Deadline) -> AsyncIterator[None]:
+        room = await self._entered(deadline)
+        try:
+            yield
+        finally:
+            room.leave()
+
+    async def _entered(self, deadline: Deadline) -> Room:
+        room, seconds = self._terms.place(), self._terms.seconds(deadline)
+        if not await room.aenter(seconds):
+            raise no_room(room, seconds)
+        return room
+
+    async def _take(self, deadline: Deadline) -> psycopg.AsyncConnection:
+        patience: Patience | None = None
+        while (connection := self.idle.take()) is None:
+            patience = patience or Patience(self._monotonic, deadline.within(self._terms.connect_seconds))
+            try:
+                return await self._connect(deadline)
+            except psycopg.OperationalError as error:
+                await patience.apause(error)
+        return connection
+
+    async def _put(self, connection: psycopg.AsyncConnection) -> None:
+        if self._closed or not is_reusable(connection):
+            await connection.close()
+            return
+        self.idle.put(connection)
+        await self.shrink()
