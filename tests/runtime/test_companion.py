@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import JobState, Submission
 from faultline.runtime import health
 from faultline.runtime.companion import Companion, Settings, is_stopped
@@ -319,3 +320,36 @@ def test_a_companion_that_did_not_run_itself_accuses_nobody(caplog: pytest.LogCa
     companion.look()
 
     assert caplog.records == []
+
+
+def test_an_outage_is_told_of_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    class Away:
+        def __init__(self, *_: object) -> None: ...
+
+        def give_back(self) -> None:
+            nonlocal asked
+            asked += 1
+            if asked <= 3:
+                raise DatabaseUnavailable("the server is away")
+
+    monkeypatch.setattr("faultline.runtime.rescue.Rescue", Away)
+    now = 100.0
+    shared = Shared.create(10)
+    shared.set_silence(inf)
+    caplog.set_level("INFO", "faultline")
+    companion = Companion(settings(), shared, monotonic=lambda: now)
+
+    def ask_again() -> bool:
+        nonlocal now
+        now += 0.5
+        shared.watch_ticked(now)
+        companion.look()
+        return asked > 4
+
+    until(ask_again)
+
+    assert [record.message for record in caplog.records] == ["loop_silent", "companion_failed", "companion_resumed"]

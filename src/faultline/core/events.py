@@ -31,6 +31,7 @@ LEVELS: dict[str, int] = {
     "attempt_failed": WARNING,
     "attempt_interrupted": WARNING,
     "attempt_left_behind": ERROR,
+    "attempt_stopped": WARNING,
     "job_failed": ERROR,
     "task_unknown": WARNING,
     "backoff_failed": WARNING,
@@ -47,6 +48,7 @@ LEVELS: dict[str, int] = {
     "completion_delayed": WARNING,
     "completion_resumed": INFO,
     "completion_failed": ERROR,
+    "ending_not_written": ERROR,
     "send_failed": ERROR,
     # workers
     "worker_started": INFO,
@@ -64,6 +66,7 @@ LEVELS: dict[str, int] = {
     "unstarted_unanswered": WARNING,
     "companion_died": WARNING,
     "companion_failed": WARNING,
+    "companion_resumed": INFO,
     "database_unavailable": WARNING,
     "job_connections_short": WARNING,
     "heartbeat_failed": WARNING,

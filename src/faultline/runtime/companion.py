@@ -82,6 +82,7 @@ class Companion:
         self._blocked_logged = self._overdue_logged = False
         self._held = self._blocked = False
         self._wanted = threading.Event()
+        self._helper: Rescue | None = None
         threading.Thread(target=self._rescue, name="faultline-rescue", daemon=True).start()
 
     def look(self) -> None:
@@ -160,27 +161,37 @@ class Companion:
     # On a thread of its own: a database that does not answer must not keep it from looking.
 
     def _rescue(self) -> None:
-        rescue: Rescue | None = None
+        failing_since: float | None = None
         while True:
             calm = not self._wanted.wait(_CALM_SECONDS)
             self._wanted.clear()
-            if calm:
-                if rescue is not None:
-                    rescue.close()
-                continue
             try:
-                if rescue is None:
-                    # The driver is loaded when it is needed for the first time.
-                    from faultline.runtime.rescue import Rescue  # noqa: PLC0415
-
-                    rescue = Rescue(self._settings.dsn, self._settings.worker, self._shared, self._monotonic)
-                if self._held:
-                    rescue.renew()
-                if self._blocked:
-                    rescue.give_back()
+                self._help(calm=calm)
             except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again at the next look
-                events.emit("companion_failed", worker=self._settings.worker, error=str(error))
+                if failing_since is None:
+                    # Once: an outage may last for hours.
+                    failing_since = self._monotonic()
+                    events.emit("companion_failed", worker=self._settings.worker, error=str(error))
                 time.sleep(LOOK_SECONDS)
+            else:
+                if failing_since is not None:
+                    seconds, failing_since = self._monotonic() - failing_since, None
+                    events.emit("companion_resumed", worker=self._settings.worker, seconds=round(seconds, 1))
+
+    def _help(self, *, calm: bool) -> None:
+        if calm:
+            if self._helper is not None:
+                self._helper.close()
+            return
+        if self._helper is None:
+            # The driver is loaded when it is needed for the first time.
+            from faultline.runtime.rescue import Rescue  # noqa: PLC0415
+
+            self._helper = Rescue(self._settings.dsn, self._settings.worker, self._shared, self._monotonic)
+        if self._held:
+            self._helper.renew()
+        if self._blocked:
+            self._helper.give_back()
 
 
 def is_stopped(pid: int) -> bool:

@@ -131,6 +131,10 @@ class Heartbeat:
     def held(self) -> int:
         return len(self._holds)
 
+    def holds(self) -> list[Hold]:
+        with self._changed:
+            return list(self._holds.values())
+
     @property
     def reconnects(self) -> int:
         return max(0, self._session.reconnects)

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from faultline.core import events
 from faultline.core.errors import OutcomeUnknown
@@ -62,6 +63,9 @@ class Lane:
 
     `rests(lane, bool)` is told of sleep, and tells whether a hint may be missed: nobody listens, or it is not known yet.
     """
+
+    #: The owner of a claim that was sent, until what it was granted is in our hands.
+    _asked_as: str | None = None
 
     def __init__(  # noqa: PLR0913 - all but the first two say with whom it works together
         self,
@@ -224,10 +228,15 @@ class Lane:
         owner = self._owner()
         hints: list[Bound | None] = []
         self._hints = hints
+        claim = queue.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds)
+        claim = replace(claim, params_now=partial(self._sending, owner, claim.params))
         try:
-            leases = await self._database.run(queue.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds))
+            leases = await self._database.run(claim)
         except OutcomeUnknown:
             leases = await self._granted_to(owner)
+        except Exception:
+            self._asked_as = None
+            raise
         finally:
             self._hints = None
         took = loop.time() - asked_at
@@ -243,7 +252,24 @@ class Lane:
             if self.tracing is not None:
                 await self.tracing.fetch(self._database, leases)
             self._take([Hold(lease, asked_at, counts) for lease in leases])
+        self._asked_as = None
         return leases
+
+    def _sending(self, owner: str, params: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._asked_as = owner
+        return params
+
+    async def settle_claim(self) -> None:
+        """The worker stops and has cut off a claim. What that was granted would wait for its leases to run out."""
+        owner, self._asked_as = self._asked_as, None
+        if owner is not None:
+            asked_at = asyncio.get_running_loop().time()
+            leases = await self._granted_to(owner)
+            if leases:
+                self._counts.claimed(leases)
+                holds = [Hold(lease, asked_at, self._counts) for lease in leases]
+                self._took(holds)
+                self._give_back(holds)
 
     def _take(self, holds: list[Hold]) -> None:
         """A claim may have waited for a connection for longer than a lease lasts. What it got cannot be trusted any more:

@@ -49,7 +49,7 @@ def run_until_signalled(
     try:
         loop = runner.get_loop()
         worker = _to_the_end(loop, loop.create_task(_run(make, parent)))
-        code = REPLACE_EXIT_CODE if worker.wants_replacement else 0
+        code = REPLACE_EXIT_CODE if worker.wants_replacement else int(worker.gave_up)
         if worker.left_behind:
             leave()
             end(code)
@@ -146,6 +146,8 @@ class _Child:
     started_at: float
     pause: float = _PAUSE_MIN
     restart_at: float | None = None
+    #: How many of the signals it was sent.
+    told: int = 0
 
 
 class Supervisor:
@@ -153,10 +155,13 @@ class Supervisor:
 
     def __init__(self, command: Sequence[str], processes: int) -> None:
         self._command = list(command)
+        #: What this process was sent. The handler only notes it: a child may just be in the making, and not be known yet.
+        self._signals: list[int] = []
+        for number in SIGNALS:
+            signal.signal(number, lambda number, _: self._signals.append(number))
         # Nobody writes into it: the children hold the reading end, which closes when this process ends, however it ends.
         self._lifeline, self._alive = os.pipe()
         self._children = [self._spawn() for _ in range(processes)]
-        self._signals = 0
 
     @property
     def pids(self) -> set[int]:
@@ -165,8 +170,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Until signalled, and all children are gone. The exit code is 0 if all of them stopped by themselves."""
-        for number in SIGNALS:
-            signal.signal(number, self._signalled)
         while any(child.process.poll() is None or not self._signals for child in self._children):
             self.tick()
             time.sleep(0.1)
@@ -175,19 +178,22 @@ class Supervisor:
         return max((abs(code) for code in codes if -code not in SIGNALS), default=0)
 
     def tick(self) -> None:
-        """Start again what died, with growing pauses while it keeps dying young."""
-        now = time.monotonic()
+        """Pass signals on. Start again what died, with growing pauses while it keeps dying young."""
         for child in self._children:
-            if child.process.poll() is None or self._signals:
-                continue
-            if child.restart_at is None:
-                lived = now - child.started_at
-                child.pause = _PAUSE_MIN if lived > _HEALTHY_SECONDS else min(child.pause * 2, _PAUSE_MAX)
-                child.restart_at = now + child.pause
-                events.emit("worker_died", pid=child.process.pid, status=child.process.returncode, again_in=child.pause)
-            elif now >= child.restart_at:
-                fresh = self._spawn()
-                child.process, child.started_at, child.restart_at = fresh.process, fresh.started_at, None
+            if self._signals:
+                self._pass_on(child)
+            elif child.process.poll() is not None:
+                self._start_again(child, time.monotonic())
+
+    def _start_again(self, child: _Child, now: float) -> None:
+        if child.restart_at is None:
+            lived = now - child.started_at
+            child.pause = _PAUSE_MIN if lived > _HEALTHY_SECONDS else min(child.pause * 2, _PAUSE_MAX)
+            child.restart_at = now + child.pause
+            events.emit("worker_died", pid=child.process.pid, status=child.process.returncode, again_in=child.pause)
+        elif now >= child.restart_at:
+            fresh = self._spawn()
+            child.process, child.started_at, child.restart_at = fresh.process, fresh.started_at, None
 
     def _spawn(self) -> _Child:
         # A session of its own: a Ctrl-C in the terminal reaches the children once, through us.
@@ -195,8 +201,9 @@ class Supervisor:
         process = subprocess.Popen(command, start_new_session=True, pass_fds=[self._lifeline])
         return _Child(process, time.monotonic())
 
-    def _signalled(self, number: int, _: object) -> None:
-        self._signals += 1
-        for child in self._children:
+    def _pass_on(self, child: _Child) -> None:
+        """Every signal, also to a child that was not there yet when it came."""
+        for number in self._signals[child.told :]:
+            child.told += 1
             with contextlib.suppress(ProcessLookupError):
                 child.process.send_signal(number)

@@ -92,21 +92,27 @@ class Standby:
             self._process.stdin.flush()
         except OSError as error:
             self._process = None
-            events.emit("companion_failed", worker=settings.worker, error=str(error))
+            events.emit("companion_failed", worker=settings.worker, error=str(error), again_in=self._pause)
+            self._put_off(self._monotonic())
 
     def tick(self) -> None:
         """Start it again if it died. Called a few times a second."""
         process, now = self._process, self._monotonic()
         if process is not None and process.poll() is not None:
             self._process = None
-            self._start_at = now + self._pause
+            if now > self._start_at + _PAUSE_MAX:
+                self._pause = _PAUSE_MIN  # it lived for long
             status, worker = process.returncode, self._settings.worker
             events.emit("companion_died", worker=worker, status=status, again_in=self._pause)
-            self._pause = min(self._pause * 2, _PAUSE_MAX)
+            self._put_off(now)
             _close(process)
         elif process is None and now >= self._start_at:
-            self._start_at = now + self._pause
             self.start()
+
+    def _put_off(self, now: float) -> None:
+        """Start it later and later."""
+        self._start_at = now + self._pause
+        self._pause = min(self._pause * 2, _PAUSE_MAX)
 
     # What the worker asks and says
 

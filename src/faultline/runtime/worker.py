@@ -15,7 +15,7 @@ from faultline.core import events
 from faultline.core.config import Connections
 from faultline.core.errors import ConfigError, DatabaseUnavailable
 from faultline.core.model import Reason
-from faultline.runtime import databases, poll, tracing
+from faultline.runtime import databases, leaving, poll, tracing
 from faultline.runtime.completer import Completer, Released
 from faultline.runtime.executor import Executor
 from faultline.runtime.heartbeat import Heartbeat
@@ -49,6 +49,8 @@ _ANNOUNCE_SECONDS, _LISTED_SECONDS = 60.0, 0.5
 #: How long a cancelled attempt is waited for. One that swallows the cancellation is left behind.
 _CANCEL_SECONDS = 3.0
 _TICK_SECONDS = 0.25
+#: How long a worker that stops waits for the database, beyond the grace time: for its last endings, and for late claims.
+_WRITE_SECONDS = 10.0
 #: How many leases are listed for the companion beside those that run and wait: endings on their way. And how many at most.
 _LISTED_BESIDE, _LISTED_MAX = 4096, 32_768
 
@@ -62,12 +64,15 @@ class Worker:
     wants_replacement = False
     #: Attempts that went on after they were cancelled. Their leases were given back.
     left_behind = 0
+    #: The database did not answer at the end: jobs were left to their leases.
+    gave_up = False
     #: For the companion process: a file that says that a signal came, a socket to serve health on, a folder that the
     #: parent process reads.
     signals: int | None = None
     health: socket.socket | None = None
     health_folder: Path | None = None
 
+    _entered = False
     _standby: Standby | None = None
     _unstarted: Unstarted | None = None
     _next_tick: asyncio.TimerHandle | None = None
@@ -147,8 +152,15 @@ class Worker:
             await self._stop.wait()
 
     async def __aenter__(self) -> Self:
+        if self._entered:
+            raise ConfigError("this worker was started already, and one is started once; make another: app.worker(...)")
+        self._entered = True
         self._loop = asyncio.get_running_loop()
-        facts = await self._reached()
+        try:
+            facts = await self._reached()
+        except BaseException:
+            self._entered = False  # nothing of it was started
+            raise
         self._job_database.know(facts)
         self._blocking_job_database.know(facts)
         self._tally.set_clock(facts.clock, self._monotonic())
@@ -193,7 +205,8 @@ class Worker:
             await self._database.close()
             await self._job_database.close()
             self._blocking_job_database.close()
-        events.emit("worker_exit", worker=self.id, reason="stale" if self._completer.refused_last else "success")
+        reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"
+        events.emit("worker_exit", worker=self.id, reason=reason)
 
     async def _shrink(self) -> None:
         """Close connections that are not needed any more. The server has only so many, for all."""
@@ -405,28 +418,43 @@ class Worker:
         return self._canary is not None and (self._canary.done() or self._canary.cancelling() > 0)
 
     async def _drain(self, grace_seconds: float) -> None:
+        grace_over_at = self._loop.time() + grace_seconds
         # Others are to be woken instead.
         self._heartbeat.sleep_on(frozenset())
         await _cancel(self._services)
         self._give_back([hold for lane in self._lanes.values() for hold in lane.give_back()])
         cut_short = await self._grace(grace_seconds) if self._jobs else None
         self._executor.stopping = True
+        leaving.tell_stopped(self._jobs, self._monotonic())
         await _cancel(self._runners)
         self._leave_behind()
         for hold in self._jobs:
             # Cancelled before its first step, so nobody has given it back; or it goes on although it was cancelled.
             self._completer.put(Released(hold))
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout_at(max(grace_over_at, self._loop.time()) + _WRITE_SECONDS):
+                await self._settle_claims()
                 if self._unstarted is not None:
                     await self._unstarted.resolved()
                 await self._completer.flushed()
         except TimeoutError:
-            events.emit("worker_gave_up", worker=self.id, reason="the database did not answer")
+            self.gave_up = True
         finally:
             await self._completer.close()
+        if self.gave_up:
+            leaving.tell_left(self.id, self._heartbeat.holds())
         if cut_short is not None:
             raise cut_short
+
+    async def _settle_claims(self) -> None:
+        try:
+            async with asyncio.timeout(_WRITE_SECONDS):
+                for lane, run in zip(self._lanes.values(), self._services, strict=False):
+                    # Cut off, it may still wait for what the server says to that.
+                    await asyncio.wait([run])
+                    await lane.settle_claim()
+        except TimeoutError:
+            self.gave_up = True
 
     async def _grace(self, seconds: float) -> asyncio.CancelledError | None:
         """Wait for what runs. Cancelled meanwhile, the worker waits no longer, but gives its jobs back before it ends."""
