@@ -141,6 +141,36 @@ def test_a_login_that_may_not_see_everything_is_told_what_it_did_not_see(dsn: st
     assert "what other logins hold was not seen" in notes["snapshots"]
 
 
+def test_a_server_that_has_no_connection_left_is_not_taken_for_a_dead_one(dsn: str) -> None:
+    login = f"login_{uuid4().hex}"
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute(f"create role {login} login connection limit 0".encode())
+        try:
+            [finding] = visit(f"{dsn} user={login}")["findings"]
+        finally:
+            owner.execute(f"drop role {login}".encode())
+
+    assert finding["level"] == "wrong"
+    assert "too many connections for role" in finding["found"]
+    assert "raise the limit" in finding["todo"]
+    assert "start the server" not in finding["todo"]
+
+
+@pytest.mark.parametrize(
+    ("message", "full"),
+    [
+        ("FATAL:  sorry, too many clients already", True),
+        ("FATAL:  remaining connection slots are reserved for roles with the SUPERUSER attribute", True),
+        ("FATAL:  remaining connection slots are reserved for non-replication superuser connections", True),
+        ('FATAL:  too many connections for database "shop"', True),
+        ("FATAL:  no more connections allowed (max_client_conn)", True),
+        ("connection refused. Is the server running on that host?", False),
+    ],
+)
+def test_a_refused_connection_is_judged_by_what_the_server_says(message: str, full: bool) -> None:  # noqa: FBT001
+    assert (checks.unreachable(message).todo.startswith("the server runs")) is full
+
+
 # What it makes of what it sees. A server that is set up wrongly is expensive to have and easy to imagine.
 
 

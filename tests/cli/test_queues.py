@@ -53,6 +53,9 @@ def beat(queue: Driver, name: str, host: str) -> None:
 
 def test_workers_are_shown_and_a_machine_without_a_live_one_is_unhealthy(queue: Driver, dsn: str) -> None:
     beat(queue, "elsewhere", "another-machine")
+    queue.run(
+        verbs.beat("newer", host="another-machine", pid=4712, version="2.0.1", queues=["mail"], sleeping=[], watched=False)
+    )
     beat(queue, "here", socket.gethostname())
 
     here, everywhere = faultline("workers", "--here", "--json", "--dsn", dsn), faultline("workers", "--dsn", dsn)
@@ -60,7 +63,8 @@ def test_workers_are_shown_and_a_machine_without_a_live_one_is_unhealthy(queue: 
     gone = faultline("workers", "--here", "--dsn", dsn)
 
     assert [json.loads(line)["id"] for line in here.stdout.splitlines()] == ["here"]
-    assert {line.split()[0] for line in everywhere.stdout.splitlines()[1:]} == {"elsewhere", "here"}
+    assert {line.split()[0] for line in everywhere.stdout.splitlines()[1:]} == {"elsewhere", "newer", "here"}
+    assert [line.split()[3] for line in everywhere.stdout.splitlines() if line.startswith("newer")] == ["2.0.1"]
     assert (here.returncode, gone.returncode) == (0, 1)
 
 

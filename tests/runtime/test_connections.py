@@ -78,6 +78,38 @@ def test_a_job_that_spoils_its_session_harms_no_other(app: Faultline, kind: str)
     assert work(app, story, {"default": 5}) == list(range(30))
 
 
+@pytest.mark.parametrize("given", [None, "dsn", "variable"])
+def test_the_servers_list_of_sessions_tells_who_is_who(dsn: str, given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if given == "variable":
+        monkeypatch.setenv("PGAPPNAME", "shop")
+    app = Faultline(make_conninfo(dsn, application_name="shop") if given == "dsn" else dsn)
+    sessions = (
+        "select distinct application_name, application_name = current_setting('application_name') from pg_stat_activity"
+        " where datname = current_database() and (pid = pg_backend_pid() or application_name ~ '^faultline worker|^shop')"
+    )
+
+    @app.task
+    async def listed(job: Job) -> Any:
+        async with job.transaction() as tx:
+            return await (await tx.execute(sessions)).fetchall()
+
+    @app.task
+    def listed_in_a_thread(job: BlockingJob) -> Any:
+        with job.transaction() as tx:
+            return tx.execute(sessions).fetchall()
+
+    async def main() -> tuple[str, list[Any]]:
+        async with asyncio.timeout(PATIENCE), app.worker({"default": 2}) as worker:
+            found = [await task.enqueue().aresult(PATIENCE) for task in (listed, listed_in_a_thread)]
+            await app.aclose()
+            return worker.id, found
+
+    worker_id, found = asyncio.run(main())
+
+    named = [["shop", True]] if given else [[f"faultline job {worker_id}", True], [f"faultline worker {worker_id}", False]]
+    assert [sorted(seen) for seen in found] == [named, named]
+
+
 def test_jobs_that_keep_all_connections_hold_up_neither_the_engine_nor_other_queues(app: Faultline) -> None:
     running, inside, enough = 0, 0, asyncio.Event()
 

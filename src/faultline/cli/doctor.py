@@ -60,7 +60,7 @@ def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
     try:
         connection = Database(dsn).connect()
     except DatabaseUnavailable as error:
-        yield "server", Finding("connection", Level.WRONG, str(error), "start the server, or correct the DSN")
+        yield "server", checks.unreachable(str(error))
         return
     with connection:
         visit = _Visit(connection)

@@ -46,13 +46,14 @@ def queue_table(lines: Sequence[QueueLine]) -> Table:
 
 def worker_table(lines: Sequence[WorkerLine]) -> Table:
     made = screen.table(
-        "worker", "host", "pid", "leases", "beat", "clock", "queues", right=("pid", "leases", "beat", "clock")
+        "worker", "host", "pid", "version", "leases", "beat", "clock", "queues", right=("pid", "leases", "beat", "clock")
     )
     for line in lines:
         made.add_row(
             line.id,
             line.host,
             str(line.pid),
+            line.version,
             f"{line.leases:,}",
             Text(span(line.age_seconds) + " ago", style="ok" if line.alive else "warning"),
             "" if line.clock_ahead_seconds is None else screen.quiet(f"{line.clock_ahead_seconds:+.2f} s"),

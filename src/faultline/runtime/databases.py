@@ -9,6 +9,7 @@ from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
 from faultline.store.lending import Terms
 from faultline.store.room import Room
+from faultline.store.session import session_name
 
 if TYPE_CHECKING:
     from faultline.runtime.client import Faultline
@@ -20,9 +21,16 @@ _ANSWER_SECONDS = 15.0
 _ROOM_SECONDS = 60.0
 
 
-def of_engine(app: Faultline, connections: int) -> AsyncDatabase:
+def of_engine(app: Faultline, connections: int, worker_id: str) -> AsyncDatabase:
     terms = Terms(Room(connections), room_seconds=_ROOM_SECONDS)
-    return AsyncDatabase(app.dsn, for_worker=True, answer_seconds=_ANSWER_SECONDS, terms=terms, host=app.host)
+    return AsyncDatabase(
+        app.dsn,
+        for_worker=True,
+        answer_seconds=_ANSWER_SECONDS,
+        terms=terms,
+        name=session_name(worker_id),
+        host=app.host,
+    )
 
 
 def of_jobs(app: Faultline, connections: int, worker_id: str) -> tuple[AsyncDatabase, Database]:
@@ -31,10 +39,10 @@ def of_jobs(app: Faultline, connections: int, worker_id: str) -> tuple[AsyncData
     def tell(size: int, waiting: int) -> None:
         events.emit("job_connections_short", worker=worker_id, connections=size, waiting=waiting)
 
-    dsn, host = app.dsn, app.host
+    dsn, host, name = app.dsn, app.host, f"faultline job {worker_id}"
     room = Room(connections, tell, monotonic=host.monotonic)
     terms = Terms(room, room_seconds=None, connect_seconds=_ROOM_SECONDS)
     return (
-        AsyncDatabase(dsn, for_worker=True, answer_seconds=_ANSWER_SECONDS, terms=terms, host=host),
-        Database(dsn, for_worker=True, answer_seconds=_ANSWER_SECONDS, terms=terms, host=host),
+        AsyncDatabase(dsn, for_worker=True, answer_seconds=_ANSWER_SECONDS, terms=terms, name=name, host=host),
+        Database(dsn, for_worker=True, answer_seconds=_ANSWER_SECONDS, terms=terms, name=name, host=host),
     )

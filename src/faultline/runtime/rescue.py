@@ -14,6 +14,7 @@ from faultline.core.model import Lease
 from faultline.runtime.shared import BEGUN, ENDED, WAITING
 from faultline.store import queue, views
 from faultline.store.database import Database
+from faultline.store.session import session_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +108,9 @@ class Rescue:
 
     def _opened(self) -> Database:
         if self._database is None:
-            self._database = Database(self._dsn, connections_max=1, timeout=_TIMEOUT_SECONDS)
+            self._database = Database(
+                self._dsn, connections_max=1, timeout=_TIMEOUT_SECONDS, name=session_name(self._worker)
+            )
         return self._database
 
     def _owner(self, claim: int) -> str:

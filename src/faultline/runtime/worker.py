@@ -111,7 +111,7 @@ class Worker:
         self._services: list[asyncio.Task[None]] = []
         #: How many connections it may have open at once.
         self.connections = Connections.of(len(queues), sum(queues.values()), job_connections_max)
-        self._database = databases.of_engine(app, self.connections.engine)
+        self._database = databases.of_engine(app, self.connections.engine, self.id)
         self._job_database, self._blocking_job_database = databases.of_jobs(app, self.connections.jobs, self.id)
         self._threads = Threads()
         self._tally = Tally(host.monotonic, queues)

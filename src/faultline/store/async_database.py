@@ -17,7 +17,7 @@ from faultline.core.host import Host
 from faultline.store.answer import Answer, unknown
 from faultline.store.async_pool import AsyncPool
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
-from faultline.store.connecting import CONNECT_SECONDS, aconnect
+from faultline.store.connecting import CONNECT_SECONDS, NAME, aconnect
 from faultline.store.deadline import Deadline, auntil
 from faultline.store.facts import FACTS, Facts, read_facts
 from faultline.store.lending import Loan, Terms
@@ -41,7 +41,7 @@ class AsyncDatabase:
     `timeout`: how many seconds a call may wait for the database, from asking for a connection to the answer. Each answer
     starts the time anew. None: no limit. `answer_seconds` limits the wait for each single answer. `connect_seconds`: how
     long a server that cannot be reached, or a connection of our own, is waited for where nothing else limits it. `terms` say
-    the same of connections that are shared with another database.
+    the same of connections that are shared with another database. `name`: what the server's list of sessions shows.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class AsyncDatabase:
         answer_seconds: float | None = None,
         connect_seconds: float = CONNECT_SECONDS,
         terms: Terms | None = None,
+        name: str = NAME,
         host: Host | None = None,
     ) -> None:
         self.dsn = dsn
@@ -62,6 +63,7 @@ class AsyncDatabase:
         self._connections_max = connections_max
         self._connect_seconds = connect_seconds
         self._terms = terms
+        self._name = name
         self.host = host or Host()
         self._for_worker = for_worker
         self._direct = False
@@ -76,7 +78,7 @@ class AsyncDatabase:
         if self._facts is None:
             deadline = self._deadline()
             with translated(self.dsn):
-                connection = await aconnect(self.dsn, self.host, deadline)
+                connection = await aconnect(self.dsn, self.host, deadline, self._name)
                 async with connection, auntil(connection, deadline):
                     cursor = await connection.execute(FACTS)
                     self._facts = read_facts(await cursor.fetchone())
@@ -121,7 +123,7 @@ class AsyncDatabase:
     async def connect(self) -> psycopg.AsyncConnection:
         """Open a connection of one's own, outside the pool."""
         with translated(self.dsn):
-            return await aconnect(self.dsn, self.host, self._deadline())
+            return await aconnect(self.dsn, self.host, self._deadline(), self._name)
 
     @contextlib.asynccontextmanager
     async def connection(self, loan: Loan | None = None) -> AsyncIterator[psycopg.AsyncConnection]:
@@ -152,7 +154,7 @@ class AsyncDatabase:
         return Deadline(self._timeout, self.host.monotonic)
 
     async def _open(self, deadline: Deadline) -> psycopg.AsyncConnection:
-        connection = await aconnect(self.dsn, self.host, deadline)
+        connection = await aconnect(self.dsn, self.host, deadline, self._name)
         try:
             async with auntil(connection, deadline.within(self._answer_seconds)):
                 cursor = await connection.execute(ABOUT_SESSION)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from faultline.core.host import Host
 
+#: What a session is called in the server's list, unless its owner says more.
+NAME = "faultline"
 #: How long one host is tried, unless the DSN says otherwise.
 CONNECT_SECONDS = 10.0
 #: psycopg and libpq take no less.
@@ -41,10 +43,12 @@ class NoConnection(psycopg.OperationalError):
     """No connection could be had in time. Nothing was sent."""
 
 
-def options(dsn: str, deadline: Deadline) -> dict[str, Any]:
+def options(dsn: str, deadline: Deadline, name: str = NAME) -> dict[str, Any]:
     """What to connect with beside the DSN. Each host gets its share of the time, so that the last one is tried as well."""
     named = conninfo_to_dict(dsn)
-    chosen = {name: value for name, value in _DEFAULTS.items() if name not in named}
+    # libpq uses the name only where neither the DSN nor PGAPPNAME gives one.
+    defaults = {**_DEFAULTS, "fallback_application_name": name}
+    chosen = {option: value for option, value in defaults.items() if option not in named}
     given = named.get("connect_timeout") or os.environ.get("PGCONNECT_TIMEOUT")
     try:
         seconds = math.floor(float(given)) if given else CONNECT_SECONDS
@@ -62,8 +66,8 @@ def hosts(dsn: str) -> int:
     return len(str(named.get("host") or named.get("hostaddr") or os.environ.get("PGHOST") or "").split(","))
 
 
-def connect(dsn: str, host: Host, deadline: Deadline) -> BoundedConnection:
-    words = {**_SESSION, **options(dsn, deadline)}
+def connect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -> BoundedConnection:
+    words = {**_SESSION, **options(dsn, deadline, name)}
     if host.connect is not None:
         made: BoundedConnection = host.connect(dsn, **words)
         return made
@@ -72,8 +76,8 @@ def connect(dsn: str, host: Host, deadline: Deadline) -> BoundedConnection:
     return _Opening(dsn, words).within(deadline)
 
 
-async def aconnect(dsn: str, host: Host, deadline: Deadline) -> psycopg.AsyncConnection:
-    words = {**_SESSION, **options(dsn, deadline)}
+async def aconnect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -> psycopg.AsyncConnection:
+    words = {**_SESSION, **options(dsn, deadline, name)}
     scope = asyncio.timeout(deadline.left)
     try:
         async with scope:

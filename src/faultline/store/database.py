@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 from faultline.core.host import Host
 from faultline.store.answer import Answer, unknown
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
-from faultline.store.connecting import CONNECT_SECONDS, connect
+from faultline.store.connecting import CONNECT_SECONDS, NAME, connect
 from faultline.store.deadline import Deadline, until
 from faultline.store.facts import FACTS, Facts, read_facts
 from faultline.store.lending import Loan, Terms
@@ -42,7 +42,7 @@ class Database:
     `timeout`: how many seconds a call may wait for the database, from asking for a connection to the answer. Each answer
     starts the time anew. None: no limit. `answer_seconds` limits the wait for each single answer. `connect_seconds`: how
     long a server that cannot be reached, or a connection of our own, is waited for where nothing else limits it. `terms` say
-    the same of connections that are shared with another database.
+    the same of connections that are shared with another database. `name`: what the server's list of sessions shows.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Database:
         answer_seconds: float | None = None,
         connect_seconds: float = CONNECT_SECONDS,
         terms: Terms | None = None,
+        name: str = NAME,
         host: Host | None = None,
     ) -> None:
         self.dsn = dsn
@@ -63,6 +64,7 @@ class Database:
         self._connections_max = connections_max
         self._connect_seconds = connect_seconds
         self._terms = terms
+        self._name = name
         self.host = host or Host()
         self._for_worker = for_worker
         self._direct = False
@@ -77,7 +79,7 @@ class Database:
         if self._facts is None:
             deadline = self._deadline()
             with translated(self.dsn):
-                connection = connect(self.dsn, self.host, deadline)
+                connection = connect(self.dsn, self.host, deadline, self._name)
                 with connection, until(connection, deadline):
                     cursor = connection.execute(FACTS)
                     self._facts = read_facts(cursor.fetchone())
@@ -121,7 +123,7 @@ class Database:
     def connect(self) -> psycopg.Connection:
         """Open a connection of one's own, outside the pool."""
         with translated(self.dsn):
-            return connect(self.dsn, self.host, self._deadline())
+            return connect(self.dsn, self.host, self._deadline(), self._name)
 
     @contextlib.contextmanager
     def connection(self, loan: Loan | None = None) -> Iterator[psycopg.Connection]:
@@ -152,7 +154,7 @@ class Database:
         return Deadline(self._timeout, self.host.monotonic)
 
     def _open(self, deadline: Deadline) -> psycopg.Connection:
-        connection = connect(self.dsn, self.host, deadline)
+        connection = connect(self.dsn, self.host, deadline, self._name)
         try:
             with until(connection, deadline.within(self._answer_seconds)):
                 cursor = connection.execute(ABOUT_SESSION)

@@ -26,6 +26,11 @@ T = TypeVar("T")
 _BEAT_SETTINGS = "set synchronous_commit = off; set lock_timeout = '1s'"
 
 
+def session_name(worker_id: str) -> str:
+    """What the server's list of sessions shows for those that claim, complete, beat or listen."""
+    return f"faultline worker {worker_id}"
+
+
 class WorkerSession:
     """One connection that is opened again when it was lost, with an advisory lock that lives and dies with it.
 
@@ -61,7 +66,8 @@ class WorkerSession:
         connection = self._connection
         if connection is None or connection.closed:
             with translated(self._dsn):
-                connection = connect(self._dsn, self._host, self._deadline(self._seconds * hosts(self._dsn)))
+                deadline = self._deadline(self._seconds * hosts(self._dsn))
+                connection = connect(self._dsn, self._host, deadline, session_name(self._lock_name))
             self._connection, self.locked = connection, False
             self.reconnects += 1
             self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
