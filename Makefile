@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Tests start hundreds of Python programs: what these import is compiled once, also where the surroundings forbid it.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock clean

@@ -92,7 +92,7 @@ def test_a_bad_setting_is_reported_at_once_with_the_servers_own_words(folder: Pa
     began = time.monotonic()
     with pytest.raises(EmbeddedError, match='invalid value for parameter "shared_buffers"'):
         embedded.join(folder, settings={"shared_buffers": "a lot"})
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert left_running(folder) == []
     embedded.join(folder, settings=FAST).close()
 

@@ -119,6 +119,7 @@ def silent(_: str) -> None:
     pass
 
 
+@pytest.mark.long
 def test_every_order_of_every_scenario_keeps_the_rules(dsn: str) -> None:
     exploration = explore(dsn, tell=silent)
 

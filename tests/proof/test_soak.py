@@ -42,6 +42,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(folder)}
 
 
+@pytest.mark.long
 def test_nothing_is_lost_or_done_twice_under_every_kind_of_fault(tmp_path: Path) -> None:
     as_json, as_page, temporary = tmp_path / "soak.json", tmp_path / "soak.html", tmp_path / "temporary"
     temporary.mkdir()

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from datetime import timedelta
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from faultline import Faultline
@@ -44,20 +45,21 @@ class Sent(Faults):
 def test_many_idle_queues_cost_a_few_statements_a_second(dsn: str) -> None:
     sent = Sent()
 
-    async def story() -> Counter[str]:
+    async def story() -> tuple[Counter[str], float]:
         with Faultline(dsn, host=Host(faults=sent)) as app:
             async with asyncio.timeout(PATIENCE), app.worker(QUEUES):
                 while sent.counts["before_due_sent"] < 4:
                     await asyncio.sleep(0.05)
-                before = sent.counts.copy()
-                await asyncio.sleep(2)
-                return sent.counts - before
+                before, began = sent.counts.copy(), monotonic()
+                while sent.counts["before_due_sent"] < 8:
+                    await asyncio.sleep(0.01)
+                return sent.counts - before, monotonic() - began
 
-    in_two_seconds = asyncio.run(story())
+    counts, seconds = asyncio.run(story())
 
-    assert 3 <= in_two_seconds["before_due_sent"] <= 7
+    assert seconds > 1  # about two; a busy machine may make more of it
     # Each queue is looked at by itself once a minute, give or take a quarter.
-    assert in_two_seconds.total() < 40
+    assert counts.total() < 20 * seconds
 
 
 def test_a_job_in_one_of_many_idle_queues_is_found_without_a_notification(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +82,7 @@ def test_a_job_in_one_of_many_idle_queues_is_found_without_a_notification(dsn: s
                     await asyncio.sleep(0.05)
                 for _ in range(3):
                     handle = await nothing.aenqueue()
-                    await handle.aresult(timeout=10)
+                    await handle.aresult(timeout=PATIENCE)
                     job = await handle.ajob()
                     assert job.claimed_at is not None
                     waited.append((job.claimed_at - job.created_at).total_seconds())
@@ -88,7 +90,7 @@ def test_a_job_in_one_of_many_idle_queues_is_found_without_a_notification(dsn: s
         return waited
 
     # Half a second; a busy machine may make more of it. Alone it would be found after a minute.
-    assert max(asyncio.run(story())) < 3
+    assert max(asyncio.run(story())) < 20
 
 
 def test_polls_look_from_the_lanes_bounds_on_and_now_and_then_from_anywhere(dsn: str, queue: Driver) -> None:

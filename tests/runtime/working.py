@@ -33,12 +33,12 @@ class InFlight(Faults):
 
 
 class Moved(asyncio.SelectorEventLoop):
-    """A loop whose clock can be put forward."""
+    """A loop whose clock stands still until it is put forward: how busy the machine is makes no difference."""
 
     moved = 0.0
 
     def time(self) -> float:
-        return super().time() + self.moved
+        return 1000.0 + self.moved
 
 
 def work(app: Faultline, story: Callable[[], Awaitable[Any]], queues: dict[str, int] | None = None, **words: Any) -> Any:

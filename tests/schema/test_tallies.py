@@ -167,7 +167,7 @@ def test_a_dear_sample_is_taken_rarely(queue: Driver, clock: Clock) -> None:
 def test_what_a_sample_took_is_remembered(queue: Driver) -> None:
     queue.run(verbs.sample())
 
-    assert 0 < queue.value("select took_seconds from faultline.sampling") < 5
+    assert 0 < queue.value("select took_seconds from faultline.sampling") < 60
 
 
 def test_a_sample_of_the_future_does_not_end_sampling(queue: Driver, clock: Clock) -> None:

@@ -127,7 +127,7 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up_at_the_dea
 ) -> None:
     dsn = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/db?sslmode=disable"
 
-    with taking_less_than(2.0), pytest.raises(errors.DatabaseUnavailable, match=r"within 0\.5 s"):
+    with taking_less_than(8.0), pytest.raises(errors.DatabaseUnavailable, match=r"within 0\.5 s"):
         call(kind, dsn, [views.job(uuid4())], timeout=0.5)
 
 
@@ -148,13 +148,16 @@ def test_the_next_host_of_a_dsn_is_tried_within_the_deadline(silent: socket.sock
 def test_the_dsns_own_connect_timeout_is_respected(silent: socket.socket, kind: str) -> None:
     dsn = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/db?sslmode=disable&connect_timeout=2"
 
-    with taking_less_than(6.0), pytest.raises(errors.DatabaseUnavailable):
+    with taking_less_than(9.0), pytest.raises(errors.DatabaseUnavailable):
         call(kind, dsn, [views.job(uuid4())])
 
 
 @kinds
 def test_waiting_for_a_free_connection_counts(dsn: str, kind: str) -> None:
-    with taking_less_than(5.0), pytest.raises(errors.DatabaseUnavailable, match="nothing was sent: all 1 connections"):
+    with (
+        taking_less_than(PATIENCE_SECONDS),
+        pytest.raises(errors.DatabaseUnavailable, match="nothing was sent: all 1 connections"),
+    ):
         call(kind, dsn, [views.job(uuid4())], holding=True, connections_max=1, timeout=0.5)
 
 
@@ -243,7 +246,7 @@ def test_an_applications_timeout_holds_for_its_calls(silent: socket.socket, kind
     @app.task
     async def noop() -> None: ...
 
-    with taking_less_than(2.0), pytest.raises(errors.DatabaseUnavailable, match=r"within 0\.5 s"):
+    with taking_less_than(8.0), pytest.raises(errors.DatabaseUnavailable, match=r"within 0\.5 s"):
         if kind == "async":
             asyncio.run(noop.aenqueue())
         else:

@@ -274,7 +274,7 @@ def test_a_migration_gives_way_and_says_who_is_in_the_way(dsn: str, sessions: Se
         in_the_way = f"nothing was changed.*process {holder.connection.info.backend_pid} .*idle in transaction"
         with pytest.raises(errors.MigrationBlocked, match=in_the_way):
             migrate.migrate(own, wait_seconds=0.5)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         worker.connection.execute("select faultline.enqueue('of another')")
         holder.commit()
 

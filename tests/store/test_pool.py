@@ -41,7 +41,13 @@ CHANGES = [
     ("set search_path = pg_temp", "select current_setting('search_path') = '\"$user\", public'"),
     ("set my.setting = 'x'", "select coalesce(current_setting('my.setting', true), '') = ''"),
     ("create temporary table jobs (n int)", "select to_regclass('pg_temp.jobs') is null"),
-    ("select pg_advisory_lock(42)", "select not exists (select from pg_locks where locktype = 'advisory' and objid = 42)"),
+    (
+        "select pg_advisory_lock(42)",
+        (
+            "select not exists (select from pg_locks l join pg_database d on d.oid = l.database"
+            " where datname = current_database() and locktype = 'advisory' and objid = 42)"
+        ),
+    ),
     ("listen everything", "select not exists (select pg_listening_channels())"),
     ("prepare mine as select 1", "select not exists (select from pg_prepared_statements where name = 'mine')"),
     ("declare mine cursor with hold for select 1", "select not exists (select from pg_cursors)"),

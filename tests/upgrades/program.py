@@ -62,7 +62,7 @@ async def flaky(job: Job) -> int:
     return job.attempt
 
 
-@app.task(lease=2)
+@app.task(lease=5)
 async def long(seconds: float) -> None:
     """Longer than its lease: it lives by its heartbeats."""
     await asyncio.sleep(seconds)
@@ -122,7 +122,7 @@ def _submit(connection: psycopg.Connection, key: str, number: int) -> None:
         handle = plain.enqueue(number, conn=connection)
     acknowledged(plain, handle)
     if number % 50 == 7:
-        acknowledged(long, long.enqueue(3.0))
+        acknowledged(long, long.enqueue(6.0))
         handle = endless.enqueue()
         while handle.job().state == "queued":
             time.sleep(0.01)

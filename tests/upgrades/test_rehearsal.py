@@ -133,6 +133,7 @@ def everything(connection: psycopg.Connection) -> list[tuple[object, ...]]:
     ).fetchall()
 
 
+@pytest.mark.long
 def test_the_previous_build_works_on_while_and_after_this_one_migrates(stage: Stage) -> None:
     assert str(stage.previous.folder) in stage.previous.run("-c", "import faultline; print(faultline.__file__)")
     stage.previous.run("-m", "faultline", "migrate")

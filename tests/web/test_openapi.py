@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from faultline.store import apikeys
 from faultline.store import queue as verbs
 from faultline.store.database import run_on
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tests.driver import Driver
 
 
+@pytest.mark.long
 def test_schemathesis_finds_nothing(dsn: str, db: Driver, tmp_path: Path) -> None:
     """Every path and every check. A 503 of /ready would be what it is for, so there is a worker that stays alive."""
     key_id, key = apikeys.new_key(random.SystemRandom())
