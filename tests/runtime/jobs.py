@@ -30,12 +30,12 @@ async def survive(job: Job) -> int:
     return job.fencing_token
 
 
-@app.task(lease=1, max_attempts=2)
+@app.task(lease=3, max_attempts=2)
 async def poison() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@app.task(lease=1, max_attempts=2)
+@app.task(lease=3, max_attempts=2)
 async def innocent(n: int) -> int:
     return n
 

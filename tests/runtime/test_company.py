@@ -44,7 +44,7 @@ def test_a_row_that_is_locked_for_a_moment_strands_no_job(dsn: str, queue: Drive
             return "done"
 
         handle = once.enqueue()
-        assert work(app, lambda: handle.aresult(timeout=10)) == "done"
+        assert work(app, lambda: handle.aresult(timeout=PATIENCE)) == "done"
 
     assert faults.marks > 1
     assert queue.journal(handle.id) == []
@@ -65,7 +65,7 @@ def test_jobs_that_a_suspect_keeps_from_starting_run_on_another_worker(app: Faul
             first = long.enqueue()
             while (await first.ajob()).state != "running":
                 await asyncio.sleep(0.01)
-            suspect = short.options(delay=0.5).enqueue()
+            suspect = short.options(delay=2).enqueue()
             queue.connection.execute("update faultline.open_jobs set reaps = 3 where id = %s", (suspect.id,))
             while (await suspect.ajob()).state != "running":
                 await asyncio.sleep(0.01)
@@ -74,11 +74,11 @@ def test_jobs_that_a_suspect_keeps_from_starting_run_on_another_worker(app: Faul
                 await asyncio.sleep(0.01)
             async with app.worker({"default": 10}):
                 for other in others:
-                    await other.aresult(timeout=10)
+                    await other.aresult(timeout=PATIENCE)
                 states = [str((await handle.ajob()).state) for handle in (first, *others)]
                 go_on.set()
-                await suspect.aresult(timeout=10)
-                await first.aresult(timeout=10)
+                await suspect.aresult(timeout=PATIENCE)
+                await first.aresult(timeout=PATIENCE)
                 await app.async_database.close()
         return states
 

@@ -130,7 +130,7 @@ def test_jobs_that_keep_all_connections_hold_up_neither_the_engine_nor_other_que
         held = [slow.enqueue() for _ in range(40)]
         while running < 40 or inside < 3:
             await asyncio.sleep(0.01)
-        first = await quick.enqueue().aresult(8)
+        first = await quick.enqueue().aresult(PATIENCE)
         enough.set()
         return first, [await handle.aresult(PATIENCE) for handle in held]
 
@@ -263,7 +263,7 @@ def test_an_attempt_that_is_over_keeps_no_connection_from_the_others(app: Faultl
         assert entered.acquire(blocking=False)
         assert entered.acquire(blocking=False)
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE / 2):
                 return [await innocent.enqueue().aresult(PATIENCE) for _ in range(3)]
         finally:
             release.set()

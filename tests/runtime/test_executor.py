@@ -402,8 +402,8 @@ def test_an_async_task_that_swallows_being_cancelled_is_left_behind(
         try:
             if how == "cancel":
                 await app.acancel(handle.id)
-            ran = await following.aresult(10)
-            await asyncio.gather(handle.aresult(10), return_exceptions=True)
+            ran = await following.aresult(PATIENCE)
+            await asyncio.gather(handle.aresult(PATIENCE), return_exceptions=True)
             return ran, queue.state(handle.id).value, queue.job(handle.id).last_error
         finally:
             release.set()

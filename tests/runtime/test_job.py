@@ -46,9 +46,9 @@ def test_a_job_knows_its_facts(app: Faultline) -> None:
 
 
 def test_a_busy_loop_keeps_its_leases(app: Faultline) -> None:
-    @app.task(lease=0.6)
+    @app.task(lease=1)
     async def busy(job: Job) -> int:
-        time.sleep(2)  # noqa: ASYNC251 - the offence that is tested
+        time.sleep(3)  # noqa: ASYNC251 - the offence that is tested
         return job.fencing_token
 
     assert results(app, [busy.enqueue()]) == [1]
@@ -81,30 +81,30 @@ def test_a_notification_that_lies_stops_no_job(app: Faultline, queue: Driver) ->
 def test_a_transaction_that_outlasts_its_lease_costs_no_lease(app: Faultline) -> None:
     """While it is open nobody can renew the lease, and in the moment after its end anybody might take the job."""
 
-    @app.task(max_attempts=1, lease=2)
+    @app.task(max_attempts=1, lease=3)
     async def commits(job: Job, seconds: float) -> int:
         async with job.transaction():
             await asyncio.sleep(seconds)
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(3.5)
         return job.fencing_token
 
-    @app.task(max_attempts=1, lease=2)
+    @app.task(max_attempts=1, lease=3)
     async def rolls_back(job: Job, seconds: float) -> int:
         with contextlib.suppress(ZeroDivisionError):
             async with job.transaction():
                 await asyncio.sleep(seconds)
                 raise ZeroDivisionError
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(3.5)
         return job.fencing_token
 
-    @app.task(max_attempts=1, lease=2)
+    @app.task(max_attempts=1, lease=3)
     def blocks(job: BlockingJob, seconds: float) -> int:
         with job.transaction():
             time.sleep(seconds)
-        time.sleep(2.5)
+        time.sleep(3.5)
         return job.fencing_token
 
-    handles = [task.enqueue(3.0 + n / 4) for n in range(4) for task in (commits, rolls_back, blocks)]
+    handles = [task.enqueue(4.0 + n / 4) for n in range(4) for task in (commits, rolls_back, blocks)]
 
     assert results(app, handles) == [1] * len(handles)
 

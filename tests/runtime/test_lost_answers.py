@@ -72,7 +72,7 @@ def test_a_wire_that_is_cut_anywhere_loses_and_doubles_nothing(dsn: str, queue: 
 
         # Well within the lease of thirty seconds: whatever was cut, the worker itself put it right.
         async def in_time() -> None:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(25):
                 await story()
 
         work(app, in_time)

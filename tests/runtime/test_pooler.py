@@ -60,12 +60,12 @@ def pooled_dsn(dsn: str) -> Iterator[str]:
 def test_jobs_run_and_leases_are_kept_behind_a_pooler(pooled_dsn: str, queue: Driver) -> None:
     with Faultline(pooled_dsn) as app:
 
-        @app.task(lease=1)
+        @app.task(lease=2)
         async def slow(job: Job, n: int) -> int:
             await job.progress(n)
             async with job.transaction() as tx:
                 await tx.execute("select 1")
-            await asyncio.sleep(1.5 if n == 0 else 0)
+            await asyncio.sleep(3 if n == 0 else 0)
             return job.fencing_token
 
         async def story() -> list[int]:

@@ -213,8 +213,8 @@ def test_a_worker_with_too_many_stuck_threads_asks_to_be_replaced(dsn: str, queu
 
 
 def test_a_poison_job_ends_and_the_innocents_beside_it_succeed(dsn: str, queue: Driver) -> None:
-    poison = queue.enqueue("poison", priority=-1, lease_seconds=1, max_attempts=2)
-    jobs = [Submission("innocent", f'{{"n": {n}}}', lease_seconds=1, max_attempts=2) for n in range(99)]
+    poison = queue.enqueue("poison", priority=-1, lease_seconds=3, max_attempts=2)
+    jobs = [Submission("innocent", f'{{"n": {n}}}', lease_seconds=3, max_attempts=2) for n in range(99)]
     innocents = [place.job_id for place in queue.run(verbs.enqueue_many(jobs))]
 
     with worker(dsn, "--processes", "2", "--queue", "default=100"):

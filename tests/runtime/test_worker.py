@@ -376,9 +376,9 @@ def test_what_was_claimed_later_but_is_more_urgent_runs_first(app: Faultline, qu
 
 
 def test_a_lease_shorter_than_a_beat_is_kept(app: Faultline, queue: Driver) -> None:
-    @app.task(lease=0.6)
+    @app.task(lease=0.9)
     async def slow() -> None:
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(2)
 
     handle = slow.enqueue()
     results(app, [handle])
