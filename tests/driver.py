@@ -37,7 +37,7 @@ class Driver:
         return run_on(self.connection, statement)
 
     def enqueue(self, task: str = "t", args: Any = None, **fields: Any) -> UUID:
-        submission = Submission(task, jsontext.encode({} if args is None else args, "args"), **fields)
+        submission = Submission(task, jsontext.encode_args({} if args is None else args, "args"), **fields)
         return self.run(verbs.enqueue_many([submission]))[0].job_id
 
     def claim(self, max_jobs: int = 100, *, worker: str = "w", queue: str = "default", **bounds: Any) -> list[Lease]:

@@ -21,16 +21,19 @@ def block(language: str) -> str:
     return found[1]
 
 
-def test_the_program_runs_as_printed(dsn: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", block("python")],
-        env={**os.environ, "FAULTLINE_DSN": dsn},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_the_program_runs_as_printed(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(block("python"))
 
-    assert (ran.stdout, ran.stderr) == ("True\n{'paid': 142}\n", "")
+    def run(*words: str) -> tuple[str, str]:
+        environment = {**os.environ, "FAULTLINE_DSN": dsn}
+        ran = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        return ran.stdout, ran.stderr
+
+    assert run("shop.py") == ("True\n{'paid': 142}\n", "")
+    # What `faultline worker shop:app` does with it.
+    assert run("-c", "import shop; print(list(shop.app.tasks))") == ("['charge']\n", "")
 
 
 def test_the_sql_works_as_printed(queue: Driver) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import subprocess
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
 
+from faultline import Faultline, JobFailed
 from faultline.core.model import JobState
 from faultline.store import queue as verbs
 from tests.cli.commands import FAULTLINE, environment, faultline
+from tests.runtime.working import results
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver
@@ -266,3 +270,17 @@ def test_an_id_is_never_cut_however_narrow_the_screen(queue: Driver, dsn: str) -
     assert str(job_id) in shown
     assert "a-task-with-a-long-name" in shown
     assert "…" in shown
+
+
+def test_the_error_that_the_help_names_is_the_one_that_a_timeout_leaves(app: Faultline, queue: Driver, dsn: str) -> None:
+    @app.task(timeout=0.05, max_attempts=1)
+    async def charge() -> None:
+        await asyncio.sleep(60)
+
+    handle = charge.enqueue()
+    assert isinstance(results(app, [handle])[0], JobFailed)
+    (words,) = re.findall(r"faultline (retry --failed --task charge .*)", faultline("retry", "--help").stdout)
+
+    faultline(*words.rstrip("│ ").split(), "--yes", "--dsn", dsn)
+
+    assert queue.state(handle.id) is JobState.QUEUED

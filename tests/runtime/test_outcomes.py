@@ -99,6 +99,7 @@ def test_raising_an_outcome_is_returning_it(app: Faultline, queue: Driver, kind:
 
     assert found[:2] == ["again", "again"]
     assert isinstance(found[2], JobCancelled)
+    assert str(found[2]).endswith("was cancelled: not needed")
     assert [queue.job(handle.id).attempt for handle in handles] == [2, 1, 1]
     assert queue.journal(handles[0].id)[0].detail["error"] == "not yet"
 

@@ -347,6 +347,7 @@ def test_an_enqueue_is_durable_where_the_sessions_default_is_not(queue: Driver, 
 
 
 def test_everyone_is_woken_by_an_enqueue_only_when_somebody_sleeps(queue: Driver) -> None:
+    queue.enqueue()  # the first of a session takes longer, and jobs that took long are told of
     queue.connection.execute("listen faultline")
     queue.connection.execute("select faultline.beat('w', 'host', 1, '0', '{default}', '{}')")
     queue.enqueue()
@@ -384,5 +385,5 @@ def test_a_transaction_that_has_written_before_is_known_to_go_on(queue: Driver) 
 
 
 def test_nul_characters_are_refused_by_the_database_too(queue: Driver) -> None:
-    with pytest.raises(psycopg.errors.UntranslatableCharacter):
+    with pytest.raises(psycopg.Error, match="unsupported Unicode escape"):
         queue.connection.execute("""select faultline.enqueue('t', '{"x": "\\u0000"}')""")

@@ -211,7 +211,7 @@ def retry(
     \b
     Examples:
       faultline retry 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01
-      faultline retry --failed --task charge --error TimeoutError
+      faultline retry --failed --task charge --error TimedOut
       faultline retry --failed --queue mail --yes
     """
     from faultline.store import queue as verbs  # noqa: PLC0415

@@ -55,9 +55,9 @@ def arguments(text: str) -> str:
 
     given = sys.stdin.read() if text == "-" else text
     try:
-        value = jsontext.decode(given)
+        value = jsontext.decode_args(given)
     except UnreadableJson as error:
         raise ConfigError(f"the arguments are no JSON ({error}); write for example '{{\"order_id\": 42}}'") from None
     if not isinstance(value, dict):
         raise ConfigError("the arguments must be a JSON object, by the names of the task's parameters: '{\"order_id\": 42}'")
-    return jsontext.encode(value, "arguments")
+    return jsontext.encode_args(value, "arguments")

@@ -8,7 +8,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
-from faultline.core.errors import FenceBroken, ResultRejected, StaleLease
+from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
 from faultline.runtime.attempt import TIMED_OUT
 from faultline.runtime.blocking_job import BlockingJob
@@ -179,7 +179,10 @@ class Executor:
         if task is None:
             return self._giving_back.unknown_task(hold, self._app.tasks)
         if lease.fault is not None:
-            return self._failed(hold, task, lease.fault)
+            # For good: another attempt reads the same text.
+            return Failed(
+                hold, Failure(f"its arguments: {lease.fault}. Enqueue it with values that Python can hold", "fail")
+            )
         try:
             task.check(lease.args)
         except TypeError as error:
@@ -259,8 +262,9 @@ class Executor:
                 return None
             case ResultRejected():
                 return _unstorable(hold, str(error))
-            case FenceBroken():
-                # For good: what was committed behind our back would be committed by every further attempt.
+            case FenceBroken() | UnreadableJson():
+                # For good: what was committed behind our back would be committed by every further attempt, and what a step
+                # left behind would be read again.
                 return Failed(hold, Failure(text_of(error), then="fail"))
             case _:
                 interrupted = bool(hold.failed_by) and is_caused_by(error, hold.failed_by or ())

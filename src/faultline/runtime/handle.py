@@ -65,7 +65,9 @@ class JobHandle(Generic[R]):
             result: R = ending.result
             return result
         if ending.state is JobState.CANCELLED:
-            raise JobCancelled(f"job {self.id} was {ending.error or 'cancelled'}")
+            # `cancel` writes "cancelled: …", a task that ended by Cancel(…) the reason alone.
+            why = ending.error or "cancelled"
+            raise JobCancelled(f"job {self.id} was {why if why.startswith('cancelled') else f'cancelled: {why}'}")
         raise JobFailed(f"job {self.id} failed: {ending.error or 'no error was recorded'}")
 
     def _too_late(self, timeout: Duration | None) -> ResultTimeout:

@@ -150,7 +150,7 @@ class Task(Generic[P, R]):
             self.check(given)
         except TypeError as error:
             raise JobRejected(f"{self.name}{self.signature}: {error}") from error
-        return Submission(self.name, jsontext.encode(given, self._about_args), *self._in_common)
+        return Submission(self.name, jsontext.encode_args(given, self._about_args), *self._in_common)
 
 
 def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Signature, bool]:

@@ -1,7 +1,12 @@
-"""JSON text in and out. What PostgreSQL could not store or would change is refused here, with the reason."""
+"""JSON text in and out. What PostgreSQL could not store or would change is refused here, with the reason.
+
+Arguments are kept as the text that was sent, so their integers may have any size. Results, steps and progress are jsonb,
+which writes 1e20 as an integer: there an integer of more than 64 bits could not be told from a float, and is refused.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -12,6 +17,9 @@ from faultline.core.errors import JobRejected, UnreadableJson
 # Refuse what would come back as something else: a datetime or a dataclass would return as text or as a dict. (A UUID and
 # an Enum do come back as text and as their value: orjson has no way to refuse them.)
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+# What orjson would read as a float has at least this many digits in a row.
+_LONG_NUMBER = b"0" * 19
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def decode(text: str) -> Any:
@@ -20,6 +28,33 @@ def decode(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise UnreadableJson(f"this JSON cannot be read: {error}") from error
+
+
+def decode_args(text: str) -> Any:
+    """Read the text of arguments, or raise `UnreadableJson`."""
+    if len(text) < len(_LONG_NUMBER) or _LONG_NUMBER not in text.encode().translate(_DIGITS_AS_ZEROS):
+        return decode(text)
+    try:
+        value = json.loads(text)
+        # Python's own reader takes for JSON what orjson refuses.
+        fault = _place_of_fault(_with_long_integers(value))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableJson(f"this JSON cannot be read: {error}") from error
+    if fault:
+        raise UnreadableJson(f"this JSON cannot be read: {fault}")
+    return value
+
+
+def encode_args(value: object, what: str) -> str:
+    """Give the text of arguments, as `encode` does."""
+    try:
+        return encode(value, what)
+    except JobRejected as refused:
+        try:
+            written = _with_long_integers(value)
+        except (ValueError, RecursionError):
+            raise refused from None
+    return encode(written, what)
 
 
 def encode(value: object, what: str) -> str:
@@ -37,6 +72,17 @@ def encode(value: object, what: str) -> str:
         if fault:
             raise JobRejected(f"{what}: {fault}")
     return text.decode()
+
+
+def _with_long_integers(value: object) -> object:
+    """The same value, where each integer that orjson has no room for is the text that it is to write."""
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return orjson.Fragment(str(value))
+    if type(value) is dict:
+        return {key: _with_long_integers(item) for key, item in value.items()}
+    if type(value) is list or type(value) is tuple:
+        return [_with_long_integers(item) for item in value]
+    return value
 
 
 def _place_of_fault(value: object) -> str | None:
@@ -61,7 +107,7 @@ def _fault(value: object, path: str = "") -> str | None:
             return _fault_in_dict(value, path)
         case list() | tuple():
             return next((fault for n, item in enumerate(value) if (fault := _fault(item, f"{path}[{n}]"))), None)
-        case None | bool() | int() | float() | str():
+        case None | bool() | int() | float() | str() | orjson.Fragment():
             return None
         case _:
             return f"{place} is a {type(value).__name__}"

@@ -427,7 +427,7 @@ def _leases(rows: Rows, owner: str) -> list[Lease]:
     leases = []
     for job_id, token, task, text, attempt, most, mark, reaps, priority, due, seconds, key in rows:
         try:
-            args, fault = jsontext.decode(text), None
+            args, fault = jsontext.decode_args(text), None
         except UnreadableJson as error:
             # The claim is committed: raising here would strand the whole batch for the sake of one job.
             args, fault = {}, str(error)

@@ -48,7 +48,7 @@ def is_about_data(error: BaseException) -> bool:
     a job. So nothing but a data error may decide how a job ends.
     """
     if isinstance(error, errors.FaultlineError):
-        return error.sqlstate is not None
+        return error.sqlstate is not None or isinstance(error, errors.UnreadableJson)
     if isinstance(error, psycopg.Error):
         by_psycopg = isinstance(error, psycopg.DataError | psycopg.IntegrityError)
         return by_psycopg or (error.sqlstate or "").startswith(_ABOUT_DATA)
@@ -81,8 +81,9 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
     match error:
         case psycopg.errors.UndefinedFunction() | psycopg.errors.UndefinedColumn():
             return errors.SchemaBehind(f"{message}; run: faultline migrate")
-        case psycopg.errors.UntranslatableCharacter():
-            return errors.JobRejected(f"PostgreSQL cannot store this text: {message}")
+        case psycopg.DataError() if error.sqlstate is not None:
+            detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
+            return errors.JobRejected(f"PostgreSQL cannot take these values: {message}{detail}")
         case NoConnection():
             return errors.DatabaseUnavailable(f"no connection to {dsn} in time; nothing was sent: {message}")
         # Read-only: a standby that was reached before it is promoted.

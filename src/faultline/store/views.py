@@ -12,7 +12,7 @@ from faultline.store import jsontext
 from faultline.store.queue import Rows, Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -254,15 +254,15 @@ def _job(rows: Rows) -> JobRecord | None:
         return None
     facts: list[Any] = list(rows[0])
     facts[1] = JobState(facts[1])
-    facts[-3:] = map(_json, facts[-3:])
+    facts[-3:] = _json(facts[-3]), _json(facts[-2], jsontext.decode_args), _json(facts[-1])
     return JobRecord(*facts)
 
 
-def _json(text: str | None) -> Json:
+def _json(text: str | None, decode: Callable[[str], Json] = jsontext.decode) -> Json:
     """A value that Python cannot read is shown as its text: one odd job must not hide the others."""
     if text is None:
         return None
     try:
-        return jsontext.decode(text)
+        return decode(text)
     except UnreadableJson:
         return text

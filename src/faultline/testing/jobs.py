@@ -34,7 +34,7 @@ def enqueued(
     Only jobs that wait are looked at, due or not; `state=None` looks at all, also at those that have ended.
     """
     name = None if task is None else registered(app, task)
-    wanted = jsontext.decode(jsontext.encode(dict(args or {}), "args"))
+    wanted = jsontext.decode_args(jsontext.encode_args(dict(args or {}), "args"))
     return [
         job
         for job in app.database.run(jobs(task=name, queue=queue, state=state))

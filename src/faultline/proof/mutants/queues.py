@@ -174,7 +174,13 @@ _CLAIM = [
 ]
 
 _ENQUEUE = [
-    Cut("enqueue_many", "wants an array", "json_typeof(document) is distinct from 'array'", "false"),
+    Cut("read_jobs", "wants an array", "json_typeof(document) is distinct from 'array'", "false"),
+    Cut("read_jobs", "wants objects", "where json_typeof(j.value) <> 'object' or", "where"),
+    Cut("read_jobs", "knows every field", " or k.name <> all (fields)"),
+    Cut("read_jobs", "takes nothing that cannot be compared", "perform document::jsonb, count", "perform count"),
+    Cut("read_jobs", "takes no value of another type", ", count(p.task), max(p.next_run_at)\n    from", "\n    from"),
+    Cut("read_jobs", "keeps the text of the arguments", ":= read_jobs.jobs::json;", ":= read_jobs.jobs::jsonb;"),
+    Cut("read_jobs", "names the first job that is wrong", "        exit;\n"),
     Cut("enqueue_many", "takes no key on trust", "if some_key is not null then", "if false then"),
     Cut("enqueue_many", "places nothing on trust unless asked", "if enqueue_many.fresh then", "if true then"),
     Cut("enqueue_many", "believes that the jobs appear late", "enqueue_many.appears_late\n    or "),
@@ -245,8 +251,6 @@ _ENQUEUE = [
             ("known id", "enqueue.id is null"),
             ("task with no or a long name", "length(enqueue.task) between 1 and 200"),
             ("queue with no or a long name", "length(enqueue.queue) between 1 and 100"),
-            ("escape that cannot be stored", "position(e'\\\\u' in enqueue.args) = 0"),
-            ("arguments that are no object", "json_typeof(enqueue.args::json) = 'object'"),
             ("priority out of bounds", "enqueue.priority between -1000 and 1000"),
             ("attempts out of bounds", "enqueue.max_attempts between 1 and 1000"),
             ("lease out of bounds", "extract(epoch from enqueue.lease) between 0.1 and 86400"),
@@ -262,6 +266,19 @@ _ENQUEUE = [
         )
     ),
     Cut("enqueue", "inserts no arguments that are too large", "    and fits\n"),
+    Cut("enqueue", "inserts no arguments that are no object", "    and is_object\n"),
+    Cut(
+        "enqueue",
+        "inserts no arguments that cannot be compared",
+        "jsonb_typeof(enqueue.args::jsonb)",
+        "json_typeof(enqueue.args::json)",
+    ),
+    Cut(
+        "enqueue",
+        "takes json",
+        "select faultline.enqueue(\n    $1, $2::text",
+        "select faultline.enqueue(\n    $1, '{}'::text",
+    ),
     Cut("enqueue", "inserts the time", "coalesce(enqueue.run_at, at", "coalesce(at"),
     Cut(
         "enqueue",

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json, Jsonb
 
 from faultline.core.model import Submission
 from faultline.proof.probes.probe import expect, probe, refused, the_one
@@ -35,6 +35,17 @@ _SENSELESS = (
     ("'{}', idempotency_key => ''", "idempotency_key is empty"),
 )
 
+#: The second of three jobs, and what is said of it. The third is wrong as well.
+_WRONG_JOBS = (
+    ("1", " (task without name) is refused: it is no JSON object"),
+    ('{"task": "t", "priorty": 1}', ' (task t) is refused: no job has a field "priorty"'),
+    ('{"task": "t", "priority": "high"}', ' is refused: invalid input syntax for type numeric: "high"'),
+    ('{"task": "t", "id": "abc"}', " is refused: invalid input syntax for type uuid"),
+    ('{"task": "t", "run_at": "never Z"}', " is refused: invalid input syntax for type timestamp"),
+    ('{"task": "t", "args": {"a": 1e400000}}', " is refused: value overflows numeric format"),
+    ('{"task": "t", "args": {"a": "\\u0000"}}', " is refused: unsupported Unicode escape"),
+)
+
 
 @probe("enqueue", "args")
 def plain_sql_is_given_what_it_asks_for(sessions: Sessions) -> None:
@@ -53,9 +64,10 @@ def plain_sql_is_given_what_it_asks_for(sessions: Sessions) -> None:
     with q.unsaved():
         q.execute("select faultline.enqueue('mail', '{}', run_at => '2030-01-01Z')")
         expect("due at the time given", q.value("select next_run_at = '2030-01-01Z' from faultline.open_jobs"), True)
-    with q.unsaved():
-        q.execute("select faultline.enqueue('mail', %s)", Jsonb({"a": 1}))
-        expect("arguments that are jsonb", q.value("select args from faultline.open_jobs"), {"a": 1})
+    for kind in (Json, Jsonb):
+        with q.unsaved():
+            q.execute("select faultline.enqueue('mail', %s)", kind({"a": 1}))
+            expect(f"arguments that are {kind.__name__}", q.value("select args from faultline.open_jobs"), {"a": 1})
 
 
 @probe("enqueue", "reject_job")
@@ -69,11 +81,27 @@ def plain_sql_is_told_what_is_wrong(sessions: Sessions) -> None:
         for options, why in _SENSELESS:
             with refused(q, "FL005", why, what=options):
                 q.execute(f"select faultline.enqueue('t', {options})")
-        with refused(q, ("22P05", "22P02"), what="an escape that PostgreSQL cannot store"):
-            q.execute("""select faultline.enqueue('t', '{"a": "\\u0000"}')""")
+        for value in ('"\\u0000"', '"\\ud800"', "1e400000", "NaN"):
+            with refused(q, "FL005", "its args cannot be stored", what=value):
+                q.execute("select faultline.enqueue('t', %s)", f'{{"a": {value}}}')
         expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
         q.execute("select faultline.enqueue('t', json_build_object('x', repeat('y', 1500))::text)")
         expect("jobs", q.value("select count(*) from faultline.jobs"), 1)
+
+
+@probe("read_jobs", "enqueue_many", "reject_job")
+def a_submission_that_makes_no_sense_is_refused_with_the_job_and_the_reason(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for wrong, why in _WRONG_JOBS:
+            with refused(q, "FL005", f"job 2 of 3{why}", what=wrong):
+                q.execute(
+                    "select from faultline.enqueue_many(%s)", f'[{{"task": "t"}}, {wrong}, {{"task": "t", "id": "x"}}]'
+                )
+        for document, why in (("{}", "array"), ("null", "array"), ("x", "invalid input syntax")):
+            with refused(q, "FL005", why, what=document):
+                q.execute("select from faultline.enqueue_many(%s)", document)
+        expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
 
 
 @probe("enqueue", "place_known")

@@ -27,10 +27,22 @@ declare
     or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'
     or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';
   fits boolean := octet_length(enqueue.args) <= 1024;
+  is_object boolean;
+  why text;
   new_id uuid;
   chosen text[];
   told_before text;
 begin
+  begin
+    -- As jsonb: an escape or a number may be JSON and yet nothing that PostgreSQL can store, compare or show.
+    is_object := jsonb_typeof(enqueue.args::jsonb) = 'object';
+  exception
+    when data_exception or program_limit_exceeded then
+      get stacked diagnostics why = pg_exception_detail;
+      raise exception 'job 1 of 1 (task %) is refused: its args cannot be stored: %',
+        coalesce(enqueue.task, 'without name'), concat_ws('. ', sqlerrm, nullif(why, ''))
+        using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
+  end;
   if fits is false then
     fits := octet_length(enqueue.args) <= (select s.args_bytes_max from faultline.settings s);
   end if;
@@ -41,9 +53,7 @@ begin
     and length(enqueue.task) between 1 and 200
     and length(enqueue.queue) between 1 and 100
     and fits
-    -- An escape may stand for what PostgreSQL cannot store. Written so that it is the same whatever standard_conforming_strings is.
-    and position(e'\\u' in enqueue.args) = 0
-    and json_typeof(enqueue.args::json) = 'object'
+    and is_object
     and enqueue.priority between -1000 and 1000
     and enqueue.max_attempts between 1 and 1000
     and extract(epoch from enqueue.lease) between 0.1 and 86400
@@ -111,6 +121,27 @@ begin
   end if;
   return new_id;
 end
+$$;
+
+-- The same for arguments that are json, whose text is kept too.
+create or replace function faultline.enqueue(
+  task text,
+  args json,
+  queue text default 'default',
+  priority integer default 0,
+  delay interval default null,
+  run_at timestamptz default null,
+  max_attempts integer default 5,
+  lease interval default '30 seconds',
+  idempotency_key text default null,
+  id uuid default null,
+  keep_args boolean default true
+) returns uuid
+language sql volatile
+as $$
+  select faultline.enqueue(
+    $1, $2::text, $3, $4, $5, $6, $7, $8, $9, $10, $11
+  );
 $$;
 
 -- The same for arguments that are jsonb, and for none.

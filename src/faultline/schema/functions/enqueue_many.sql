@@ -9,7 +9,7 @@
 -- The same id does too: a submission whose answer was lost can be sent again.
 --
 -- `fresh` promises that every job has an id which was made just now and never sent before, and no key. Then nothing can be
--- known of it, and nothing is looked up.
+-- known of it, and nothing is looked up. It is for programs that write the document rightly: names are not checked either.
 --
 -- `appears_late` says that the transaction goes on after this: the jobs appear when it commits, below the place where
 -- workers have claimed already, so these are told. A transaction that has written or waited before is known to be such.
@@ -28,7 +28,7 @@ as $$
 #variable_conflict use_column
 declare
   at constant timestamptz := faultline.clock();
-  document constant json := enqueue_many.jobs::json;
+  document json;
   late boolean := enqueue_many.appears_late
     or pg_current_xact_id_if_assigned() is not null
     or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds';
@@ -41,11 +41,9 @@ declare
   lowest_priority integer;
   lowest_run_at timestamptz;
 begin
-  if json_typeof(document) is distinct from 'array' then
-    raise exception 'jobs must be a JSON array of objects' using errcode = 'FL005';
-  end if;
   perform faultline.durable();
   if enqueue_many.fresh then
+    document := enqueue_many.jobs::json;
     with placed as (
       insert into faultline.open_jobs (
         id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, idempotency_key, args,
@@ -66,6 +64,7 @@ begin
       raise exception 'a fresh submission has no idempotency keys' using errcode = 'FL005';
     end if;
   else
+    document := faultline.read_jobs(enqueue_many.jobs, at, limits.args_bytes_max);
     select k.ids, k.news, k.first_queue, k.last_queue, k.lowest_priority, k.lowest_run_at
     into ids, news, first_queue, last_queue, lowest_priority, lowest_run_at
     from faultline.place_known(document, at, limits.args_bytes_max) k;
@@ -95,6 +94,21 @@ begin
     ));
   return query select u.place, u.id, u.new from unnest(ids, news) with ordinality as u (id, new, place);
 end
+$$;
+
+-- The same for a document that is json.
+create or replace function faultline.enqueue_many(
+  jobs json,
+  appears_late boolean default false,
+  fresh boolean default false
+) returns table (
+  place bigint,
+  job_id uuid,
+  created boolean
+)
+language sql volatile
+as $$
+  select * from faultline.enqueue_many($1::text, $2, $3);
 $$;
 
 -- The same for a document that is jsonb, as the builds before version 2 of the protocol send it.

@@ -1,5 +1,11 @@
 -- Raise FL005 for one job of a submission, saying which one and why. Never returns.
-create or replace function faultline.reject_job(jobs json, place bigint, args_bytes_max integer) returns text
+-- `otherwise` is what is wrong with it if nothing else is.
+create or replace function faultline.reject_job(
+  jobs json,
+  place bigint,
+  args_bytes_max integer,
+  otherwise text default 'its run_at lies outside the years 1970 to 9998'
+) returns text
 language plpgsql volatile
 as $$
 declare
@@ -25,7 +31,7 @@ declare
     when (job ->> 'delay_seconds')::numeric > 315360000 then 'its delay is longer than ten years'
     when job ->> 'delay_seconds' is not null and job ->> 'run_at' is not null then 'it has both a delay and a run_at'
     when job ->> 'run_at' !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' then 'its run_at is no time with a time zone'
-    else 'its run_at lies outside the years 1970 to 9998'
+    else otherwise
   end;
 begin
   raise exception 'job % of % (task %) is refused: %', place, json_array_length(jobs), coalesce(task, 'without name'), problem

@@ -97,7 +97,7 @@ def _submission(place: int, places: int, job: NewJob) -> Submission:
     what = "args" if places == 1 else f"args of job {place} of {places}"
     return Submission(
         task=job.task,
-        args=jsontext.encode(job.args, what),
+        args=jsontext.encode_args(job.args, what),
         queue=job.queue,
         priority=job.priority,
         delay_seconds=job.delay_seconds,

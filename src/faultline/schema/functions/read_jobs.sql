@@ -1,0 +1,58 @@
+-- Read the text of a submission. Answers with the same text as json. What makes no sense raises FL005 and says which job is
+-- wrong, and why: no JSON, a number or an escape that PostgreSQL cannot store, a field that no job has, a value of another type.
+-- Nothing is written here, so the blocks with handlers take no transaction ids.
+create or replace function faultline.read_jobs(jobs text, at timestamptz, args_bytes_max integer) returns json
+language plpgsql volatile
+as $$
+declare
+  fields constant text[] := array[
+    'id', 'task', 'args', 'queue', 'priority', 'delay_seconds', 'run_at', 'max_attempts', 'lease_seconds', 'keep_args',
+    'idempotency_key', 'trace', 'digest'
+  ];
+  document json;
+  job record;
+  problem text;
+  detail text;
+begin
+  begin
+    document := read_jobs.jobs::json;
+    if json_typeof(document) is distinct from 'array' then
+      raise exception 'jobs must be a JSON array of objects' using errcode = 'FL005';
+    end if;
+    select j.place, k.name into job
+    from json_array_elements(document) with ordinality as j (value, place)
+    left join json_object_keys(case json_typeof(j.value) when 'object' then j.value else '{}' end) as k (name) on true
+    where json_typeof(j.value) <> 'object' or k.name <> all (fields)
+    order by j.place
+    limit 1;
+    if found then
+      perform faultline.reject_job(
+        document, job.place, read_jobs.args_bytes_max, 'no job has a field ' || to_json(job.name)
+      );
+    end if;
+    -- As jsonb as well: what is only JSON cannot be compared with another submission, nor shown.
+    perform document::jsonb, count(p.task), max(p.next_run_at)
+    from faultline.parse_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;
+    return document;
+  exception
+    when data_exception or program_limit_exceeded then
+      get stacked diagnostics detail = pg_exception_detail;
+      problem := 'the jobs are refused: ' || concat_ws('. ', sqlerrm, nullif(detail, ''));
+  end;
+  for job in select j.value, j.place from json_array_elements(document) with ordinality as j (value, place) loop
+    begin
+      perform job.value::jsonb, count(p.task), max(p.next_run_at)
+      from faultline.parse_jobs(json_build_array(job.value), read_jobs.at, read_jobs.args_bytes_max) p;
+    exception
+      when data_exception or program_limit_exceeded then
+        get stacked diagnostics detail = pg_exception_detail;
+        problem := format(
+          'job %s of %s is refused: %s',
+          job.place, json_array_length(document), concat_ws('. ', sqlerrm, nullif(detail, ''))
+        );
+        exit;
+    end;
+  end loop;
+  raise exception '%', problem using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
+end
+$$;
