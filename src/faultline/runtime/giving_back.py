@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
     from faultline.runtime.hold import Hold
 
-_UNKNOWN_SECONDS_MIN, _UNKNOWN_SECONDS_MAX = 15.0, 60.0
+#: Longer by so much with every claim of the job, and no longer than so.
+_UNKNOWN_SECONDS_STEP, _UNKNOWN_SECONDS_MAX = 0.5, 60.0
+#: Of one task, this worker gives back about so many a second and no more.
+_UNKNOWN_PER_SECOND = 100.0
 _LOG_SECONDS = 60.0
-_FORGET_SECONDS = 600.0
 _INTERRUPTED_SECONDS_MIN, _INTERRUPTED_SECONDS_MAX = 1.0, 60.0
 _REMEMBERED_MAX = 10_000
 _CHAIN_MAX = 50
@@ -34,8 +36,6 @@ _CHAIN_MAX = 50
 class _Unknown:
     """A task that this worker does not know, and has met."""
 
-    since: float
-    seen_at: float
     log_at: float
     #: Since it was logged last.
     jobs: int = 0
@@ -51,13 +51,13 @@ class GivingBack:
         self._interruptions: OrderedDict[UUID, int] = OrderedDict()
 
     def unknown_task(self, hold: Hold, known: Iterable[str]) -> Released:
-        """The delay is as long as the task has been unknown here: a deployment is soon over, a mistake is not."""
+        """The delay grows with every claim of this job, by whomever. So it soon meets a worker that knows the task, if there
+        is one, and is claimed in vain once a minute if there is none. Where many such jobs wait, each comes back later.
+        """
         lease, now = hold.lease, self._monotonic()
-        met = self._unknown.get(lease.task)
-        if met is None or now > met.seen_at + _FORGET_SECONDS:
-            met = self._unknown[lease.task] = _Unknown(since=now, seen_at=now, log_at=now)
-        met.seen_at = now
+        met = self._unknown.setdefault(lease.task, _Unknown(log_at=now))
         met.jobs += 1
+        delay = max(_UNKNOWN_SECONDS_STEP * lease.fencing_token, met.jobs / _UNKNOWN_PER_SECOND)
         if now >= met.log_at:
             events.emit(
                 "task_unknown",
@@ -68,7 +68,7 @@ class GivingBack:
                 action="given back; deploy a worker that has this task",
             )
             met.log_at, met.jobs = now + _LOG_SECONDS, 0
-        return Released(hold, self._jittered(min(max(_UNKNOWN_SECONDS_MIN, now - met.since), _UNKNOWN_SECONDS_MAX)))
+        return Released(hold, self._jittered(min(delay, _UNKNOWN_SECONDS_MAX)))
 
     def interrupted(self, hold: Hold, error: BaseException) -> Released:
         """The delay doubles with each interruption of the job that this worker has seen."""
