@@ -123,6 +123,16 @@ def fork_and_interrupt() -> int | None:
     return child.exitcode
 
 
+@app.task(max_attempts=1)
+def fork_and_leave() -> int:
+    """Leave a process behind that lives longer than the worker."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(3 * PATIENCE)
+        os._exit(0)
+    return child
+
+
 def _interrupted(ready: int) -> None:
     try:
         os.write(ready, b".")

@@ -5,14 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from psycopg.conninfo import make_conninfo
+
 from faultline.core.model import JobState
-from tests.runtime.test_companion import succeeded
+from faultline.runtime.standby import Standby
+from tests.runtime.test_companion import companion_of, free_port, succeeded
 from tests.runtime.test_processes import PATIENCE, runs, said, until, worker
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.driver import Driver
 
 
@@ -55,3 +62,72 @@ def test_a_worker_whose_tasks_have_forked_still_stops_when_it_is_told_to(dsn: st
 
         assert process.wait(PATIENCE) == 0, said(process)
     assert (queue.state(job_id), queue.job(job_id).attempt) == (JobState.QUEUED, 0)
+
+
+def links(pid: int) -> set[str]:
+    """What a process has open."""
+    found = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(link.readlink()))
+    return found
+
+
+@contextlib.contextmanager
+def left_behind(queue: Driver) -> Iterator[int]:
+    """A process that a task has forked, and that outlives the worker."""
+    job_id = queue.enqueue("fork_and_leave")
+    until(lambda: succeeded(queue, job_id))
+    child = queue.job(job_id).result
+    assert isinstance(child, int)
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_killed_workers_sessions_and_ports_end_although_a_process_that_it_forked_lives_on(dsn: str, queue: Driver) -> None:
+    port, sessions = free_port(), "select count(*) from pg_stat_activity where application_name = 'forks'"
+    with (
+        worker(make_conninfo(dsn, application_name="forks"), "--health-port", str(port)) as process,
+        left_behind(queue) as child,
+    ):
+        until(lambda: queue.value(sessions) > 1)
+
+        process.kill()
+
+        until(lambda: queue.value(sessions) == 0)
+        until(lambda: is_free(port))
+        assert Path(f"/proc/{child}").exists()
+
+
+def is_free(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def test_a_process_that_a_task_forks_does_not_hold_the_companions_pipe(dsn: str, queue: Driver) -> None:
+    with worker(dsn) as process:
+        companion = until(lambda: companion_of(process.pid))
+        pipe = str(Path(f"/proc/{companion}/fd/0").readlink())
+        with left_behind(queue) as child:
+            assert pipe in links(process.pid)
+            assert pipe not in links(child)
+
+
+def test_a_companion_ends_when_it_is_told_to_though_somebody_else_holds_its_pipe() -> None:
+    standby = Standby(
+        "", "w", capacity=10, grace_seconds=1.0, silence_seconds=60.0, owns_process=False, signals=None, health=None,
+        folder=None, monotonic=time.monotonic, tasks={},
+    )  # fmt: skip
+    standby.start()
+    process = standby._process  # noqa: SLF001
+    assert process is not None
+    assert process.stdin is not None
+    other = os.dup(process.stdin.fileno())
+
+    standby.stop()
+    os.close(other)
+
+    assert process.returncode == 0  # it was not killed

@@ -84,8 +84,10 @@ class _Serving:
     def health_socket(self) -> socket.socket | None:
         if self.health_port is None:
             return None
+        from faultline.core.forks import keep_from_forks  # noqa: PLC0415
+
         try:
-            return socket.create_server((self.health_host, self.health_port))
+            return keep_from_forks(socket.create_server((self.health_host, self.health_port)))
         except OSError as error:
             where = f"{self.health_host}:{self.health_port}"
             raise ConfigError(f"cannot serve health at {where}: {error}; choose another --health-port") from error

@@ -214,7 +214,9 @@ def main() -> None:
     # A terminal and systemd send these to the whole group. We end when the worker does, and by nothing else.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    settings = Settings(**json.loads(sys.stdin.buffer.readline()))
+    # Unbuffered: a buffer might take in the last word, for which the loop below looks at the pipe.
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as said:
+        settings = Settings(**json.loads(said.readline()))
     if settings.logs:
         events.log_events()
     shared = Shared(settings.memory, settings.capacity)
@@ -227,7 +229,7 @@ def main() -> None:
     while os.getppid() == settings.parent:
         readable, _, _ = select.select([pipe], [], [], LOOK_SECONDS)
         if readable:
-            break  # nobody writes any more: the worker is gone
+            break  # nobody writes any more, or the last word: the worker is gone
         companion.look()
     os._exit(0)
 

@@ -44,6 +44,8 @@ def run_until_signalled(
     are left that cannot be ended, `leave` is called and the process ends here: Python would wait for them.
     """
     collect_less_often()
+    if parent is not None:
+        os.set_inheritable(parent, False)  # not for programs that tasks start
     runner = asyncio.Runner(loop_factory=_loop_factory())
     code = 0
     try:

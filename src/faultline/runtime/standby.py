@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
+from faultline.core.forks import keep_from_forks
 from faultline.runtime.companion import Settings
 from faultline.runtime.shared import Shared
 
@@ -88,6 +89,7 @@ class Standby:
             )
             # By the pipe, not as an argument: the password is nobody else's business.
             assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
+            keep_from_forks(self._process.stdin)
             self._process.stdin.write(json.dumps(asdict(settings)).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
@@ -152,10 +154,10 @@ class Standby:
         return None if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """It ends when its pipe closes."""
+        """It ends when its pipe closes, or at a word: somebody else may hold the pipe."""
         process, self._process = self._process, None
         if process is not None:
-            _close(process)
+            _close(process, b"end\n")
             try:
                 process.wait(_EXIT_SECONDS)
             except subprocess.TimeoutExpired:
@@ -167,9 +169,10 @@ class Standby:
                 Path(self._path).unlink()
 
 
-def _close(process: subprocess.Popen[bytes]) -> None:
+def _close(process: subprocess.Popen[bytes], last_word: bytes = b"") -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
+            process.stdin.write(last_word)
             process.stdin.close()
 
 

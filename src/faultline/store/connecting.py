@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from faultline.core.forks import keep_from_forks
 from faultline.store.deadline import BoundedConnection, Deadline
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def connect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -> Bound
         made: BoundedConnection = host.connect(dsn, **words)
         return made
     if deadline.seconds is None:
-        return BoundedConnection.connect(dsn, **words)
-    return _Opening(dsn, words).within(deadline)
+        return keep_from_forks(BoundedConnection.connect(dsn, **words))
+    return keep_from_forks(_Opening(dsn, words).within(deadline))
 
 
 async def aconnect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -> psycopg.AsyncConnection:
@@ -82,7 +83,7 @@ async def aconnect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -
     try:
         async with scope:
             opened: psycopg.AsyncConnection = await (host.aconnect or psycopg.AsyncConnection.connect)(dsn, **words)
-            return opened
+            return keep_from_forks(opened)
     except TimeoutError as error:
         if not scope.expired():
             raise
