@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 
     from faultline.core.host import Host
 
+#: The task, async and blocking.
+CREDITS = ("credit", "credit_in_thread")
 _JOBS_AT_ONCE = 5
 _PAUSE_SECONDS = 0.01
 
 
 class Submitter:
-    """`with` submits jobs of the task `credit`, each for an account of its own, until the block is left."""
+    """`with` submits jobs of the task `credit`, each for an account of its own, until the block is left.
+
+    Every other one is blocking: what spoils the worker's sessions must harm neither kind.
+    """
 
     def __init__(self, dsn: str, host: Host) -> None:
         self._dsn = dsn
@@ -51,4 +56,4 @@ class Submitter:
 
     def _job(self, account: int) -> Submission:
         # Attempts that a drill spoils do not count against the job.
-        return Submission("credit", f'{{"account": {account}}}', max_attempts=100)
+        return Submission(CREDITS[account % 2], f'{{"account": {account}}}', max_attempts=100)

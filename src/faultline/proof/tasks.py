@@ -24,6 +24,11 @@ async def wait(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
+def wait_in_thread(seconds: float) -> None:
+    """`wait` as a blocking task."""
+    time.sleep(seconds)
+
+
 async def stamp() -> float:
     """Say when it was started."""
     return time.time()
@@ -113,7 +118,7 @@ WITH_EFFECT = frozenset(task.__name__ for task in (apply, apply_in_thread, credi
 
 def register(app: Faultline) -> None:
     """Make them tasks of this application."""
-    for task in (nothing, wait, stamp, apply, apply_in_thread, blob, hog, seize):
+    for task in (nothing, wait, wait_in_thread, stamp, apply, apply_in_thread, blob, hog, seize):
         app.task(task)
     app.task(lease=1)(dawdle)
     app.task(backoff=lambda _: 0.05)(credit)

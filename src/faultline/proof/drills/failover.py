@@ -114,7 +114,10 @@ def live_workers(stage: Stage) -> None:
     stage.wait_for(lambda: bool(stage.value(follows)), "the standby follows")
     workers = [stage.worker(name, queues=[f"default={HELD_EACH}"], dsn=_either(primary, standby)) for name in "ABCD"]
     words = f'{{"seconds": {RUN_SECONDS}}}'
-    jobs = [Submission("wait", words, max_attempts=1 + number % 2) for number in range(HELD_EACH * len(workers))]
+    # Of each kind, async and blocking, half have one attempt only.
+    tasks = ("wait", "wait_in_thread")
+    numbers = range(HELD_EACH * len(workers))
+    jobs = [Submission(tasks[n // 2 % 2], words, max_attempts=1 + n % 2) for n in numbers]
     placed = [place.id for place in stage.app.enqueue_many(jobs)]
     running = "select count(*) from faultline.open_jobs where state = 'running'"
     stage.wait_for(lambda: bool(stage.value(running) == len(placed)), "all jobs run")

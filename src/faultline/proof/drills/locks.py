@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
     from faultline.proof.stage import Stage
 
-LOCKED = (
-    Submission("nothing", lease_seconds=1),
-    Submission("credit", '{"account": 1}', lease_seconds=1),
-)
 OTHERS = 100
 HELD_UP_SECONDS = 10.0
 
@@ -38,9 +35,10 @@ create trigger hold_reapers before insert on faultline.journal for each row exec
 """
 
 
-def lock_wait(stage: Stage) -> None:
+def lock_wait(stage: Stage, task: str = "credit") -> None:
     stage.make_effects()
-    finished, credited = (handle.id for handle in stage.app.enqueue_many(LOCKED))
+    jobs = [Submission("nothing", lease_seconds=1), Submission(task, '{"account": 1}', lease_seconds=1)]
+    finished, credited = (handle.id for handle in stage.app.enqueue_many(jobs))
     with psycopg.connect(stage.dsn) as somebody:
         with stage.barrier("rows are locked"):
             worker = stage.worker("A", faults=["before_execution=barrier:rows are locked"])
@@ -138,5 +136,6 @@ def _count(stage: Stage, state: str) -> int:
 
 DRILLS = (
     Drill("lock-wait", "somebody locks the rows of jobs for longer than their leases", lock_wait),
+    Drill("lock-wait-blocking", "lock-wait with a blocking task", partial(lock_wait, task="credit_in_thread")),
     Drill("reapers", "several reapers at once bring back the jobs of the dead, and some die of it", reapers),
 )

@@ -19,7 +19,7 @@ from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Submission
 from faultline.proof.drill import CannotPlay, Drill
 from faultline.proof.postgres import Postgres
-from faultline.proof.submitter import Submitter
+from faultline.proof.submitter import CREDITS, Submitter
 from faultline.store import migrate, views
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def expect_all_done_once(stage: Stage, acknowledged: list[UUID]) -> None:
     """Whatever a client was told is in has been done, with its effect, once."""
     in_ledger = {
         job_id: args["account"]
-        for job_id, args in stage.rows("select job_id, args from faultline.ledger where task = 'credit'")
+        for job_id, args in stage.rows("select job_id, args from faultline.ledger where task = any(%s)", list(CREDITS))
     }
     missing = [str(job_id) for job_id in acknowledged if job_id not in in_ledger]
     stage.verdict.holds("jobs acknowledged", len(acknowledged), holds=len(acknowledged) > 0)
