@@ -60,3 +60,22 @@ def test_a_signal_that_comes_while_a_child_is_started_reaches_that_child_too(at_
 
     assert supervisor.run() == 0
     assert {process.returncode for process in supervisor.spawned} <= {-signal.SIGTERM, -signal.SIGKILL}
+
+
+def test_a_child_that_cannot_be_started_is_tried_again() -> None:
+    class Short(Signalled):
+        """The machine has no room for a third process at first."""
+
+        refused = 0
+
+        def _spawn(self) -> Any:
+            if len(self.spawned) == 2 and not self.refused:
+                self.refused += 1
+                raise BlockingIOError("Resource temporarily unavailable")
+            return super()._spawn()
+
+    supervisor = Short(at_start=3)
+    supervisor.spawned[0].kill()
+
+    assert supervisor.run() == 0
+    assert (supervisor.refused, len(supervisor.spawned)) == (1, 3)

@@ -56,6 +56,7 @@ LEVELS: dict[str, int] = {
     "worker_exit": INFO,
     "worker_gave_up": ERROR,
     "worker_died": ERROR,
+    "worker_not_started": ERROR,
     "worker_leave_failed": WARNING,
     "process_ended": WARNING,
     "loop_silent": WARNING,

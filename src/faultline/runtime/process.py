@@ -194,7 +194,13 @@ class Supervisor:
             child.restart_at = now + child.pause
             events.emit("worker_died", pid=child.process.pid, status=child.process.returncode, again_in=child.pause)
         elif now >= child.restart_at:
-            fresh = self._spawn()
+            try:
+                fresh = self._spawn()
+            except OSError as error:
+                # No memory or no process left, for now. The other children go on.
+                child.restart_at = now + child.pause
+                events.emit("worker_not_started", error=str(error), again_in=child.pause)
+                return
             child.process, child.started_at, child.restart_at = fresh.process, fresh.started_at, None
 
     def _spawn(self) -> _Child:
