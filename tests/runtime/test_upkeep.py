@@ -16,10 +16,8 @@ from faultline.core.events import log_events
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
 from faultline.core.model import JobState, Submission
-from faultline.runtime.client import Faultline
 from faultline.runtime.tally import Tally
 from faultline.runtime.upkeep import Retention, Upkeep
-from faultline.runtime.worker import Worker
 from faultline.store import queue as verbs
 from faultline.store.async_database import AsyncDatabase
 from tests.runtime.working import InFlight, Moved
@@ -223,26 +221,6 @@ def test_a_worker_that_was_stopped_reaps_nothing_before_its_own_leases_are_renew
         return states
 
     assert asyncio.run(story()) == [JobState.RUNNING, JobState.QUEUED]
-
-
-class Heart:
-    """What a worker asks its heartbeat."""
-
-    connected, reconnects = True, 0
-
-
-def test_a_worker_whose_connection_was_replaced_between_two_questions_judges_nobody_for_a_while() -> None:
-    now, heart = [100.0], Heart()
-    worker = Worker(Faultline("postgresql://nowhere", host=Host(monotonic=lambda: now[0])), {"default": 1})
-    worker._heartbeat = heart  # type: ignore[assignment]  # noqa: SLF001
-    judges = []
-
-    for seconds, reconnects in ((0, 0), (2.9, 0), (0.2, 0), (1, 1), (2.9, 1), (0.2, 1)):
-        now[0] += seconds
-        heart.reconnects = reconnects
-        judges.append(worker._settled_in())  # noqa: SLF001
-
-    assert judges == [False, False, True, False, False, True]
 
 
 def test_a_database_that_is_away_is_said_and_survived() -> None:

@@ -214,6 +214,54 @@ def test_of_several_started_attempts_nobody_knows_which_one_killed_the_worker(qu
     assert [queue.job(job_id).attempt for job_id in ids] == [0, 0, 1]
 
 
+def test_the_last_of_a_crowd_to_be_taken_back_is_not_the_one_that_killed_the_worker(queue: Driver, clock: Clock) -> None:
+    """They are taken back in several bites. What counts is how many had started when the worker died."""
+    ids = [queue.enqueue(max_attempts=3) for _ in range(3)]
+    queue.mark_started(*queue.claim(3, worker="died"))
+    clock.advance(31)
+
+    for _ in ids:
+        assert len(queue.reap(max_jobs=1)) == 1
+
+    assert [queue.job(job_id).attempt for job_id in ids] == [0, 0, 0]
+
+
+def test_one_of_a_crowd_whose_row_was_locked_is_not_the_one_that_killed_the_worker(
+    queue: Driver, sessions: Sessions, clock: Clock
+) -> None:
+    beat(queue)
+    ids = [queue.enqueue(max_attempts=3) for _ in range(2)]
+    queue.mark_started(*queue.claim(2, worker="w"))
+    clock.advance(31)
+    somebody = sessions.open()
+    somebody.begin()
+    somebody.do(lambda q: q.connection.execute("select from faultline.open_jobs where id = %s for update", (ids[0],)))
+
+    queue.reap()
+    clock.advance(600)
+    somebody.rollback()
+    queue.reap()
+
+    assert [queue.job(job_id).attempt for job_id in ids] == [0, 0]
+
+
+def test_what_was_taken_back_before_a_worker_died_is_no_company(queue: Driver, clock: Clock) -> None:
+    """It goes on renewing the other one, and dies of that."""
+    for lease_seconds in (10, 60):
+        queue.enqueue(max_attempts=3, lease_seconds=lease_seconds)
+    lost, kept = sorted(queue.claim(2, worker="w"), key=lambda lease: lease.lease_seconds)
+    queue.mark_started(lost, kept)
+    clock.advance(20)
+    queue.reap()
+    clock.advance(1)
+    queue.renew(kept)
+
+    clock.advance(61)
+    queue.reap()
+
+    assert [queue.job(lease.job_id).attempt for lease in (lost, kept)] == [0, 1]
+
+
 def test_a_last_attempt_that_was_started_ends_the_job(queue: Driver, clock: Clock) -> None:
     job_id = queue.enqueue(max_attempts=1)
     queue.mark_started(queue.claim_one())
@@ -525,6 +573,30 @@ def test_a_worker_that_does_not_come_back_after_an_outage_is_excused_for_half_a_
     queue.reap()
 
     assert queue.state(job_id) is JobState.FAILED
+
+
+def test_a_caller_that_has_only_just_come_back_ends_no_attempt_of_the_silent(queue: Driver, clock: Clock) -> None:
+    """It cannot tell a dead worker from one whose heartbeats were refused as its own were. What costs nobody is taken."""
+    job_id = last_attempt(queue, clock, lease_seconds=30)
+    waiting = queue.enqueue(max_attempts=1)
+    queue.claim_one(worker="w")
+    clock.advance(60)
+
+    assert [job.job_id for job in queue.reap(notice_dead=False)] == [waiting]
+    assert queue.state(job_id) is JobState.RUNNING
+
+    assert [job.job_id for job in queue.reap()] == [job_id]
+    assert queue.state(job_id) is JobState.FAILED
+
+
+def test_a_caller_that_has_only_just_come_back_takes_what_the_living_cannot_renew(queue: Driver, clock: Clock) -> None:
+    job_id = last_attempt(queue, clock, lease_seconds=30)
+    clock.advance(60)
+    beat(queue)
+
+    queue.reap(notice_dead=False)
+
+    assert given_back(queue, job_id)
 
 
 def test_a_caller_that_has_only_just_come_back_can_leave_the_dead_alone(queue: Driver, clock: Clock, job_of_w: UUID) -> None:

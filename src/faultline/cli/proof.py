@@ -119,9 +119,9 @@ def simulate(
     from faultline.proof.servers import IN_MEMORY, own_server  # noqa: PLC0415
     from faultline.proof.world.simulate import played_again  # noqa: PLC0415
     from faultline.proof.world.simulate import simulate as play  # noqa: PLC0415
-    from faultline.proof.world.storm import DEFAULT, KINDS  # noqa: PLC0415
+    from faultline.proof.world.storm import KINDS  # noqa: PLC0415
 
-    kinds = _kinds(faults, KINDS, DEFAULT)
+    kinds = _kinds(faults, KINDS)
     chosen = [seed] if seed is not None else range(first, first + seeds)
     tally = Tally(len(chosen))
     played, differences = [], []
@@ -147,11 +147,9 @@ def simulate(
         raise typer.Exit(1)
 
 
-def _kinds(asked: str | None, known: Collection[str], default: tuple[str, ...]) -> tuple[str, ...]:
+def _kinds(asked: str | None, known: Collection[str]) -> tuple[str, ...]:
     """The kinds of faults that were asked for."""
     if asked is None:
-        return default
-    if asked == "all":
         return tuple(known)
     kinds = tuple(kind.strip() for kind in asked.split(","))
     if not set(kinds) <= set(known):
@@ -176,7 +174,7 @@ def soak(
         seconds=minutes * 60,
         workers=workers,
         seed=secrets.randbelow(1_000_000) if seed is None else seed,
-        faults=_kinds(faults, KINDS, KINDS),
+        faults=_kinds(faults, KINDS),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # which says what was found, too
     try:

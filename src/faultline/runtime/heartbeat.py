@@ -44,6 +44,8 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 2.0
 #: While the server answers: heartbeats show that this worker lives, whatever is refused beside them.
 _PAUSE_REFUSED = 0.5
 _TELL_PAUSE_MAX = 60.0
+#: Who was heard for so long, without a refusal and with no pause longer than the second, can judge others by their silence.
+_SETTLED_IN_SECONDS, _UNHEARD_SECONDS = 3.0, 2.5
 #: After so long without an answer the server is taken for frozen and the wire is cut: a quarter of the shortest lease,
 #: within these bounds. So a failover of some seconds costs no lease that has a third of its time behind it.
 _ANSWER_SECONDS_MIN, _ANSWER_SECONDS_MAX = 1.5, 4.0
@@ -76,6 +78,8 @@ class Heartbeat:
         self._doubts = Doubts()
         self._sleeping: frozenset[str] = frozenset()
         self._beat_at = -1e9
+        #: Since when heartbeats were answered one after the other, and when the last one was.
+        self._heard_since, self._heard_at = inf, -inf
         self._failures = 0
         #: The memory that a companion process looks at; None where there is none.
         self.shared: Shared | None = None
@@ -140,10 +144,6 @@ class Heartbeat:
         return max(0, self._session.reconnects)
 
     @property
-    def connected(self) -> bool:
-        return self._session.connected
-
-    @property
     def watched(self) -> bool:
         """The advisory lock is held, so others may notice this worker's death; so may this one notice theirs."""
         return self._session.locked
@@ -155,6 +155,11 @@ class Heartbeat:
             holds = list(self._holds.values())
         late = [hold for hold in holds if now >= hold.trusted_until and not (hold.settled or hold.in_transaction)]
         return any(not self._is_given_back(hold) for hold in late)
+
+    def settled_in(self) -> bool:
+        """The server has heard this worker for a while, so it would have heard others too: who is silent is so by itself."""
+        now = self._monotonic()
+        return now >= self._heard_since + _SETTLED_IN_SECONDS and now < self._heard_at + _UNHEARD_SECONDS
 
     def watch(self) -> None:
         """Let go in time also while a beat hangs, on a wire whose other end says nothing; and cut that wire."""
@@ -200,6 +205,7 @@ class Heartbeat:
             self._do(now)
         except Exception as error:  # noqa: BLE001 - a heart that stops for any of them loses every lease from then on
             self._failures += 1
+            self._heard_since = inf
             self._tally.database_failed()
             if self._failures == 1:
                 events.emit("heartbeat_failed", worker=self._worker_id, error=str(error))
@@ -268,6 +274,9 @@ class Heartbeat:
         )
         self._tally.set_clock(database, self._monotonic())
         self._clock_ahead = self._seconds() - database.timestamp()
+        if self._heard_since > now or now >= self._heard_at + _UNHEARD_SECONDS:
+            self._heard_since = now
+        self._heard_at = now
         if self.shared is not None:
             self.shared.beat_answered(now)
         with self._changed:

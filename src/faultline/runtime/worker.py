@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from faultline.runtime.tally import Report
     from faultline.store.facts import Facts
 
-_SETTLED_IN_SECONDS = 3.0
 _REACH_SECONDS = 30.0
 _ANNOUNCE_SECONDS, _LISTED_SECONDS = 60.0, 0.5
 #: How long a cancelled attempt is waited for. One that swallows the cancellation is left behind.
@@ -79,7 +78,6 @@ class Worker:
     #: Does nothing. Nobody has a reason to cancel it but one who cancels everything.
     _canary: asyncio.Task[Any] | None = None
     _loop: asyncio.AbstractEventLoop
-    _connected_since: tuple[int, float] | None = None
     _resting: frozenset[str] = frozenset()
 
     def __init__(
@@ -125,7 +123,7 @@ class Worker:
         kept = retention or Retention()
         self._upkeep = Upkeep(
             self._database,
-            settled_in=self._settled_in,
+            settled_in=self._heartbeat.settled_in,
             behind=self._heartbeat.behind,
             retention=kept,
             chance=host.chance,
@@ -353,17 +351,6 @@ class Worker:
             self._resting = resting
             self._heartbeat.sleep_on(resting)
         return changed or not self._notifier.listening
-
-    def _settled_in(self) -> bool:
-        """Others that are coming back from the same outage as we are must not be taken for dead."""
-        if not self._heartbeat.connected:
-            self._connected_since = None
-            return False
-        now, connection = self._monotonic(), self._heartbeat.reconnects
-        if self._connected_since is None or self._connected_since[0] != connection:
-            # Also if the connection was lost and replaced between two questions.
-            self._connected_since = (connection, now)
-        return now >= self._connected_since[1] + _SETTLED_IN_SECONDS
 
     # The companion
 

@@ -184,7 +184,12 @@ SCENARIOS = {
             "mark-started-reap",
             "the last attempt is about to begin when its lease runs out",
             _running_for_the_last_time,
-            {"A": does.starts_and_completes, "time": does.time, "reaper": does.reaps_in_a_transaction, "B": does.takes},
+            {
+                "A": does.starts_and_completes,
+                "time": does.time,
+                "reaper": does.notices_the_dead_in_a_transaction,
+                "B": does.takes,
+            },
         ),
         Scenario(
             "fence-reap",

@@ -99,6 +99,39 @@ def an_attempt_counts_if_it_had_started_alone(sessions: Sessions) -> None:
     expect("attempts counted", counted, [0, 1, 0, 0])
 
 
+@probe("reap")
+def an_attempt_does_not_count_if_its_company_was_taken_back_before(sessions: Sessions) -> None:
+    q = sessions.open()
+    crowd = [_claimed_by(q, "crowd") for _ in range(2)]
+    waited, alone = (_claimed_by(q, "alone", lease_seconds=seconds) for seconds in (20, 30))
+    q.mark_started(*crowd)
+    q.mark_started(alone)
+    sessions.clock.advance(31)
+    while q.reap(max_jobs=1):
+        pass
+    counted = [q.job(lease.job_id).attempt for lease in (*crowd, waited, alone)]
+    expect("attempts counted", counted, [0, 0, 0, 1])
+
+
+@probe("reap")
+def what_a_worker_lost_before_its_last_sign_of_life_was_no_company(sessions: Sessions) -> None:
+    for sign in ("a renewal", "a heartbeat"):
+        q = sessions.open()
+        lost, kept = (_claimed_by(q, "w", lease_seconds=seconds, max_attempts=3) for seconds in (10, 60))
+        q.mark_started(lost, kept)
+        sessions.clock.advance(20)
+        q.reap()
+        sessions.clock.advance(1)
+        if sign == "a renewal":
+            q.renew(kept)
+        else:
+            q.beat()
+        sessions.clock.advance(61)
+        q.reap(notice_dead=True)
+        expect(f"attempts counted after {sign}", [q.job(lease.job_id).attempt for lease in (lost, kept)], [0, 1])
+        sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
+
+
 def _claimed_by(q: Session, worker: str, **fields: Any) -> Lease:
     q.enqueue(**{"priority": -100, **fields})
     return q.claim_one(worker=worker)
@@ -343,6 +376,22 @@ def the_last_attempt_of_a_silent_worker_counts(sessions: Sessions) -> None:
         q.reap()
         expect(f"after {lease_seconds} s", q.state(lease.job_id), "failed")
         sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
+
+
+@probe("reap")
+def who_cannot_judge_takes_only_what_costs_nobody_an_attempt(sessions: Sessions) -> None:
+    q, started = _last_attempt(sessions, 30)
+    waiting = _claimed_by(q, "w", max_attempts=1)
+    q.beat("alive")
+    alive = _claimed_by(q, "alive", max_attempts=1)
+    q.mark_started(alive)
+    sessions.clock.advance(60)
+    q.beat("alive")
+    taken = {job.job_id for job in q.reap(notice_dead=False)}
+    expect("taken", taken, {waiting.job_id, alive.job_id})
+    expect("of the silent", q.state(started.job_id), "running")
+    q.reap()
+    expect("judged by another", q.state(started.job_id), "failed")
 
 
 @probe("reap", "run_noticed_at")

@@ -51,8 +51,8 @@ _GARBAGE = ("", "{", "null", "[]", "7", '{"cancelled": 7}', '{"cancelled": null}
 ODD_JOBS = ("one attempt", "snoozes and retries", "misbehaving tasks", "unknown tasks")
 #: Only its task or the loss of its worker uses up an attempt of a job.
 ATTEMPTS_JUDGED = "attempts judged"
-#: No outage excuses that a lease ran out and an attempt was used up by it.
-OUTAGES_JUDGED = "outages judged"
+#: What is told of a server that refuses connections.
+TURNS_AWAY = "turns away"
 #: How often each kind is chosen.
 KINDS = {
     "crash": 4,
@@ -68,11 +68,8 @@ KINDS = {
     "hints that lie": 3,
     **dict.fromkeys(ODD_JOBS, 0),
     ATTEMPTS_JUDGED: 0,
-    OUTAGES_JUDGED: 0,
 }
-#: Kinds that happen only where they are asked for by name: the engine does not keep its promises under them yet.
-PENDING = frozenset({OUTAGES_JUDGED})
-DEFAULT = tuple(kind for kind in KINDS if kind not in PENDING)
+DEFAULT = tuple(KINDS)
 _OF_A_HOST = frozenset({"crash", "freeze", "cut off", "slow", "loop blocked"})
 
 
@@ -153,7 +150,8 @@ class Storm:
             return False
         before = self._server.refused
         what = "too many connections" if refusal.connections else SQLSTATES[refusal.sqlstate]
-        self._record.note("server", "refuses", f"{refusal.share:.0%} with {refusal.sqlstate} ({what}) for {seconds:.1f} s")
+        verb = TURNS_AWAY if refusal.connections else "refuses"
+        self._record.note("server", verb, f"{refusal.share:.0%} with {refusal.sqlstate} ({what}) for {seconds:.1f} s")
         self._server.refusal = refusal
         await asyncio.sleep(seconds)
         self._server.refusal = None

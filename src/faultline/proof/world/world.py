@@ -34,9 +34,8 @@ EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 WORKERS = 3
 #: After these a host may have lost its leases.
 _LOSSES = frozenset({"crash", "freeze", "cut off"})
-#: During these nobody can renew a lease. That it is taken back afterwards is counted against its job for now.
-_OUTAGES = frozenset({"restart", "promotion", "refuses", "locked"})
-_OUTAGE_SECONDS_MAX = 15.0
+#: For so long at most the server refuses connections. A worker whose heartbeat has lost its own then looks dead.
+_TURNED_AWAY_SECONDS_MAX = 10.0
 #: After the faults stop, everything must end within a lease, a sweep and its backoffs, over and over for each attempt.
 CALM_SECONDS_MAX = 90.0
 _TABLES = (
@@ -187,10 +186,9 @@ class _World:
         lines = self.record.lines[begun:until]
         if any(line.host == grant.process and line.verb in _LOSSES for line in lines):
             return True
-        # Of the server also what may have been going on when the lease was granted.
-        since = self.record.lines[begun].at - _OUTAGE_SECONDS_MAX
-        outages = [line for line in self.record.lines[:until] if line.verb in _OUTAGES and line.at >= since]
-        return bool(outages) and storms.OUTAGES_JUDGED not in self._kinds
+        # Also what may have been going on when the lease was granted.
+        since = self.record.lines[begun].at - _TURNED_AWAY_SECONDS_MAX
+        return any(line.verb == storms.TURNS_AWAY and line.at >= since for line in self.record.lines[:until])
 
     def _told_wrong(self, control: psycopg.Connection) -> list[str]:
         broken = [f"invariant {found.invariant}" for found in self._violations(control)]

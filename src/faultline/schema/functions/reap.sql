@@ -1,11 +1,12 @@
 -- Take back the jobs of the dead: leases that have run out, and leases of workers that are surely gone.
 -- Before: running. After: queued again in the same place, or failed; no owner, so that the old holder is refused even
 -- before the next claim raises the token. Any number of reapers may run at once: each skips what another has locked.
--- A caller that has only just come back after an outage passes `notice_dead => false`: the others may be coming back too.
+-- A caller that has only just come back after an outage, or was refused itself, passes `notice_dead => false`: the others may
+-- be coming back too. It calls nobody dead, and leaves alone what would cost a silent worker's job an attempt.
 -- `lower_bound` is a hint: no lease that is still held ran out before it (first_expired). Where somebody is dead it is not used.
 --
--- Does the lost attempt count? Yes, if its start is on record (mark_started) and no other start of the same worker is:
--- then it is this job that the worker died of. A last attempt whose start is on record ends the job as failed in any case.
+-- Does the lost attempt count? Yes, if its start is on record (mark_started) and no other start of the same worker was when
+-- it died, also none that was taken back in an earlier pass: then it is this job that the worker died of. A last attempt whose start is on record ends the job as failed in any case.
 -- Otherwise the attempt is given back: the job may only have been waiting, or running, beside the one that killed the worker.
 -- `reaps` is counted, so that the next claim asks for the mark, and workers run such jobs with less and less company. From
 -- the first one on, a start that is not on record was none: a job that only waited is not suspected any further.
@@ -82,8 +83,16 @@ begin
       r.ctid,
       r.lease_owner as owner,
       r.lease_expires_at,
+      r.started,
       r.started and coalesce((select c.started from crowds c where c.worker = split_part(r.lease_owner, '/', 1)), 1) <= 1
-        and not x.excused as guilty,
+        and not x.excused
+        -- Since the last sign of life of this worker: what was taken from it before that, it did not have when it died.
+        and not exists (
+          select from faultline.journal e
+          where e.at > greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.beat_at)
+            and split_part(e.owner, '/', 1) = split_part(r.lease_owner, '/', 1)
+            and e.detail @> '{"started": true}'
+        ) as guilty,
       r.started and r.attempt >= r.max_attempts and not x.excused as spent,
       x.excused,
       case when r.lease_expires_at <= at then 'lease_expired' else 'worker_lost' end as reason
@@ -108,6 +117,7 @@ begin
       and r.lease_expires_at <= horizon
       and (r.lease_expires_at <= at or split_part(r.lease_owner, '/', 1) = any (dead))
       and not x.may_still_renew
+      and (reap.notice_dead or x.excused or not r.started)
     order by r.lease_expires_at
     limit reap.max_jobs
     for update of r skip locked
@@ -125,14 +135,14 @@ begin
     from lost
     where j.ctid = lost.ctid
     returning
-      j.id, j.fencing_token, lost.owner, j.state, j.attempt, lost.reason,
+      j.id, j.fencing_token, lost.owner, j.state, j.attempt, lost.reason, lost.started,
       j.claimed_at, lost.lease_expires_at, j.renewals, j.queue, j.task, j.max_attempts, j.last_error
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
     select
       faultline.clock(), t.id, 'lease_reaped', t.fencing_token, t.owner,
-      jsonb_build_object('reason', t.reason, 'state', t.state, 'attempt', t.attempt)
+      jsonb_build_object('reason', t.reason, 'state', t.state, 'attempt', t.attempt, 'started', t.started)
         || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)
     from taken t
     order by t.id
