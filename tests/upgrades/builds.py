@@ -30,7 +30,7 @@ class Build(NamedTuple):
 
     def run(self, *words: str) -> str:
         done = subprocess.run(
-            self._command(*words), env=self._environ(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+            self._command(*words), env=self._environ(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=180
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

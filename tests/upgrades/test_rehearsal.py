@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 #: Of each kind of job, how the acknowledged ones end.
 ENDS = {
     "plain": "succeeded", "pay": "succeeded", "pay_blocking": "succeeded", "stepped": "succeeded", "flaky": "succeeded",

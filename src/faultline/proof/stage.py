@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 #: What a job may take once the faults are over: a lease, a sweep and its backoff at their defaults, on a busy machine.
 SECONDS_TO_END = 45.0
 

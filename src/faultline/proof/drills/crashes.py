@@ -48,7 +48,7 @@ def crash(stage: Stage) -> None:
 
 def crash_mid_apply(stage: Stage, task: str = "apply") -> None:
     stage.make_effects()
-    (handle,) = stage.app.enqueue_many([Submission(task, '{"account": 1, "barrier": "A has written"}', lease_seconds=1.0)])
+    (handle,) = stage.app.enqueue_many([Submission(task, '{"account": 1, "barrier": "A has written"}', lease_seconds=4.0)])
     with stage.barrier("A has written"):
         # Its heart is muted: the lease is to run out while the transaction is open.
         a = stage.worker("A", mute=True, faults=["before_commit_sent=kill"])

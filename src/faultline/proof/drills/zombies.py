@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from faultline.proof.stage import Stage
 
-LEASE_SECONDS = 1.5
+LEASE_SECONDS = 4.0  # until it is frozen it must not run out, also where the machine is busy
 
 
 def zombie(stage: Stage, task: str = "apply") -> None:
@@ -98,8 +98,8 @@ def zombie_in_transaction(stage: Stage, task: str = "apply") -> None:
     stage.expect_sound()
 
 
-HOG_LEASE_SECONDS = 1.5
-HOG_SECONDS = 3.2
+HOG_LEASE_SECONDS = 2.5
+HOG_SECONDS = 5.3
 SEIZE_LEASE_SECONDS = 4.0
 SEIZE_LEASES = 2.0
 
