@@ -333,6 +333,16 @@ def test_connections_are_judged_by_what_is_used_and_what_workers_may_take() -> N
     assert worst(checks.connections(health(), [worker()] * 26)) is Level.WARNING
 
 
+def test_what_jobs_may_borrow_counts_among_the_connections_of_a_worker() -> None:
+    says = replace(worker(), connections_max=24)
+
+    few, many = (list(checks.connections(health(), [says] * number)) for number in (4, 5))
+
+    assert worst(few) is Level.OK
+    assert worst(many) is Level.WARNING
+    assert "up to 120 at once" in many[0].found
+
+
 def test_roles_that_are_missing_or_without_grants_are_told() -> None:
     whole = Role("faultline_worker", exists=True, granted=True, ours=True, logins=["app"])
 

@@ -272,13 +272,13 @@ def unreachable(message: str) -> Finding:
 
 def connections(seen: Health, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
     told = f"{seen.connections} of {seen.connections_max} in use, {len(workers)} workers"
-    # For the engine, the heartbeat and the listener. How many its jobs may borrow, a worker does not say.
-    most = sum(min(len(worker.queues), CLAIMS_AT_ONCE) + 3 for worker in workers)
+    # Of one that does not say: for the engine, the heartbeat and the listener, without what its jobs borrow.
+    most = sum(worker.connections_max or min(len(worker.queues), CLAIMS_AT_ONCE) + 3 for worker in workers)
     if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:
         yield Finding("connections", WARNING, told, "raise max_connections, or put a pooler in front of the producers")
     elif most > seen.connections_max:
-        todo = "raise max_connections, or run fewer workers with more concurrency each"
-        yield Finding("connections", WARNING, f"{told}, which open up to {most} and what their jobs borrow", todo)
+        todo = "raise max_connections, let jobs borrow fewer (--job-connections), or run fewer workers with more slots each"
+        yield Finding("connections", WARNING, f"{told}, which may open up to {most} at once", todo)
     else:
         yield Finding("connections", OK, told)
 

@@ -323,14 +323,15 @@ class Worker:
         events.emit("threads_exhausted", worker=self.id, stuck=stuck, limit=limit, action=action)
 
     async def _announce(self) -> None:
-        """Say which tasks are known here, so that `faultline doctor` finds those that no worker knows.
+        """Say which tasks are known here, and how many connections may be open: `faultline doctor` judges by both.
 
         Again and again: a worker that was taken off the list by mistake is put on it anew by its next beat.
         """
         while True:
             pause = _ANNOUNCE_SECONDS
             try:
-                if not await self._database.run(queue.announce(self.id, sorted(self._app.tasks))):
+                said = queue.announce(self.id, sorted(self._app.tasks), self.connections.most)
+                if not await self._database.run(said):
                     pause = _LISTED_SECONDS
             except Exception as error:  # noqa: BLE001 - nothing depends on it
                 self._tally.database_failed()

@@ -85,6 +85,8 @@ class WorkerLine:
     clock_ahead_seconds: float | None
     #: Those it knows. None: it has not said, as workers of older builds.
     tasks: list[str] | None = None
+    #: How many connections it may have open at once, with what its jobs borrow. None: it has not said.
+    connections_max: int | None = None
 
     @property
     def alive(self) -> bool:
@@ -135,7 +137,8 @@ def workers() -> Statement[list[WorkerLine]]:
     return Statement(
         name="worker_lines",
         sql="select id, host, pid, version, queues, sleeping, started_at, beat_at,"
-        " greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0), leases, clock_ahead_seconds, tasks"
+        " greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0), leases, clock_ahead_seconds, tasks,"
+        " connections_max"
         " from faultline.workers order by host, pid, id",
         params=(),
         read=lambda rows: [WorkerLine(*row) for row in rows],

@@ -306,12 +306,12 @@ def beat(
     )
 
 
-def announce(worker_id: str, tasks: Sequence[str]) -> Statement[bool]:
-    """Say which tasks this worker knows. Answers whether it is on the list of workers yet."""
+def announce(worker_id: str, tasks: Sequence[str], connections_max: int | None = None) -> Statement[bool]:
+    """Say which tasks this worker knows and what it may open. Answers whether it is on the list of workers yet."""
     return Statement(
         name="announce",
-        sql="select faultline.announce(%s, %s::text[])",
-        params=(worker_id, list(tasks)),
+        sql="select faultline.announce(%s, %s::text[], %s)",
+        params=(worker_id, list(tasks), connections_max),
         read=lambda rows: bool(rows[0][0]),
         repeatable=True,
     )

@@ -112,10 +112,18 @@ _BEAT = [
     Cut("beat", "answers with the time", "return faultline.clock();", "return 'epoch'::timestamptz;"),
 ]
 
+_IS_NEWS = "and (w.tasks, w.connections_max) is distinct from (announce.tasks, announce.connections_max)"
 _ANNOUNCE = [
     Cut("announce", "tells the newest tasks", "set tasks = announce.tasks", "set tasks = w.tasks"),
-    Cut("announce", "tells of this worker only", "where w.id = announce.worker_id and", "where"),
-    Cut("announce", "writes nothing that is known", " and w.tasks is distinct from announce.tasks", ""),
+    Cut("announce", "tells of this worker only", "where w.id = announce.worker_id\n    and", "where"),
+    Cut("announce", "writes nothing that is known", _IS_NEWS, ""),
+    Cut(
+        "announce",
+        "tells how many connections",
+        "connections_max = announce.connections_max",
+        "connections_max = w.connections_max",
+    ),
+    Cut("announce", "writes a new number of connections", _IS_NEWS, "and w.tasks is distinct from announce.tasks"),
     Cut("announce", "knows who is on the list", "w where w.id = announce.worker_id);", "w);"),
 ]
 

@@ -486,6 +486,8 @@ def a_worker_is_on_the_list_with_the_tasks_it_last_said(sessions: Sessions) -> N
     before = q.value(row)
     q.run(verbs.announce("w", ["pay", "mail"]))
     expect("written when nothing is new", q.value(row), before)
+    q.run(verbs.announce("w", ["pay", "mail"], 24))
+    expect("the connections", q.value("select connections_max from faultline.workers where id = 'w'"), 24)
 
 
 @probe("mark_started", "reap")

@@ -190,7 +190,7 @@ _NULLABLE = {
     "ledger": {"idempotency_key", "args", "result"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
-    "workers": {"clock_ahead_seconds", "tasks"},
+    "workers": {"clock_ahead_seconds", "connections_max", "tasks"},
     "queues": {"paused_at", "paused_because"},
     "samples": {"oldest_due_at"},
     "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},

@@ -1,13 +1,18 @@
--- Say which tasks this worker knows, so that jobs of tasks that no worker knows can be found.
+-- Say which tasks this worker knows, so that jobs of tasks that no worker knows can be found, and how many connections it may open.
 -- Answers whether the worker is on the list: it has to beat first. Apart from `beat`, which is sent every second: this is not.
-create or replace function faultline.announce(worker_id text, tasks text[]) returns boolean
+create or replace function faultline.announce(
+  worker_id text,
+  tasks text[],
+  connections_max integer default null
+) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
   update faultline.workers w
-  set tasks = announce.tasks
-  where w.id = announce.worker_id and w.tasks is distinct from announce.tasks;
+  set tasks = announce.tasks, connections_max = announce.connections_max
+  where w.id = announce.worker_id
+    and (w.tasks, w.connections_max) is distinct from (announce.tasks, announce.connections_max);
   return exists (select from faultline.workers w where w.id = announce.worker_id);
 end
 $$;
