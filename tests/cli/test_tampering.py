@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline import embedded
-from faultline.store import migrate
+from faultline.store import installed, migrate
 from faultline.store import queue as verbs
 from tests.cli.commands import faultline
 from tests.cli.test_doctor import of_level, visit
@@ -67,6 +67,33 @@ _WEAK_VIEW = (
             "grant execute on function faultline.recover to public", "public", "execute on recover()", id="public function"
         ),
         pytest.param("grant usage on schema faultline to public", "public", "usage on schema", id="public schema"),
+        pytest.param(
+            "grant update on faultline.open_jobs to faultline_viewer",
+            "excess",
+            "faultline_viewer: update on open_jobs",
+            id="excess table",
+        ),
+        pytest.param(
+            "grant select on faultline.api_keys to faultline_viewer", "excess", "select on api_keys", id="excess digests"
+        ),
+        pytest.param(
+            "grant select (digest) on faultline.api_keys to faultline_operator",
+            "excess",
+            "api_keys.digest",
+            id="excess column",
+        ),
+        pytest.param(
+            "grant execute on function faultline.recover to faultline_producer", "excess", "recover()", id="excess verb"
+        ),
+        pytest.param(
+            "grant create on schema faultline to faultline_worker", "excess", "create on schema", id="excess schema"
+        ),
+        pytest.param(
+            "set session_replication_role = replica; delete from faultline.settings; set session_replication_role = origin",
+            "rows",
+            "the one row of settings is gone",
+            id="lost row",
+        ),
     ],
 )
 def test_what_was_weakened_is_wrong_and_migrate_puts_it_back(
@@ -105,6 +132,10 @@ def test_what_was_weakened_is_wrong_and_migrate_puts_it_back(
             "session_replication_role=replica",
         ),
         ("alter table faultline.steps owner to faultline_viewer", "owner faultline_viewer of steps"),
+        ("grant insert on faultline.ledger to pg_monitor", "grant of insert on ledger to pg_monitor"),
+        ("grant update (args) on faultline.open_jobs to pg_monitor", "grant of update on open_jobs.args to pg_monitor"),
+        ("grant execute on function faultline.as_verb to pg_monitor", "grant of execute on as_verb() to pg_monitor"),
+        ("grant create on schema faultline to pg_monitor", "grant of create on schema faultline to pg_monitor"),
     ],
 )
 def test_what_somebody_put_beside_the_tables_is_wrong_and_named(queue: Driver, dsn: str, damage: str, told: str) -> None:
@@ -122,6 +153,53 @@ def test_an_index_that_is_gone_is_told_with_the_statement_that_makes_it(queue: D
     (todo,) = (finding["todo"] for finding in told["findings"] if finding["check"] == "indexes")
     queue.connection.execute(todo.partition(": ")[2].encode())
     assert "indexes" not in of_level(visit(dsn), "warning")
+
+
+_SAME_COLUMNS = "(queue, priority, next_run_at, id)"
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        f"index open_jobs_ready on faultline.open_jobs {_SAME_COLUMNS}",
+        f"index open_jobs_ready on faultline.open_jobs {_SAME_COLUMNS} where state = 'running'",
+        f"index open_jobs_ready on faultline.open_jobs {_SAME_COLUMNS} where state <> 'queued'",
+        "index open_jobs_ready on faultline.open_jobs (queue, next_run_at, priority, id) where state = 'queued'",
+        "index open_jobs_ready on faultline.ledger (queue)",
+        f"unique index open_jobs_ready on faultline.open_jobs {_SAME_COLUMNS} where state = 'queued'",
+        f"index open_jobs_ready on faultline.open_jobs using brin {_SAME_COLUMNS} where state = 'queued'",
+    ],
+)
+def test_an_index_that_is_another_one_is_told(queue: Driver, another: str) -> None:
+    assert queue.run(installed.missing_indexes()) == []
+    queue.connection.execute("drop index faultline.open_jobs_ready")
+
+    queue.connection.execute(f"create {another}".encode())
+
+    assert [name for name, _ in queue.run(installed.missing_indexes())] == ["open_jobs_ready"]
+
+
+def test_what_people_may_grant_is_not_told(queue: Driver) -> None:
+    queue.connection.execute("grant usage on schema faultline to pg_monitor")
+    queue.connection.execute("grant select on faultline.jobs to pg_monitor")
+    queue.connection.execute("grant execute on function faultline.enqueue_many(text, boolean, boolean) to pg_monitor")
+
+    assert (
+        queue.run(installed.foreign()) == queue.run(installed.excess_grants()) == queue.run(installed.public_grants()) == []
+    )
+
+
+def test_a_lost_floor_comes_back_above_every_token(queue: Driver) -> None:
+    queue.enqueue()
+    before = queue.claim_one()
+    queue.release(before)
+    queue.connection.execute("set session_replication_role = replica")
+    queue.connection.execute("delete from faultline.settings")
+    queue.connection.execute("set session_replication_role = origin")
+
+    migrate.migrate(queue.connection)
+
+    assert queue.claim_one().fencing_token > before.fencing_token + 10**15
 
 
 def test_grants_that_are_gone_come_back_by_migrate(queue: Driver, dsn: str) -> None:

@@ -124,3 +124,16 @@ def test_a_server_kept_before_a_reboot_is_not_kept_after_it(folder: Path) -> Non
         (folder / "kept").write_text("the boot before this one\n")
         assert not embedded.status(folder).kept
     assert left_running(folder) == []
+
+
+def test_a_programs_own_tables_are_not_made_in_the_schema_faultline(folder: Path) -> None:
+    """The login has the schema's name, and PostgreSQL would look there first."""
+    with embedded.join(folder, settings=FAST) as server:
+        query(server.dsn, "create schema faultline")
+        query(server.dsn, "create table faultline.made_before as select 1 as n")
+
+        query(server.dsn, "create table orders as select 7 as n")
+
+        assert query(server.dsn, "select schemaname::text from pg_tables where tablename = 'orders'") == [("public",)]
+        # Of a program that ran on an older build.
+        assert query(server.dsn, "select n from made_before") == [(1,)]

@@ -24,7 +24,9 @@ def about_definitions() -> Iterator[tuple[Callable[..., Iterator[Finding]], Stat
     yield guards, installed.guards()
     yield views, installed.views()
     yield grants, installed.grants()
+    yield excess, installed.excess_grants()
     yield everybody, installed.public_grants()
+    yield rows, installed.rows()
     yield foreign, installed.foreign()
     yield indexes, installed.missing_indexes()
 
@@ -56,6 +58,19 @@ def grants(missing: Sequence[str]) -> Iterator[Finding]:
         yield Finding("grants", Level.WARNING, f"missing: {_listed(lacking)}", _MIGRATE, tuple(lacking))
 
 
+def excess(granted: Sequence[str]) -> Iterator[Finding]:
+    if granted:
+        told = f"more than this build grants: {_listed(granted)}"
+        yield Finding("excess", Level.WRONG, told, f"find out who granted it; {_MIGRATE}, which revokes it", tuple(granted))
+
+
+def rows(missing: Sequence[str]) -> Iterator[Finding]:
+    """The floor of the tokens stood there: the new row has one that is above every token that was granted."""
+    for table in missing:
+        told = f"the one row of {table} is gone: its limits, and the floor of the tokens"
+        yield Finding("rows", Level.WRONG, told, f"{_MIGRATE}, which makes a new one")
+
+
 def everybody(granted: Sequence[str]) -> Iterator[Finding]:
     if granted:
         told = f"every login may: {_listed(granted)}"
@@ -72,7 +87,10 @@ def indexes(missing: Sequence[tuple[str, str]]) -> Iterator[Finding]:
     for name, statement in missing:
         todo = statement.replace(" index ", " index concurrently ", 1)
         yield Finding(
-            "indexes", Level.WARNING, f"{name} is missing or was never finished", f"drop it if it exists, then: {todo}"
+            "indexes",
+            Level.WARNING,
+            f"{name} is missing, was never finished, or is another one",
+            f"drop it if it exists, then: {todo}",
         )
 
 

@@ -30,6 +30,8 @@ SETTINGS: Mapping[str, str] = {
     # In the data folder, where the next start clears it up. In the system's shared memory a killed server would leave it.
     "dynamic_shared_memory_type": "mmap",
     "log_line_prefix": "%m [%p] ",
+    # The superuser has the name of our schema: with "$user" first, as usual, a program's own tables would be made in there.
+    "search_path": 'public, "$user"',
     "port": "5432",
     # Everybody who reaches the server is its superuser; so nobody does but through a socket in a private folder.
     "listen_addresses": "",

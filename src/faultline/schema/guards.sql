@@ -150,3 +150,9 @@ before insert or update on faultline.migrations
 for each row
 when (new.number = 0 and new.checksum <> '227ec6eb66b704af5bc891380974104f0023e0b54d8ccb527cedbb957a54d829')
 execute function faultline.refuse_change('a newer build has migrated this database; nothing was changed');
+
+-- The row that somebody removed past the guards. Its floor was in there, and is put above every token that was granted: as
+-- `recover` does, to the time in microseconds.
+insert into faultline.settings (token_floor)
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint
+where not exists (select from faultline.settings);

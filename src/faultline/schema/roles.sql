@@ -42,6 +42,10 @@ declare
 begin
   for role_name in select jsonb_object_keys(verbs) loop
     continue when not exists (select from pg_roles where rolname = role_name);
+    -- What somebody else has granted it. In one transaction: nobody sees the role without its grants.
+    execute format('revoke all on all routines in schema faultline from %I', role_name);
+    execute format('revoke all on all tables in schema faultline from %I', role_name);
+    execute format('revoke all on schema faultline from %I', role_name);
     execute format('grant usage on schema faultline to %I', role_name);
     execute format('grant select on faultline.jobs, faultline.migrations, faultline.settings to %I', role_name);
     for verb in select jsonb_array_elements_text(verbs -> role_name) loop

@@ -28,6 +28,24 @@ _FUNCTION_MARKED = "coalesce(obj_description(p.oid, 'pg_proc'), '') ~ '^definiti
 #: The comment of a function that a migration has replaced, until nobody can be about to call it.
 REPLACED_MARK = "replaced"
 _IS_REPLACED = f"coalesce(obj_description(p.oid, 'pg_proc'), '') = '{REPLACED_MARK}'"
+#: Every privilege on what is ours: on what, to whom. The owner's own are among them.
+_GRANTED = """
+with granted as (
+  select 'schema' as kind, n.nspname::text as name, 'schema faultline' as thing, n.nspowner as owner, a.grantee,
+    lower(a.privilege_type) as privilege
+  from pg_namespace n cross join aclexplode(n.nspacl) a where n.nspname = 'faultline'
+  union all
+  select 'table', c.relname, c.relname, c.relowner, a.grantee, lower(a.privilege_type)
+  from pg_class c cross join aclexplode(c.relacl) a where c.relnamespace = 'faultline'::regnamespace
+  union all
+  select 'table', c.relname, c.relname || '.' || f.attname, c.relowner, a.grantee, lower(a.privilege_type)
+  from pg_class c join pg_attribute f on f.attrelid = c.oid cross join aclexplode(f.attacl) a
+  where c.relnamespace = 'faultline'::regnamespace
+  union all
+  select 'function', p.proname, p.proname || '()', p.proowner, a.grantee, lower(a.privilege_type)
+  from pg_proc p cross join aclexplode(p.proacl) a where p.pronamespace = 'faultline'::regnamespace
+)
+"""
 _HEADER = re.compile(r"create or replace function faultline\.(\w+)\((.*?)\bas \$\$(.*?)\$\$", re.DOTALL)
 _SETTING = re.compile(r"^set (\w+) = (.*)$", re.MULTILINE)
 _TRIGGER = re.compile(r"create or replace trigger (\w+)\s+[\w\s,]*?\bon faultline\.(\w+)")
@@ -122,6 +140,42 @@ order by 1
     )
 
 
+def excess_grants() -> Statement[list[str]]:
+    """What our roles may do and this build does not grant them."""
+    roles, verbs = zip(*((role, verb) for role, granted in _granted().items() for verb in granted), strict=True)
+    return Statement(
+        name="excess_grants",
+        sql=f"""
+{_GRANTED}
+select r.rolname || ': ' || g.privilege || ' on ' || g.thing from granted g join pg_roles r on r.oid = g.grantee
+where r.rolname = any (%s) and r.oid <> g.owner and not case
+  when g.kind = 'schema' then g.privilege = 'usage'
+  when g.kind = 'function' then (r.rolname, g.name) in (select * from unnest(%s::text[], %s::text[]))
+  else g.privilege = 'select' and (
+    g.name in ('jobs', 'migrations', 'settings') or r.rolname in ('faultline_viewer', 'faultline_operator')
+    and (g.name in ('open_jobs', 'ledger', 'journal', 'steps', 'keys', 'workers', 'queues', 'tallies', 'samples')
+      or g.name = 'api_keys' and g.thing not in ('api_keys', 'api_keys.digest'))
+  )
+end
+order by 1
+""",
+        params=(list(_granted()), list(roles), list(verbs)),
+        read=_first_column,
+        repeatable=True,
+    )
+
+
+def rows() -> Statement[list[str]]:
+    """Tables that have one row for all, and have lost it."""
+    return Statement(
+        name="rows",
+        sql="select 'settings' where not exists (select from faultline.settings)",
+        params=(),
+        read=_first_column,
+        repeatable=True,
+    )
+
+
 def views() -> Statement[list[str]]:
     return Statement(
         name="views",
@@ -135,7 +189,7 @@ def views() -> Statement[list[str]]:
 
 def repairable() -> tuple[Statement[list[str]], ...]:
     """What `migrate` puts back by applying the definitions again."""
-    return functions(), guards(), views(), grants(), public_grants()
+    return functions(), guards(), views(), rows(), grants(), excess_grants(), public_grants()
 
 
 def foreign() -> Statement[list[str]]:
@@ -143,6 +197,12 @@ def foreign() -> Statement[list[str]]:
     return Statement(
         name="foreign",
         sql=f"""
+{_GRANTED}
+select 'grant of ' || g.privilege || ' on ' || g.thing || ' to ' || r.rolname from granted g
+join pg_roles r on r.oid = g.grantee
+where r.oid <> g.owner and r.rolname <> all (%s)
+  and case g.kind when 'function' then g.name <> all (%s) else g.privilege not in ('select', 'usage') end
+union all
 select 'rule ' || r.rulename || ' on ' || c.relname from pg_rewrite r join pg_class c on c.oid = r.ev_class
 where c.relnamespace = 'faultline'::regnamespace and r.rulename <> '_RETURN'
 union all
@@ -172,14 +232,14 @@ join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'faultline' and c.relkind in ('r', 'v', 'p', 'f') and c.relowner <> n.nspowner
 order by 1
 """,
-        params=(list(_triggers()), [*_function_names()]),
+        params=(list(_granted()), list(verbs()), list(_triggers()), [*_function_names()]),
         read=_first_column,
         repeatable=True,
     )
 
 
 def missing_indexes() -> Statement[list[tuple[str, str]]]:
-    """Name, and the statement that makes it. An index that was never finished counts as missing."""
+    """Name, and the statement that makes it. An index that was never finished, or is another one, counts as missing."""
     wanted = {
         found[1]: " ".join(found[0].split()) for file in numbered() for found in _INDEX.finditer(_uncommented(file.text))
     }
@@ -187,13 +247,28 @@ def missing_indexes() -> Statement[list[tuple[str, str]]]:
     names = sorted(wanted.keys() - dropped)
     return Statement(
         name="missing_indexes",
-        sql="select w.name from unnest(%s::text[]) as w (name) where not exists (select"
-        " from pg_index i join pg_class c on c.oid = i.indexrelid where c.relnamespace = 'faultline'::regnamespace"
-        " and c.relname = w.name and i.indisvalid) order by 1",
+        sql="select w.name, i.definition from unnest(%s::text[]) as w (name) left join ("
+        "select c.relname, pg_get_indexdef(c.oid) as definition from pg_index i join pg_class c on c.oid = i.indexrelid"
+        " where c.relnamespace = 'faultline'::regnamespace and i.indisvalid"
+        ") i on i.relname = w.name order by 1",
         params=(names,),
-        read=lambda rows: [(row[0], wanted[row[0]]) for row in rows],
+        read=lambda rows: [(name, wanted[name]) for name, found in rows if _kind(found or "") != _kind(wanted[name])],
         repeatable=True,
     )
+
+
+def _kind(index: str) -> tuple[str, ...]:
+    """What makes an index the one that it is: its table, its method, its columns, and the values that its rows must have."""
+    found = re.match(
+        r"create (unique )?index \w+ on faultline\.(\w+)(?: using (\w+))? \(([\w, ]+)\)(?:.* where (.*))?",
+        index,
+        re.IGNORECASE,
+    )
+    if not found:
+        return ()
+    unique, table, method, columns, where = (part or "" for part in found.groups())
+    values = re.findall(r"<>|'[^']*'", where)
+    return unique.lower(), table, method or "btree", columns, *values
 
 
 def verbs() -> set[str]:
