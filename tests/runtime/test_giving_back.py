@@ -312,6 +312,19 @@ def test_many_jobs_of_an_unknown_task_do_not_keep_the_worker_busy() -> None:
     assert 45 <= unknown_after(1, jobs=100_000) <= 75
 
 
+def test_an_unknown_task_is_told_of_once_a_minute_with_how_many_jobs_met_it(log: io.StringIO) -> None:
+    now = [100.0]
+    giving_back = GivingBack(random.Random(1), lambda: now[0])
+    lease = Lease(UUID(int=1), 1, "w/1", "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None)
+    hold = Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
+
+    for seconds in (0, 1, 58, 2, 1):
+        now[0] += seconds
+        giving_back.unknown_task(hold, ["known"])
+
+    assert [line["jobs"] for line in logged(log, "task_unknown")] == [1, 3]
+
+
 def test_interruptions_come_less_and_less_often() -> None:
     giving_back = GivingBack(random.Random(1), lambda: 0.0)
     lease = Lease(UUID(int=1), 1, "w/1", "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None)
