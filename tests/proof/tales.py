@@ -54,9 +54,11 @@ class Tale:
         }
         self.final.jobs.append(JobHeld(job_id, state, token=token, owner=owner, **(values | facts)))
 
-    def entry(self, event: str, was: str, state: str, token: int, token_was: int | None = None) -> None:
+    def entry(
+        self, event: str, was: str, state: str, token: int, token_was: int | None = None, error: str | None = None
+    ) -> None:
         before = token if token_was is None else token_was
-        self.final.journal.append(Transition("j", event, was, before, state, token))
+        self.final.journal.append(Transition("j", event, was, before, state, token, error))
 
     def effect(self, token: int | None, key: str = "j") -> None:
         self.final.effects.append(Effect(key, token))

@@ -70,6 +70,20 @@ def test_a_fault_tells_its_story() -> None:
     ]
 
 
+def test_a_used_up_attempt_names_its_task_and_the_stored_error() -> None:
+    tale = Tale()
+    tale.limits["own_failures"] = lambda _: 0
+    claimed(tale)
+    tale.by("a/1", 1, "fail")
+    tale.entry("attempt_failed", "running", "failed", 1, error="QueryCanceled: canceling statement due to user request")
+    tale.row("failed", 1, max_attempts=1, task="pay")
+
+    (fault,) = tale.faults()
+
+    assert "of task pay is failed" in fault.story
+    assert fault.story.endswith("its errors: QueryCanceled: canceling statement due to user request")
+
+
 def test_an_operation_ends_once() -> None:
     operation = History().invoke("w", "renew", 1.0, job_id="j")
     operation.unknown(2.0)

@@ -8,6 +8,8 @@ import io
 import json
 import logging
 import random
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -16,17 +18,24 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from faultline import BlockingJob, Faultline, FaultlineError, Job, JobFailed, JobState, log_events
+from faultline import BlockingJob, Faultline, FaultlineError, Job, JobFailed, JobState, Snooze, log_events
+from faultline.core.faults import Faults, WireCut
+from faultline.core.host import Host
 from faultline.core.model import Lease
+from faultline.runtime.blame import Blame, Mishap
+from faultline.runtime.completer import Failed, Released
 from faultline.runtime.giving_back import GivingBack
 from faultline.runtime.hold import Hold
 from faultline.runtime.tally import Tally
 from faultline.store import overview
+from faultline.store.settings import LOCK_SECONDS
 from tests.runtime.working import results, work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from faultline import JobHandle
+    from faultline.core.model import JobRecord
     from tests.driver import Driver
 
 
@@ -105,6 +114,32 @@ def terminate(dsn: str, pid: int) -> None:
         connection.execute("select pg_terminate_backend(%s, 5000)", (pid,))
 
 
+def cancel(dsn: str, pid: int) -> None:
+    """Cancel what this session does as soon as it sleeps or waits for a lock."""
+    busy = "select wait_event in ('PgSleep', 'relation') from pg_stat_activity where pid = %s and state = 'active'"
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while (row := connection.execute(busy, (pid,)).fetchone()) is None or not row[0]:
+            time.sleep(0.01)
+        connection.execute("select pg_cancel_backend(%s)", (pid,))
+
+
+@contextlib.contextmanager
+def cancelled(dsn: str, pid: int) -> Iterator[None]:
+    canceller = threading.Thread(target=cancel, args=(dsn, pid), daemon=True)
+    canceller.start()
+    try:
+        yield
+    finally:
+        canceller.join()
+
+
+@contextlib.contextmanager
+def locked(dsn: str, table: str, mode: str = "exclusive") -> Iterator[None]:
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f"lock table {table} in {mode} mode".encode())
+        yield
+
+
 FAIL_ONCE = (
     "create sequence public.failures",
     """create function public.fail_once() returns trigger language plpgsql as $$ begin
@@ -132,6 +167,93 @@ async def session_ended(job: Job, scene: Scene) -> None:
 async def conflict(job: Job, _: Scene) -> None:
     async with job.transaction() as tx:
         await tx.execute("do $$ begin raise exception 'again' using errcode = '40001'; end $$")
+
+
+async def cancelled_by_somebody(job: Job, scene: Scene) -> None:
+    async with job.transaction() as tx:
+        # A limit of its own that is far away does not make it the task's doing.
+        await tx.execute("set local statement_timeout = '60s'")
+        with cancelled(scene.dsn, tx.connection.info.backend_pid):
+            await tx.execute("select pg_sleep(20)")
+
+
+async def cancelled_in_a_savepoint(job: Job, scene: Scene) -> None:
+    async with job.transaction() as tx, tx.connection.transaction():
+        with cancelled(scene.dsn, tx.connection.info.backend_pid):
+            await tx.execute("select pg_sleep(20)")
+
+
+async def cancelled_while_it_completes(job: Job, scene: Scene) -> None:
+    """A statement of ours, in the job's transaction."""
+    with locked(scene.dsn, "faultline.ledger"):
+        async with job.transaction() as tx:
+            canceller = threading.Thread(target=cancel, args=(scene.dsn, tx.connection.info.backend_pid), daemon=True)
+            canceller.start()
+            tx.complete("early")
+
+
+async def its_completion_waits_too_long(job: Job, scene: Scene) -> None:
+    with locked(scene.dsn, "faultline.ledger"):
+        async with job.transaction() as tx:
+            await tx.execute("set local lock_timeout = '50ms'")
+            tx.complete("early")
+
+
+async def its_completion_takes_too_long(job: Job, scene: Scene) -> None:
+    """The task has limited its own statements. This one is not its own."""
+    with locked(scene.dsn, "faultline.ledger"):
+        async with job.transaction() as tx:
+            await tx.execute("set local statement_timeout = '100ms'")
+            tx.complete("early")
+
+
+async def idle_for_too_long(job: Job, scene: Scene) -> None:
+    """Because another task blocked the event loop, for all that anybody knows."""
+    async with job.transaction() as tx:
+        await tx.execute("set local idle_in_transaction_session_timeout = '10ms'")
+        there = f"select count(*) from pg_stat_activity where pid = {tx.connection.info.backend_pid}"
+        while scene.queue.value(there):
+            await asyncio.sleep(0.01)
+        await tx.execute("select 1")
+
+
+async def internal_error(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        await tx.execute("do $$ begin raise exception 'a bug' using errcode = 'XX000'; end $$")
+
+
+async def wrapped_inside(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        try:
+            await tx.execute("do $$ begin raise exception 'full' using errcode = '53100'; end $$")
+        except psycopg.Error as error:
+            raise RuntimeError("could not pay") from error
+
+
+async def swallowed_inside(job: Job, _: Scene) -> None:
+    """The transaction cannot be committed then, for the same reason."""
+    async with job.transaction() as tx:
+        with contextlib.suppress(psycopg.Error):
+            await tx.execute("do $$ begin raise exception 'full' using errcode = '53100'; end $$")
+
+
+async def swallowed_before_a_step(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        with contextlib.suppress(psycopg.Error):
+            await tx.execute("do $$ begin raise exception 'full' using errcode = '53100'; end $$")
+        await job.step("next", lambda: 1)
+
+
+async def copied_onto_a_full_disk(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        await tx.execute("create temp table copied (n int)")
+        await tx.execute(
+            "create function pg_temp.full() returns trigger language plpgsql as"
+            " $$ begin raise exception 'full' using errcode = '53100'; end $$"
+        )
+        await tx.execute("create trigger t before insert on copied for each row execute function pg_temp.full()")
+        async with tx.cursor() as cursor, cursor.copy("copy copied from stdin") as copy:
+            await copy.write_row((1,))
 
 
 async def full_disk(job: Job, _: Scene) -> None:
@@ -169,6 +291,45 @@ async def mistake_in_sql(job: Job, _: Scene) -> None:
         await tx.execute("select * from nowhere")
 
 
+async def own_statement_timeout(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        await tx.execute("set local statement_timeout = '20ms'")
+        await tx.execute("select pg_sleep(20)")
+
+
+async def own_lock_timeout(job: Job, scene: Scene) -> None:
+    with locked(scene.dsn, "faultline.ledger"):
+        async with job.transaction() as tx:
+            await tx.execute("set local lock_timeout = '20ms'")
+            await tx.execute("lock table faultline.ledger in share mode")
+
+
+async def no_wait(job: Job, scene: Scene) -> None:
+    with locked(scene.dsn, "faultline.ledger"):
+        async with job.transaction() as tx:
+            await tx.execute("lock table faultline.ledger in share mode nowait")
+
+
+async def duplicate(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        await tx.execute("create temp table once (n int primary key deferrable initially deferred)")
+        await tx.execute("insert into once values (1), (1)")
+
+
+async def another_role(job: Job, scene: Scene) -> None:
+    scene.queue.connection.execute("drop role if exists faultline_test_nobody")
+    scene.queue.connection.execute("create role faultline_test_nobody")
+    async with job.transaction() as tx:
+        await tx.execute("set role faultline_test_nobody")
+
+
+async def mistake_before_a_step(job: Job, _: Scene) -> None:
+    async with job.transaction() as tx:
+        with contextlib.suppress(psycopg.Error):
+            await tx.execute("select * from nowhere")
+        await job.step("next", lambda: 1)
+
+
 async def handled_then_another(job: Job, _: Scene) -> None:
     with contextlib.suppress(psycopg.Error, FaultlineError):
         await job.progress("half")
@@ -202,7 +363,19 @@ def run_once_unlucky(app: Faultline, queue: Driver, dsn: str, misfortune: Misfor
     return results(app, [unlucky.enqueue()])[0], runs
 
 
-@pytest.mark.parametrize("misfortune", [session_ended, conflict, full_disk, wrapped, in_a_group, no_answer_in_time])
+BY_THE_DATABASE: list[Misfortune] = [
+    session_ended, conflict, full_disk, wrapped, in_a_group, no_answer_in_time, cancelled_by_somebody,
+    cancelled_in_a_savepoint, cancelled_while_it_completes, its_completion_waits_too_long,
+    its_completion_takes_too_long, internal_error, wrapped_inside, swallowed_inside, swallowed_before_a_step,
+    copied_onto_a_full_disk, idle_for_too_long,
+]  # fmt: skip
+BY_THE_TASK: list[Misfortune] = [
+    another_database_lost, mistake_in_sql, handled_then_another, raised_from_none, own_statement_timeout, own_lock_timeout,
+    no_wait, duplicate, another_role, mistake_before_a_step,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("misfortune", BY_THE_DATABASE)
 def test_what_the_database_does_uses_up_no_attempt(
     app: Faultline, queue: Driver, dsn: str, log: io.StringIO, misfortune: Misfortune
 ) -> None:
@@ -213,7 +386,7 @@ def test_what_the_database_does_uses_up_no_attempt(
     assert queue.value("select count(*) from faultline.journal") == 0
 
 
-@pytest.mark.parametrize("misfortune", [another_database_lost, mistake_in_sql, handled_then_another, raised_from_none])
+@pytest.mark.parametrize("misfortune", BY_THE_TASK)
 def test_what_the_task_does_is_its_own_failure(app: Faultline, queue: Driver, dsn: str, misfortune: Misfortune) -> None:
     found, runs = run_once_unlucky(app, queue, dsn, misfortune)
 
@@ -274,7 +447,38 @@ def test_a_mistake_in_the_tasks_own_sql_is_told_as_such(app: Faultline, queue: D
     assert all("faultline migrate" not in text and __file__ in text for text in told)
 
 
-def test_a_blocking_task_loses_no_attempt_to_the_database_either(app: Faultline, queue: Driver, dsn: str) -> None:
+def terminated_in_thread(job: BlockingJob, dsn: str) -> None:
+    with job.transaction() as tx:
+        terminate(dsn, tx.connection.info.backend_pid)
+        tx.execute("select 1")
+
+
+def cancelled_in_thread(job: BlockingJob, dsn: str) -> None:
+    with job.transaction() as tx, cancelled(dsn, tx.connection.info.backend_pid):
+        tx.execute("select pg_sleep(20)")
+
+
+def completion_waits_in_thread(job: BlockingJob, dsn: str) -> None:
+    with locked(dsn, "faultline.ledger"), job.transaction() as tx:
+        tx.execute("set local lock_timeout = '50ms'")
+        tx.complete("early")
+
+
+def swallowed_in_thread(job: BlockingJob, _: str) -> None:
+    with job.transaction() as tx, contextlib.suppress(psycopg.Error):
+        tx.execute("do $$ begin raise exception 'full' using errcode = '53100'; end $$")
+
+
+def own_timeout_in_thread(job: BlockingJob, _: str) -> None:
+    with job.transaction() as tx:
+        tx.execute("set local statement_timeout = '20ms'")
+        tx.execute("select pg_sleep(20)")
+
+
+BlockingMisfortune = Callable[[BlockingJob, str], None]
+
+
+def run_once_unlucky_in_thread(app: Faultline, dsn: str, misfortune: BlockingMisfortune) -> tuple[Any, int]:
     runs = 0
 
     @app.task(max_attempts=1)
@@ -282,13 +486,96 @@ def test_a_blocking_task_loses_no_attempt_to_the_database_either(app: Faultline,
         nonlocal runs
         runs += 1
         if runs == 1:
-            with job.transaction() as tx:
-                terminate(dsn, tx.connection.info.backend_pid)
-                tx.execute("select 1")
+            misfortune(job, dsn)
         return "done"
 
-    assert results(app, [unlucky.enqueue()]) == ["done"]
-    assert runs == 2
+    return results(app, [unlucky.enqueue()])[0], runs
+
+
+@pytest.mark.parametrize(
+    "misfortune", [terminated_in_thread, cancelled_in_thread, completion_waits_in_thread, swallowed_in_thread]
+)
+def test_a_blocking_task_loses_no_attempt_to_the_database_either(
+    app: Faultline, dsn: str, misfortune: BlockingMisfortune
+) -> None:
+    assert run_once_unlucky_in_thread(app, dsn, misfortune) == ("done", 2)
+
+
+def test_what_a_blocking_task_does_is_its_own_failure(app: Faultline, dsn: str) -> None:
+    found, runs = run_once_unlucky_in_thread(app, dsn, own_timeout_in_thread)
+
+    assert isinstance(found, JobFailed)
+    assert runs == 1
+
+
+@pytest.mark.parametrize(("seconds", "blame"), [(LOCK_SECONDS, Blame.DATABASE), (LOCK_SECONDS - 1, Blame.TASK)])
+def test_a_lock_that_was_not_free_within_the_engines_own_limit_is_not_the_tasks_failure(
+    seconds: float, blame: Blame
+) -> None:
+    assert Mishap(psycopg.errors.LockNotAvailable(), seconds).blame is blame
+
+
+class CommitCut(Faults):
+    """The first commit is not sent, and meanwhile something else happens."""
+
+    wanted = True
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then: Callable[[], None] | None = then
+
+    def reach(self, point: str) -> None:
+        if point == "before_commit_sent" and self._then is not None:
+            then, self._then = self._then, None
+            then()
+            raise WireCut(point)
+
+
+def test_a_question_for_a_lost_commit_that_fails_uses_up_no_attempt(dsn: str, queue: Driver) -> None:
+    waiting = "from pg_stat_activity where datname = current_database() and wait_event = 'relation' and query ~ "
+
+    def lock_the_ledger_and_cancel_the_question() -> None:
+        with locked(dsn, "faultline.ledger", "access exclusive"), psycopg.connect(dsn, autocommit=True) as connection:
+            question = f"select pg_cancel_backend(pid) {waiting} 'from faultline.jobs'"
+            while not connection.execute(question.encode()).fetchall():
+                time.sleep(0.01)
+
+    def while_the_job_holds_the_ledger() -> None:
+        threading.Thread(target=lock_the_ledger_and_cancel_the_question, daemon=True).start()
+        while not queue.value(f"select count(*) {waiting} '^lock table'"):
+            time.sleep(0.01)
+
+    runs = 0
+    with Faultline(dsn, host=Host(faults=CommitCut(while_the_job_holds_the_ledger))) as app:
+
+        @app.task(max_attempts=1)
+        async def unlucky(job: Job) -> None:
+            nonlocal runs
+            runs += 1
+            async with job.transaction() as tx:
+                tx.complete("done")
+
+        handle = unlucky.enqueue()
+
+        async def until_it_ended() -> None:
+            while queue.value("select count(*) from faultline.open_jobs where state in ('queued', 'running')"):
+                await asyncio.sleep(0.01)
+
+        work(app, until_it_ended)
+
+    assert (queue.job(handle.id).state, runs) == (JobState.SUCCEEDED, 2)
+
+
+def held(token: int = 1, *, attempt: int = 1, max_attempts: int = 2) -> Hold:
+    lease = Lease(UUID(int=1), token, "w/1", "t", {}, attempt, max_attempts, False, 0, 0, datetime.now(UTC), 30.0, None)
+    return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
+
+
+def delay(ending: Released | Failed) -> float:
+    assert isinstance(ending, Released)
+    return ending.delay_seconds or 0.0
+
+
+GONE = ValueError("gone")
 
 
 def unknown_after(claims: int, jobs: int = 1) -> float:
@@ -327,11 +614,96 @@ def test_an_unknown_task_is_told_of_once_a_minute_with_how_many_jobs_met_it(log:
 
 def test_interruptions_come_less_and_less_often() -> None:
     giving_back = GivingBack(random.Random(1), lambda: 0.0)
-    lease = Lease(UUID(int=1), 1, "w/1", "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None)
-    hold = Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
-    delays = [giving_back.interrupted(hold, ValueError("gone")).delay_seconds or 0.0 for _ in range(10)]
+    delays = [delay(giving_back.interrupted(held(token), GONE)) for token in range(1, 11)]
 
     assert 0.7 < delays[0] < 1.3
     assert delays[:6] == sorted(delays[:6])
-    assert all(45 <= delay <= 75 for delay in delays[6:])
+    assert all(45 <= seconds <= 75 for seconds in delays[6:])
+
+
+def test_a_job_that_is_interrupted_every_time_uses_up_attempts_after_ten_minutes() -> None:
+    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+
+    given_back = [giving_back.interrupted(held(token), GONE) for token in range(1, 16)]
+    counted = [giving_back.interrupted(held(16), GONE), giving_back.interrupted(held(17, attempt=2), GONE)]
+    retried = giving_back.interrupted(held(18, attempt=1), GONE)
+
+    assert isinstance(retried, Released)
+    assert sum(map(delay, given_back)) > 450
+    assert ["interrupted by the database 16 times in a row" in failed(ending) for ending in counted] == [True, False]
+    assert "gone" in failed(counted[1])
+
+
+def failed(ending: Released | Failed) -> str:
+    assert isinstance(ending, Failed)
+    return str(ending.failure.error)
+
+
+def test_interruptions_elsewhere_count_and_attempts_that_were_used_up_do_not() -> None:
+    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+    giving_back.interrupted(held(5), GONE)
+
+    mostly_failed = giving_back.interrupted(held(25, attempt=20, max_attempts=99), GONE)
+    recovered = giving_back.interrupted(held(1_000_025, attempt=20, max_attempts=99), GONE)
+    given_back_elsewhere = giving_back.interrupted(held(1_000_040, attempt=20, max_attempts=99), GONE)
+
+    assert isinstance(mostly_failed, Released)
+    assert isinstance(recovered, Released)
+    assert isinstance(given_back_elsewhere, Failed)
+
+
+def test_a_job_that_slept_meanwhile_was_not_interrupted_in_a_row() -> None:
+    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+
+    for token in range(1, 100, 2):
+        ending = giving_back.interrupted(held(token), GONE)
+        giving_back.went_well(held(token + 1).lease)
+
+        assert isinstance(ending, Released)
+
+
+def test_a_task_that_ends_its_own_session_every_time_fails_in_the_end(app: Faultline, queue: Driver) -> None:
+    @app.task(max_attempts=2)
+    async def suicidal(job: Job) -> None:
+        async with job.transaction() as tx:
+            await tx.execute("select pg_terminate_backend(pg_backend_pid())")
+
+    job = run_without_delays(app, queue, suicidal.enqueue())
+
+    assert (job.attempt, job.fencing_token) == (2, 17)
+    assert "interrupted by the database 17 times in a row" in (job.last_error or "")
+
+
+def test_a_task_that_sleeps_between_its_interruptions_is_never_charged(app: Faultline, queue: Driver) -> None:
+    runs = 0
+
+    @app.task(max_attempts=1)
+    async def patient(job: Job) -> object:
+        nonlocal runs
+        runs += 1
+        if runs % 2:
+            await conflict(job, Scene(queue, ""))
+        return "done" if runs == 40 else Snooze(60)
+
+    job = run_without_delays(app, queue, patient.enqueue())
+
+    assert (job.state, job.attempt, job.fencing_token) == (JobState.SUCCEEDED, 1, 40)
+
+
+AT_ONCE = b"""with due as (
+  update faultline.open_jobs set next_run_at = faultline.clock() where state = 'queued' returning queue
+)
+select faultline.wake(queue, 0, faultline.clock()) from due"""
+
+
+def run_without_delays(app: Faultline, queue: Driver, handle: JobHandle[Any]) -> JobRecord:
+    """Until it has ended."""
+
+    async def until_it_ended() -> None:
+        while queue.job(handle.id).state in (JobState.QUEUED, JobState.RUNNING):
+            queue.connection.execute(AT_ONCE)
+            await asyncio.sleep(0.02)
+
+    work(app, until_it_ended)
+    return queue.job(handle.id)

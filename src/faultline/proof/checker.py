@@ -411,6 +411,10 @@ def in_time(story: Story, case: Case) -> Iterator[Fault]:
         yield Fault(Rule.IN_TIME, story.job_id, told)
 
 
+#: Of an error: the exception stands first, and then where it was raised.
+_ERROR_SHOWN = 1000
+
+
 def spared(story: Story, case: Case) -> Iterator[Fault]:
     """No failed statement, outage or wrong verdict on a living worker costs an attempt, so no innocent job fails by it."""
     count = case.limits.own_failures
@@ -424,9 +428,10 @@ def spared(story: Story, case: Case) -> Iterator[Fault]:
     # The attempt in which it succeeded or was cancelled, or runs now, is used by nobody else.
     used = max(row.attempt, 1) if row.state == "failed" else row.attempt - (row.state != "queued")
     if used > own + lost:
+        errors = [entry.error[:_ERROR_SHOWN] for entry in story.journal if entry.error is not None]
         told = (
-            f"is {row.state} and has used {used} of {row.max_attempts} attempts, though its task failed {own} times"
-            f" and {lost} workers were lost"
+            f"of task {row.task} is {row.state} and has used {used} of {row.max_attempts} attempts, though its task failed"
+            f" {own} times and {lost} workers were lost; its errors: {' | '.join(errors) or 'none'}"
         )
         yield Fault(Rule.SPARED, story.job_id, told, tuple(op for op in story.writes if op.verb == "fail")[:3])
 

@@ -19,7 +19,7 @@ import psycopg
 from faultline.core import events
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState
-from faultline.store.translation import is_about_data, was_failed_by_server
+from faultline.store.translation import is_about_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 TURN_SECONDS = 60.0
 _STEP_NAME_LENGTH_MAX = 200
 _PATIENCE_SECONDS = 2.0
+#: A task may meet with any number of errors and go on.
+_SPARED_MAX = 20
 #: Why an attempt is over that took longer than its task allows.
 TIMED_OUT = "timed_out"
 
@@ -102,23 +104,20 @@ class Attempt:
                 reason=self._over,
             )
 
-    def _blame(self, error: BaseException, connection: Any = None, *, since: float | None = None) -> None:
-        """Remember an error that the database caused, in one of this job's own sessions: it must not use up an attempt.
-
-        With `connection`, the error came out of the job's transaction, where the task runs statements and calls of its own:
-        those are its own affair, unless the server failed this session. Without, it came from a call of ours, made `since`.
-        """
-        if connection is not None:
-            # A session that was cut because the attempt was over has not failed: it was too slow.
-            ours = self._over is None and was_failed_by_server(error, connection)
-        elif isinstance(error, psycopg.Error | FaultlineError):
-            ours = not is_about_data(error)
+    def _blame(self, error: BaseException, since: float) -> None:
+        """Judge an error of a call of ours outside the job's transaction, made `since`."""
+        if isinstance(error, psycopg.Error | FaultlineError):
+            spared = not is_about_data(error)
         else:
             # The task's timeout, while the database did not answer. Most timeouts fall into calls that are answered soon.
-            unanswered = 0.0 if since is None else self._monotonic() - since
-            ours = isinstance(error, asyncio.CancelledError) and unanswered > self._patience_seconds
-        if ours:
-            self._hold.failed_by = [*(self._hold.failed_by or ()), error]
+            unanswered = self._monotonic() - since
+            spared = isinstance(error, asyncio.CancelledError) and unanswered > self._patience_seconds
+        if spared:
+            self._spare(error)
+
+    def _spare(self, error: BaseException) -> None:
+        """Remember an error that the database caused: it must not use up an attempt."""
+        self._hold.failed_by = [*(self._hold.failed_by or ()), error][-_SPARED_MAX:]
 
     # Branches
 

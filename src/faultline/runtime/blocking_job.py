@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError, FenceBroken, StaleLease
+from faultline.core.errors import FaultlineError, FenceBroken, StaleLease, StatementTimeout
 from faultline.runtime import attempt
 from faultline.runtime.attempt import Attempt, check_step_name
+from faultline.runtime.blame import Blame, words
 from faultline.runtime.transaction import Transaction, encoded
 from faultline.runtime.turns import acquired, called
 from faultline.store import fencing, jsontext, queue, views
@@ -109,11 +110,12 @@ class BlockingJob(Attempt):
                     self._undo(transaction, error)
                     raise
                 finally:
+                    self._judge(transaction)
                     if transaction.altered:
                         connection.close()
         except BaseException as error:
             if transaction is None:
-                self._blame(error, since=asked_at)
+                self._blame(error, asked_at)
             raise
         finally:
             self._turn.release()
@@ -128,7 +130,8 @@ class BlockingJob(Attempt):
             if isinstance(error, StaleLease) and not self.lease_lost:
                 raise self._recorded(error) from error
             raise
-        return Transaction(self.id, connection, loan, number=number, opener=threading.current_thread())
+        opener = threading.current_thread()
+        return Transaction(self.id, connection, loan, number=number, opener=opener, monotonic=self._monotonic)
 
     def _finish(self, transaction: Transaction) -> None:
         connection = transaction.raw
@@ -136,19 +139,20 @@ class BlockingJob(Attempt):
         self._refuse_if_over()
         renewed_at: float | None = None
         if transaction.result is None:
-            run_on(connection, fencing.check(transaction.number))
+            self._send(transaction, fencing.check(transaction.number))
             if self._hold.busy_at is not None:
                 # It lasted long, and nobody else can renew the lease before it ends: it might be taken in that moment.
                 renewed_at = self._monotonic()
-                self._refuse_if_stale("renew", run_on(connection, queue.renew([self._hold.lease])))
+                self._refuse_if_stale("renew", self._send(transaction, queue.renew([self._hold.lease])))
         else:
             completed = fencing.complete(self._hold.lease, transaction.result, transaction.number)
-            self._refuse_if_stale("complete", run_on(connection, completed))
+            self._refuse_if_stale("complete", self._send(transaction, completed))
         transaction.ends = True
         try:
             with wire(self._database.host.faults, "commit", connection):
                 connection.execute("commit")
-        except psycopg.OperationalError as error:
+        except psycopg.Error as error:
+            transaction.met(error)
             if not connection_was_lost(error):
                 raise
             self._settle_unknown_commit(transaction, error)
@@ -156,7 +160,7 @@ class BlockingJob(Attempt):
         if renewed_at is not None:
             self._hold.renewed(renewed_at)
 
-    def _settle_unknown_commit(self, transaction: Transaction, error: psycopg.OperationalError) -> None:
+    def _settle_unknown_commit(self, transaction: Transaction, error: psycopg.Error) -> None:
         """The answer to the commit was lost. If it was to complete the job, the ledger knows whether it did."""
         if transaction.result is None or not self._was_completed_by_us(self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
@@ -164,7 +168,7 @@ class BlockingJob(Attempt):
     def _undo(self, transaction: Transaction, error: BaseException) -> None:
         """Whatever went wrong: a transaction that somebody else has ended is worse, and is what is said."""
         transaction.close()
-        self._blame(error, transaction.raw)
+        transaction.let_out(error)
         gone = transaction.is_gone() and not transaction.ends
         self._roll_back(transaction.raw)
         if gone and not isinstance(error, FenceBroken):
@@ -177,7 +181,38 @@ class BlockingJob(Attempt):
         except psycopg.Error:
             connection.close()
 
+    def _judge(self, transaction: Transaction) -> None:
+        """Spare the job what the database did to its session. A session that was cut because the attempt was over has not
+        failed: the task was too slow.
+        """
+        for mishap in transaction.mishaps if self._over is None else ():
+            blame = mishap.blame
+            if blame is Blame.DATABASE or (blame is Blame.ASK and self._was_cancelled(transaction, mishap.error)):
+                self._spare(mishap.error)
+
+    def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
+        """Whether somebody cancelled the statement: then the server says what it always says of a cancelled one. If not, it
+        took longer than the task, or its role, allows. Where the server cannot be asked, the job is spared.
+        """
+        if not transaction.is_gone():
+            return True
+        try:
+            run_on(transaction.raw, fencing.cancel_itself())
+        except StatementTimeout as cancelled:
+            return words(cancelled.__cause__) == words(error)
+        except (FaultlineError, psycopg.Error):
+            pass
+        return True
+
     # One statement
+
+    def _send(self, transaction: Transaction, statement: Statement[T]) -> T:
+        """A statement of ours in the job's transaction."""
+        try:
+            return run_on(transaction.raw, statement)
+        except (FaultlineError, psycopg.Error) as error:
+            transaction.met(error, ours=True)
+            raise
 
     def _write(self, statement: Statement[T]) -> T:
         """Write in this branch's transaction, or by itself when no other branch's transaction holds the row."""
@@ -193,12 +228,12 @@ class BlockingJob(Attempt):
         own = self._own_transaction(threading.current_thread())
         if own is not None:
             own.refuse_if_over()
-            return run_on(own.raw, statement)
+            return self._send(own, statement)
         asked_at = self._monotonic()
         try:
             return self._database.run(statement)
         except BaseException as error:
-            self._blame(error, since=asked_at)
+            self._blame(error, asked_at)
             raise
 
     def _recorded(self, error: StaleLease) -> StaleLease:

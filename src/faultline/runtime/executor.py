@@ -11,9 +11,10 @@ from faultline.core import events
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
 from faultline.runtime.attempt import TIMED_OUT
+from faultline.runtime.blame import is_caused_by
 from faultline.runtime.blocking_job import BlockingJob
 from faultline.runtime.completer import RETURN_LESS, Completed, Failed, Released
-from faultline.runtime.giving_back import GivingBack, is_caused_by
+from faultline.runtime.giving_back import GivingBack
 from faultline.runtime.hold import LEAVE_SECONDS
 from faultline.runtime.job import Job
 from faultline.runtime.outcome import SNOOZE_SECONDS_MIN, Cancel, Retry, Snooze, delay_seconds
@@ -286,6 +287,7 @@ class Executor:
                 after = self._backoff(hold, task) if result.after is None else delay_seconds(result.after)
                 return Failed(hold, Failure(result.error, delay_seconds=after))
             case Snooze():
+                self._giving_back.went_well(hold.lease)
                 return Released(hold, max(SNOOZE_SECONDS_MIN, delay_seconds(result.duration)))
             case Cancel():
                 return Failed(hold, Failure(result.reason, then="cancel"))

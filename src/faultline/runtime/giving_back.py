@@ -2,7 +2,8 @@
 
 Two things can be wrong with this worker or its database. The worker does not know the task, as during a deployment. Or the
 database failed one of the job's own calls, as in a failover. Neither says anything about the job, so neither may end it.
-Each is logged, and comes back less and less often while it lasts.
+Each is logged, and comes back less and less often while it lasts. But a job that is interrupted every time is not unlucky:
+it ends its own session, or cannot work here. From some time on that counts, so that it ends and somebody sees why.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
-from faultline.runtime.completer import Released
+from faultline.core.model import Failure
+from faultline.runtime.completer import Failed, Released
 from faultline.runtime.texts import text_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
+    from faultline.core.model import Lease
     from faultline.runtime.hold import Hold
 
 #: Longer by so much with every claim of the job, and no longer than so.
@@ -28,8 +31,11 @@ _UNKNOWN_SECONDS_STEP, _UNKNOWN_SECONDS_MAX = 0.5, 60.0
 _UNKNOWN_PER_SECOND = 100.0
 _LOG_SECONDS = 60.0
 _INTERRUPTED_SECONDS_MIN, _INTERRUPTED_SECONDS_MAX = 1.0, 60.0
+#: In a row. With their delays that takes ten minutes, longer than a failover and than most outages of any kind.
+_INTERRUPTIONS_MAX = 15
+#: Between two interruptions. Where more tokens are missing, `recover` has raised them.
+_ELSEWHERE_MAX = 1000
 _REMEMBERED_MAX = 10_000
-_CHAIN_MAX = 50
 
 
 @dataclass(slots=True)
@@ -41,6 +47,16 @@ class _Unknown:
     jobs: int = 0
 
 
+@dataclass(slots=True)
+class _Interrupted:
+    """A job that was interrupted here, when it had this token and this number of attempts."""
+
+    token: int
+    attempt: int
+    #: In a row, here and elsewhere.
+    times: int = 0
+
+
 class GivingBack:
     """What one worker remembers of the jobs that it had to give back."""
 
@@ -48,7 +64,7 @@ class GivingBack:
         self._chance = chance
         self._monotonic = monotonic
         self._unknown: dict[str, _Unknown] = {}
-        self._interruptions: OrderedDict[UUID, int] = OrderedDict()
+        self._interrupted: OrderedDict[UUID, _Interrupted] = OrderedDict()
 
     def unknown_task(self, hold: Hold, known: Iterable[str]) -> Released:
         """The delay grows with every claim of this job, by whomever. So it soon meets a worker that knows the task, if there
@@ -70,40 +86,44 @@ class GivingBack:
             met.log_at, met.jobs = now + _LOG_SECONDS, 0
         return Released(hold, self._jittered(min(delay, _UNKNOWN_SECONDS_MAX)))
 
-    def interrupted(self, hold: Hold, error: BaseException) -> Released:
-        """The delay doubles with each interruption of the job that this worker has seen."""
-        lease = hold.lease
-        times = self._interruptions.pop(lease.job_id, 0)
-        self._interruptions[lease.job_id] = times + 1
-        if len(self._interruptions) > _REMEMBERED_MAX:
-            self._interruptions.popitem(last=False)
-        delay = self._jittered(min(_INTERRUPTED_SECONDS_MIN * 2.0 ** min(times, 10), _INTERRUPTED_SECONDS_MAX))
+    def interrupted(self, hold: Hold, error: BaseException) -> Released | Failed:
+        """The delay doubles with each interruption of the job. From the limit on, each uses up an attempt."""
+        lease, times = hold.lease, self._times(hold.lease)
+        delay = self._jittered(min(_INTERRUPTED_SECONDS_MIN * 2.0 ** min(times - 1, 10), _INTERRUPTED_SECONDS_MAX))
         hold.counts.interrupted()
+        if times > _INTERRUPTIONS_MAX:
+            why = f"interrupted by the database {times} times in a row, which counts as a failure from now on"
+            if lease.attempt >= lease.max_attempts:
+                self.went_well(lease)  # whoever retries it has found out why
+            return Failed(hold, Failure(f"{why}: {text_of(error)}", delay_seconds=delay))
         events.emit(
             "attempt_interrupted",
             job_id=lease.job_id,
             task=lease.task,
             attempt=lease.attempt,
-            times=times + 1,
+            times=times,
             again_in=round(delay, 3),
             error=text_of(error),
         )
         # Its last call may have completed it, and only the answer was lost.
         return Released(hold, delay, may_have_ended=True)
 
+    def went_well(self, lease: Lease) -> None:
+        """Its next interruption is the first one again."""
+        self._interrupted.pop(lease.job_id, None)
+
+    def _times(self, lease: Lease) -> int:
+        """How often it was interrupted in a row, now included. Each claim takes a token: since those between two
+        interruptions here used up no attempt, others gave the job back, too.
+        """
+        met = self._interrupted.pop(lease.job_id, None) or _Interrupted(lease.fencing_token - 1, lease.attempt)
+        given_back = lease.fencing_token - met.token - (lease.attempt - met.attempt)
+        met.times += given_back if 0 < given_back < _ELSEWHERE_MAX else 1
+        met.token, met.attempt = lease.fencing_token, lease.attempt
+        self._interrupted[lease.job_id] = met
+        if len(self._interrupted) > _REMEMBERED_MAX:
+            self._interrupted.popitem(last=False)
+        return met.times
+
     def _jittered(self, delay: float) -> float:
         return delay * self._chance.uniform(0.75, 1.25)
-
-
-def is_caused_by(error: BaseException, causes: Sequence[BaseException]) -> bool:
-    """Whether it is one of these, or was raised because of one; for a group, whether all of it was."""
-    found: BaseException | None = error
-    for _ in range(_CHAIN_MAX):
-        if found is None:
-            return False
-        if any(found is cause for cause in causes):
-            return True
-        if isinstance(found, BaseExceptionGroup):
-            return all(is_caused_by(part, causes) for part in found.exceptions)
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
-    return False

@@ -15,6 +15,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from faultline.core.errors import ConfigError, FenceBroken, JobRejected, ResultRejected
+from faultline.runtime.blame import ABORTED, Mishap, of_session
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _REFUSED = frozenset(
         "tpc_rollback", "__enter__", "__exit__", "__aenter__", "__aexit__",
     }
 )  # fmt: skip
+_MISHAPS_MAX = 20
 _SENDS = frozenset({"execute", "executemany", "stream", "copy", "cursor", "transaction", "pipeline"})
 
 
@@ -50,8 +52,18 @@ def encoded(result: Json, what: str) -> str:
 class Transaction:
     """What `job.transaction()` gives. It belongs to the task or thread that opened it."""
 
-    def __init__(self, job_id: UUID, connection: Any, loan: Loan, *, number: int, opener: object) -> None:
+    def __init__(
+        self,
+        job_id: UUID,
+        connection: Any,
+        loan: Loan,
+        *,
+        number: int,
+        opener: object,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._job_id = job_id
+        self.monotonic = monotonic
         self._open = True
         #: The connection itself, for the engine.
         self.raw = connection
@@ -69,6 +81,8 @@ class Transaction:
         #: The psycopg connection, with the transaction open and the job's row locked. Guarded: it cannot be ended here.
         self.connection: Any = _Connection(self, connection)
         self.result: str | None = None
+        #: The last errors that its session raised.
+        self.mishaps: list[Mishap] = []
 
     def execute(self, query: Any, params: Any = None, **words: Any) -> Any:
         """Run a statement, as `connection.execute` does."""
@@ -108,9 +122,30 @@ class Transaction:
         """PostgreSQL answers a commit after a failed statement with a silent rollback. What was written would be gone."""
         self.refuse_if_gone()
         if self.raw.info.transaction_status == TransactionStatus.INERROR:
-            raise psycopg.errors.InFailedSqlTransaction(
+            broken = psycopg.errors.InFailedSqlTransaction(
                 "a statement in the job's transaction failed, so nothing of it can be committed; let its error out"
             )
+            self.met(broken)
+            raise broken
+
+    # What went wrong in it
+
+    def met(self, error: BaseException, since: float | None = None, *, ours: bool = False) -> None:
+        """Note an error of its session: of a statement that was sent `since`."""
+        if any(mishap.error is error for mishap in self.mishaps):
+            return
+        if getattr(error, "sqlstate", None) == ABORTED:
+            # It says only that a statement failed before. That one is the reason, however it was dealt with.
+            error.__cause__ = self.mishaps[-1].error if self.mishaps else error.__cause__
+            return
+        seconds = None if since is None else self.monotonic() - since
+        self.mishaps = [*self.mishaps, Mishap(error, seconds, ours)][-_MISHAPS_MAX:]
+
+    def let_out(self, error: BaseException) -> None:
+        """Note what has come past the guards, as out of a copy. It is of this session if that has failed."""
+        if self.raw.closed or self.raw.info.transaction_status in (TransactionStatus.INERROR, TransactionStatus.UNKNOWN):
+            for found in of_session(error):
+                self.met(found)
 
     def refuse_end(self, what: str) -> None:
         raise ConfigError(
@@ -149,7 +184,13 @@ class _Guarded:
             text = query.decode("utf-8", "replace") if isinstance(query, bytes) else query
             if isinstance(text, str) and _ENDS_TRANSACTION.match(text):
                 transaction.refuse_end(text.strip()[:40])
-            return _guarded(transaction, send(*args, **words))
+            sent_at = transaction.monotonic()
+            try:
+                given = send(*args, **words)
+            except psycopg.Error as error:
+                transaction.met(error, sent_at)
+                raise
+            return _guarded(transaction, given, sent_at)
 
         return sent
 
@@ -218,12 +259,16 @@ class _Cursor(_Guarded):
         return await anext(self._raw)
 
 
-def _guarded(transaction: Transaction, given: Any) -> Any:
+def _guarded(transaction: Transaction, given: Any, sent_at: float) -> Any:
     """What a call gives: a cursor, something that gives one when it is awaited, or anything else, which is harmless."""
     if inspect.iscoroutine(given):
-        return _awaited(transaction, given)
+        return _awaited(transaction, given, sent_at)
     return _Cursor(transaction, given) if hasattr(given, "fetchall") else given
 
 
-async def _awaited(transaction: Transaction, given: Any) -> Any:
-    return _guarded(transaction, await given)
+async def _awaited(transaction: Transaction, given: Any, sent_at: float) -> Any:
+    try:
+        return _guarded(transaction, await given, sent_at)
+    except psycopg.Error as error:
+        transaction.met(error, sent_at)
+        raise

@@ -31,6 +31,12 @@ def complete(lease: Lease, result: str, number: int) -> Statement[Settled]:
     return queue.complete([lease], [result], only_if=_is_in(number))
 
 
+def cancel_itself() -> Statement[None]:
+    """Is cancelled, always. Raises what this server says of a statement that somebody cancels, in its language."""
+    # It sleeps, since a statement that ends at once may not notice. Nobody waits for that long.
+    return Statement("cancel_itself", "select pg_cancel_backend(pg_backend_pid()), pg_sleep(1)", (), lambda _: None)
+
+
 def _is_in(number: int) -> str:
     # In the text, not a parameter: the number differs from run to run, and a record of what was sent should not.
     return f"faultline.same_transaction('{number:d}')"

@@ -39,6 +39,8 @@ class Transition:
     token_was: int
     state: str
     token: int
+    #: Of an attempt that failed, what was stored of its error.
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ def transitions() -> Statement[list[Transition]]:
         "   when 'recovered' then case detail ->> 'was' when 'running' then 'queued' else detail ->> 'was' end"
         "   else detail ->> 'state'"
         " end,"
-        " fencing_token"
+        " fencing_token,"
+        " detail ->> 'error'"
         " from faultline.journal where job_id is not null and event <> 'stale_write_blocked' order by id",
         params=(),
         read=lambda rows: list(starmap(Transition, rows)),

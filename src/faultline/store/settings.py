@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 #: A statement that a session has seen so often is prepared there: a program that sends one and ends gains nothing by it.
 _PREPARED_AFTER = 3
+#: How long a statement in a worker's sessions waits for a lock.
+LOCK_SECONDS = 10.0
 #: What a worker's own sessions are set to. A frozen or killed worker must not keep locks: the server ends its transactions.
 WORKER_SETTINGS = (
-    "set lock_timeout = '10s'; set idle_in_transaction_session_timeout = '60s'; set default_transaction_isolation ="
-    " 'read committed'; set client_connection_check_interval = '2s'"
+    f"set lock_timeout = '{LOCK_SECONDS:g}s'; set idle_in_transaction_session_timeout = '60s';"
+    " set default_transaction_isolation = 'read committed'; set client_connection_check_interval = '2s'"
 )
 #: The verbs are made for it: at a higher level they would not see what was committed while they waited.
 _CLIENT_SETTINGS = "set default_transaction_isolation = 'read committed'"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg.pq import TransactionStatus
 
 from faultline.core import errors
 from faultline.core.config import without_password
@@ -53,22 +52,6 @@ def is_about_data(error: BaseException) -> bool:
         by_psycopg = isinstance(error, psycopg.DataError | psycopg.IntegrityError)
         return by_psycopg or (error.sqlstate or "").startswith(_ABOUT_DATA)
     return isinstance(error, UnicodeError)
-
-
-#: Lost connections, a standby, conflicts, too few resources, a server that goes down, a disk that fails.
-_BY_THE_SERVER = ("08", "25006", "40001", "40003", "40P01", "53", "57P", "58")
-
-
-def was_failed_by_server(error: BaseException, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether this error is the server's doing, and of this very session: what another session said leaves it as it was."""
-    status = connection.info.transaction_status
-    if not connection.closed and status not in (TransactionStatus.INERROR, TransactionStatus.UNKNOWN):
-        return False
-    if isinstance(error, errors.FaultlineError):
-        return isinstance(error, errors.DatabaseUnavailable | errors.OutcomeUnknown)
-    return connection_was_lost(error) or (
-        isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_BY_THE_SERVER)
-    )
 
 
 def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:

@@ -87,8 +87,8 @@ def judge(
 
 
 def _own_failures(job: JobHeld) -> int:
-    """In how many attempts a job may have failed by itself: also by a statement of its own that was cancelled."""
-    if not _is_innocent(job) or job.task in WITH_EFFECT | mischief.IN_TRANSACTION:
+    """In how many attempts a job may have failed by itself."""
+    if not _is_innocent(job):
         return job.max_attempts
     return int(job.task in STUMBLING)
 

@@ -6,11 +6,13 @@ What a task does to the session that it borrows, to the event loop and to the in
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import math
 import time
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 from psycopg.rows import dict_row
 
 from faultline.runtime.blocking_job import BlockingJob  # noqa: TC001 - looked at when the task is registered
@@ -57,6 +59,54 @@ def hostile_sql_in_thread(job: BlockingJob, n: int) -> int:
     return n
 
 
+#: What befalls a session, none of it the task's doing: it stands for an administrator, a failover, a full disk, a bug.
+_TROUBLES = (
+    "select pg_terminate_backend(pg_backend_pid()), pg_sleep(1)",
+    "select pg_cancel_backend(pg_backend_pid()), pg_sleep(1)",
+    *(
+        f"do $$ begin raise exception 'made up' using errcode = '{state}'; end $$"
+        for state in ("25006", "40001", "40P01", "53100", "53200", "57P01", "58030", "XX000")
+    ),
+)
+#: What a task makes of it: nothing, an error of its own, or it goes on as if nothing had happened.
+_LET_OUT, _WRAP, _SWALLOW, _IN_SAVEPOINT = range(4)
+#: Only its first runs meet with it.
+_UNLUCKY_RUNS = 2
+
+
+async def meet_trouble(job: Job, n: int) -> int:
+    """None of its attempts may be used up."""
+    trouble, way = _TROUBLES[n % len(_TROUBLES)], n // len(_TROUBLES) % 4
+    async with job.transaction() as tx:
+        if job.fencing_token > _UNLUCKY_RUNS:
+            return n
+        async with tx.connection.transaction() if way == _IN_SAVEPOINT else contextlib.nullcontext():
+            try:
+                await tx.execute(trouble)
+            except psycopg.Error as error:
+                if way == _WRAP:
+                    raise RuntimeError("wrapped") from error
+                if way != _SWALLOW:
+                    raise
+    return n
+
+
+def meet_trouble_in_thread(job: BlockingJob, n: int) -> int:
+    trouble, way = _TROUBLES[n % len(_TROUBLES)], n // len(_TROUBLES) % 4
+    with job.transaction() as tx:
+        if job.fencing_token > _UNLUCKY_RUNS:
+            return n
+        with tx.connection.transaction() if way == _IN_SAVEPOINT else contextlib.nullcontext():
+            try:
+                tx.execute(trouble)
+            except psycopg.Error as error:
+                if way == _WRAP:
+                    raise RuntimeError("wrapped") from error
+                if way != _SWALLOW:
+                    raise
+    return n
+
+
 async def block_loop(n: int, seconds: float) -> int:
     """Nothing else runs on the event loop of this worker."""
     time.sleep(seconds)  # noqa: ASYNC251 - that is the fault
@@ -70,6 +120,21 @@ async def hold_interpreter(n: int, seconds: float) -> int:
 
 
 # These fail, each by itself
+
+
+async def exceed_own_limit(job: Job, n: int) -> int:
+    """A time limit that a task has set itself looks like a statement that somebody has cancelled."""
+    async with job.transaction() as tx:
+        await tx.execute("set local statement_timeout = '5ms'")
+        await tx.execute("select pg_sleep(1)")
+    return n
+
+
+def exceed_own_limit_in_thread(job: BlockingJob, n: int) -> int:
+    with job.transaction() as tx:
+        tx.execute("set local statement_timeout = '5ms'")
+        tx.execute("select pg_sleep(1)")
+    return n
 
 
 async def raw_commit(job: Job, n: int) -> int:
@@ -146,6 +211,12 @@ async def swallow_cancellation(n: int) -> int:
 #: Kinds of faults that jobs bring with them: their tasks, each with its share of all jobs.
 KINDS: dict[str, dict[Callable[..., Any], float]] = {
     "hostile SQL": {hostile_sql: 1.0, hostile_sql_in_thread: 0.5, change_role: 0.2, change_role_in_thread: 0.2},
+    "sessions that fail": {
+        meet_trouble: 0.4,
+        meet_trouble_in_thread: 0.2,
+        exceed_own_limit: 0.1,
+        exceed_own_limit_in_thread: 0.1,
+    },
     "event loop blocked": {block_loop: 0.0},
     "interpreter held": {hold_interpreter: 0.0},
     "misbehaving task": {
@@ -158,12 +229,18 @@ KINDS: dict[str, dict[Callable[..., Any], float]] = {
 }
 #: What is submitted every so many seconds, since one of them stops a whole worker.
 EVERY_SECONDS = {block_loop: 12.0, hold_interpreter: 20.0}
-#: A statement of theirs that is cancelled, or finds a table locked, is a failure of their own.
-IN_TRANSACTION = frozenset({hostile_sql.__name__, hostile_sql_in_thread.__name__})
 TASKS = {task.__name__: task for tasks in KINDS.values() for task in tasks}
 DOOMED = frozenset(
     task.__name__
-    for task in (raw_commit, raw_commit_in_thread, cancel_itself, give_invalid_outcome, give_invalid_outcome_in_thread)
+    for task in (
+        raw_commit,
+        raw_commit_in_thread,
+        cancel_itself,
+        give_invalid_outcome,
+        give_invalid_outcome_in_thread,
+        exceed_own_limit,
+        exceed_own_limit_in_thread,
+    )
 )
 ANY_END = frozenset(task.__name__ for task in (swallow_cancellation, change_role, change_role_in_thread))
 TIMEOUTS_SECONDS = {swallow_cancellation.__name__: 0.5}

@@ -293,7 +293,10 @@ class _Link:
     def _refuse(self, session: Session, text: bytes) -> None:
         """The server answers with an error and has done nothing. It is a real one: it breaks an open transaction."""
         refused = self._server.refuses(connection=False) if text not in (b"commit", b"rollback") else None
-        if refused is not None:
+        if refused == "57014":
+            # Whether somebody cancelled it is known by the server's words.
+            session.send(b"select pg_cancel_backend(pg_backend_pid()), pg_sleep(60)")
+        elif refused is not None:
             session.send(f"do $$ begin raise '{_MADE_UP}' using errcode = '{refused}'; end $$".encode())
 
     def _done(self, session: Session, text: bytes, params: Any) -> list[Any]:

@@ -1,0 +1,92 @@
+"""Whose doing was an error in a job's own session? What the database does must not count against the job.
+
+The class of an exception does not tell: a task's own connection to another database raises the same ones. So each error is
+noted where the session raised it, and judged when its transaction has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from faultline.core.errors import FaultlineError
+from faultline.store.settings import LOCK_SECONDS
+from faultline.store.translation import connection_was_lost, is_about_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Lost connections, a standby, sessions that were idle for too long (as while another task blocks the event loop),
+#: conflicts, too few resources, a server that goes down, a disk that fails, a snapshot that is too old, an internal error.
+_BY_THE_SERVER = ("08", "25006", "25P03", "25P04", "40001", "40003", "40P01", "53", "57P", "58", "72", "XX")
+_CANCELLED, _NO_LOCK, _NOT_ALLOWED, ABORTED = "57014", "55P03", "42501", "25P02"
+_CHAIN_MAX = 50
+
+
+class Blame(Enum):
+    TASK = auto()
+    DATABASE = auto()
+    #: The server uses one SQLSTATE for a statement that somebody cancelled and for one that ran into its own time limit.
+    #: Only the words differ, and they are in the server's language.
+    ASK = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Mishap:
+    """An error of the job's session. `seconds`: how long its statement took, where that is known."""
+
+    error: BaseException
+    seconds: float | None = None
+    #: Of a statement that the engine sent, not the task.
+    ours: bool = False
+
+    @property
+    def blame(self) -> Blame:
+        sqlstate = getattr(self.error, "sqlstate", None) or ""
+        if self.ours:
+            # Whatever it was, the task has not written this statement. But it may have changed the role of the session.
+            return Blame.TASK if is_about_data(self.error) or sqlstate == _NOT_ALLOWED else Blame.DATABASE
+        if connection_was_lost(self.error) or sqlstate.startswith(_BY_THE_SERVER):
+            return Blame.DATABASE
+        if sqlstate == _NO_LOCK and (self.seconds is None or self.seconds >= LOCK_SECONDS):
+            # Our limit. One that was reached sooner, or `nowait`, is the task's own wish.
+            return Blame.DATABASE
+        return Blame.ASK if sqlstate == _CANCELLED else Blame.TASK
+
+
+def words(error: BaseException | None) -> str | None:
+    """What the server says of an error, in its language."""
+    return error.diag.message_primary if isinstance(error, psycopg.Error) else None
+
+
+def is_caused_by(error: BaseException, causes: Sequence[BaseException]) -> bool:
+    """Whether it is one of these, or was raised because of one; for a group, whether all of it was."""
+    for found in reasons(error):
+        if any(found is cause for cause in causes):
+            return True
+        if isinstance(found, BaseExceptionGroup):
+            return all(is_caused_by(part, causes) for part in found.exceptions)
+    return False
+
+
+def reasons(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on."""
+    found: BaseException | None = error
+    for _ in range(_CHAIN_MAX):
+        if found is None:
+            return
+        yield found
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+
+
+def of_session(error: BaseException) -> Iterator[psycopg.Error | FaultlineError]:
+    """What a database may have raised among the reasons of an error."""
+    for found in reasons(error):
+        if isinstance(found, psycopg.Error | FaultlineError):
+            yield found
+        elif isinstance(found, BaseExceptionGroup):
+            for part in found.exceptions:
+                yield from of_session(part)
