@@ -137,7 +137,7 @@ def test_who_was_refused_judges_nobody_for_a_while(
     somebody = sessions.open()
     somebody.begin()
     somebody.do(lambda q: q.connection.execute(f"lock table faultline.{table} in exclusive mode".encode()))
-    time.now += 2
+    time.now += 1.1
     heartbeat.tick()
     somebody.rollback()
 
