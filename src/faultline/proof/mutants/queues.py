@@ -178,7 +178,13 @@ _ENQUEUE = [
     Cut("read_jobs", "wants objects", "where json_typeof(j.value) <> 'object' or", "where"),
     Cut("read_jobs", "knows every field", " or k.name <> all (fields)"),
     Cut("read_jobs", "takes nothing that cannot be compared", "perform document::jsonb, count", "perform count"),
-    Cut("read_jobs", "takes no value of another type", ", count(p.task), max(p.next_run_at)\n    from", "\n    from"),
+    Cut(
+        "read_jobs",
+        "takes no value of another type",
+        ", count(p.task), max(p.next_run_at)\n"
+        "    from faultline.parse_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;",
+        ";",
+    ),
     Cut("read_jobs", "keeps the text of the arguments", ":= read_jobs.jobs::json;", ":= read_jobs.jobs::jsonb;"),
     Cut("read_jobs", "names the first job that is wrong", "        exit;\n"),
     Cut("enqueue_many", "takes no key on trust", "if some_key is not null then", "if false then"),

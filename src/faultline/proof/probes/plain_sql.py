@@ -35,7 +35,7 @@ _SENSELESS = (
     ("'{}', idempotency_key => ''", "idempotency_key is empty"),
 )
 
-#: The second of three jobs, and what is said of it. The third is wrong as well.
+#: A wrong job, and what is said of it.
 _WRONG_JOBS = (
     ("1", " (task without name) is refused: it is no JSON object"),
     ('{"task": "t", "priorty": 1}', ' (task t) is refused: no job has a field "priorty"'),
@@ -94,10 +94,10 @@ def a_submission_that_makes_no_sense_is_refused_with_the_job_and_the_reason(sess
     q = sessions.open()
     with q.unsaved():
         for wrong, why in _WRONG_JOBS:
-            with refused(q, "FL005", f"job 2 of 3{why}", what=wrong):
-                q.execute(
-                    "select from faultline.enqueue_many(%s)", f'[{{"task": "t"}}, {wrong}, {{"task": "t", "id": "x"}}]'
-                )
+            # Alone, and before another one that is wrong.
+            for jobs, more in ((2, ""), (3, ', {"task": "t", "id": "x"}')):
+                with refused(q, "FL005", f"job 2 of {jobs}{why}", what=wrong):
+                    q.execute("select from faultline.enqueue_many(%s)", f'[{{"task": "t"}}, {wrong}{more}]')
         for document, why in (("{}", "array"), ("null", "array"), ("x", "invalid input syntax")):
             with refused(q, "FL005", why, what=document):
                 q.execute("select from faultline.enqueue_many(%s)", document)
