@@ -640,17 +640,14 @@ def failed(ending: Released | Failed) -> str:
     return str(ending.failure.error)
 
 
-def test_interruptions_elsewhere_count_and_attempts_that_were_used_up_do_not() -> None:
+def test_what_happened_elsewhere_between_two_interruptions_is_not_held_against_the_job() -> None:
+    """Others may have given it back for reasons of their own, or it slept there: a job that polls does so all day."""
     giving_back = GivingBack(random.Random(1), lambda: 0.0)
-    giving_back.interrupted(held(5), GONE)
 
-    mostly_failed = giving_back.interrupted(held(25, attempt=20, max_attempts=99), GONE)
-    recovered = giving_back.interrupted(held(1_000_025, attempt=20, max_attempts=99), GONE)
-    given_back_elsewhere = giving_back.interrupted(held(1_000_040, attempt=20, max_attempts=99), GONE)
+    few = [giving_back.interrupted(held(token), GONE) for token in (5, 400, 800)]
+    many = [giving_back.interrupted(held(token), GONE) for token in range(10_000, 60_000, 2000)]
 
-    assert isinstance(mostly_failed, Released)
-    assert isinstance(recovered, Released)
-    assert isinstance(given_back_elsewhere, Failed)
+    assert all(isinstance(ending, Released) for ending in (*few, *many))
 
 
 def test_a_job_that_slept_meanwhile_was_not_interrupted_in_a_row() -> None:

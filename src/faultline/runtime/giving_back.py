@@ -33,8 +33,8 @@ _LOG_SECONDS = 60.0
 _INTERRUPTED_SECONDS_MIN, _INTERRUPTED_SECONDS_MAX = 1.0, 60.0
 #: In a row. With their delays that takes ten minutes, longer than a failover and than most outages of any kind.
 _INTERRUPTIONS_MAX = 15
-#: Between two interruptions. Where more tokens are missing, `recover` has raised them.
-_ELSEWHERE_MAX = 1000
+#: Where a job was claimed more often than this between two interruptions, something went well meanwhile.
+_CLAIMS_BETWEEN_MAX = 1000
 _REMEMBERED_MAX = 10_000
 
 
@@ -49,12 +49,11 @@ class _Unknown:
 
 @dataclass(slots=True)
 class _Interrupted:
-    """A job that was interrupted here, when it had this token and this number of attempts."""
+    """A job that was interrupted here, and last with this token."""
 
     token: int
-    attempt: int
-    #: In a row, here and elsewhere.
-    times: int = 0
+    #: In a row.
+    times: int
 
 
 class GivingBack:
@@ -113,17 +112,15 @@ class GivingBack:
         self._interrupted.pop(lease.job_id, None)
 
     def _times(self, lease: Lease) -> int:
-        """How often it was interrupted in a row, now included. Each claim takes a token: since those between two
-        interruptions here used up no attempt, others gave the job back, too.
+        """How often this worker saw it interrupted in a row. What others saw is not known: a job that they
+        gave back may as well have gone well there, and asked to be run later.
         """
-        met = self._interrupted.pop(lease.job_id, None) or _Interrupted(lease.fencing_token - 1, lease.attempt)
-        given_back = lease.fencing_token - met.token - (lease.attempt - met.attempt)
-        met.times += given_back if 0 < given_back < _ELSEWHERE_MAX else 1
-        met.token, met.attempt = lease.fencing_token, lease.attempt
-        self._interrupted[lease.job_id] = met
+        met = self._interrupted.pop(lease.job_id, None)
+        times = 1 if met is None or lease.fencing_token - met.token > _CLAIMS_BETWEEN_MAX else met.times + 1
+        self._interrupted[lease.job_id] = _Interrupted(lease.fencing_token, times)
         if len(self._interrupted) > _REMEMBERED_MAX:
             self._interrupted.popitem(last=False)
-        return met.times
+        return times
 
     def _jittered(self, delay: float) -> float:
         return delay * self._chance.uniform(0.75, 1.25)
