@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from faultline.core import events
 from faultline.core.errors import DatabaseUnavailable, FaultlineError, JobRejected, OutcomeUnknown
@@ -319,21 +319,41 @@ def _log(written: list[Ending]) -> None:
 
 
 def _log_failure(ending: Failed) -> None:
-    lease, failure = ending.hold.lease, ending.failure
-    which: dict[str, Any] = {
-        "job_id": lease.job_id,
-        "token": lease.fencing_token,
-        "task": lease.task,
-        "queue": ending.hold.counts.queue,
-        "attempt": lease.attempt,
-    }
+    lease, failure, queue_name = ending.hold.lease, ending.failure, ending.hold.counts.queue
     if failure.then == "cancel":
-        events.emit("job_cancelled", **which, reason=failure.error)
+        events.emit(
+            "job_cancelled",
+            job_id=lease.job_id,
+            token=lease.fencing_token,
+            task=lease.task,
+            queue=queue_name,
+            attempt=lease.attempt,
+            reason=failure.error,
+        )
     elif ending.is_final:
-        events.emit("job_failed", **which, max_attempts=lease.max_attempts, error=failure.error)
+        events.emit(
+            "job_failed",
+            job_id=lease.job_id,
+            token=lease.fencing_token,
+            task=lease.task,
+            queue=queue_name,
+            attempt=lease.attempt,
+            max_attempts=lease.max_attempts,
+            error=failure.error,
+        )
     else:
-        again_in = None if failure.delay_seconds is None else round(failure.delay_seconds, 3)
-        events.emit("attempt_failed", **which, max_attempts=lease.max_attempts, again_in=again_in, error=failure.error)
+        again_in = failure.delay_seconds
+        events.emit(
+            "attempt_failed",
+            job_id=lease.job_id,
+            token=lease.fencing_token,
+            task=lease.task,
+            queue=queue_name,
+            attempt=lease.attempt,
+            max_attempts=lease.max_attempts,
+            again_in=None if again_in is None else round(again_in, 3),
+            error=failure.error,
+        )
 
 
 def _count(written: list[Ending]) -> None:
