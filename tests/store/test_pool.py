@@ -38,7 +38,7 @@ CHANGES = [
         "set default_transaction_isolation = 'serializable'",
         "select current_setting('transaction_isolation') = 'read committed'",
     ),
-    ("set search_path = pg_temp", "select current_setting('search_path') = '\"$user\", public'"),
+    ("set search_path = pg_temp", "select current_setting('search_path') <> 'pg_temp'"),
     ("set my.setting = 'x'", "select coalesce(current_setting('my.setting', true), '') = ''"),
     ("create temporary table jobs (n int)", "select to_regclass('pg_temp.jobs') is null"),
     (

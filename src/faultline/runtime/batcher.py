@@ -47,7 +47,8 @@ class Batcher(Generic[T]):
 
     def put(self, item: T) -> None:
         self._waiting.append(item)
-        self._go_on()
+        if self._sending is None or self._sending.done():
+            self._go_on()
 
     async def flushed(self) -> None:
         """Return once everything that was put is sent."""

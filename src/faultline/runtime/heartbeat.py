@@ -109,12 +109,12 @@ class Heartbeat:
             # To be renewed before the next beat.
             self._pulse.wake()
 
-    def drop(self, holds: Iterable[Hold]) -> None:
+    def drop(self, holds: Sequence[Hold]) -> None:
         with self._changed:
             for hold in holds:
                 self._holds.pop(hold.lease, None)
-                if self.shared is not None and hold.place >= 0:
-                    self.shared.leave([hold])
+            if self.shared is not None:
+                self.shared.leave(holds)
 
     def sleep_on(self, queues: frozenset[str]) -> None:
         """Tell the database, now, on which queues this worker wants to be woken."""

@@ -32,16 +32,14 @@ _CLAIMS = 16
 _CLAIMS_MAX = 1024
 _TASKS_AT = (_CLAIMS + _CLAIMS_MAX) * 8
 _TASKS_MAX = 256
-_TASK = struct.Struct("<d120s")
+_TASK = struct.Struct("=d120s")
 _ENTRIES_AT = _TASKS_AT + _TASKS_MAX * _TASK.size
 # State, task, serial number, job, token, number of the claim, lease in seconds, begun at.
-_ENTRY = struct.Struct("<B3xIQ16sqQf4xd")
-_FIELDS = struct.Struct("<IQ16sqQf4xd")
-_FIELDS_AT = 4
-_BEGIN = struct.Struct("<B3xI")
-_BEGAN_AT = 56
-_TIME = struct.Struct("<d")
-_RENEWAL = struct.Struct("<dQ")
+_ENTRY = struct.Struct("=B3xIQ16sqQf4xd")
+_FIELDS = struct.Struct("=IQ16sqQf4xd")
+_TASK_AT, _BEGAN_AT = 4, 56
+_TIME = struct.Struct("=d")
+_RENEWAL = struct.Struct("=dQ")
 
 
 class Entry(NamedTuple):
@@ -65,6 +63,7 @@ class Shared:
         self._memory = mmap.mmap(fd, size(capacity))
         self._times = memoryview(self._memory).cast("d")
         self._numbers = memoryview(self._memory).cast("Q")
+        self._indexes = memoryview(self._memory).cast("I")
         self._free = list(range(capacity - 1, -1, -1))
         self._serial = 0
         self._tasks: dict[str, int] = {}
@@ -134,22 +133,36 @@ class Shared:
             at = _ENTRIES_AT + place * 64
             serial += 1
             lease = hold.lease
-            pack(memory, at + 4, 0, serial, lease.job_id.bytes, lease.fencing_token, claim, lease.lease_seconds, 0.0)
+            pack(
+                memory,
+                at + 4,
+                0,
+                serial,
+                lease.job_id.int.to_bytes(16),
+                lease.fencing_token,
+                claim,
+                lease.lease_seconds,
+                0.0,
+            )
             memory[at] = WAITING
             hold.place, hold.serial = place, serial
         self._serial = serial
         self._numbers[_TOP] = max(self._numbers[_TOP], self.capacity - len(free))
 
-    def begin(self, hold: Hold, now: float) -> None:
-        if hold.place >= 0:
+    def begin(self, hold: Hold, now: float) -> bool:
+        """Whether it may be begun. Marked first, then looked at the flag: see `Rescue.give_back`."""
+        place = hold.place
+        if place >= 0:
             name = hold.lease.task
             task = self._tasks.get(name)
-            at = _ENTRIES_AT + hold.place * 64
-            _TIME.pack_into(self._memory, at + _BEGAN_AT, now)
-            _BEGIN.pack_into(self._memory, at, BEGUN, self._add_task(name) if task is None else task)
+            at = _ENTRIES_AT + place * 64
+            self._times[(at + _BEGAN_AT) // 8] = now
+            self._indexes[(at + _TASK_AT) // 4] = self._add_task(name) if task is None else task
+            self._memory[at] = BEGUN
             if hold.place < 0:
                 # Another thread has let go of it meanwhile.
                 self._memory[at] = FREE
+        return hold.epoch == self._numbers[_RAISED]
 
     def ended(self, hold: Hold) -> None:
         place = hold.place
@@ -195,7 +208,7 @@ class Shared:
         # The number last: until it is there, the worker takes the time for an older lease's.
         at = self._renewals_at + place * _RENEWAL.size
         _TIME.pack_into(self._memory, at, asked_at)
-        struct.pack_into("<Q", self._memory, at + 8, serial)
+        struct.pack_into("=Q", self._memory, at + 8, serial)
 
     # Read by both
 

@@ -130,11 +130,6 @@ class Standby:
         self.shared.enter(holds, int(holds[0].lease.owner.rpartition("/")[2]))
         self.shared.claim_answered(lane)
 
-    def begin(self, hold: Hold, now: float) -> bool:
-        """Whether it may be begun. Marked first, then looked at the flag: see `Rescue.give_back`."""
-        self.shared.begin(hold, now)
-        return hold.epoch == self.shared.raised
-
     def in_doubt(self, hold: Hold) -> bool:
         """It was not begun, and the companion has given leases back since it was asked for."""
         return hold.began_at is None and hold.epoch != self.shared.raised

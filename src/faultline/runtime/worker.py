@@ -371,7 +371,7 @@ class Worker:
             tasks=self._app.tasks,
         )
         self._heartbeat.shared = standby.shared
-        self._executor.begin = standby.begin
+        self._executor.begin = standby.shared.begin
         self._unstarted = Unstarted(standby, self._database, self._completer, self._heartbeat.drop, self._monotonic)
         if self._stop.is_set():
             standby.shared.stop_asked(self._monotonic())

@@ -18,7 +18,8 @@ from faultline.core.errors import JobRejected, UnreadableJson
 # an Enum do come back as text and as their value: orjson has no way to refuse them.)
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 # What orjson would read as a float has at least this many digits in a row.
-_LONG_NUMBER = b"0" * 19
+_LONG = 19
+_LONG_NUMBER = b"0" * _LONG
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 
 
@@ -32,7 +33,7 @@ def decode(text: str) -> Any:
 
 def decode_args(text: str) -> Any:
     """Read the text of arguments, or raise `UnreadableJson`."""
-    if len(text) < len(_LONG_NUMBER) or _LONG_NUMBER not in text.encode().translate(_DIGITS_AS_ZEROS):
+    if len(text) < _LONG or _LONG_NUMBER not in text.encode().translate(_DIGITS_AS_ZEROS):
         return decode(text)
     try:
         value = json.loads(text)
