@@ -223,6 +223,7 @@ class Flagging:
 def test_a_lease_is_marked_as_begun_before_the_flag_is_looked_at() -> None:
     with closing(made()) as standby:
         one = taken(standby)
+        standby.shared.begin(taken(standby, 2), 1.0)  # its task is known then
         standby.shared._memory = Flagging(standby.shared)  # type: ignore[assignment]  # noqa: SLF001
 
         assert not standby.shared.begin(one, 1.0)

@@ -276,7 +276,7 @@ class Lane:
         begun, it would be cut off at once, and a last attempt would be lost by it. It is given back instead.
         """
         now = asyncio.get_running_loop().time()
-        late = [hold for hold in holds if now >= hold.trusted_until - hold.lease.lease_seconds / 3]
+        late = [hold for hold in holds if now >= hold.renewed_at + hold.lease.lease_seconds * 2 / 3]
         if late:
             self._took(late)
             self._give_back(late)
