@@ -22,7 +22,7 @@ from faultline import BlockingJob, Faultline, FaultlineError, Job, JobFailed, Jo
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
 from faultline.core.model import Lease
-from faultline.runtime.blame import Blame, Mishap
+from faultline.runtime.blame import Blame, Mishap, is_caused_by, of_session
 from faultline.runtime.completer import Failed, Released
 from faultline.runtime.giving_back import GivingBack
 from faultline.runtime.hold import Hold
@@ -310,6 +310,15 @@ async def no_wait(job: Job, scene: Scene) -> None:
             await tx.execute("lock table faultline.ledger in share mode nowait")
 
 
+async def no_wait_out_of_a_stream(job: Job, scene: Scene) -> None:
+    """Past the guards: nobody has taken the time of its statement."""
+    with psycopg.connect(scene.dsn) as other:
+        other.execute("select from faultline.settings for update")
+        async with job.transaction() as tx, tx.cursor() as cursor:
+            async for _ in cursor.stream("select 1 from faultline.settings for update nowait"):
+                pass
+
+
 async def duplicate(job: Job, _: Scene) -> None:
     async with job.transaction() as tx:
         await tx.execute("create temp table once (n int primary key deferrable initially deferred)")
@@ -371,7 +380,7 @@ BY_THE_DATABASE: list[Misfortune] = [
 ]  # fmt: skip
 BY_THE_TASK: list[Misfortune] = [
     another_database_lost, mistake_in_sql, handled_then_another, raised_from_none, own_statement_timeout, own_lock_timeout,
-    no_wait, duplicate, another_role, mistake_before_a_step,
+    no_wait, no_wait_out_of_a_stream, duplicate, another_role, mistake_before_a_step,
 ]  # fmt: skip
 
 
@@ -578,25 +587,36 @@ def delay(ending: Released | Failed) -> float:
 GONE = ValueError("gone")
 
 
-def unknown_after(claims: int, jobs: int = 1) -> float:
-    """How long a job of an unknown task is given back for that was claimed so often, the last of so many."""
+def given_back(times: int, *, token: int = 1) -> list[float]:
+    """For how long a job of an unknown task is given back, one time after the other."""
     giving_back = GivingBack(random.Random(1), lambda: 0.0)
-    lease = Lease(UUID(int=1), claims, "w/1", "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None)
-    hold = Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
-    return [giving_back.unknown_task(hold, []).delay_seconds or 0.0 for _ in range(jobs)][-1]
+    return [giving_back.unknown_task(held(token + n), []).delay_seconds or 0.0 for n in range(times)]
 
 
-def test_a_job_of_an_unknown_task_comes_back_soon_and_less_and_less_often() -> None:
+@pytest.mark.parametrize("token", [1, 1_800_000_000_000_000])
+def test_a_job_of_an_unknown_task_comes_back_soon_and_less_and_less_often(token: int) -> None:
+    """Also where `recover` has raised the tokens."""
+    delays = given_back(200, token=token)
+
     # A worker that knows the task may stand beside this one: twenty tries in the first two minutes.
-    assert sum(unknown_after(claims) for claims in range(1, 21)) < 120
-    assert unknown_after(1) < 1
-    assert 45 <= unknown_after(1000) <= 75
+    assert sum(delays[:20]) < 120
+    assert delays[0] < 1
+    assert 45 <= delays[-1] <= 75
 
 
 def test_many_jobs_of_an_unknown_task_do_not_keep_the_worker_busy() -> None:
-    assert unknown_after(1, jobs=50) < 1
-    assert 7 < unknown_after(1, jobs=1000) < 13
-    assert 45 <= unknown_after(1, jobs=100_000) <= 75
+    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+    counts = Tally(lambda: 0.0).of("default")
+    rest: tuple[Any, ...] = ("w/1", "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None)
+
+    delays = [
+        giving_back.unknown_task(Hold(Lease(UUID(int=n), 1, *rest), 0.0, counts), []).delay_seconds or 0.0
+        for n in range(10_000)
+    ]
+
+    assert delays[49] < 1
+    assert 7 < delays[999] < 13
+    assert 45 <= delays[-1] <= 75
 
 
 def test_an_unknown_task_is_told_of_once_a_minute_with_how_many_jobs_met_it(log: io.StringIO) -> None:
@@ -648,6 +668,41 @@ def test_what_happened_elsewhere_between_two_interruptions_is_not_held_against_t
     many = [giving_back.interrupted(held(token), GONE) for token in range(10_000, 60_000, 2000)]
 
     assert all(isinstance(ending, Released) for ending in (*few, *many))
+
+
+def test_a_job_that_failed_by_itself_meanwhile_was_not_interrupted_in_a_row(app: Faultline, queue: Driver) -> None:
+    runs = 0
+
+    @app.task(max_attempts=2)
+    async def unlucky(job: Job) -> str:
+        nonlocal runs
+        runs += 1
+        if runs == 11:
+            raise ValueError("the database was fine")
+        if runs < 18:
+            await conflict(job, Scene(queue, ""))
+        return "done"
+
+    job = run_without_delays(app, queue, unlucky.enqueue())
+
+    assert (job.state, job.attempt, job.fencing_token) == (JobState.SUCCEEDED, 2, 18)
+
+
+def test_errors_that_go_round_in_a_circle_are_judged() -> None:
+    """As `raise group.exceptions[0]` makes them."""
+    cause, other = ValueError("cause"), ValueError("other")
+    group = ExceptionGroup("several", [cause, other])
+    for part in (cause, other):
+        part.__context__ = group
+    both = ExceptionGroup("both", [KeyError(1), KeyError(2)])
+    for one in both.exceptions:
+        one.__cause__ = cause
+
+    assert is_caused_by(cause, [cause])
+    assert not is_caused_by(other, [cause])
+    assert is_caused_by(other, [cause, other])
+    assert is_caused_by(both, [cause])
+    assert of_session(other) == []
 
 
 def test_a_job_that_slept_meanwhile_was_not_interrupted_in_a_row() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -88,6 +89,17 @@ def test_an_async_session_comes_back_as_new(dsn: str, change: str, unchanged: st
         await database.close()
 
     asyncio.run(both())
+
+
+def test_a_session_that_was_lent_before_is_kept_from_forks_as_well(database: Database) -> None:
+    pid = pid_of(database)
+    with database.connection() as connection:
+        wire = connection.pgconn.socket
+        socket_of_ours, child = os.fstat(wire).st_ino, os.fork()
+        if child == 0:
+            os._exit(os.fstat(wire).st_ino == socket_of_ours)
+
+        assert (connection.info.backend_pid, os.waitpid(child, 0)[1]) == (pid, 0)
 
 
 def test_what_was_done_to_psycopgs_object_goes_with_it(database: Database) -> None:

@@ -17,13 +17,12 @@ from faultline.store.settings import LOCK_SECONDS
 from faultline.store.translation import connection_was_lost, is_about_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 #: Lost connections, a standby, sessions that were idle for too long (as while another task blocks the event loop),
 #: conflicts, too few resources, a server that goes down, a disk that fails, a snapshot that is too old, an internal error.
 _BY_THE_SERVER = ("08", "25006", "25P03", "25P04", "40001", "40003", "40P01", "53", "57P", "58", "72", "XX")
 _CANCELLED, _NO_LOCK, _NOT_ALLOWED, ABORTED = "57014", "55P03", "42501", "25P02"
-_CHAIN_MAX = 50
 
 
 class Blame(Enum):
@@ -36,10 +35,10 @@ class Blame(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """An error of the job's session. `seconds`: how long its statement took, where that is known."""
+    """An error of the job's session. `seconds`: how long its statement took, or longer."""
 
     error: BaseException
-    seconds: float | None = None
+    seconds: float
     #: Of a statement that the engine sent, not the task.
     ours: bool = False
 
@@ -51,7 +50,7 @@ class Mishap:
             return Blame.TASK if is_about_data(self.error) or sqlstate == _NOT_ALLOWED else Blame.DATABASE
         if connection_was_lost(self.error) or sqlstate.startswith(_BY_THE_SERVER):
             return Blame.DATABASE
-        if sqlstate == _NO_LOCK and (self.seconds is None or self.seconds >= LOCK_SECONDS):
+        if sqlstate == _NO_LOCK and self.seconds >= LOCK_SECONDS:
             # Our limit. One that was reached sooner, or `nowait`, is the task's own wish.
             return Blame.DATABASE
         return Blame.ASK if sqlstate == _CANCELLED else Blame.TASK
@@ -64,29 +63,46 @@ def words(error: BaseException | None) -> str | None:
 
 def is_caused_by(error: BaseException, causes: Sequence[BaseException]) -> bool:
     """Whether it is one of these, or was raised because of one; for a group, whether all of it was."""
-    for found in reasons(error):
-        if any(found is cause for cause in causes):
-            return True
-        if isinstance(found, BaseExceptionGroup):
-            return all(is_caused_by(part, causes) for part in found.exceptions)
-    return False
+    return _is_caused_by(error, dict.fromkeys(map(id, causes), True))
 
 
-def reasons(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised from, and so on."""
+def _is_caused_by(error: BaseException, known: dict[int, bool]) -> bool:
+    """What is known of each is written down, and of those that are being looked at that they are not: errors can go round in
+    a circle. One that is taken out of its group and raised again was raised because of that group, in which it is.
+    """
+    chain: list[int] = []
     found: BaseException | None = error
-    for _ in range(_CHAIN_MAX):
-        if found is None:
-            return
-        yield found
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    result = False
+    while found is not None and id(found) not in known:
+        known[id(found)] = False
+        chain.append(id(found))
+        if isinstance(found, BaseExceptionGroup):
+            result = all(_is_caused_by(part, known) for part in found.exceptions)
+            break
+        found = _reason(found)
+    else:
+        result = found is not None and known[id(found)]
+    known.update(dict.fromkeys(chain, result))
+    return result
 
 
-def of_session(error: BaseException) -> Iterator[psycopg.Error | FaultlineError]:
+def of_session(error: BaseException) -> list[psycopg.Error | FaultlineError]:
     """What a database may have raised among the reasons of an error."""
-    for found in reasons(error):
+    seen: set[int] = set()
+    given: list[psycopg.Error | FaultlineError] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
         if isinstance(found, psycopg.Error | FaultlineError):
-            yield found
+            given.append(found)
         elif isinstance(found, BaseExceptionGroup):
-            for part in found.exceptions:
-                yield from of_session(part)
+            waiting.extend(found.exceptions)
+        waiting.append(_reason(found))
+    return given
+
+
+def _reason(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -284,6 +284,7 @@ class Executor:
             return Completed(hold, "null")
         match result:
             case Retry():
+                self._giving_back.went_well(hold.lease)
                 after = self._backoff(hold, task) if result.after is None else delay_seconds(result.after)
                 return Failed(hold, Failure(result.error, delay_seconds=after))
             case Snooze():
@@ -303,6 +304,7 @@ class Executor:
         return Completed(hold, text)
 
     def _failed(self, hold: Hold, task: Task[..., Any], error: str) -> Failed:
+        self._giving_back.went_well(hold.lease)
         return Failed(hold, Failure(error, delay_seconds=self._backoff(hold, task)))
 
     def _backoff(self, hold: Hold, task: Task[..., Any]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from faultline.core import events
 from faultline.core.model import Failure
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from faultline.core.model import Lease
     from faultline.runtime.hold import Hold
 
-#: Longer by so much with every claim of the job, and no longer than so.
+T = TypeVar("T")
+
+#: Longer by so much each time that this worker gives the job back, and no longer than so.
 _UNKNOWN_SECONDS_STEP, _UNKNOWN_SECONDS_MAX = 0.5, 60.0
 #: Of one task, this worker gives back about so many a second and no more.
 _UNKNOWN_PER_SECOND = 100.0
@@ -63,16 +65,20 @@ class GivingBack:
         self._chance = chance
         self._monotonic = monotonic
         self._unknown: dict[str, _Unknown] = {}
+        #: How often each job of an unknown task was given back.
+        self._given_back: OrderedDict[UUID, int] = OrderedDict()
         self._interrupted: OrderedDict[UUID, _Interrupted] = OrderedDict()
 
     def unknown_task(self, hold: Hold, known: Iterable[str]) -> Released:
-        """The delay grows with every claim of this job, by whomever. So it soon meets a worker that knows the task, if there
-        is one, and is claimed in vain once a minute if there is none. Where many such jobs wait, each comes back later.
+        """The delay grows each time. So the job soon meets a worker that knows the task, if there is one, and is claimed in
+        vain once a minute if there is none. Where many such jobs wait, each comes back later.
         """
         lease, now = hold.lease, self._monotonic()
         met = self._unknown.setdefault(lease.task, _Unknown(log_at=now))
         met.jobs += 1
-        delay = max(_UNKNOWN_SECONDS_STEP * lease.fencing_token, met.jobs / _UNKNOWN_PER_SECOND)
+        times = self._given_back.get(lease.job_id, 0) + 1
+        _remember(self._given_back, lease.job_id, times)
+        delay = max(_UNKNOWN_SECONDS_STEP * times, met.jobs / _UNKNOWN_PER_SECOND)
         if now >= met.log_at:
             events.emit(
                 "task_unknown",
@@ -108,19 +114,25 @@ class GivingBack:
         return Released(hold, delay, may_have_ended=True)
 
     def went_well(self, lease: Lease) -> None:
-        """Its next interruption is the first one again."""
+        """The attempt came to an end of its own, be it a failure: the next interruption is the first one again."""
         self._interrupted.pop(lease.job_id, None)
 
     def _times(self, lease: Lease) -> int:
         """How often this worker saw it interrupted in a row. What others saw is not known: a job that they
         gave back may as well have gone well there, and asked to be run later.
         """
-        met = self._interrupted.pop(lease.job_id, None)
+        met = self._interrupted.get(lease.job_id)
         times = 1 if met is None or lease.fencing_token - met.token > _CLAIMS_BETWEEN_MAX else met.times + 1
-        self._interrupted[lease.job_id] = _Interrupted(lease.fencing_token, times)
-        if len(self._interrupted) > _REMEMBERED_MAX:
-            self._interrupted.popitem(last=False)
+        _remember(self._interrupted, lease.job_id, _Interrupted(lease.fencing_token, times))
         return times
 
     def _jittered(self, delay: float) -> float:
         return delay * self._chance.uniform(0.75, 1.25)
+
+
+def _remember(memory: OrderedDict[UUID, T], job_id: UUID, what: T) -> None:
+    """The jobs that were met last."""
+    memory[job_id] = what
+    memory.move_to_end(job_id)
+    if len(memory) > _REMEMBERED_MAX:
+        memory.popitem(last=False)

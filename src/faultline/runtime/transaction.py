@@ -64,6 +64,7 @@ class Transaction:
     ) -> None:
         self._job_id = job_id
         self.monotonic = monotonic
+        self._began_at = monotonic()
         self._open = True
         #: The connection itself, for the engine.
         self.raw = connection
@@ -131,14 +132,14 @@ class Transaction:
     # What went wrong in it
 
     def met(self, error: BaseException, since: float | None = None, *, ours: bool = False) -> None:
-        """Note an error of its session: of a statement that was sent `since`."""
+        """Note an error of its session: of a statement that was sent `since`, or at any time before."""
         if any(mishap.error is error for mishap in self.mishaps):
             return
         if getattr(error, "sqlstate", None) == ABORTED:
             # It says only that a statement failed before. That one is the reason, however it was dealt with.
             error.__cause__ = self.mishaps[-1].error if self.mishaps else error.__cause__
             return
-        seconds = None if since is None else self.monotonic() - since
+        seconds = self.monotonic() - (self._began_at if since is None else since)
         self.mishaps = [*self.mishaps, Mishap(error, seconds, ours)][-_MISHAPS_MAX:]
 
     def let_out(self, error: BaseException) -> None:

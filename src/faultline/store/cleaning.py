@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import pq
 
+from faultline.core.forks import keep_from_forks
 from faultline.store.deadline import BoundedConnection
 
 C = TypeVar("C", bound=psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
@@ -34,7 +35,7 @@ def renewed(connection: C) -> C:
     """A new object for the same session. One that writes down what is sent says itself how that goes on."""
     usual: Any = BoundedConnection if isinstance(connection, psycopg.Connection) else psycopg.AsyncConnection
     fresh: C = getattr(connection, "renewed", usual)(_taken_from(connection))
-    return fresh
+    return keep_from_forks(fresh)
 
 
 def _taken_from(connection: Any) -> Any:
