@@ -237,6 +237,22 @@ async def swallowed_inside(job: Job, _: Scene) -> None:
             await tx.execute("do $$ begin raise exception 'full' using errcode = '53100'; end $$")
 
 
+async def cancelled_while_it_fetches(job: Job, scene: Scene) -> None:
+    async with job.transaction() as tx:
+        with contextlib.suppress(psycopg.Error), cancelled(scene.dsn, tx.connection.info.backend_pid):
+            async with tx.cursor(name="sleepy") as cursor:
+                await cursor.execute("select pg_sleep(20)")
+                await cursor.fetchall()
+
+
+async def cancelled_while_it_copies(job: Job, scene: Scene) -> None:
+    async with job.transaction() as tx:
+        with contextlib.suppress(psycopg.Error), cancelled(scene.dsn, tx.connection.info.backend_pid):
+            async with tx.cursor() as cursor, cursor.copy("copy (select pg_sleep(20)) to stdout") as copy:
+                async for _ in copy:
+                    pass
+
+
 async def swallowed_before_a_step(job: Job, _: Scene) -> None:
     async with job.transaction() as tx:
         with contextlib.suppress(psycopg.Error):
@@ -376,6 +392,7 @@ BY_THE_DATABASE: list[Misfortune] = [
     session_ended, conflict, full_disk, wrapped, in_a_group, no_answer_in_time, cancelled_by_somebody,
     cancelled_in_a_savepoint, cancelled_while_it_completes, its_completion_waits_too_long,
     its_completion_takes_too_long, internal_error, wrapped_inside, swallowed_inside, swallowed_before_a_step,
+    cancelled_while_it_fetches, cancelled_while_it_copies,
     copied_onto_a_full_disk, idle_for_too_long,
 ]  # fmt: skip
 BY_THE_TASK: list[Misfortune] = [
@@ -478,6 +495,13 @@ def swallowed_in_thread(job: BlockingJob, _: str) -> None:
         tx.execute("do $$ begin raise exception 'full' using errcode = '53100'; end $$")
 
 
+def cancelled_while_it_fetches_in_thread(job: BlockingJob, dsn: str) -> None:
+    with job.transaction() as tx, contextlib.suppress(psycopg.Error), cancelled(dsn, tx.connection.info.backend_pid):
+        cursor = tx.cursor(name="sleepy")
+        cursor.execute("select pg_sleep(20)")
+        cursor.fetchall()
+
+
 def own_timeout_in_thread(job: BlockingJob, _: str) -> None:
     with job.transaction() as tx:
         tx.execute("set local statement_timeout = '20ms'")
@@ -502,7 +526,14 @@ def run_once_unlucky_in_thread(app: Faultline, dsn: str, misfortune: BlockingMis
 
 
 @pytest.mark.parametrize(
-    "misfortune", [terminated_in_thread, cancelled_in_thread, completion_waits_in_thread, swallowed_in_thread]
+    "misfortune",
+    [
+        terminated_in_thread,
+        cancelled_in_thread,
+        completion_waits_in_thread,
+        swallowed_in_thread,
+        cancelled_while_it_fetches_in_thread,
+    ],
 )
 def test_a_blocking_task_loses_no_attempt_to_the_database_either(
     app: Faultline, dsn: str, misfortune: BlockingMisfortune

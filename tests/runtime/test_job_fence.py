@@ -10,6 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from faultline import BlockingJob, ConfigError, Faultline, FenceBroken, Job
+from faultline.runtime.transaction import _start_of
 from tests.runtime.working import results
 
 if TYPE_CHECKING:
@@ -221,3 +222,17 @@ def test_what_belongs_into_a_transaction_goes_on_working(app: Faultline, queue: 
     assert results(app, [app.tasks[kind].enqueue()]) == [[[{"n": 1}], 2]]
     assert queue.value("select array_agg(n order by n) from paid") == [1, 4]
     assert queue.value("select count(*) from faultline.jobs where task = 'child'") == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "word"),
+    [
+        ("select 1", "select"),
+        ("/* report 7 */ select case when true then 1 else 2 /* the rest */ end", "select"),
+        (" ;-- a\n/* b /* in b */ still b */ commit", "commit"),
+        ("/* x */\n" * 5000 + "end", "end"),
+        ("/* without an end", ""),
+    ],
+)
+def test_the_first_word_of_a_statement_is_found_behind_any_number_of_comments(sql: str, word: str) -> None:
+    assert sql[_start_of(sql) :].partition(" ")[0] == word

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from faultline.store.lending import Loan
 
 _ENDS_TRANSACTION = re.compile(
-    r"(?:\s|;|--[^\n]*\n|/\*.*?\*/)*"
     r"(?:begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b))\b",
-    re.IGNORECASE | re.DOTALL,
+    re.IGNORECASE,
 )
+_BLANK, _COMMENT_MARK = re.compile(r"(?:[\s;]|--[^\n]*)*+"), re.compile(r"/\*|\*/")
 _REFUSED = frozenset(
     {
         "commit", "rollback", "close", "autocommit", "set_autocommit", "isolation_level", "set_isolation_level",
@@ -84,6 +84,7 @@ class Transaction:
         self.result: str | None = None
         #: The last errors that its session raised.
         self.mishaps: list[Mishap] = []
+        self._notice(connection)
 
     def execute(self, query: Any, params: Any = None, **words: Any) -> Any:
         """Run a statement, as `connection.execute` does."""
@@ -99,6 +100,7 @@ class Transaction:
     def close(self) -> None:
         """From here on it is the engine's alone."""
         self._open = False
+        vars(self.raw).pop("wait", None)
 
     def refuse_if_over(self) -> None:
         if not self._open:
@@ -130,6 +132,30 @@ class Transaction:
             raise broken
 
     # What went wrong in it
+
+    def _notice(self, connection: Any) -> None:
+        """Every answer of the server is waited for there, also by a cursor that fetches, and by a copy."""
+        wait = getattr(connection, "wait", None)
+        if wait is None:  # a simulated one
+            return
+
+        async def awaited(*args: Any, **words: Any) -> Any:
+            since = self.monotonic()
+            try:
+                return await wait(*args, **words)
+            except psycopg.Error as error:
+                self.met(error, since)
+                raise
+
+        def waited(*args: Any, **words: Any) -> Any:
+            since = self.monotonic()
+            try:
+                return wait(*args, **words)
+            except psycopg.Error as error:
+                self.met(error, since)
+                raise
+
+        connection.wait = awaited if inspect.iscoroutinefunction(wait) else waited
 
     def met(self, error: BaseException, since: float | None = None, *, ours: bool = False) -> None:
         """Note an error of its session: of a statement that was sent `since`, or at any time before."""
@@ -183,7 +209,7 @@ class _Guarded:
             transaction.refuse_if_over()
             query = args[0] if args else words.get("query", words.get("statement"))
             text = query.decode("utf-8", "replace") if isinstance(query, bytes) else query
-            if isinstance(text, str) and _ENDS_TRANSACTION.match(text):
+            if isinstance(text, str) and _ENDS_TRANSACTION.match(text, _start_of(text)):
                 transaction.refuse_end(text.strip()[:40])
             sent_at = transaction.monotonic()
             try:
@@ -258,6 +284,25 @@ class _Cursor(_Guarded):
 
     async def __anext__(self) -> Any:
         return await anext(self._raw)
+
+
+def _start_of(sql: str) -> int:
+    """Where its first word begins: behind spaces and comments, which may stand in each other."""
+    at, depth = _end_of_blank(sql, 0), 0
+    while sql.startswith("/*", at):
+        for mark in _COMMENT_MARK.finditer(sql, at):
+            depth += 1 if mark[0] == "/*" else -1
+            if depth == 0:
+                at = _end_of_blank(sql, mark.end())
+                break
+        else:
+            return len(sql)
+    return at
+
+
+def _end_of_blank(sql: str, start: int) -> int:
+    blank = _BLANK.match(sql, start)
+    return start if blank is None else blank.end()
 
 
 def _guarded(transaction: Transaction, given: Any, sent_at: float) -> Any:
