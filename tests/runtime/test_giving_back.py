@@ -496,8 +496,12 @@ def swallowed_in_thread(job: BlockingJob, _: str) -> None:
 
 
 def cancelled_while_it_fetches_in_thread(job: BlockingJob, dsn: str) -> None:
-    with job.transaction() as tx, contextlib.suppress(psycopg.Error), cancelled(dsn, tx.connection.info.backend_pid):
-        cursor = tx.cursor(name="sleepy")
+    with (
+        job.transaction() as tx,
+        contextlib.suppress(psycopg.Error),
+        cancelled(dsn, tx.connection.info.backend_pid),
+        tx.cursor(name="sleepy") as cursor,
+    ):
         cursor.execute("select pg_sleep(20)")
         cursor.fetchall()
 
