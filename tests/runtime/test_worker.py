@@ -15,12 +15,14 @@ from faultline import (
     Faultline,
     JobState,
 )
+from faultline.core.errors import SchemaMissing, StatementTimeout
 from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.runtime import lane
 from tests.runtime.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
+    from faultline.store.facts import Facts
     from tests.driver import Driver
 
 
@@ -385,3 +387,45 @@ def test_a_lease_shorter_than_a_beat_is_kept(app: Faultline, queue: Driver) -> N
 
     assert queue.job(handle.id).fencing_token == 1
     assert queue.journal(handle.id) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.DeadlockDetected("deadlock detected"),
+        psycopg.errors.InternalError_("a bug"),
+        StatementTimeout("canceling statement"),
+    ],
+)
+def test_a_worker_that_is_refused_when_it_starts_tries_again(app: Faultline, error: Exception) -> None:
+    async def story() -> int:
+        worker = app.worker({"default": 1})
+        facts, asked = worker._database.facts, 0  # noqa: SLF001
+
+        async def refused_once() -> Facts:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise error
+            return await facts()
+
+        worker._database.facts = refused_once  # type: ignore[method-assign]  # noqa: SLF001
+        async with worker:
+            return asked
+
+    assert asyncio.run(story()) == 2
+
+
+def test_a_worker_without_a_schema_does_not_wait_for_one(app: Faultline) -> None:
+    async def story() -> None:
+        worker = app.worker({"default": 1})
+
+        async def missing() -> Facts:
+            raise SchemaMissing("no schema")
+
+        worker._database.facts = missing  # type: ignore[method-assign]  # noqa: SLF001
+        async with worker:
+            pass
+
+    with pytest.raises(SchemaMissing):
+        asyncio.run(story())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
 from faultline.core.config import Connections
-from faultline.core.errors import ConfigError, DatabaseUnavailable
+from faultline.core.errors import ConfigError
 from faultline.core.model import Reason
 from faultline.runtime import databases, leaving, poll, tracing
 from faultline.runtime.completer import Completer, Released
@@ -30,6 +30,7 @@ from faultline.runtime.unstarted import Unstarted
 from faultline.runtime.upkeep import Retention, Upkeep
 from faultline.store import queue
 from faultline.store.idle import IDLE_SECONDS
+from faultline.store.translation import is_about_the_moment
 
 if TYPE_CHECKING:
     import socket
@@ -178,13 +179,13 @@ class Worker:
         return self
 
     async def _reached(self) -> Facts:
-        """A server that is just starting or failing over is waited for a while; one that is not there is told of."""
+        """A server that is just starting, failing over or refusing is waited for; one that is not there is told of."""
         give_up, pause = self._monotonic() + _REACH_SECONDS, 0.1
         while True:
             try:
                 return await self._database.facts()
-            except DatabaseUnavailable as error:
-                if self._stop.is_set() or self._monotonic() >= give_up:
+            except Exception as error:
+                if not is_about_the_moment(error) or self._stop.is_set() or self._monotonic() >= give_up:
                     raise
                 events.emit("database_unavailable", worker=self.id, error=str(error))
             await asyncio.sleep(pause)

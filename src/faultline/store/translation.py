@@ -36,6 +36,12 @@ def connection_was_lost(error: BaseException | None) -> bool:
     )
 
 
+def is_about_the_moment(error: BaseException) -> bool:
+    """Whether the same call may be answered later: the server is away, or refused the statement for a lock or a conflict."""
+    passing = errors.DatabaseUnavailable | errors.StatementTimeout | errors.OutcomeUnknown
+    return isinstance(error, passing | psycopg.OperationalError | psycopg.InternalError)
+
+
 #: Data exceptions, violated constraints, exceeded limits, and what Faultline's own functions refuse.
 _ABOUT_DATA = ("22", "23", "54", "FL")
 
