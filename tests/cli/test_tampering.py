@@ -141,7 +141,19 @@ def test_what_was_weakened_is_wrong_and_migrate_puts_it_back(
 def test_what_somebody_put_beside_the_tables_is_wrong_and_named(queue: Driver, dsn: str, damage: str, told: str) -> None:
     queue.connection.execute(damage.encode())
 
-    assert told in of_level(visit(dsn), "wrong")["foreign"]
+    (found,) = (finding for finding in visit(dsn)["findings"] if finding["check"] == "foreign")
+    assert (found["level"], told in found["found"]) == ("wrong", True)
+    queue.connection.execute(found["todo"].partition(": ")[2].encode())
+    assert queue.run(installed.foreign()) == []
+
+
+def test_a_table_of_ours_is_never_to_be_dropped(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("alter table faultline.open_jobs set unlogged")
+
+    (todo,) = (finding["todo"] for finding in visit(dsn)["findings"] if finding["check"] == "foreign")
+
+    assert todo.endswith("then: alter table faultline.open_jobs set logged")
+    assert "drop" not in todo
 
 
 def test_an_index_that_is_gone_is_told_with_the_statement_that_makes_it(queue: Driver, dsn: str) -> None:
@@ -184,9 +196,8 @@ def test_what_people_may_grant_is_not_told(queue: Driver) -> None:
     queue.connection.execute("grant select on faultline.jobs to pg_monitor")
     queue.connection.execute("grant execute on function faultline.enqueue_many(text, boolean, boolean) to pg_monitor")
 
-    assert (
-        queue.run(installed.foreign()) == queue.run(installed.excess_grants()) == queue.run(installed.public_grants()) == []
-    )
+    assert queue.run(installed.foreign()) == []
+    assert queue.run(installed.excess_grants()) == queue.run(installed.public_grants()) == []
 
 
 def test_a_lost_floor_comes_back_above_every_token(queue: Driver) -> None:

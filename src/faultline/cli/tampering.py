@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from faultline.cli.checks import Finding, Level
@@ -9,6 +10,7 @@ from faultline.cli.checks import Finding, Level
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from faultline.store.installed import Foreign
     from faultline.store.queue import Statement
     from faultline.store.vitals import LostHistory
 
@@ -77,10 +79,13 @@ def everybody(granted: Sequence[str]) -> Iterator[Finding]:
         yield Finding("public", Level.WRONG, told, f"find out who granted it; {_MIGRATE}, which revokes it", tuple(granted))
 
 
-def foreign(found: Sequence[str]) -> Iterator[Finding]:
-    if found:
-        told = f"none of Faultline's: {_listed(found)}"
-        yield Finding("foreign", Level.WRONG, told, "it can change what the verbs do: drop it, or set it back", tuple(found))
+def foreign(found: Sequence[Foreign]) -> Iterator[Finding]:
+    """Each kind by itself, with what takes it away: some of it was done to tables of ours, which nobody must drop."""
+    for _, group in groupby(found, key=lambda thing: thing.kind):
+        things = list(group)
+        told = f"not Faultline's doing: {_listed([thing.what for thing in things])}"
+        todo = f"it can change what the verbs do. Find out who did it, then: {_listed([t.cure for t in things], '; ')}"
+        yield Finding("foreign", Level.WRONG, told, todo, tuple(map(tuple, things)))
 
 
 def indexes(missing: Sequence[tuple[str, str]]) -> Iterator[Finding]:
@@ -103,6 +108,6 @@ def history(lost: LostHistory) -> Iterator[Finding]:
         yield Finding("history", Level.WARNING, told, todo)
 
 
-def _listed(things: Sequence[str]) -> str:
+def _listed(things: Sequence[str], between: str = ", ") -> str:
     more = f" and {len(things) - _SHOWN} more" if len(things) > _SHOWN else ""
-    return ", ".join(things[:_SHOWN]) + more
+    return between.join(things[:_SHOWN]) + more

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.store.queue import Rows, Statement
 from faultline.store.schema_text import definition_files, meaning, numbered
@@ -32,19 +32,70 @@ _IS_REPLACED = f"coalesce(obj_description(p.oid, 'pg_proc'), '') = '{REPLACED_MA
 _GRANTED = """
 with granted as (
   select 'schema' as kind, n.nspname::text as name, 'schema faultline' as thing, n.nspowner as owner, a.grantee,
-    lower(a.privilege_type) as privilege
+    lower(a.privilege_type) as privilege, 'on schema faultline' as place
   from pg_namespace n cross join aclexplode(n.nspacl) a where n.nspname = 'faultline'
   union all
-  select 'table', c.relname, c.relname, c.relowner, a.grantee, lower(a.privilege_type)
+  select 'table', c.relname, c.relname, c.relowner, a.grantee, lower(a.privilege_type), format('on faultline.%%I', c.relname)
   from pg_class c cross join aclexplode(c.relacl) a where c.relnamespace = 'faultline'::regnamespace
   union all
-  select 'table', c.relname, c.relname || '.' || f.attname, c.relowner, a.grantee, lower(a.privilege_type)
+  select 'table', c.relname, c.relname || '.' || f.attname, c.relowner, a.grantee, lower(a.privilege_type),
+    format('(%%I) on faultline.%%I', f.attname, c.relname)
   from pg_class c join pg_attribute f on f.attrelid = c.oid cross join aclexplode(f.attacl) a
   where c.relnamespace = 'faultline'::regnamespace
   union all
-  select 'function', p.proname, p.proname || '()', p.proowner, a.grantee, lower(a.privilege_type)
+  select 'function', p.proname, p.proname || '()', p.proowner, a.grantee, lower(a.privilege_type),
+    'on function ' || p.oid::regprocedure
   from pg_proc p cross join aclexplode(p.proacl) a where p.pronamespace = 'faultline'::regnamespace
 )
+"""
+#: Kind, what it is, and the statement that takes it away.
+_FOREIGN = f"""
+{_GRANTED}
+select 'grant', 'grant of ' || g.privilege || ' on ' || g.thing || ' to ' || r.rolname,
+  format('revoke %%s %%s from %%I', g.privilege, g.place, r.rolname) from granted g
+join pg_roles r on r.oid = g.grantee
+where r.oid <> g.owner and r.rolname <> all (%s)
+  and case g.kind when 'function' then g.name <> all (%s) else g.privilege not in ('select', 'usage') end
+union all
+select 'rule', 'rule ' || r.rulename || ' on ' || c.relname, format('drop rule %%I on faultline.%%I', r.rulename, c.relname)
+from pg_rewrite r join pg_class c on c.oid = r.ev_class
+where c.relnamespace = 'faultline'::regnamespace and r.rulename <> '_RETURN'
+union all
+select 'trigger', 'trigger ' || t.tgname || ' on ' || c.relname,
+  format('drop trigger %%I on faultline.%%I', t.tgname, c.relname) from pg_trigger t join pg_class c on c.oid = t.tgrelid
+where c.relnamespace = 'faultline'::regnamespace and not t.tgisinternal and c.relname || '.' || t.tgname <> all (%s)
+union all
+select 'row level security', 'row level security on ' || c.relname,
+  format('alter table faultline.%%I disable row level security, no force row level security', c.relname) from pg_class c
+where c.relnamespace = 'faultline'::regnamespace and (c.relrowsecurity or c.relforcerowsecurity)
+union all
+select 'function', case p.prokind when 'p' then 'procedure ' when 'a' then 'aggregate ' else 'function ' end || p.proname,
+  format('drop routine %%s', p.oid::regprocedure) from pg_proc p
+where p.pronamespace = 'faultline'::regnamespace and (p.proname <> all (%s) or p.prokind <> 'f') and not {_IS_REPLACED}
+union all
+select 'heir', 'table ' || i.inhrelid::regclass || ' that inherits ' || c.relname,
+  format('alter table %%s no inherit faultline.%%I', i.inhrelid::regclass, c.relname) from pg_inherits i
+join pg_class c on c.oid = i.inhparent
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
+union all
+select 'unlogged', 'unlogged table ' || c.relname || ', which the next crash empties',
+  format('alter table faultline.%%I set logged', c.relname) from pg_class c
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r' and c.relpersistence <> 'p'
+union all
+select 'setting', 'setting ' || s.setting || ', with which no guard fires',
+  'alter role ' || coalesce(quote_ident(pg_get_userbyid(nullif(r.setrole, 0))), 'all')
+  || case when r.setdatabase <> 0 then format(' in database %%I', current_database()) else '' end
+  || ' reset session_replication_role' from pg_db_role_setting r
+cross join unnest(r.setconfig) as s (setting)
+where s.setting ~ '^session_replication_role=(replica|local)$'
+  and r.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
+union all
+select 'owner', 'owner ' || pg_get_userbyid(c.relowner) || ' of ' || c.relname,
+  format('alter %%s faultline.%%I owner to %%I', case c.relkind when 'v' then 'view' else 'table' end, c.relname,
+    pg_get_userbyid(n.nspowner)) from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'faultline' and c.relkind in ('r', 'v', 'p', 'f') and c.relowner <> n.nspowner
+order by 1, 2
 """
 _HEADER = re.compile(r"create or replace function faultline\.(\w+)\((.*?)\bas \$\$(.*?)\$\$", re.DOTALL)
 _SETTING = re.compile(r"^set (\w+) = (.*)$", re.MULTILINE)
@@ -192,48 +243,20 @@ def repairable() -> tuple[Statement[list[str]], ...]:
     return functions(), guards(), views(), rows(), grants(), excess_grants(), public_grants()
 
 
-def foreign() -> Statement[list[str]]:
-    """What somebody put beside our tables and functions, each with what it is: it could change what a verb does."""
+class Foreign(NamedTuple):
+    kind: str
+    what: str
+    #: The statement that takes it away and leaves what is ours as it was.
+    cure: str
+
+
+def foreign() -> Statement[list[Foreign]]:
+    """What somebody put beside our tables and functions, or did to them: it could change what a verb does."""
     return Statement(
         name="foreign",
-        sql=f"""
-{_GRANTED}
-select 'grant of ' || g.privilege || ' on ' || g.thing || ' to ' || r.rolname from granted g
-join pg_roles r on r.oid = g.grantee
-where r.oid <> g.owner and r.rolname <> all (%s)
-  and case g.kind when 'function' then g.name <> all (%s) else g.privilege not in ('select', 'usage') end
-union all
-select 'rule ' || r.rulename || ' on ' || c.relname from pg_rewrite r join pg_class c on c.oid = r.ev_class
-where c.relnamespace = 'faultline'::regnamespace and r.rulename <> '_RETURN'
-union all
-select 'trigger ' || t.tgname || ' on ' || c.relname from pg_trigger t join pg_class c on c.oid = t.tgrelid
-where c.relnamespace = 'faultline'::regnamespace and not t.tgisinternal and c.relname || '.' || t.tgname <> all (%s)
-union all
-select 'row level security on ' || c.relname from pg_class c
-where c.relnamespace = 'faultline'::regnamespace and (c.relrowsecurity or c.relforcerowsecurity)
-union all
-select case p.prokind when 'p' then 'procedure ' when 'a' then 'aggregate ' else 'function ' end || p.proname from pg_proc p
-where p.pronamespace = 'faultline'::regnamespace and (p.proname <> all (%s) or p.prokind <> 'f') and not {_IS_REPLACED}
-union all
-select 'table ' || i.inhrelid::regclass || ' that inherits ' || c.relname from pg_inherits i
-join pg_class c on c.oid = i.inhparent
-where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
-union all
-select 'unlogged table ' || c.relname || ', which the next crash empties' from pg_class c
-where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r' and c.relpersistence <> 'p'
-union all
-select 'setting ' || s.setting || ', with which no guard fires' from pg_db_role_setting r
-cross join unnest(r.setconfig) as s (setting)
-where s.setting ~ '^session_replication_role=(replica|local)$'
-  and r.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
-union all
-select 'owner ' || pg_get_userbyid(c.relowner) || ' of ' || c.relname from pg_class c
-join pg_namespace n on n.oid = c.relnamespace
-where n.nspname = 'faultline' and c.relkind in ('r', 'v', 'p', 'f') and c.relowner <> n.nspowner
-order by 1
-""",
+        sql=_FOREIGN,
         params=(list(_granted()), list(verbs()), list(_triggers()), [*_function_names()]),
-        read=_first_column,
+        read=lambda rows: [Foreign(*row) for row in rows],
         repeatable=True,
     )
 
