@@ -12,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline import embedded
-from faultline.store import installed, migrate
+from faultline.store import installed, migrate, shape
 from faultline.store import queue as verbs
 from tests.cli.commands import faultline
 from tests.cli.test_doctor import of_level, visit
@@ -154,6 +154,58 @@ def test_a_table_of_ours_is_never_to_be_dropped(queue: Driver, dsn: str) -> None
 
     assert todo.endswith("then: alter table faultline.open_jobs set logged")
     assert "drop" not in todo
+
+
+_WEAK_CHECK = (
+    "alter table faultline.open_jobs drop constraint running_means_leased, add constraint running_means_leased check (true)"
+)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("alter table faultline.ledger drop constraint ledger_pkey", "ledger.ledger_pkey"),
+        ("alter table faultline.steps drop constraint steps_pkey", "steps.steps_pkey"),
+        ("alter table faultline.api_keys drop constraint api_keys_digest_key", "api_keys.api_keys_digest_key"),
+        ("alter table faultline.settings drop constraint settings_only_row_check", "settings.settings_only_row_check"),
+        ("alter table faultline.open_jobs drop constraint finished_means_ended", "open_jobs.finished_means_ended"),
+        (_WEAK_CHECK, "open_jobs.running_means_leased"),
+        ("alter domain faultline.state drop constraint known_state", "state.known_state"),
+        ("alter table faultline.open_jobs alter fencing_token drop not null", "open_jobs.fencing_token may be null"),
+        ("alter table faultline.open_jobs alter trace set not null", "open_jobs.trace must not be null"),
+        ("alter table faultline.open_jobs alter state drop default", "open_jobs.state has another default"),
+        ("alter table faultline.open_jobs alter attempt set default 7", "open_jobs.attempt has another default"),
+        ("alter table faultline.ledger alter result set default '1'", "ledger.result has another default"),
+        ("alter table faultline.samples drop column oldest_due_at", "samples.oldest_due_at is missing"),
+    ],
+)
+def test_what_a_table_lacks_is_found_with_the_statement_that_brings_it_back(queue: Driver, damage: str, told: str) -> None:
+    assert queue.run(shape.lacks()) == []
+    queue.connection.execute(damage.encode())
+
+    (lack,) = queue.run(shape.lacks())
+
+    assert told in lack.what
+    if "column" in damage:
+        assert lack.cure == "restore the table from a copy of the database"
+    else:
+        queue.connection.execute(lack.cure.encode())
+        assert queue.run(shape.lacks()) == []
+
+
+def test_a_lost_constraint_is_one_truth_in_every_report(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("alter table faultline.ledger drop constraint ledger_pkey")
+
+    told, migrated = visit(dsn), faultline("migrate", "--dsn", dsn)
+
+    wrong = {finding["check"]: finding for finding in told["findings"] if finding["level"] == "wrong"}
+    assert {"tables", "the guards are in place"} <= wrong.keys()
+    assert "ledger.ledger_pkey" in wrong["tables"]["found"]
+    assert "see above" in wrong["the guards are in place"]["todo"]
+    assert of_level(told, "ok")["guards"] == "the triggers are as this build has them"
+    assert "not put back: constraint ledger.ledger_pkey" in migrated.stderr
+    queue.connection.execute(wrong["tables"]["todo"].partition(": ")[2].encode())
+    assert of_level(visit(dsn), "wrong") == {}
 
 
 def test_an_index_that_is_gone_is_told_with_the_statement_that_makes_it(queue: Driver, dsn: str) -> None:

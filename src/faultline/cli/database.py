@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -35,16 +36,20 @@ def migrate(
     Workers and clients of the previous build go on working. A database that a newer build has migrated stays as it is.
     """
     from faultline.store import migrate as store_migrate  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.store.database import Database  # noqa: PLC0415
+    from faultline.store import shape  # noqa: PLC0415
+    from faultline.store.database import Database, run_on  # noqa: PLC0415
     from faultline.store.translation import translated  # noqa: PLC0415
 
     with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
         applied = store_migrate.migrate(connection, wait_seconds=wait)
         database, ours = store_migrate.version_of(connection), store_migrate.protocol()
+        lacks = run_on(connection, shape.lacks()) if database == ours else []
     told = f"applied {', '.join(applied)}" if applied else "up to date"
     if database is not None and database.version > ours.version:
         told = f"the database is newer (protocol {database.version}) than this build ({ours.version}); nothing to do"
     print(f"{without_password(found)}: {told}")
+    for lack in lacks:
+        print(f"not put back: {lack.what}; as the owner, in a quiet hour: {lack.cure}", file=sys.stderr)
 
 
 def recover(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from faultline.store.installed import Foreign
     from faultline.store.queue import Statement
+    from faultline.store.shape import Lack
     from faultline.store.vitals import LostHistory
 
 _SHOWN = 6
@@ -20,10 +21,11 @@ _MIGRATE = "run: faultline migrate"
 
 def about_definitions() -> Iterator[tuple[Callable[..., Iterator[Finding]], Statement[Any]]]:
     """Each check, and what it asks. For a database with this build's version."""
-    from faultline.store import installed  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store import installed, shape  # noqa: PLC0415 - late, so that --help is quick
 
     yield functions, installed.functions()
     yield guards, installed.guards()
+    yield tables, shape.lacks()
     yield views, installed.views()
     yield grants, installed.grants()
     yield excess, installed.excess_grants()
@@ -45,7 +47,18 @@ def guards(altered: Sequence[str]) -> Iterator[Finding]:
         told = f"missing, switched off or altered: {_listed(altered)}"
         yield Finding("guards", Level.WRONG, told, f"{_MIGRATE}; then look for what was written meanwhile", tuple(altered))
     else:
-        yield Finding("guards", Level.OK, "as this build has them")
+        yield Finding("guards", Level.OK, "the triggers are as this build has them")
+
+
+def tables(lacks: Sequence[Lack]) -> Iterator[Finding]:
+    if lacks:
+        told = _listed([lack.what for lack in lacks])
+        # It reads the table and holds up everybody meanwhile, and rows that came in since may stand against it.
+        todo = "look for what was written meanwhile; then, as the owner and in a quiet hour, since it locks the table: "
+        cures = _listed([lack.cure for lack in lacks], "; ")
+        yield Finding("tables", Level.WRONG, told, f"{todo}{cures}", tuple(map(tuple, lacks)))
+    else:
+        yield Finding("tables", Level.OK, "have the constraints and defaults of this build")
 
 
 def views(missing: Sequence[str]) -> Iterator[Finding]:

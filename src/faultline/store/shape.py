@@ -1,0 +1,169 @@
+"""What the numbered files say of our tables beside indexes: constraints, and which columns must have a value or get one.
+
+A person can drop any of these. `migrate` does not put them back: it would hold up everybody for as long as it takes to read
+a table, and rows that were written meanwhile may stand against it. The statement that does it is told instead.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from faultline.store.queue import Rows, Statement
+from faultline.store.schema_text import meaning, numbered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TABLE = re.compile(r"create table faultline\.(\w+) \(([^;]*?)\)(?: with \([^();]*\))?;")
+_ADDED = re.compile(r"alter table faultline\.(\w+) (add column [^;]*);")
+_DOMAIN = re.compile(r"create domain faultline\.(\w+) as \w+ constraint (\w+) (check \([^;]*\));")
+_DEFAULT = re.compile(r" default ('[^']*'|[\w.()]+)")
+#: Words that PostgreSQL may write otherwise than we did.
+_GRAMMAR = {"check", "in", "between", "and", "or", "is", "not", "null", "array"}
+
+
+class Lack(NamedTuple):
+    what: str
+    #: The statement that brings it back.
+    cure: str
+
+
+class _Shape(NamedTuple):
+    #: `table.constraint` → its definition.
+    constraints: dict[str, str]
+    #: `table.column` → whether it must have a value, and which one it gets by default.
+    columns: dict[str, tuple[bool, str | None]]
+    domains: set[str]
+
+
+def lacks() -> Statement[list[Lack]]:
+    """Constraints, NOT NULLs and defaults of ours that are gone or are others."""
+    return Statement(
+        name="lacks",
+        sql="""
+select true, coalesce(c.relname, d.typname) || '.' || k.conname, k.convalidated, pg_get_constraintdef(k.oid)
+from pg_constraint k
+left join pg_class c on c.oid = k.conrelid
+left join pg_type d on d.oid = k.contypid
+where k.connamespace = 'faultline'::regnamespace
+union all
+select false, c.relname || '.' || a.attname, a.attnotnull, pg_get_expr(e.adbin, e.adrelid)
+from pg_class c
+join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+left join pg_attrdef e on e.adrelid = c.oid and e.adnum = a.attnum
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
+""",
+        params=(),
+        read=lambda rows: [*_lacking_constraints(rows), *_lacking_columns(rows)],
+        repeatable=True,
+    )
+
+
+def constraints() -> tuple[str, ...]:
+    """`table.constraint`, and `domain.constraint`."""
+    return tuple(_shape().constraints)
+
+
+def tables() -> tuple[str, ...]:
+    return tuple({name.partition(".")[0] for name in _shape().columns})
+
+
+def _lacking_constraints(rows: Rows) -> Iterator[Lack]:
+    found = {name: definition for is_constraint, name, holds, definition in rows if is_constraint and holds}
+    for name, definition in _shape().constraints.items():
+        if not _is_same(definition, found.get(name, "")):
+            place, _, own = name.partition(".")
+            drop, add = f"drop constraint if exists {own}", f"add constraint {own} {definition}"
+            if place in _shape().domains:
+                cure = f"alter domain faultline.{place} {drop}; alter domain faultline.{place} {add}"
+            else:
+                cure = f"alter table faultline.{place} {drop}, {add}"
+            yield Lack(f"constraint {name} is missing, never validated, or another one", cure)
+
+
+def _lacking_columns(rows: Rows) -> Iterator[Lack]:
+    found = {name: (must, default) for is_constraint, name, must, default in rows if not is_constraint}
+    for name, (must, default) in _shape().columns.items():
+        table, _, column = name.partition(".")
+        alter = f"alter table faultline.{table} alter {column}"
+        if name not in found:
+            yield Lack(f"column {name} is missing", "restore the table from a copy of the database")
+            continue
+        there, given = found[name]
+        if there != must:
+            yield Lack(
+                f"column {name} {'may be null' if must else 'must not be null'}",
+                f"{alter} {'set' if must else 'drop'} not null",
+            )
+        if _plain(given) != default:
+            yield Lack(
+                f"column {name} has another default", f"{alter} {f'set default {default}' if default else 'drop default'}"
+            )
+
+
+def _is_same(ours: str, found: str) -> bool:
+    """PostgreSQL tells a check in its own words: the same columns, values and functions must be in it."""
+    if not ours.startswith("check"):
+        return ours == found.lower()
+    return _words(ours) <= _words(found)
+
+
+def _words(definition: str) -> set[str]:
+    return set(re.findall(r"\w+", definition.lower())) - _GRAMMAR
+
+
+def _plain(default: str | None) -> str | None:
+    """Without the casts that PostgreSQL writes."""
+    return re.sub(r"::[\w .\[\]]+", "", default) if default else None
+
+
+@cache
+def _shape() -> _Shape:
+    shape = _Shape({}, {}, set())
+    for file in numbered():
+        text = meaning(file.text)
+        for domain, name, definition in _DOMAIN.findall(text):
+            shape.domains.add(domain)
+            shape.constraints[f"{domain}.{name}"] = definition
+        for table, body in [*_TABLE.findall(text), *_ADDED.findall(text)]:
+            for part in _parts(body):
+                _take(shape, table, part.removeprefix("add column "))
+    return shape
+
+
+def _take(shape: _Shape, table: str, part: str) -> None:
+    """A column or a constraint of a table. One without a name gets the one that PostgreSQL gives it."""
+    first, _, rest = part.partition(" ")
+    if first == "constraint":
+        name, _, definition = rest.partition(" ")
+        shape.constraints[f"{table}.{name}"] = definition
+    elif part.startswith("primary key"):
+        shape.constraints[f"{table}.{table}_pkey"] = part
+    else:
+        plain, is_checked, check = part.partition(" check ")
+        default = _DEFAULT.search(plain)
+        shape.columns[f"{table}.{first}"] = (
+            " not null" in plain or " primary key" in plain,
+            default[1] if default else None,
+        )
+        if " primary key" in plain:
+            shape.constraints[f"{table}.{table}_pkey"] = f"primary key ({first})"
+        if plain.endswith(" unique"):
+            shape.constraints[f"{table}.{table}_{first}_key"] = f"unique ({first})"
+        if is_checked:
+            shape.constraints[f"{table}.{table}_{first}_check"] = f"check {check}"
+
+
+def _parts(body: str) -> Iterator[str]:
+    """Cut at the commas that stand in no brackets."""
+    depth, part = 0, ""
+    for sign in body:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == "," and not depth:
+            yield part.strip()
+            part = ""
+        else:
+            part += sign
+    yield part.strip()
