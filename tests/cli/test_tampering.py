@@ -135,6 +135,7 @@ def test_what_was_weakened_is_wrong_and_migrate_puts_it_back(
         ("grant insert on faultline.ledger to pg_monitor", "grant of insert on ledger to pg_monitor"),
         ("grant update (args) on faultline.open_jobs to pg_monitor", "grant of update on open_jobs.args to pg_monitor"),
         ("grant execute on function faultline.as_verb to pg_monitor", "grant of execute on as_verb() to pg_monitor"),
+        ("grant execute on function faultline.recover(bigint) to pg_monitor", "grant of execute on recover() to pg_monitor"),
         ("grant create on schema faultline to pg_monitor", "grant of create on schema faultline to pg_monitor"),
     ],
 )
@@ -250,6 +251,32 @@ def test_what_people_may_grant_is_not_told(queue: Driver) -> None:
 
     assert queue.run(installed.foreign()) == []
     assert queue.run(installed.excess_grants()) == queue.run(installed.public_grants()) == []
+
+
+def test_a_login_that_got_more_than_its_role_has_is_told(queue: Driver) -> None:
+    """Roles belong to the whole cluster: what is granted here is taken back before another test can see it."""
+    login, owner = f"login_{uuid4().hex}", f"owner_{uuid4().hex}"
+    execute = queue.connection.execute
+    execute(f"create role {login} login in role faultline_worker; create role {owner}".encode())
+    try:
+        with queue.connection.transaction(force_rollback=True):
+            execute(f"grant execute on function faultline.claim to {login}".encode())
+            assert queue.run(installed.foreign()) == []
+            execute(f"grant execute on function faultline.recover(bigint) to {login}".encode())
+            assert [thing.what for thing in queue.run(installed.foreign())] == [f"grant of execute on recover() to {login}"]
+        with queue.connection.transaction(force_rollback=True):
+            execute("grant faultline_operator to faultline_producer")
+            (found,) = queue.run(installed.foreign())
+            assert found.what == "membership of faultline_producer in faultline_operator"
+            assert found.cure == "revoke faultline_operator from faultline_producer"
+        with queue.connection.transaction(force_rollback=True):
+            execute(f"alter schema faultline owner to {owner}; grant {owner} to {login}".encode())
+            of_members = [thing for thing in queue.run(installed.foreign()) if thing.kind == "membership"]
+            assert of_members == [
+                ("membership", f"membership of {login} in {owner}, who owns the tables", f"revoke {owner} from {login}")
+            ]
+    finally:
+        execute(f"drop role {login}; drop role {owner}".encode())
 
 
 def test_a_lost_floor_comes_back_above_every_token(queue: Driver) -> None:

@@ -55,7 +55,31 @@ select 'grant', 'grant of ' || g.privilege || ' on ' || g.thing || ' to ' || r.r
   format('revoke %%s %%s from %%I', g.privilege, g.place, r.rolname) from granted g
 join pg_roles r on r.oid = g.grantee
 where r.oid <> g.owner and r.rolname <> all (%s)
-  and case g.kind when 'function' then g.name <> all (%s) else g.privilege not in ('select', 'usage') end
+  and case g.kind
+    -- A verb of a role that it has, or one that any program may be given.
+    when 'function' then not exists (
+      select from unnest(%s::text[], %s::text[]) as v (role, verb)
+      where v.verb = g.name and (v.role = 'faultline_producer' or pg_has_role(r.oid, to_regrole(v.role), 'member'))
+    )
+    else g.privilege not in ('select', 'usage')
+  end
+union all
+select 'membership', 'membership of ' || m.rolname || ' in ' || o.rolname
+  || case when o.oid = n.nspowner then ', who owns the tables' else '' end,
+  format('revoke %%I from %%I', o.rolname, m.rolname)
+from pg_auth_members a
+join pg_roles o on o.oid = a.roleid
+join pg_roles m on m.oid = a.member
+join pg_namespace n on n.nspname = 'faultline'
+where (
+    -- To be the owner, or another role of ours, and one of ours: then its limits are none.
+    m.rolname = any (%s) and (o.rolname = any (%s) or o.oid = n.nspowner)
+    or o.oid = n.nspowner and not m.rolsuper and exists (
+      select from pg_auth_members b join pg_roles w on w.oid = b.roleid where b.member = m.oid and w.rolname = any (%s)
+    )
+  )
+  -- From PostgreSQL 16 on, who made a role administers it, and that alone gives nothing of what it may do.
+  and coalesce((to_jsonb(a) ->> 'inherit_option')::boolean or (to_jsonb(a) ->> 'set_option')::boolean, true)
 union all
 select 'rule', 'rule ' || r.rulename || ' on ' || c.relname, format('drop rule %%I on faultline.%%I', r.rulename, c.relname)
 from pg_rewrite r join pg_class c on c.oid = r.ev_class
@@ -252,10 +276,12 @@ class Foreign(NamedTuple):
 
 def foreign() -> Statement[list[Foreign]]:
     """What somebody put beside our tables and functions, or did to them: it could change what a verb does."""
+    ours = list(_granted())
+    roles, granted = zip(*((role, verb) for role in ours for verb in _granted()[role]), strict=True)
     return Statement(
         name="foreign",
         sql=_FOREIGN,
-        params=(list(_granted()), list(verbs()), list(_triggers()), [*_function_names()]),
+        params=(ours, list(roles), list(granted), ours, ours, ours, list(_triggers()), [*_function_names()]),
         read=lambda rows: [Foreign(*row) for row in rows],
         repeatable=True,
     )
