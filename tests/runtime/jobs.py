@@ -10,8 +10,12 @@ import signal
 import sys
 import threading
 import time
+from typing import TYPE_CHECKING, NoReturn
 
-from faultline import Faultline, Job
+from faultline import BlockingJob, Faultline, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 app = Faultline()
 PATIENCE = 40.0
@@ -131,6 +135,102 @@ def fork_and_leave() -> int:
         time.sleep(3 * PATIENCE)
         os._exit(0)
     return child
+
+
+@app.task(max_attempts=1)
+def fork_and_come_back(how: str) -> int | None:
+    """Fork, and let the child leave the task as its parent would. Answers with the child's exit code."""
+    child = os.fork()
+    if child == 0:
+        return _leave(how)
+    give_up = time.monotonic() + PATIENCE / 4
+    while (code := _exit_code(child, give_up)) == _LIVES:
+        time.sleep(0.01)
+    return code
+
+
+@app.task(max_attempts=1)
+async def afork_and_come_back(how: str) -> int | None:
+    child = os.fork()
+    if child == 0:
+        return _leave(how)
+    give_up = time.monotonic() + PATIENCE / 4
+    while (code := _exit_code(child, give_up)) == _LIVES:
+        await asyncio.sleep(0.01)
+    return code
+
+
+_LIVES = -1000
+
+
+def _leave(how: str) -> int:
+    if how == "raise":
+        raise ValueError("in the child")
+    if how.startswith("exit"):
+        sys.exit(int(how.removeprefix("exit") or 0))
+    return 7
+
+
+def _exit_code(child: int, give_up: float) -> int | None:
+    """None for a child that does not end."""
+    pid, status = os.waitpid(child, os.WNOHANG)
+    if pid:
+        return os.waitstatus_to_exitcode(status)
+    if time.monotonic() < give_up:
+        return _LIVES
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+@app.task(max_attempts=1)
+def fork_and_write(job: BlockingJob) -> str:
+    """What a child is told that writes through its parent's job."""
+
+    def write() -> None:
+        with job.transaction():
+            pass
+
+    write()
+    told = []
+    for use in (write, job.fence, lambda: job.step("s", int), lambda: job.progress(1)):
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            _tell(writing, use)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            told.append(pipe.read())
+    write()
+    return "\n".join(told)
+
+
+@app.task(max_attempts=1)
+async def afork_and_write(job: Job) -> str:
+    async def write() -> None:
+        async with job.transaction():
+            pass
+
+    await write()
+    told = []
+    for use in (write, job.fence, lambda: job.step("s", int), lambda: job.progress(1)):
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            _tell(writing, lambda: use().send(None))  # noqa: B023 - called at once
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            told.append(pipe.read())
+    await write()
+    return "\n".join(told)
+
+
+def _tell(pipe: int, use: Callable[[], object]) -> NoReturn:
+    try:
+        use()
+        os.write(pipe, b"written")
+    except BaseException as error:  # noqa: BLE001
+        os.write(pipe, f"{type(error).__name__}: {error}".encode())
+    finally:
+        os._exit(0)
 
 
 def _interrupted(ready: int) -> None:

@@ -84,6 +84,7 @@ def test_run_at_is_a_moment_whatever_its_time_zone(app: Faultline, charge: Task[
         ({"queue": ""}, "queue must be a text with 1 to 100"),
         ({"queue": "q" * 101}, "queue has 101 characters"),
         ({"queue": "a\x00b"}, "NUL"),
+        ({"queue": "a\ud800b"}, "half of a surrogate pair"),
         ({"queue": 5}, "queue must be a text"),
         ({"priority": 1001}, "priority must be a whole number from -1000 to 1000"),
         ({"priority": 1.5}, "priority must be a whole number"),
@@ -213,6 +214,14 @@ def test_a_function_without_a_name_needs_one(app: Faultline) -> None:
         app.task(nameless)
 
 
+@pytest.mark.parametrize("name", ["bad\ud800", "bad\x00", "n" * 201])
+def test_a_name_that_cannot_be_stored_is_refused_where_the_task_is_registered(app: Faultline, name: str) -> None:
+    with pytest.raises(JobRejected, match="the name of a task"):
+        app.task(name=name)(lambda: None)
+
+    assert app.tasks == {}
+
+
 # Bulk
 
 
@@ -327,6 +336,25 @@ def test_an_unknown_job(app: Faultline) -> None:
     for call in (app.job, app.cancel, app.retry):
         with pytest.raises(JobNotFound, match="there is no job"):
             call(uuid4())
+
+
+@pytest.mark.parametrize("wrong", [42, None, b"x", "x", "\ud800", "1-2", object()])
+def test_what_is_no_job_id_is_refused(app: Faultline, wrong: Any) -> None:
+    for call in (app.job, app.cancel, app.retry, app.handle):
+        with pytest.raises(JobRejected, match="is no job id"):
+            call(wrong)
+    for acall in (app.ajob, app.acancel, app.aretry):
+        with pytest.raises(JobRejected, match="is no job id"):
+            asyncio.run(acall(wrong))
+
+
+def test_a_job_id_may_be_given_as_text(app: Faultline, charge: Task[Any, Any]) -> None:
+    handle = charge.enqueue(1)
+    text: Any = str(handle.id)
+
+    assert app.job(text).id == app.handle(text).id == handle.id
+    assert app.cancel(text) is JobState.CANCELLED
+    assert app.retry(text) is JobState.QUEUED
 
 
 def test_the_async_twins_do_the_same(app: Faultline, charge: Task[Any, Any]) -> None:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline.core.model import JobState
@@ -62,6 +63,39 @@ def test_a_worker_whose_tasks_have_forked_still_stops_when_it_is_told_to(dsn: st
 
         assert process.wait(PATIENCE) == 0, said(process)
     assert (queue.state(job_id), queue.job(job_id).attempt) == (JobState.QUEUED, 0)
+
+
+WAYS = {"return": 0, "exit": 0, "exit3": 3, "raise": 1}
+
+
+@pytest.mark.parametrize("task", ["fork_and_come_back", "afork_and_come_back"])
+def test_a_child_that_comes_back_out_of_its_task_ends_instead_of_becoming_a_second_worker(
+    dsn: str, queue: Driver, task: str
+) -> None:
+    with worker(dsn) as process:
+        codes = {}
+        for how in WAYS:
+            job_id = queue.enqueue(task, {"how": how})
+            until(lambda: succeeded(queue, job_id))  # noqa: B023 - called at once
+            codes[how] = queue.job(job_id).result
+        assert codes == WAYS
+        assert "ValueError: in the child" in said(process)
+
+        os.kill(process.pid, signal.SIGTERM)
+
+        assert process.wait(PATIENCE) == 0, said(process)
+
+
+@pytest.mark.parametrize("task", ["fork_and_write", "afork_and_write"])
+def test_a_child_cannot_write_through_its_parents_job_and_is_told_so(dsn: str, queue: Driver, task: str) -> None:
+    with worker(dsn):
+        job_id = queue.enqueue(task)
+        until(lambda: succeeded(queue, job_id))
+
+    told = str(queue.job(job_id).result).splitlines()
+    assert len(told) == 4
+    for line in told:
+        assert line.startswith(f"ConfigError: job {job_id} belongs to another process"), line
 
 
 def links(pid: int) -> set[str]:

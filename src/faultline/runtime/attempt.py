@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from faultline.core import events
+from faultline.core import events, forks
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState
 from faultline.store.translation import is_about_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from uuid import UUID
 
     from faultline.core.host import Host
@@ -98,6 +98,12 @@ class Attempt:
         return self._over is not None
 
     def _refuse_if_over(self) -> None:
+        if self._hold.generation != forks.generation:
+            # Its sessions, its locks and its turns are the parent's.
+            raise ConfigError(
+                f"job {self.id} belongs to another process, and a forked one cannot write through it; return the result to"
+                " the task, or enqueue a job"
+            )
         if self._over is not None:
             raise StaleLease(
                 f"job {self.id} token {self.fencing_token}: this attempt is over ({self._over}); nothing was written",
@@ -121,11 +127,11 @@ class Attempt:
 
     # Branches
 
-    def _own_transaction(self, branch: object) -> Transaction | None:
+    def _own_transaction(self, branch: Callable[[], object]) -> Transaction | None:
         """The open transaction if it is this branch's own. Refuses a branch for which waiting would be a deadlock."""
         self._refuse_if_over()
         transaction = self._transaction
-        if transaction is None or transaction.opener is branch:
+        if transaction is None or transaction.opener is branch():
             return transaction
         if _inside.get() is transaction:
             raise ConfigError(
@@ -134,7 +140,7 @@ class Attempt:
             )
         return None
 
-    def _refuse_nesting(self, branch: object) -> None:
+    def _refuse_nesting(self, branch: Callable[[], object]) -> None:
         if self._own_transaction(branch) is not None:
             raise ConfigError(
                 f"job {self.id} is inside its transaction already; a second one would wait for the first for ever"

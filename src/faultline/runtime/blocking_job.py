@@ -61,7 +61,7 @@ class BlockingJob(Attempt):
         runs it. Inside a transaction it is remembered when that is committed, and rolled back with it.
         """
         check_step_name(name)
-        own = self._own_transaction(threading.current_thread())
+        own = self._own_transaction(threading.current_thread)
         with self._around(name):
             running = self._its_turn(name, own)
             try:
@@ -93,7 +93,7 @@ class BlockingJob(Attempt):
 
         It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
         """
-        self._refuse_nesting(threading.current_thread())
+        self._refuse_nesting(threading.current_thread)
         self._take_turn()
         transaction: Transaction | None = None
         loan = Loan()
@@ -216,7 +216,7 @@ class BlockingJob(Attempt):
 
     def _write(self, statement: Statement[T]) -> T:
         """Write in this branch's transaction, or by itself when no other branch's transaction holds the row."""
-        if self._own_transaction(threading.current_thread()) is not None:
+        if self._own_transaction(threading.current_thread) is not None:
             return self._run(statement)
         self._take_turn()
         try:
@@ -225,7 +225,7 @@ class BlockingJob(Attempt):
             self._turn.release()
 
     def _run(self, statement: Statement[T]) -> T:
-        own = self._own_transaction(threading.current_thread())
+        own = self._own_transaction(threading.current_thread)
         if own is not None:
             own.refuse_if_over()
             return self._send(own, statement)

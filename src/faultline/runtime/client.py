@@ -17,7 +17,7 @@ from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.runtime import tracing
 from faultline.runtime.handle import JobHandle, Poller
-from faultline.runtime.options import Options
+from faultline.runtime.options import Options, id_of
 from faultline.runtime.tasks import Task
 from faultline.store import queue, views
 from faultline.store.async_database import AsyncDatabase, arun_on
@@ -167,26 +167,26 @@ class Faultline:
             placed = []
         return self._handles(jobs, placed, places)
 
-    def cancel(self, job_id: UUID, reason: str | None = None) -> JobState:
+    def cancel(self, job_id: UUID | str, reason: str | None = None) -> JobState:
         """Stop a job for good, queued or running. Raises `IllegalTransition` when it has ended already."""
-        return self.database.run(queue.cancel(job_id, reason))
+        return self.database.run(queue.cancel(id_of(job_id), reason))
 
-    async def acancel(self, job_id: UUID, reason: str | None = None) -> JobState:
-        return await self.async_database.run(queue.cancel(job_id, reason))
+    async def acancel(self, job_id: UUID | str, reason: str | None = None) -> JobState:
+        return await self.async_database.run(queue.cancel(id_of(job_id), reason))
 
-    def retry(self, job_id: UUID) -> JobState:
+    def retry(self, job_id: UUID | str) -> JobState:
         """Queue a failed or cancelled job again, with all its attempts. Raises `IllegalTransition` for any other."""
-        return self.database.run(queue.retry(job_id))
+        return self.database.run(queue.retry(id_of(job_id)))
 
-    async def aretry(self, job_id: UUID) -> JobState:
-        return await self.async_database.run(queue.retry(job_id))
+    async def aretry(self, job_id: UUID | str) -> JobState:
+        return await self.async_database.run(queue.retry(id_of(job_id)))
 
-    def job(self, job_id: UUID) -> JobRecord:
+    def job(self, job_id: UUID | str) -> JobRecord:
         """Look a job up, open or done. Raises `JobNotFound`."""
-        return _found(job_id, self.database.run(views.job(job_id)))
+        return _found(job_id, self.database.run(views.job(id_of(job_id))))
 
-    async def ajob(self, job_id: UUID) -> JobRecord:
-        return _found(job_id, await self.async_database.run(views.job(job_id)))
+    async def ajob(self, job_id: UUID | str) -> JobRecord:
+        return _found(job_id, await self.async_database.run(views.job(id_of(job_id))))
 
     def worker(self, queues: Mapping[str, int] | None = None, **words: Any) -> Worker:
         """A worker to run beside the program: `async with app.worker({"mail": 50}): ...`. Without queues: its tasks'."""
@@ -204,9 +204,9 @@ class Faultline:
         """The queues of all registered tasks, each with the default concurrency."""
         return {task.queue: CONCURRENCY for task in self.tasks.values()} or {"default": CONCURRENCY}
 
-    def handle(self, job_id: UUID) -> JobHandle[Any]:
+    def handle(self, job_id: UUID | str) -> JobHandle[Any]:
         """A handle on a job that somebody else enqueued."""
-        return JobHandle(self, job_id)
+        return JobHandle(self, id_of(job_id))
 
     @cached_property
     def dsn(self) -> str:
@@ -344,7 +344,7 @@ def _weakly(method: Callable[[], None]) -> Callable[[], None]:
     return call
 
 
-def _found(job_id: UUID, record: JobRecord | None) -> JobRecord:
+def _found(job_id: UUID | str, record: JobRecord | None) -> JobRecord:
     if record is None:
         raise JobNotFound(f"there is no job {job_id}; it was never committed here, or it was pruned")
     return record

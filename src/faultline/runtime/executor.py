@@ -7,7 +7,7 @@ import inspect
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
-from faultline.core import events
+from faultline.core import events, forks
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
 from faultline.runtime.attempt import TIMED_OUT
@@ -147,6 +147,9 @@ class Executor:
                 self._end(hold, ending, raised)
 
     def _end(self, hold: Hold, ending: Ending | None, raised: BaseException | None) -> None:
+        if hold.generation != forks.generation:
+            # The task forked, and this is its child that came back: it would go on as a second worker.
+            forks.end_child(raised)
         hold.attempt = hold.job = None  # a late loss finds nothing to cancel
         try:
             if self.tracing is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from faultline.core import forks
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
@@ -34,6 +36,7 @@ class Hold:
         "ending",
         "epoch",
         "failed_by",
+        "generation",
         "in_transaction",
         "job",
         "lease",
@@ -48,6 +51,8 @@ class Hold:
     def __init__(self, lease: Lease, granted_at: float, counts: Counts) -> None:
         self.lease = lease
         self.renewed_at = granted_at
+        #: Of the process whose lease it is. One that is forked from it has a copy, and no lease.
+        self.generation = forks.generation
         #: Where it is counted how its queue is doing.
         self.counts = counts
         #: When the attempt was begun, by the steady clock. None: it was not.

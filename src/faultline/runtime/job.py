@@ -60,7 +60,7 @@ class Job(Attempt):
         runs it. Inside a transaction it is remembered when that is committed, and rolled back with it.
         """
         check_step_name(name)
-        own = self._own_transaction(asyncio.current_task())
+        own = self._own_transaction(asyncio.current_task)
         with self._around(name):
             running = await self._its_turn(name, own)
             try:
@@ -92,7 +92,7 @@ class Job(Attempt):
 
         It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
         """
-        self._refuse_nesting(asyncio.current_task())
+        self._refuse_nesting(asyncio.current_task)
         await self._take_turn()
         transaction: Transaction | None = None
         loan = Loan()
@@ -215,7 +215,7 @@ class Job(Attempt):
 
     async def _write(self, statement: Statement[T]) -> T:
         """Write in this branch's transaction, or by itself when no other branch's transaction holds the row."""
-        if self._own_transaction(asyncio.current_task()) is not None:
+        if self._own_transaction(asyncio.current_task) is not None:
             return await self._run(statement)
         await self._take_turn()
         try:
@@ -224,7 +224,7 @@ class Job(Attempt):
             self._turn.release()
 
     async def _run(self, statement: Statement[T]) -> T:
-        own = self._own_transaction(asyncio.current_task())
+        own = self._own_transaction(asyncio.current_task)
         if own is not None:
             own.refuse_if_over()
             return await self._send(own, statement)

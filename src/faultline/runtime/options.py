@@ -74,6 +74,18 @@ def check_text(name: str, value: str | None, length_max: int) -> None:
         raise JobRejected(f"{name} has {len(value)} characters; at most {length_max} are allowed")
     if "\x00" in value:
         raise JobRejected(f"{name} holds a NUL character, which PostgreSQL cannot store")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise JobRejected(f"{name} holds half of a surrogate pair, which PostgreSQL cannot store: {value[:40]!r}")
+
+
+def id_of(job_id: UUID | str) -> UUID:
+    """A job's id, which may be given as text."""
+    if isinstance(job_id, UUID):
+        return job_id
+    try:
+        return UUID(job_id)
+    except (ValueError, TypeError, AttributeError):
+        raise JobRejected(f"{job_id!r} is no job id; give a UUID, or the text of one, as a job's handle has it") from None
 
 
 def _check_whole(name: str, value: int | None, least: int, most: int) -> None:

@@ -11,6 +11,8 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
+from faultline.core import forks
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,9 +40,15 @@ class Threads:
         context = contextvars.copy_context()
 
         def call() -> None:
+            generation = forks.generation
             try:
                 result = context.run(function)
+                if generation != forks.generation:
+                    forks.end_child(None)
             except BaseException as error:  # noqa: BLE001 - whatever a task raises is its outcome
+                if generation != forks.generation:
+                    # In a child that the task forked: only the worker itself has a loop to tell.
+                    forks.end_child(error)
                 _tell(loop, outcome, None, error)
             else:
                 _tell(loop, outcome, result, None)
