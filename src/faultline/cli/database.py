@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.core.config import choose_dsn, without_password
+from faultline.core.config import choose_dsn, choose_timeout, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,10 +119,10 @@ def resolved(dsn: str | None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def opened(dsn: str | None) -> Iterator[Database]:
-    """The database to ask, for as long as the command runs."""
+    """The database to ask, for as long as the command runs. Its calls end at the same deadline as a program's."""
     from faultline.store.database import Database  # noqa: PLC0415
 
-    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+    with resolved(dsn) as found, contextlib.closing(Database(found, timeout=choose_timeout())) as database:
         yield database
 
 

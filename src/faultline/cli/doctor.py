@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from faultline.cli import checks, tampering
 from faultline.cli.checks import Finding, Level
 from faultline.cli.database import AsJson, Dsn, print_json, resolved
+from faultline.core.config import choose_timeout
 from faultline.core.errors import DatabaseUnavailable, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Iterator
 
-    import psycopg
-
-    from faultline.store.queue import Statement
+    from faultline.cli.visit import Visit
     from faultline.store.vitals import Server
 
-T = TypeVar("T")
+#: An invariant may be checked for so long: it looks at every row.
+_INVARIANT_SECONDS = 600.0
 
 
 def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
@@ -54,54 +55,58 @@ def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - 
 
 def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
     """One connection, one question after the other; what cannot be answered does not stop the rest."""
-    from faultline.store import migrate, vitals  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.store.database import Database  # noqa: PLC0415
+    from faultline.cli.visit import Visit  # noqa: PLC0415 - late, so that --help is quick
 
     try:
-        connection = Database(dsn).connect()
+        with contextlib.closing(Visit(dsn, choose_timeout())) as visit:
+            yield from _going_on("server", _looked_at(visit))
     except DatabaseUnavailable as error:
         yield "server", checks.unreachable(str(error))
-        return
-    with connection:
-        visit = _Visit(connection)
-        server = visit.must(vitals.server())
-        pooler = vitals.behind_pooler(connection)
-        yield from _under("server", checks.server(server, pooler=pooler))
-        yield from _under("settings", visit.about(checks.settings, vitals.settings(checks.SETTINGS)))
-        try:
-            protocol = visit.look(vitals.protocol())
-            if isinstance(protocol, vitals.Unseen):
-                yield "schema", Finding("schema", Level.WRONG, protocol.why, "grant one of the four roles to this login")
-                return
-            migrate.check(protocol)
-        except SchemaError as error:
-            yield "schema", Finding("schema", Level.WRONG, *_parted(str(error)))
+
+
+def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
+    from faultline.cli.visit import NotSeen, Refused  # noqa: PLC0415
+    from faultline.store import migrate, vitals  # noqa: PLC0415
+
+    server = visit.must(vitals.server())
+    yield from _under("server", checks.server(server, pooler=visit.pooler))
+    yield from _under("settings", visit.about(checks.settings, vitals.settings(checks.SETTINGS)))
+    try:
+        protocol = visit.look(vitals.protocol())
+        if isinstance(protocol, NotSeen):
+            refused = isinstance(protocol, Refused)
+            todo = "grant one of the four roles to this login" if refused else protocol.todo
+            yield "schema", Finding("schema", Level.WRONG, protocol.found, todo)
             return
-        yield "schema", checks.protocol(protocol, migrate.protocol())
-        if protocol.version == migrate.protocol().version:
-            for check, statement in tampering.about_definitions():
-                yield from _under("schema", visit.about(check, statement))
-        yield from _under("schema", visit.about(checks.roles, vitals.roles(), superuser=server.is_superuser))
-        yield from _under("schema", visit.about(tampering.history, vitals.lost_history()))
-        yield from _housekeeping(visit, server)
-        yield from _at_work(visit, server)
-        yield from _invariants(visit)
+        migrate.check(protocol)
+    except SchemaError as error:
+        yield "schema", Finding("schema", Level.WRONG, *_parted(str(error)))
+        return
+    yield "schema", checks.protocol(protocol, migrate.protocol())
+    if protocol.version == migrate.protocol().version:
+        for check, statement in tampering.about_definitions():
+            yield from _under("schema", visit.about(check, statement))
+    yield from _under("schema", visit.about(checks.roles, vitals.roles(), superuser=server.is_superuser))
+    yield from _under("schema", visit.about(tampering.history, vitals.lost_history()))
+    yield from _going_on("housekeeping", _housekeeping(visit, server))
+    yield from _going_on("work", _at_work(visit, server))
+    yield from _invariants(visit)
 
 
-def _housekeeping(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
+def _housekeeping(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     from faultline.store import health, vitals  # noqa: PLC0415
 
     def durable(standbys: list[vitals.Standby]) -> Iterator[Finding]:
         settings = visit.must(vitals.settings(checks.SETTINGS))
         return checks.durability(settings, standbys, sees_sessions=server.sees_sessions)
 
-    seen, slots, never = visit.must(health.health()), visit.must(vitals.slots()), visit.must(vitals.never_vacuumed())
     yield from _under("housekeeping", visit.about(durable, vitals.standbys()))
+    seen, slots, never = visit.must(health.health()), visit.must(vitals.slots()), visit.must(vitals.never_vacuumed())
     yield from _under("housekeeping", checks.held_back(seen, slots))
     yield from _under("housekeeping", checks.bloat(seen, never))
 
 
-def _at_work(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
+def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     from faultline.store import health, overview, vitals  # noqa: PLC0415
 
     before = time.time()
@@ -110,7 +115,7 @@ def _at_work(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     workers = yield from visit.list_of("workers", overview.workers())
     waiting = yield from visit.list_of("waiting", vitals.waiting())
     yield from _under("work", checks.clocks(ahead, workers or []))
-    yield from _under("work", checks.connections(visit.must(health.health()), workers or []))
+    yield from _under("work", visit.about(checks.connections, health.health(), workers or []))
     if workers is not None and waiting is not None:
         yield from _under("work", visit.about(checks.at_work, vitals.overdue(), workers, waiting))
     if workers is not None:
@@ -119,17 +124,20 @@ def _at_work(visit: _Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     yield from _under("work", visit.about(checks.set_aside, vitals.failed(), paused or [], server.clock))
 
 
-def _invariants(visit: _Visit) -> Iterator[tuple[str, Finding]]:
+def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
     """The long part where there is much data: a terminal is told which one is being checked."""
-    from faultline.store import invariants, vitals  # noqa: PLC0415
+    from faultline.cli.visit import NotSeen, Refused  # noqa: PLC0415
+    from faultline.store import invariants  # noqa: PLC0415
 
     names, unseen = invariants.names(), 0
     for number, name in enumerate(names, start=1):
         title = name.replace("_", " ")
         with _progress(f"checking {number} of {len(names)}: {title}"):
-            violation = visit.look(invariants.invariant(name))
-        if isinstance(violation, vitals.Unseen):
+            violation = visit.look(invariants.invariant(name), seconds=_INVARIANT_SECONDS)
+        if isinstance(violation, Refused):
             unseen += 1
+        elif isinstance(violation, NotSeen):
+            yield "invariants", violation.finding(title)
         elif violation is None:
             yield "invariants", Finding(title, Level.OK, "")
         else:
@@ -143,54 +151,18 @@ def _invariants(visit: _Visit) -> Iterator[tuple[str, Finding]]:
         yield "invariants", Finding("the others", Level.NOTE, told, "ask as the owner of the schema")
 
 
-class _Visit:
-    """One connection to look through."""
-
-    def __init__(self, connection: psycopg.Connection) -> None:
-        self._connection = connection
-
-    def look(self, statement: Statement[T]) -> Any:
-        from faultline.store import vitals  # noqa: PLC0415
-
-        return vitals.look(self._connection, statement)
-
-    def must(self, statement: Statement[T]) -> T:
-        """What everybody may see."""
-        from faultline.store.database import run_on  # noqa: PLC0415
-
-        return run_on(self._connection, statement)
-
-    def list_of(self, name: str, statement: Statement[list[T]]) -> Generator[tuple[str, Finding], None, list[T] | None]:
-        """The answer, for several checks; None, and a finding, if the login may not have it."""
-        from faultline.store import vitals  # noqa: PLC0415
-
-        seen = vitals.look(self._connection, statement)
-        if isinstance(seen, vitals.Unseen):
-            yield "work", _unseen(name, seen.why)
-            return None
-        return seen
-
-    def about(
-        self, check: Callable[..., Iterator[Finding]], statement: Statement[Any], *more: Any, **words: Any
-    ) -> Iterator[Finding]:
-        """The findings of a check about an answer; or that the login may not have it."""
-        from faultline.store import vitals  # noqa: PLC0415
-
-        seen = self.look(statement)
-        if isinstance(seen, vitals.Unseen):
-            yield _unseen(statement.name.replace("_", " "), seen.why)
-        else:
-            yield from check(seen, *more, **words)
-
-
 def _times(number: int, level: Level) -> str:
     return f"{number} {level}{'s' if number > 1 and level in (Level.NOTE, Level.WARNING) else ''}"
 
 
-def _unseen(name: str, why: str) -> Finding:
-    return Finding(
-        name, Level.NOTE, f"not seen: {why}", "to see it: grant faultline_viewer to this login, or ask as the owner"
-    )
+def _going_on(section: str, findings: Iterator[tuple[str, Finding]]) -> Iterator[tuple[str, Finding]]:
+    """A section whose first questions were not answered ends there, and the next one begins."""
+    from faultline.cli.visit import NothingToSay  # noqa: PLC0415
+
+    try:
+        yield from findings
+    except NothingToSay as nothing:
+        yield section, nothing.finding
 
 
 def _under(section: str, findings: Iterator[Finding]) -> Iterator[tuple[str, Finding]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.cli.database import AsJson, Dsn, resolved
+from faultline.cli.database import AsJson, Dsn, opened
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ def create(
 ) -> None:
     """Make a key and show it, once. Only its digest is kept."""
     from faultline.store import apikeys  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.store.database import Database  # noqa: PLC0415
 
     unknown = sorted(set(scope) - set(apikeys.SCOPES))
     if unknown:
@@ -48,7 +46,7 @@ def create(
         queues=sorted(set(queue)) if queue else None,
         valid_seconds=None if days is None else days * _DAY_SECONDS,
     )
-    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+    with opened(dsn) as database:
         expires_at = database.run(statement)
     if as_json:
         print(json.dumps({"id": key_id, "key": text, "expires_at": expires_at}, default=str))
@@ -61,9 +59,8 @@ def create(
 def list_keys(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
     """List all keys, without what could be used."""
     from faultline.store import apikeys  # noqa: PLC0415
-    from faultline.store.database import Database  # noqa: PLC0415
 
-    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+    with opened(dsn) as database:
         lines = database.run(apikeys.lines())
     if as_json:
         print(json.dumps([asdict(line) for line in lines], default=str))
@@ -81,13 +78,12 @@ def revoke(
     from uuid import UUID  # noqa: PLC0415
 
     from faultline.store import apikeys  # noqa: PLC0415
-    from faultline.store.database import Database  # noqa: PLC0415
 
     try:
         wanted = UUID(key_id)
     except ValueError as error:
         raise ConfigError(f"{key_id} is no id of a key; `faultline api-keys list` shows them") from error
-    with resolved(dsn) as found, contextlib.closing(Database(found)) as database:
+    with opened(dsn) as database:
         known = database.run(apikeys.revoke(wanted))
     if not known:
         raise ConfigError(f"there is no key {key_id}; `faultline api-keys list` shows them")

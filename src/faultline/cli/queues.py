@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -117,9 +118,12 @@ def workers(
 
 def counted(database: Database) -> list[QueueLine]:
     """The queues, counted afresh if that is due and this login may."""
-    from faultline.store import overview, vitals  # noqa: PLC0415
+    import psycopg  # noqa: PLC0415
+
+    from faultline.store import overview  # noqa: PLC0415
     from faultline.store import queue as verbs  # noqa: PLC0415
 
-    with database.connection() as connection:
-        vitals.look(connection, verbs.sample())
+    with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+        # Whoever looks has nothing in doubt if no answer comes.
+        database.run(replace(verbs.sample(), reads=True))
     return database.run(overview.queues())

@@ -43,7 +43,7 @@ def top(
         database.facts()
         watch = _Watch(database)
         if once:
-            console.print(watch.look(console.width, console.height if console.is_terminal else None))
+            console.print(watch.frame(console.width, console.height if console.is_terminal else None))
             return
         if not (sys.stdin.isatty() and console.is_terminal):
             raise ConfigError("this is no terminal; print one look with: faultline top --once")
@@ -72,9 +72,14 @@ class _Watch:
         from faultline.cli import frame  # noqa: PLC0415
 
         try:
-            now = frame.ask(self._database, self._looks[0] if self._looks else None)
+            return self.frame(columns, rows)
         except (DatabaseUnavailable, OutcomeUnknown) as error:
             return frame.away(str(error))
+
+    def frame(self, columns: int, rows: int | None) -> RenderableType:
+        from faultline.cli import frame  # noqa: PLC0415
+
+        now = frame.ask(self._database, self._looks[0] if self._looks else None)
         self._looks = [look for look in self._looks if now.seconds - look.seconds < _RATE_SECONDS] + [now]
         return frame.frame(now, columns=columns, rows=rows)
 

@@ -36,7 +36,7 @@ class Answer(contextlib.AbstractContextManager[None]):
 
     def __init__(self, statements: Sequence[Statement[Any]], deadline: Deadline) -> None:
         self.deadline = deadline
-        self._names = ", ".join(sorted({statement.name for statement in statements}))
+        self._statements = statements
         self._repeatable = all(statement.repeatable for statement in statements)
         self._sends_left = _SENDS_MAX
         self._unanswered = False
@@ -71,12 +71,14 @@ class Answer(contextlib.AbstractContextManager[None]):
         self._unanswered = True
         if not never_sent and self._repeatable and self._sends_left > 0 and not self.deadline.passed:
             return True
-        raise unknown(self._names, error) from error
+        raise unanswered(self._statements, error) from error
 
 
-def unknown(names: str, error: BaseException | None = None) -> errors.OutcomeUnknown:
-    why = str(error) if isinstance(error, NoAnswer) else "the connection was lost"
+def unanswered(statements: Sequence[Statement[Any]], error: BaseException | None) -> errors.FaultlineError:
+    names = ", ".join(sorted({statement.name for statement in statements}))
+    why = f"{error if isinstance(error, NoAnswer) else 'the connection was lost'} while {names} ran"
+    if all(statement.reads for statement in statements):
+        return errors.DatabaseUnavailable(f"{why}; it only reads. Ask again, or look for a lock with: faultline doctor")
     return errors.OutcomeUnknown(
-        f"{why} while {names} ran; it may or may not have happened. "
-        "Look the job up, or send an enqueue again with the same id"
+        f"{why}; it may or may not have happened. Look the job up, or send an enqueue again with the same id"
     )

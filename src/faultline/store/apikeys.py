@@ -101,7 +101,12 @@ def find(digest: bytes) -> Statement[ApiKey | None]:
 def exist() -> Statement[bool]:
     """Whether there is any key, good or not."""
     return Statement(
-        "api_keys_exist", "select exists (select k.id from faultline.api_keys k)", (), lambda rows: bool(rows[0][0]), True
+        name="api_keys_exist",
+        sql="select exists (select k.id from faultline.api_keys k)",
+        params=(),
+        read=lambda rows: bool(rows[0][0]),
+        repeatable=True,
+        reads=True,
     )
 
 
@@ -114,4 +119,5 @@ def lines() -> Statement[list[ApiKeyLine]]:
         params=(),
         read=lambda rows: [ApiKeyLine(*row) for row in rows],
         repeatable=True,
+        reads=True,
     )

@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from faultline.core.host import Host
-from faultline.store.answer import Answer, unknown
+from faultline.store.answer import Answer, unanswered
 from faultline.store.async_pool import AsyncPool
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, aconnect
@@ -233,5 +233,5 @@ def _own_commit(connection: psycopg.AsyncConnection[Any], statement: Statement[A
         yield
     except psycopg.OperationalError as error:
         if alone and connection_was_lost(error):
-            raise unknown(statement.name) from error
+            raise unanswered([statement], error) from error
         raise

@@ -37,7 +37,7 @@ _COLUMNS = (
 def end() -> Statement[int]:
     """The number of the last line so far."""
     sql = "select coalesce(max(id), 0) from faultline.journal"
-    return Statement("journal_end", sql, (), lambda rows: int(rows[0][0]), repeatable=True)
+    return Statement("journal_end", sql, (), lambda rows: int(rows[0][0]), repeatable=True, reads=True)
 
 
 def since(number: int, *, also: Sequence[int] = (), lines_max: int) -> Statement[list[Change]]:
@@ -49,6 +49,7 @@ def since(number: int, *, also: Sequence[int] = (), lines_max: int) -> Statement
         params=(list(also), number, lines_max),
         read=_changes,
         repeatable=True,
+        reads=True,
     )
 
 

@@ -15,7 +15,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from faultline.core.host import Host
-from faultline.store.answer import Answer, unknown
+from faultline.store.answer import Answer, unanswered
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, connect
 from faultline.store.deadline import Deadline, until
@@ -229,5 +229,5 @@ def _own_commit(connection: psycopg.Connection[Any], statement: Statement[Any]) 
         yield
     except psycopg.OperationalError as error:
         if alone and connection_was_lost(error):
-            raise unknown(statement.name) from error
+            raise unanswered([statement], error) from error
         raise

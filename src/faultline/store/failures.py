@@ -108,6 +108,7 @@ def count(which: Failed) -> Statement[Count]:
         params=_params(which),
         read=lambda rows: Count(rows[0][0], rows[0][1], _until(rows[0][2])),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -123,6 +124,7 @@ def groups(which: Failed, *, groups_max: int = 100) -> Statement[Groups]:
         params=(*_params(which), groups_max),
         read=lambda rows: Groups([Group(*row[:7]) for row in rows if row[0] is not None], rows[0][7], _until(rows[0][8])),
         repeatable=True,
+        reads=True,
     )
 
 

@@ -68,7 +68,7 @@ class Health:
 
 
 def health() -> Statement[Health]:
-    return Statement(name="health", sql=_HEALTH, params=(), read=_health, repeatable=True)
+    return Statement(name="health", sql=_HEALTH, params=(), read=_health, repeatable=True, reads=True)
 
 
 def wal_bytes_per_second(before: Health | None, after: Health) -> float | None:

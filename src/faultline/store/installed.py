@@ -138,6 +138,7 @@ def functions() -> Statement[list[str]]:
         params=(),
         read=lambda rows: sorted(set(_altered_functions(_by_name(rows)))),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -152,6 +153,7 @@ def guards() -> Statement[list[str]]:
         params=(list(_triggers()),),
         read=_first_column,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -183,6 +185,7 @@ order by 1
         params=(list(_granted()), list(roles), list(verbs), list(_granted()), list(_granted())),
         read=_first_column,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -212,6 +215,7 @@ order by 1
         params=(),
         read=_first_column,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -237,6 +241,7 @@ order by 1
         params=(list(_granted()), list(roles), list(verbs)),
         read=_first_column,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -248,6 +253,7 @@ def rows() -> Statement[list[str]]:
         params=(),
         read=_first_column,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -259,6 +265,7 @@ def views() -> Statement[list[str]]:
         params=(),
         read=_first_column,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -284,6 +291,7 @@ def foreign() -> Statement[list[Foreign]]:
         params=(ours, list(roles), list(granted), ours, ours, ours, list(_triggers()), [*_function_names()]),
         read=lambda rows: [Foreign(*row) for row in rows],
         repeatable=True,
+        reads=True,
     )
 
 
@@ -303,6 +311,7 @@ def missing_indexes() -> Statement[list[tuple[str, str]]]:
         params=(names,),
         read=lambda rows: [(name, wanted[name]) for name, found in rows if _kind(found or "") != _kind(wanted[name])],
         repeatable=True,
+        reads=True,
     )
 
 

@@ -42,6 +42,7 @@ def invariant(name: str) -> Statement[Violation | None]:
         params=(),
         read=lambda rows: Violation(name, rows) if rows else None,
         repeatable=True,
+        reads=True,
     )
 
 

@@ -112,6 +112,7 @@ def jobs(wanted: Wanted, *, page_jobs: int, behind: Place | None = None) -> Stat
         params=(*fits_params, *scope_params, *place_params, page_jobs + 1),
         read=lambda rows: _page(rows, order, page_jobs),
         repeatable=True,
+        reads=True,
     )
 
 

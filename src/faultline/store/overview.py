@@ -119,7 +119,7 @@ class Trouble(NamedTuple):
 
 def queues() -> Statement[list[QueueLine]]:
     """Every queue that has work, has done some within a day, or is paused."""
-    return Statement(name="overview", sql=_QUEUES, params=(), read=_queue_lines, repeatable=True)
+    return Statement(name="overview", sql=_QUEUES, params=(), read=_queue_lines, repeatable=True, reads=True)
 
 
 def trend(minutes: int = 60, queue: str | None = None) -> Statement[list[Minute]]:
@@ -130,6 +130,7 @@ def trend(minutes: int = 60, queue: str | None = None) -> Statement[list[Minute]
         params=(minutes - 1, queue),
         read=lambda rows: list(map(Minute._make, rows)),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -143,6 +144,7 @@ def workers() -> Statement[list[WorkerLine]]:
         params=(),
         read=lambda rows: [WorkerLine(*row) for row in rows],
         repeatable=True,
+        reads=True,
     )
 
 
@@ -156,6 +158,7 @@ def totals() -> Statement[list[Total]]:
         params=(),
         read=lambda rows: list(map(Total._make, rows)),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -170,6 +173,7 @@ def trouble(minutes: int = 60) -> Statement[Trouble]:
         params=(minutes,),
         read=lambda rows: Trouble._make(rows[0]),
         repeatable=True,
+        reads=True,
     )
 
 

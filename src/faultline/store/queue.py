@@ -48,6 +48,7 @@ class Statement(Generic[T]):
     params: tuple[Any, ...]
     read: Callable[[Rows], T]
     repeatable: bool = False
+    reads: bool = False  # it changes nothing: a lost answer leaves no doubt about that
     #: Ask for the answer in the server's own form: cheaper to write there and to read here, where there is much of it.
     binary: bool = False
     #: Sent again and again: a session that is ours alone parses and plans it once.

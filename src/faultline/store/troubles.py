@@ -37,6 +37,7 @@ def troubles(most: int = 8) -> Statement[list[Trouble]]:
         params=(_LOOKED_AT, most),
         read=lambda rows: list(map(Trouble._make, rows)),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -54,4 +55,5 @@ def refused_lately() -> Statement[Refused]:
         params=(_LOOKED_AT,),
         read=lambda rows: Refused._make(rows[0]),
         repeatable=True,
+        reads=True,
     )

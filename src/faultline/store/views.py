@@ -48,6 +48,7 @@ def job(job_id: object) -> Statement[JobRecord | None]:
         params=(job_id,),
         read=_job,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -65,6 +66,7 @@ def lost(leases: Sequence[Lease]) -> Statement[dict[Lease, Reason]]:
         params=([lease.job_id for lease in leases],),
         read=read,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -97,6 +99,7 @@ def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = No
         ),
         read=lambda rows: [name for (name,) in rows],
         repeatable=True,
+        reads=True,
         often=True,
     )
 
@@ -112,6 +115,7 @@ def endings(job_ids: Sequence[UUID]) -> Statement[tuple[list[Ending], set[UUID]]
             {row[0] for row in rows},
         ),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -134,6 +138,7 @@ def _leases_of_jobs(name: str, leases: Sequence[Lease], state: str) -> Statement
         params=([lease.job_id for lease in leases],),
         read=lambda rows: {asked[row[0], row[1], row[2]] for row in rows if (row[0], row[1], row[2]) in asked},
         repeatable=True,
+        reads=True,
     )
 
 
@@ -145,6 +150,7 @@ def traces(job_ids: Sequence[UUID]) -> Statement[dict[UUID, str]]:
         params=(list(job_ids),),
         read=dict,
         repeatable=True,
+        reads=True,
     )
 
 
@@ -156,6 +162,7 @@ def counts() -> Statement[Counter[str]]:
         params=(),
         read=lambda rows: Counter({row[0]: row[1] for row in rows}),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -168,6 +175,7 @@ def is_drained(queue: str) -> Statement[bool]:
         params=(queue, queue),
         read=lambda rows: bool(rows[0][0]),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -179,6 +187,7 @@ def workers() -> Statement[list[str]]:
         params=(),
         read=lambda rows: [row[0] for row in rows],
         repeatable=True,
+        reads=True,
     )
 
 
@@ -191,6 +200,7 @@ def held_by(pid: int) -> Statement[list[UUID]]:
         params=(pid,),
         read=lambda rows: [row[0] for row in rows],
         repeatable=True,
+        reads=True,
     )
 
 
@@ -202,12 +212,13 @@ def span(queue: str) -> Statement[tuple[datetime, datetime]]:
         params=(queue,),
         read=lambda rows: (_time(rows[0][0]), _time(rows[0][1])),
         repeatable=True,
+        reads=True,
     )
 
 
 def clock() -> Statement[datetime]:
     """What time it is in the database."""
-    return Statement("clock", "select faultline.clock()", (), lambda rows: _time(rows[0][0]), repeatable=True)
+    return Statement("clock", "select faultline.clock()", (), lambda rows: _time(rows[0][0]), repeatable=True, reads=True)
 
 
 def _time(value: datetime) -> datetime:
@@ -223,6 +234,7 @@ def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list
         params=(job_id, entries_max),
         read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in reversed(rows)],
         repeatable=True,
+        reads=True,
     )
 
 
@@ -235,6 +247,7 @@ def steps(job_id: object) -> Statement[list[Step]]:
         params=(job_id,),
         read=lambda rows: [Step(r[0], r[1], r[2], _json(r[3])) for r in rows],
         repeatable=True,
+        reads=True,
     )
 
 
@@ -246,6 +259,7 @@ def ledger_rows(job_id: object) -> Statement[int]:
         params=(job_id,),
         read=lambda rows: int(rows[0][0]),
         repeatable=True,
+        reads=True,
     )
 
 

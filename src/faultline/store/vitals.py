@@ -89,6 +89,17 @@ class LostHistory(NamedTuple):
     since: datetime | None
 
 
+class InTheWay(NamedTuple):
+    """A session whose locks are waited for. Of other logins' sessions not everything may be seen."""
+
+    pid: int
+    application: str | None
+    login: str | None
+    state: str | None
+    #: For how long its transaction has been open.
+    seconds: float | None
+
+
 class Overdue(NamedTuple):
     """Leases that ran out and were not taken back."""
 
@@ -102,6 +113,26 @@ def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen:
         return run_on(connection, statement)
     except psycopg.errors.InsufficientPrivilege as error:
         return Unseen(error.diag.message_primary or str(error))
+
+
+def in_the_way(pid: int) -> Statement[list[InTheWay]]:
+    """Whose locks this session waits for."""
+    return Statement(
+        "in_the_way",
+        "select a.pid, a.application_name, a.usename::text, a.state,"
+        " extract(epoch from clock_timestamp() - a.xact_start)::float8"
+        " from unnest(pg_blocking_pids(%s)) as b (pid) join pg_stat_activity a on a.pid = b.pid"
+        " order by a.xact_start, a.pid",
+        (pid,),
+        lambda rows: list(map(InTheWay._make, rows)),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def give_up_waiting(pid: int) -> Statement[None]:
+    """End what a session of our own waits for."""
+    return Statement("give_up_waiting", "select pg_cancel_backend(%s)", (pid,), lambda _: None, reads=True)
 
 
 def behind_pooler(connection: psycopg.Connection) -> bool:
@@ -131,6 +162,7 @@ def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
         params=(list(names),),
         read=lambda rows: {name: Setting(value, unit) for name, value, unit in rows},
         repeatable=True,
+        reads=True,
     )
 
 
@@ -146,6 +178,7 @@ def roles() -> Statement[list[Role]]:
         params=(list(ROLES),),
         read=lambda rows: [Role._make(row) for row in rows],
         repeatable=True,
+        reads=True,
     )
 
 
@@ -174,6 +207,7 @@ where e.event = 'stale_write_blocked'
         params=(days,),
         read=lambda rows: LostHistory(*rows[0]),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -198,6 +232,7 @@ def never_vacuumed() -> Statement[list[str]]:
         params=(),
         read=lambda rows: [row[0] for row in rows],
         repeatable=True,
+        reads=True,
     )
 
 
@@ -279,6 +314,7 @@ def failed() -> Statement[int]:
         params=(),
         read=lambda rows: int(rows[0][0]),
         repeatable=True,
+        reads=True,
     )
 
 
@@ -290,12 +326,13 @@ def paused() -> Statement[list[tuple[str, datetime, str | None]]]:
         params=(),
         read=lambda rows: [(name, at, because) for name, at, because in rows],
         repeatable=True,
+        reads=True,
     )
 
 
 def _one_row(kind: type[T], sql: str) -> Statement[T]:
-    return Statement(kind.__name__.lower(), sql, (), lambda rows: kind(*rows[0]), repeatable=True)
+    return Statement(kind.__name__.lower(), sql, (), lambda rows: kind(*rows[0]), repeatable=True, reads=True)
 
 
 def _rows(kind: type[T], sql: str) -> Statement[list[T]]:
-    return Statement(kind.__name__.lower(), sql, (), lambda rows: [kind(*row) for row in rows], repeatable=True)
+    return Statement(kind.__name__.lower(), sql, (), lambda rows: [kind(*row) for row in rows], repeatable=True, reads=True)

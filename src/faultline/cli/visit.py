@@ -1,0 +1,132 @@
+"""How the doctor asks: one question after the other, each with a deadline. What is not answered does not stop the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from faultline.cli.checks import Finding, Level
+from faultline.core.errors import DatabaseUnavailable
+from faultline.store import vitals
+from faultline.store.connecting import CONNECT_SECONDS
+from faultline.store.database import Database, run_on
+from faultline.store.deadline import Deadline, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from faultline.store.queue import Statement
+
+T = TypeVar("T")
+#: Where one question waited for a lock in vain, others wait for the same one.
+_NEXT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class NotSeen:
+    """There is no answer: this login may not have it, or none came in time."""
+
+    level: Level
+    found: str
+    todo: str
+
+    def finding(self, name: str) -> Finding:
+        return Finding(name.replace("_", " "), self.level, self.found, self.todo)
+
+
+class Refused(NotSeen):
+    """The login may not see it."""
+
+
+class NothingToSay(Exception):
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.found)
+        self.finding = finding
+
+
+class Visit:
+    """One connection to look through. `seconds`: how long a question may wait for its answer; None: no limit."""
+
+    def __init__(self, dsn: str, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._locked = False
+        self._database = Database(dsn, timeout=CONNECT_SECONDS if seconds is None else seconds)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._connection = self._database.connect()
+        self._pid = self._connection.info.backend_pid
+        with until(self._connection, Deadline(self._seconds)):
+            self.pooler = vitals.behind_pooler(self._connection)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def look(self, statement: Statement[T], *, seconds: float = 0.0) -> T | NotSeen:
+        """The answer, or why there is none. `seconds`: it may take so long where no lock is in the way."""
+        limit = self._seconds
+        if limit is not None:
+            limit = min(limit, _NEXT_SECONDS) if self._locked else max(limit, seconds)
+        try:
+            with until(self._connection, Deadline(limit)):
+                seen = vitals.look(self._connection, statement)
+        except DatabaseUnavailable as error:
+            if not self._connection.closed or limit is None:
+                raise
+            in_the_way = self._in_the_way()
+            self._locked = self._locked or bool(in_the_way)
+            return _unanswered(str(error).partition(" while ")[0], in_the_way)
+        if isinstance(seen, vitals.Unseen):
+            todo = "to see it: grant faultline_viewer to this login, or ask as the owner"
+            return Refused(Level.NOTE, f"not seen: {seen.why}", todo)
+        return seen
+
+    def must(self, statement: Statement[T]) -> T:
+        """What everybody may see, and without which there is nothing to say."""
+        seen = self.look(statement)
+        if isinstance(seen, NotSeen):
+            raise NothingToSay(seen.finding(statement.name))
+        return seen
+
+    def list_of(self, name: str, statement: Statement[list[T]]) -> Generator[tuple[str, Finding], None, list[T] | None]:
+        """The answer, for several checks; None, and a finding, if there is none."""
+        seen = self.look(statement)
+        if isinstance(seen, NotSeen):
+            yield "work", seen.finding(name)
+            return None
+        return seen
+
+    def about(
+        self, check: Callable[..., Iterator[Finding]], statement: Statement[Any], *more: Any, **words: Any
+    ) -> Iterator[Finding]:
+        """The findings of a check about an answer; or that there is none."""
+        seen = self.look(statement)
+        if isinstance(seen, NotSeen):
+            yield seen.finding(statement.name)
+        else:
+            yield from check(seen, *more, **words)
+
+    def _in_the_way(self) -> Sequence[vitals.InTheWay]:
+        """Connect anew and ask who is in the way of the session that was given up, which would go on to wait: end that."""
+        given_up, pooler = self._pid, self.pooler
+        self._connect()
+        if pooler:
+            return ()  # the number is the pooler's: it names no session here, or another one
+        with until(self._connection, Deadline(self._seconds)):
+            found = run_on(self._connection, vitals.in_the_way(given_up))
+            run_on(self._connection, vitals.give_up_waiting(given_up))
+        return found
+
+
+def _unanswered(why: str, in_the_way: Sequence[vitals.InTheWay]) -> NotSeen:
+    if not in_the_way:
+        return NotSeen(
+            Level.WARNING, f"{why}, so it was not checked", "give it more time: FAULTLINE_TIMEOUT=600 faultline doctor"
+        )
+    told = "; ".join(
+        f"process {one.pid} ({one.application or 'no name'}, login {one.login}, {one.state or 'state hidden'}, "
+        f"transaction open for {one.seconds or 0:.0f} s)"
+        for one in in_the_way
+    )
+    ends = ", ".join(f"pg_terminate_backend({one.pid})" for one in in_the_way)
+    return NotSeen(Level.WRONG, f"{why}: it waits for a lock of {told}", f"let it end its transaction, or: select {ends}")

@@ -1,0 +1,74 @@
+"""Commands behind a locked table: each ends at its deadline and says so; the doctor names who is in the way."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.cli.commands import faultline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.driver import Driver
+
+SECONDS = "2"
+
+
+@pytest.fixture
+def holder(queue: Driver, dsn: str) -> Iterator[int]:
+    """The process of a session that has locked a table which everything needs."""
+    queue.enqueue("t")
+    with psycopg.connect(dsn, application_name="in-the-way") as connection:
+        connection.execute("lock table faultline.open_jobs in access exclusive mode")
+        yield connection.info.backend_pid
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("queues",), ("retry", "--failed"), ("top", "--once")])
+def test_a_look_behind_a_locked_table_ends_at_the_deadline_and_says_that_no_answer_came(
+    holder: int, dsn: str, words: tuple[str, ...]
+) -> None:
+    asked = faultline(*words, "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
+
+    told = asked.stderr + asked.stdout
+    assert asked.returncode == 1, holder
+    assert "no answer within 2 s" in told
+    assert "may or may not" not in told
+
+
+@pytest.mark.parametrize("verb", ["job", "cancel", "retry"])
+def test_a_command_about_one_job_behind_a_locked_table_ends_at_the_deadline(holder: int, dsn: str, verb: str) -> None:
+    job = "0198c2e4-5d3a-7b11-9f60-2a54c0de7f01"
+
+    asked = faultline(verb, job, "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
+
+    assert asked.returncode == 1, holder
+    assert "no answer within 2 s" in asked.stderr
+    assert ("may or may not have happened" in asked.stderr) == (verb != "job")
+
+
+def test_the_doctor_goes_on_behind_a_locked_table_and_names_who_is_in_the_way(holder: int, dsn: str) -> None:
+    asked = faultline("doctor", "--json", "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
+
+    told = json.loads(asked.stdout)["findings"]
+    unanswered = [finding for finding in told if "waits for a lock" in finding["found"]]
+    assert asked.returncode == 1
+    assert {"health", "a token never went back"} <= {finding["check"] for finding in unanswered}
+    assert all(f"process {holder} (in-the-way" in finding["found"] for finding in unanswered)
+    assert all(f"pg_terminate_backend({holder})" in finding["todo"] for finding in unanswered)
+    answered = {finding["check"] for finding in told if finding not in unanswered}
+    assert {"server version", "autovacuum", "functions", "roles", "clock", "the clock is the servers"} <= answered
+
+
+def test_the_doctor_leaves_no_question_behind_that_still_waits_for_the_table(holder: int, dsn: str) -> None:
+    faultline("doctor", "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
+
+    with psycopg.connect(dsn, autocommit=True) as watcher:
+        left = watcher.execute(
+            "select count(*) from pg_stat_activity where %s = any(pg_blocking_pids(pid)) and datname = current_database()",
+            (holder,),
+        ).fetchone()
+    assert left == (0,)
