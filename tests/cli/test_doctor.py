@@ -71,6 +71,21 @@ def test_a_function_that_somebody_changed_is_wrong_and_named(queue: Driver, dsn:
     }
 
 
+def test_a_view_that_is_gone_is_told_and_the_visit_goes_on(queue: Driver, dsn: str) -> None:
+    queue.enqueue()
+    queue.connection.execute("drop view faultline.jobs")
+
+    told = visit(dsn)
+
+    assert of_level(told, "wrong")["views"] == "missing or altered: jobs"
+    assert of_level(told, "wrong")["waiting"] == 'relation "faultline.jobs" does not exist'
+    assert {finding["todo"] for finding in told["findings"] if "does not exist" in finding["found"]} == {
+        "run: faultline migrate"
+    }
+    assert "a token never went back" in {finding["check"] for finding in told["findings"]}
+    assert not any("no schema" in finding["found"] for finding in told["findings"])
+
+
 def test_a_table_that_is_never_vacuumed_is_wrong(queue: Driver, dsn: str) -> None:
     queue.connection.execute("alter table faultline.open_jobs set (autovacuum_enabled = false)")
 

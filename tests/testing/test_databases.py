@@ -100,7 +100,7 @@ def test_a_database_whose_name_does_not_say_test_is_left_alone(dsn: str) -> None
         frozen_time(other),
     ):
         pytest.fail("frozen")
-    with pytest.raises(SchemaError, match="no schema faultline"), frozen_time(other, test_database=True):
+    with pytest.raises(SchemaError, match="run: faultline migrate"), frozen_time(other, test_database=True):
         pytest.fail("frozen")
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from faultline.cli.checks import Finding, Level
-from faultline.core.errors import DatabaseUnavailable
+from faultline.core.errors import DatabaseUnavailable, SchemaError
 from faultline.store import vitals
 from faultline.store.connecting import CONNECT_SECONDS
 from faultline.store.database import Database, run_on
@@ -24,7 +24,7 @@ _NEXT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class NotSeen:
-    """There is no answer: this login may not have it, or none came in time."""
+    """There is no answer: this login may not have it, it is gone, or none came in time."""
 
     level: Level
     found: str
@@ -70,6 +70,9 @@ class Visit:
         try:
             with until(self._connection, Deadline(limit)):
                 seen = vitals.look(self._connection, statement)
+        except SchemaError as error:
+            found, _, todo = str(error).partition("; ")
+            return NotSeen(Level.WRONG, found, todo)
         except DatabaseUnavailable as error:
             if not self._connection.closed or limit is None:
                 raise

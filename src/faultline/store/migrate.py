@@ -156,9 +156,11 @@ def check(database: Protocol) -> None:
 
 
 def missing(error: psycopg.Error) -> SchemaMissing | None:
-    """Tell whether a database error means that the schema was never installed."""
-    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+    """Tell whether a database error means that the schema, or a table or view of it, is not there."""
+    if isinstance(error, psycopg.errors.InvalidSchemaName):
         return SchemaMissing("this database has no schema faultline; run: faultline migrate")
+    if isinstance(error, psycopg.errors.UndefinedTable):
+        return SchemaMissing(f"{error.diag.message_primary or error}; run: faultline migrate")
     return None
 
 
