@@ -135,7 +135,7 @@ def test_the_most_urgent_runs_first(app: Faultline) -> None:
 
 @pytest.mark.parametrize("queues", [{"default": 0}])
 def test_a_worker_without_anything_to_do_is_refused(app: Faultline, queues: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="at least one queue"):
+    with pytest.raises(ConfigError, match="concurrency of queue default is 0"):
         app.worker(queues)
 
 

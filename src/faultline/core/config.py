@@ -40,12 +40,20 @@ class Connections:
         # With one more than claim at once: whatever takes long, there is one left for what is quick. A worker with a single
         # slot does one thing after the other: a hundred such workers would otherwise take twice as many.
         engine = 1 if slots == 1 else min(queues, CLAIMS_AT_ONCE) + 1
-        return cls(engine, min(slots, jobs_max or JOB_CONNECTIONS_MAX))
+        jobs = JOB_CONNECTIONS_MAX if jobs_max is None else whole("job_connections_max", jobs_max)
+        return cls(engine, min(slots, jobs))
 
     @property
     def most(self) -> int:
         """With the heartbeat's and the listener's."""
         return self.engine + self.jobs + 2
+
+
+def whole(what: str, given: object) -> int:
+    """A number of things that must be there. True is one for Python, and a mistake for us."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+        return given
+    raise ConfigError(f"{what} is {given!r}; give a whole number of at least 1")
 
 
 def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from faultline import embedded
 from faultline.core import events
-from faultline.core.config import choose_dsn, choose_timeout
+from faultline.core.config import choose_dsn, choose_timeout, whole
 from faultline.core.errors import ConfigError, JobNotFound, JobRejected
 from faultline.core.host import Host
 from faultline.core.ids import Ids
@@ -78,7 +78,7 @@ class Faultline:
         self._named = dsn
         self._timeout = choose_timeout(timeout)
         self.host = host or Host()
-        self._connections_max = connections_max
+        self._connections_max = whole("connections_max", connections_max)
         self._ids: Ids | None = None
         self._opening = threading.Lock()
         self._server: embedded.Server | None = None
@@ -221,15 +221,22 @@ class Faultline:
 
     @cached_property
     def database(self) -> Database:
-        return Database(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
+        made = Database(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
+        return self._shared("database", made)
 
     @cached_property
     def async_database(self) -> AsyncDatabase:
-        return AsyncDatabase(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
+        made = AsyncDatabase(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
+        return self._shared("async_database", made)
+
+    def _shared(self, name: str, made: R) -> R:
+        """The first one that was made: since Python 3.12, threads may compute a cached property at the same time."""
+        kept: R = self.__dict__.setdefault(name, made)
+        return kept
 
     @cached_property
     def poller(self) -> Poller:
-        return Poller(self.database)
+        return self._shared("poller", Poller(self.database))
 
     def close(self) -> None:
         """Give back connections and, as its last user, stop an embedded server. The application can be used again."""

@@ -12,7 +12,7 @@ import string
 from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
-from faultline.core.config import Connections
+from faultline.core.config import Connections, whole
 from faultline.core.errors import ConfigError
 from faultline.core.model import Reason
 from faultline.runtime import databases, leaving, poll, tracing
@@ -92,8 +92,7 @@ class Worker:
         job_connections_max: int | None = None,
         silence_seconds: float = 60.0,
     ) -> None:
-        if not queues or any(concurrency < 1 for concurrency in queues.values()):
-            raise ConfigError("a worker needs at least one queue, each with a concurrency of at least 1: {'default': 50}")
+        _check(queues)
         host = app.host
         # Short, since it stands in every lease and every ledger row: two of them are alike once in 10^15.
         self.id = "".join(host.chance.choices(string.digits + string.ascii_lowercase, k=10))
@@ -476,3 +475,10 @@ async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in done:
         if not task.cancelled():
             task.exception()  # looked at, so that asyncio does not complain about it
+
+
+def _check(queues: Mapping[str, int]) -> None:
+    if not queues:
+        raise ConfigError("a worker needs at least one queue, each with a concurrency of at least 1: {'default': 50}")
+    for name, concurrency in queues.items():
+        whole(f"the concurrency of queue {name}", concurrency)

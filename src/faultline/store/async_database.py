@@ -13,6 +13,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from faultline.core.config import whole
 from faultline.core.host import Host
 from faultline.store.answer import Answer, unanswered
 from faultline.store.async_pool import AsyncPool
@@ -60,7 +61,7 @@ class AsyncDatabase:
         self.dsn = dsn
         self._timeout = timeout
         self._answer_seconds = answer_seconds
-        self._connections_max = connections_max
+        self._connections_max = whole("connections_max", connections_max)
         self._connect_seconds = connect_seconds
         self._terms = terms
         self._name = name
@@ -77,12 +78,19 @@ class AsyncDatabase:
         """Check the schema once. Through a connection of its own: a pool would hide why it cannot connect."""
         if self._facts is None:
             deadline = self._deadline()
+            # One at a time: a program that has just started may come with hundreds of calls at once.
             with translated(self.dsn):
-                connection = await aconnect(self.dsn, self.host, deadline, self._name)
-                async with connection, auntil(connection, deadline):
-                    cursor = await connection.execute(FACTS)
-                    self._facts = read_facts(await cursor.fetchone())
+                async with self._open_pool().first(deadline):
+                    self._facts = await self._ask(deadline)
         return self._facts
+
+    async def _ask(self, deadline: Deadline) -> Facts:
+        if self._facts is not None:
+            return self._facts  # somebody else has asked meanwhile
+        connection = await aconnect(self.dsn, self.host, deadline, self._name)
+        async with connection, auntil(connection, deadline):
+            cursor = await connection.execute(FACTS)
+            return read_facts(await cursor.fetchone())
 
     def know(self, facts: Facts) -> None:
         """Take over what another client has found out about the same database."""

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from faultline.store.connecting import Patience
+from faultline.store.connecting import Patience, too_late
 from faultline.store.idle import Idle
 from faultline.store.lending import Loan, Terms, lending, no_room
+from faultline.store.room import Room
 from faultline.store.wires import is_reusable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from faultline.store.deadline import Deadline
-    from faultline.store.room import Room
 
 
 class AsyncPool:
@@ -46,7 +46,18 @@ class AsyncPool:
         self.idle: Idle[psycopg.AsyncConnection] = Idle(monotonic)
         #: For statements that take long.
         self.long = asyncio.Semaphore(1)
+        self._first = Room(1)
         self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def first(self, deadline: Deadline) -> AsyncIterator[None]:
+        """For what is asked before there are connections: by one at a time, and if it fails, by the next."""
+        if not await self._first.aenter(deadline.left):
+            raise too_late(deadline)
+        try:
+            yield
+        finally:
+            self._first.leave()
 
     @contextlib.asynccontextmanager
     async def connection(self, deadline: Deadline) -> AsyncIterator[psycopg.AsyncConnection]:

@@ -87,7 +87,7 @@ async def aconnect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise _too_late(deadline) from error
+        raise too_late(deadline) from error
 
 
 class Patience:
@@ -144,8 +144,8 @@ class _Opening(threading.Thread):
                 if self._opened.done():
                     return self._opened.result()
                 self._given_up = True
-            raise _too_late(deadline) from error
+            raise too_late(deadline) from error
 
 
-def _too_late(deadline: Deadline) -> NoConnection:
+def too_late(deadline: Deadline) -> NoConnection:
     return NoConnection(f"not connected within {deadline.seconds:g} s")

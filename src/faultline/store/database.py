@@ -14,6 +14,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
+from faultline.core.config import whole
 from faultline.core.host import Host
 from faultline.store.answer import Answer, unanswered
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
@@ -61,7 +62,7 @@ class Database:
         self.dsn = dsn
         self._timeout = timeout
         self._answer_seconds = answer_seconds
-        self._connections_max = connections_max
+        self._connections_max = whole("connections_max", connections_max)
         self._connect_seconds = connect_seconds
         self._terms = terms
         self._name = name
@@ -78,12 +79,18 @@ class Database:
         """Check the schema once. Through a connection of its own: a pool would hide why it cannot connect."""
         if self._facts is None:
             deadline = self._deadline()
-            with translated(self.dsn):
-                connection = connect(self.dsn, self.host, deadline, self._name)
-                with connection, until(connection, deadline):
-                    cursor = connection.execute(FACTS)
-                    self._facts = read_facts(cursor.fetchone())
+            # One at a time: a program that has just started may come with hundreds of calls at once.
+            with translated(self.dsn), self._open_pool().first(deadline):
+                self._facts = self._ask(deadline)
         return self._facts
+
+    def _ask(self, deadline: Deadline) -> Facts:
+        if self._facts is not None:
+            return self._facts  # somebody else has asked meanwhile
+        connection = connect(self.dsn, self.host, deadline, self._name)
+        with connection, until(connection, deadline):
+            cursor = connection.execute(FACTS)
+            return read_facts(cursor.fetchone())
 
     def know(self, facts: Facts) -> None:
         """Take over what another client has found out about the same database."""

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from faultline.store.connecting import Patience
+from faultline.store.connecting import Patience, too_late
 from faultline.store.idle import Idle
 from faultline.store.lending import Loan, Terms, lending, no_room
+from faultline.store.room import Room
 from faultline.store.wires import is_reusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from faultline.store.deadline import Deadline
-    from faultline.store.room import Room
 
 
 class Pool:
@@ -47,7 +47,18 @@ class Pool:
         self.idle: Idle[psycopg.Connection] = Idle(monotonic)
         #: For statements that take long.
         self.long = threading.Semaphore(1)
+        self._first = Room(1)
         self._closed = False
+
+    @contextlib.contextmanager
+    def first(self, deadline: Deadline) -> Iterator[None]:
+        """For what is asked before there are connections: by one at a time, and if it fails, by the next."""
+        if not self._first.enter(deadline.left):
+            raise too_late(deadline)
+        try:
+            yield
+        finally:
+            self._first.leave()
 
     @contextlib.contextmanager
     def connection(self, deadline: Deadline) -> Iterator[psycopg.Connection]:

@@ -23,23 +23,28 @@ class AsyncPools:
 
     def __init__(self, make: Callable[[], AsyncPool]) -> None:
         self._make = make
+        #: Threads may run a loop each. Nothing is awaited meanwhile.
+        self._changed = threading.Lock()
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
 
     def opened(self) -> AsyncPool:
         loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop)
-        if pool is None:
-            self._forget_closed_loops()
-            self._pools[loop] = pool = self._make()
-        return pool
+        with self._changed:
+            pool = self._pools.get(loop)
+            if pool is None:
+                self._forget_closed_loops()
+                self._pools[loop] = pool = self._make()
+            return pool
 
     def existing(self) -> AsyncPool | None:
-        return self._pools.get(asyncio.get_running_loop())
+        with self._changed:
+            return self._pools.get(asyncio.get_running_loop())
 
     def take_out(self) -> AsyncPool | None:
         """Whoever asks next gets a new one."""
-        self._forget_closed_loops()
-        return self._pools.pop(asyncio.get_running_loop(), None)
+        with self._changed:
+            self._forget_closed_loops()
+            return self._pools.pop(asyncio.get_running_loop(), None)
 
     def _forget_closed_loops(self) -> None:
         """`asyncio.run` once per call is common, and each run would leave its connections behind."""
