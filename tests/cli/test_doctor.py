@@ -156,6 +156,19 @@ def test_a_login_that_may_not_see_everything_is_told_what_it_did_not_see(dsn: st
     assert "what other logins hold was not seen" in notes["snapshots"]
 
 
+def test_a_login_that_sees_no_other_sessions_counts_them_all_the_same(dsn: str) -> None:
+    login = f"login_{uuid4().hex}"
+    with psycopg.connect(dsn, autocommit=True) as owner, psycopg.connect(dsn), psycopg.connect(dsn):
+        owner.execute(f"create role {login} login in role faultline_producer".encode())
+        try:
+            told = of_level(visit(f"{dsn} user={login}"), "ok")["connections"]
+        finally:
+            owner.execute(f"drop role {login}".encode())
+
+    assert int(told.removeprefix("about ").partition(" ")[0]) > 3  # ours, and the doctor's own
+    assert told.endswith("in use, workers not seen")
+
+
 def test_a_server_that_has_no_connection_left_is_not_taken_for_a_dead_one(dsn: str) -> None:
     login = f"login_{uuid4().hex}"
     with psycopg.connect(dsn, autocommit=True) as owner:

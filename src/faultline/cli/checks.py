@@ -270,8 +270,12 @@ def unreachable(message: str) -> Finding:
     return Finding("connection", WRONG, message, todo)
 
 
-def connections(seen: Health, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
-    told = f"{seen.connections} of {seen.connections_max} in use, {len(workers)} workers"
+def connections(seen: Health, listed: Sequence[WorkerLine] | None) -> Iterator[Finding]:
+    """Without a list of workers: the login may not see them."""
+    workers = listed or ()
+    used = f"{seen.connections}" if seen.sees_sessions else f"about {seen.connections}"
+    counted = "workers not seen" if listed is None else f"{len(workers)} workers"
+    told = f"{used} of {seen.connections_max} in use, {counted}"
     # Of one that does not say: for the engine, the heartbeat and the listener, without what its jobs borrow.
     most = sum(worker.connections_max or min(len(worker.queues), CLAIMS_AT_ONCE) + 3 for worker in workers)
     if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:

@@ -115,7 +115,7 @@ def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     workers = yield from visit.list_of("workers", overview.workers())
     waiting = yield from visit.list_of("waiting", vitals.waiting())
     yield from _under("work", checks.clocks(ahead, workers or []))
-    yield from _under("work", visit.about(checks.connections, health.health(), workers or []))
+    yield from _under("work", visit.about(checks.connections, health.health(), workers))
     if workers is not None and waiting is not None:
         yield from _under("work", visit.about(checks.at_work, vitals.overdue(), workers, waiting))
     if workers is not None:

@@ -55,6 +55,7 @@ class Health:
     oldest_snapshot: Holder | None
     #: Whether we may see other users' sessions. If not, an old snapshot can stay hidden.
     sees_sessions: bool
+    #: Those of others may count their parallel workers, where we may not see other users' sessions.
     connections: int
     connections_max: int
     #: Of connections to this database: those that sit in a transaction without doing anything.
@@ -138,7 +139,9 @@ select
   (select json_agg(t order by t.table_bytes + t.index_bytes desc, t.name) from tables t),
   (select row_to_json(h) from holders h order by h.age desc, h.seconds desc nulls last limit 1),
   pg_has_role('pg_read_all_stats', 'usage'),
-  (select count(*) from pg_stat_activity a where a.backend_type = 'client backend'),
+  -- Of other logins' sessions not everybody sees the kind, but everybody sees whose they are: only clients have a login.
+  (select count(*) from pg_stat_activity a
+    where coalesce(a.backend_type = 'client backend', a.datid is not null and a.usesysid is not null)),
   current_setting('max_connections')::integer,
   (select count(*) from pg_stat_activity a where a.datname = current_database() and a.state like 'idle in transaction%%'),
   case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') end
