@@ -97,9 +97,9 @@ def _claim_milliseconds(stage: Stage) -> float:
     return min(times) * 1000
 
 
-#: Below the place where it has claimed a worker looks again every second, or after twenty times what that took: on a very
-#: busy machine, some seconds. What waits behind keeps it occupied for longer.
-FOUND_SECONDS_MAX = 5.0
+#: Below the place where it has claimed a worker looks again every second, or after a hundred times what that took, and after
+#: ten seconds at most. A busy machine needs them.
+FOUND_SECONDS_MAX = 12.0
 LATER = 2000
 
 
