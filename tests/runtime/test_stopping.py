@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline import Faultline
+from faultline import Faultline, Job
 from faultline.core.errors import ConfigError, SchemaBehind
 from faultline.core.model import JobState
 from faultline.proof.proxy import Moment, Proxy
@@ -62,6 +62,31 @@ def test_jobs_that_are_stopped_when_the_grace_time_is_over_are_named(
     (stopped,) = events_of(caplog, "attempt_stopped")
     assert (stopped["job_id"], stopped["task"]) == (handle.id, "endless")
     assert [fields["reason"] for fields in events_of(caplog, "worker_exit")] == ["success"]
+    assert len(events_of(caplog, "worker_stopping")) == 1
+
+
+def test_what_a_task_raises_after_it_completed_its_job_is_told(
+    app: Faultline, queue: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task
+    async def forgetful(job: Job) -> None:
+        async with job.transaction() as tx:
+            tx.complete("done")
+        raise ValueError("no notification")
+
+    handle = forgetful.enqueue()
+
+    async def story() -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not events_of(caplog, "failed_after_completion"):
+                await asyncio.sleep(0.01)
+
+    work(app, story)
+
+    (told,) = events_of(caplog, "failed_after_completion")
+    assert (told["job_id"], told["task"]) == (handle.id, "forgetful")
+    assert told["error"].startswith("ValueError: no notification\n")
+    assert queue.state(handle.id) == JobState.SUCCEEDED
 
 
 def test_a_worker_that_cannot_give_its_jobs_back_names_them_and_does_not_call_it_a_success(

@@ -33,6 +33,7 @@ LEVELS: dict[str, int] = {
     "attempt_left_behind": ERROR,
     "attempt_stopped": WARNING,
     "job_failed": ERROR,
+    "failed_after_completion": WARNING,
     "task_unknown": WARNING,
     "backoff_failed": WARNING,
     "thread_abandoned": WARNING,

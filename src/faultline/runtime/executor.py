@@ -138,6 +138,7 @@ class Executor:
                 self._faults.reach("after_execution")
             if hold.settled or (hold.lost is not None and not (hold.distrusted and isinstance(ending, Completed))):
                 # Where only we distrusted the lease, the database decides: maybe nobody else was granted the finished job.
+                _drop(hold, ending)
                 ending = None
         except asyncio.CancelledError:
             # Told to stop, and the grace time is over.
@@ -323,6 +324,13 @@ class Executor:
         # Jittered, so that jobs which failed together do not come back together.
         doubled = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 20))
         return float(doubled * self._chance.uniform(0.75, 1.25))
+
+
+def _drop(hold: Hold, ending: Ending | None) -> None:
+    """A job that has completed itself stays so; what its task raised then is written nowhere but in the log."""
+    if hold.settled and isinstance(ending, Failed):
+        lease, error = hold.lease, ending.failure.error[:500]
+        events.emit("failed_after_completion", job_id=lease.job_id, task=lease.task, token=lease.fencing_token, error=error)
 
 
 def _unstorable(hold: Hold, why: str) -> Failed:

@@ -92,7 +92,7 @@ async def _run(make: Callable[[], Worker], parent: int | None) -> Worker:
 
     def parent_gone() -> None:
         loop.remove_reader(parent)  # type: ignore[arg-type]
-        events.emit("worker_stopping", level=logging.WARNING, worker=worker.id, reason="the parent process is gone")
+        worker.say_stopping("the parent process is gone")
         worker.stop()
 
     if parent is not None:

@@ -41,10 +41,6 @@ def stop_on_signals(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
     global _taken  # noqa: PLW0603 - handlers belong to the process
     asked = 0
 
-    def stop() -> None:
-        events.emit("worker_stopping", worker=worker.id)
-        worker.stop()
-
     def signalled(number: int, _: object) -> None:
         nonlocal asked
         asked += 1
@@ -54,7 +50,7 @@ def stop_on_signals(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
             finally:
                 os._exit(128 + number)
         if not loop.is_closed():
-            loop.call_soon_threadsafe(stop)
+            loop.call_soon_threadsafe(worker.stop)
 
     # The companion is to know of it even while a task holds the interpreter and no handler of Python's can run: this one
     # is C, writes where the process stands into a file that both have open, and passes the signal on.

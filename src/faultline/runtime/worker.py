@@ -72,7 +72,7 @@ class Worker:
     health: socket.socket | None = None
     health_folder: Path | None = None
 
-    _entered = False
+    _entered = _said_stopping = False
     _standby: Standby | None = None
     _unstarted: Unstarted | None = None
     _next_tick: asyncio.TimerHandle | None = None
@@ -133,9 +133,17 @@ class Worker:
 
     def stop(self) -> None:
         """Claim nothing more, finish within the grace time, give the rest back."""
+        self.say_stopping()
         self._stop.set()
         if self._standby is not None:
             self._standby.shared.stop_asked(self._monotonic())
+
+    def say_stopping(self, reason: str | None = None) -> None:
+        """Once, by whoever comes first: from now on it may take the grace time until something is heard."""
+        if not self._said_stopping:
+            self._said_stopping = True
+            level = events.INFO if reason is None else events.WARNING
+            events.emit("worker_stopping", level=level, worker=self.id, reason=reason)
 
     def report(self) -> Report:
         """What this worker has done so far. From any thread."""
@@ -191,6 +199,7 @@ class Worker:
             pause = min(pause * 2, 3.0)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.say_stopping()
         try:
             # A program that is going down with an error, or by Ctrl-C, does not wait for its jobs.
             await self._drain(self._grace_seconds if kind is None else 0.0)
