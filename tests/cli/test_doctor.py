@@ -86,8 +86,9 @@ def test_a_view_that_is_gone_is_told_and_the_visit_goes_on(queue: Driver, dsn: s
     assert not any("no schema" in finding["found"] for finding in told["findings"])
 
 
-def test_a_table_that_is_never_vacuumed_is_wrong(queue: Driver, dsn: str) -> None:
-    queue.connection.execute("alter table faultline.open_jobs set (autovacuum_enabled = false)")
+@pytest.mark.parametrize("off", ["false", "off", "0"])
+def test_a_table_that_is_never_vacuumed_is_wrong(queue: Driver, dsn: str, off: str) -> None:
+    queue.connection.execute(f"alter table faultline.open_jobs set (autovacuum_enabled = {off})".encode())
 
     assert of_level(visit(dsn), "wrong") == {"vacuum": "autovacuum is switched off for open_jobs"}
 

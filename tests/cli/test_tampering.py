@@ -136,6 +136,15 @@ def test_what_was_weakened_is_wrong_and_migrate_puts_it_back(
         ("grant update (args) on faultline.open_jobs to pg_monitor", "grant of update on open_jobs.args to pg_monitor"),
         ("grant execute on function faultline.as_verb to pg_monitor", "grant of execute on as_verb() to pg_monitor"),
         ("grant execute on function faultline.recover(bigint) to pg_monitor", "grant of execute on recover() to pg_monitor"),
+        ("create unique index oops on faultline.open_jobs (task)", "unique index oops on open_jobs"),
+        ("alter table faultline.open_jobs add constraint oops check (priority < 5)", "constraint oops on open_jobs"),
+        ("alter table faultline.keys add constraint oops unique (job_id)", "constraint oops on keys"),
+        ("alter table faultline.ledger add constraint oops exclude (task with =)", "constraint oops on ledger"),
+        ("alter domain faultline.priority add constraint oops check (value < 5)", "constraint oops on priority"),
+        (
+            "create table public.shop (job_id uuid constraint oops references faultline.open_jobs)",
+            "constraint oops of shop on open_jobs",
+        ),
         ("grant create on schema faultline to pg_monitor", "grant of create on schema faultline to pg_monitor"),
     ],
 )

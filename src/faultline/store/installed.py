@@ -11,6 +11,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from faultline.store import shape
 from faultline.store.queue import Rows, Statement
 from faultline.store.schema_text import definition_files, meaning, numbered
 
@@ -88,6 +89,8 @@ union all
 select 'trigger', 'trigger ' || t.tgname || ' on ' || c.relname,
   format('drop trigger %%I on faultline.%%I', t.tgname, c.relname) from pg_trigger t join pg_class c on c.oid = t.tgrelid
 where c.relnamespace = 'faultline'::regnamespace and not t.tgisinternal and c.relname || '.' || t.tgname <> all (%s)
+union all
+{shape.FOREIGN}
 union all
 select 'row level security', 'row level security on ' || c.relname,
   format('alter table faultline.%%I disable row level security, no force row level security', c.relname) from pg_class c
@@ -283,12 +286,25 @@ class Foreign(NamedTuple):
 
 def foreign() -> Statement[list[Foreign]]:
     """What somebody put beside our tables and functions, or did to them: it could change what a verb does."""
-    ours = list(_granted())
+    ours, tables, known = list(_granted()), list(shape.tables()), list(shape.constraints())
     roles, granted = zip(*((role, verb) for role in ours for verb in _granted()[role]), strict=True)
     return Statement(
         name="foreign",
         sql=_FOREIGN,
-        params=(ours, list(roles), list(granted), ours, ours, ours, list(_triggers()), [*_function_names()]),
+        params=(
+            ours,
+            list(roles),
+            list(granted),
+            ours,
+            ours,
+            ours,
+            list(_triggers()),
+            tables,
+            known,
+            known,
+            tables,
+            [*_function_names()],
+        ),
         read=lambda rows: [Foreign(*row) for row in rows],
         repeatable=True,
         reads=True,

@@ -22,6 +22,29 @@ _DOMAIN = re.compile(r"create domain faultline\.(\w+) as \w+ constraint (\w+) (c
 _DEFAULT = re.compile(r" default ('[^']*'|[\w.()]+)")
 #: Words that PostgreSQL may write otherwise than we did.
 _GRAMMAR = {"check", "in", "between", "and", "or", "is", "not", "null", "array"}
+#: What refuses rows of ours and is not ours. Its parameters: tables, constraints, constraints, tables.
+FOREIGN = """select 'constraint', 'constraint ' || k.conname || ' on ' || c.relname,
+  format('alter table faultline.%%I drop constraint %%I', c.relname, k.conname)
+from pg_constraint k join pg_class c on c.oid = k.conrelid
+where c.relnamespace = 'faultline'::regnamespace and c.relname = any (%s) and k.contype in ('c', 'f', 'p', 'u', 'x')
+  and c.relname || '.' || k.conname <> all (%s)
+union all
+select 'constraint', 'constraint ' || k.conname || ' on ' || d.typname,
+  format('alter domain faultline.%%I drop constraint %%I', d.typname, k.conname)
+from pg_constraint k join pg_type d on d.oid = k.contypid
+where d.typnamespace = 'faultline'::regnamespace and k.contype = 'c' and d.typname || '.' || k.conname <> all (%s)
+union all
+select 'constraint', 'constraint ' || k.conname || ' of ' || k.conrelid::regclass || ' on ' || c.relname,
+  format('alter table %%s drop constraint %%I', k.conrelid::regclass, k.conname)
+from pg_constraint k join pg_class c on c.oid = k.confrelid join pg_class s on s.oid = k.conrelid
+where c.relnamespace = 'faultline'::regnamespace and s.relnamespace <> c.relnamespace and k.contype = 'f'
+union all
+select 'unique index',
+  'unique index ' || (select x.relname from pg_class x where x.oid = i.indexrelid) || ' on ' || c.relname,
+  format('drop index %%s', i.indexrelid::regclass)
+from pg_index i join pg_class c on c.oid = i.indrelid
+where c.relnamespace = 'faultline'::regnamespace and c.relname = any (%s) and i.indisunique
+  and not exists (select from pg_constraint k where k.conindid = i.indexrelid)"""
 
 
 class Lack(NamedTuple):

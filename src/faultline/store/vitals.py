@@ -228,7 +228,8 @@ def never_vacuumed() -> Statement[list[str]]:
     return Statement(
         name="never_vacuumed",
         sql="select relname::text from pg_class where relnamespace = 'faultline'::regnamespace"
-        " and 'autovacuum_enabled=false' = any(reloptions) order by 1",
+        " and exists (select from pg_options_to_table(reloptions) where option_name = 'autovacuum_enabled'"
+        " and not option_value::boolean) order by 1",
         params=(),
         read=lambda rows: [row[0] for row in rows],
         repeatable=True,
