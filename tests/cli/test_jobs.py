@@ -180,7 +180,7 @@ def test_failed_jobs_are_shown_before_they_are_retried_and_only_with_a_yes(queue
     for lease in queue.claim():
         queue.fail(lease, then="fail", error=f"{lease.task.upper()} went wrong\nand this is the rest")
     shown = faultline("retry", "--failed", "--dsn", dsn)
-    assert (shown.returncode, shown.stderr) == (0, "nothing was retried: add --yes to retry them\n")
+    assert (shown.returncode, shown.stderr) == (1, "faultline: nothing was retried: add --yes to retry them\n")
     assert "CHARGE went wrong" in shown.stdout
     assert "the rest" not in shown.stdout
     assert {queue.state(job) for job in jobs.values()} == {JobState.FAILED}

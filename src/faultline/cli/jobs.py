@@ -246,8 +246,8 @@ def _previewed(database: Database, which: Failed) -> Failed | None:
 
 def _agreed() -> bool:
     if not sys.stdin.isatty():
-        print("nothing was retried: add --yes to retry them", file=sys.stderr)
-        return False
+        # A script that goes on as if they had been retried must not.
+        raise ConfigError("nothing was retried: add --yes to retry them")
     return typer.confirm("Retry them?")
 
 
