@@ -143,7 +143,7 @@ class Worker:
         if not self._said_stopping:
             self._said_stopping = True
             level = events.INFO if reason is None else events.WARNING
-            events.emit("worker_stopping", level=level, worker=self.id, reason=reason)
+            events.emit("worker_stopping", level=level, worker=self.id, reason=reason or "asked to stop")
 
     def report(self) -> Report:
         """What this worker has done so far. From any thread."""
