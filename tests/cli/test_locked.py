@@ -53,6 +53,7 @@ def test_a_command_about_one_job_behind_a_locked_table_ends_at_the_deadline(hold
 def test_the_doctor_goes_on_behind_a_locked_table_and_names_who_is_in_the_way(holder: int, dsn: str) -> None:
     asked = faultline("doctor", "--json", "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
 
+    assert asked.stdout, asked.stderr
     told = json.loads(asked.stdout)["findings"]
     unanswered = [finding for finding in told if "waits for a lock" in finding["found"]]
     assert asked.returncode == 1

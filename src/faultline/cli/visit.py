@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from faultline.cli.checks import Finding, Level
-from faultline.core.errors import DatabaseUnavailable, SchemaError
+from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, SchemaError
 from faultline.store import vitals
 from faultline.store.connecting import CONNECT_SECONDS
 from faultline.store.database import Database, run_on
@@ -73,7 +73,7 @@ class Visit:
         except SchemaError as error:
             found, _, todo = str(error).partition("; ")
             return NotSeen(Level.WRONG, found, todo)
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, OutcomeUnknown) as error:  # all questions only read
             if not self._connection.closed or limit is None:
                 raise
             in_the_way = self._in_the_way()

@@ -81,6 +81,7 @@ where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
         params=(),
         read=lambda rows: [*_lacking_constraints(rows), *_lacking_columns(rows)],
         repeatable=True,
+        reads=True,
     )
 
 
