@@ -12,7 +12,7 @@ from faultline import Faultline, Job
 from faultline.core.errors import ConfigError, SchemaBehind
 from faultline.core.model import JobState
 from faultline.proof.proxy import Moment, Proxy
-from tests.runtime.test_processes import runs, said, until, worker
+from tests.runtime.test_processes import said, until, worker
 from tests.runtime.working import PATIENCE, work
 
 if TYPE_CHECKING:
@@ -120,15 +120,16 @@ def test_a_worker_that_cannot_give_its_jobs_back_names_them_and_does_not_call_it
 
 
 def test_the_exit_code_of_a_worker_that_could_not_give_its_jobs_back_is_not_0(dsn: str, queue: Driver) -> None:
-    job_id = queue.enqueue("endless", lease_seconds=600)
+    job_id = queue.enqueue("nap", {"seconds": 600}, lease_seconds=600)
     with Proxy(dsn, lambda *_, **__: None) as proxy, worker(proxy.dsn, "--grace", "0.1") as process:
-        until(lambda: runs(queue, job_id))
+        # Granted is not enough: the worker must have heard of it.
+        until(lambda: "the nap has begun" in said(process))
         proxy.close()
 
         process.send_signal(signal.SIGTERM)
 
         assert process.wait(PATIENCE) == 1
-        assert f'"event": "ending_not_written", "job_id": "{job_id}", "task": "endless"' in said(process)
+        assert f'"event": "ending_not_written", "job_id": "{job_id}", "task": "nap"' in said(process)
 
 
 def test_a_worker_is_entered_once(app: Faultline) -> None:
