@@ -2,18 +2,22 @@
 
 On a thread and a connection of its own, so that a busy event loop does not starve it. The same connection carries the
 worker's sign of life and the advisory lock that dies with it, by which others notice a killed worker within seconds.
+
+What is said does not depend on who carries it: while this connection is lost and no other is to be had, it goes over those
+that the event loop has left (`stand_in`), so that a worker that lives is heard.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
 from faultline.core.model import Reason
@@ -22,7 +26,7 @@ from faultline.store import queue, views
 from faultline.store.session import WorkerSession
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
     from collections.abc import Set as AbstractSet
     from uuid import UUID
 
@@ -31,6 +35,11 @@ if TYPE_CHECKING:
     from faultline.runtime.hold import Hold
     from faultline.runtime.shared import Shared
     from faultline.runtime.tally import Tally
+    from faultline.store.queue import Statement
+
+    #: Statements, each followed by its answer; and what sends one over a connection that is not the heartbeat's own.
+    Talk = Generator[Statement[Any], Any, None]
+    Run = Callable[[Statement[Any]], Awaitable[Any]]
 
 BEAT_SECONDS = 1.0
 _WATCH_SECONDS = 0.5
@@ -81,6 +90,8 @@ class Heartbeat:
         #: Since when heartbeats were answered one after the other, and when the last one was.
         self._heard_since, self._heard_at = inf, -inf
         self._failures = 0
+        #: Why the worker could not be taken off the list at its end.
+        self._not_left: Exception | None = None
         #: The memory that a companion process looks at; None where there is none.
         self.shared: Shared | None = None
         self._watched_at: float | None = None
@@ -90,17 +101,29 @@ class Heartbeat:
     def start(self) -> None:
         self._pulse.start()
 
-    async def stop(self) -> None:
+    async def stop(self, run: Run | None = None) -> None:
         """Stop beating and take the worker off the list. Leases that are left run out by themselves."""
         await self._pulse.stop(self._leave)
+        try:
+            if self._not_left is not None and run is not None:
+                async with asyncio.timeout(_ANSWER_SECONDS_MAX):
+                    await _say_over(run, self._last_words())
+                self._not_left = None
+        except Exception as error:  # noqa: BLE001 - its row is noticed to be old
+            self._not_left = error
+        if self._not_left is not None:
+            events.emit("worker_leave_failed", worker=self._worker_id, error=str(self._not_left))
 
     def _leave(self) -> None:
         try:
-            self._tell(self._monotonic(), at_last=True)
-            self._session.run(queue.leave(self._worker_id))
-        except Exception as error:  # noqa: BLE001 - its row is noticed to be old
-            events.emit("worker_leave_failed", worker=self._worker_id, error=str(error))
+            self._say(self._last_words())
+        except Exception as error:  # noqa: BLE001 - there may be another way
+            self._not_left = error
         self._session.close()
+
+    def _last_words(self) -> Talk:
+        yield from self._tell(self._monotonic(), at_last=True)
+        yield queue.leave(self._worker_id)
 
     def keep(self, holds: Sequence[Hold]) -> None:
         with self._changed:
@@ -223,13 +246,38 @@ class Heartbeat:
         refused: Exception | None = None
         for part in (self._beat, self._look, self._renew, self._tell):
             try:
-                part(now)
+                self._say(part(now))
             except Exception as error:
                 if not self._session.connected:
                     raise
                 refused = refused or error
         if refused is not None:
             raise refused
+
+    def _say(self, talk: Talk) -> None:
+        # Connect first: whether somebody can watch over us depends on the connection.
+        self._session.connect()
+        answer = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                answer = self._session.run(talk.send(answer))
+
+    async def stand_in(self, run: Run) -> None:
+        """While the connection of the heartbeat is lost, and another one refused, say over others what is due.
+
+        Nobody is judged by this worker meanwhile, and this one is not watched: its advisory lock is gone.
+        """
+        while True:
+            await asyncio.sleep(_PAUSE_REFUSED)
+            if not self._failures or self._session.connected:
+                continue
+            now = self._monotonic()
+            try:
+                async with asyncio.timeout(_ANSWER_SECONDS_MAX):
+                    for talk in (self._beat(now), self._look(now), self._renew(now)):
+                        await _say_over(run, talk)
+            except Exception:  # noqa: BLE001 - the heartbeat has told of it, and goes on trying
+                self._tally.database_failed()
 
     def _answer_seconds(self) -> float:
         with self._changed:
@@ -252,62 +300,60 @@ class Heartbeat:
             self._lost(hold, Reason.LEASE_EXPIRED, distrusted=True)
         return bool(expired)
 
-    def _beat(self, now: float) -> None:
+    def _beat(self, now: float) -> Talk:
         with self._changed:
             sleeping, due = self._sleeping, now >= self._beat_at + BEAT_SECONDS
         if not due:
             return
-        # Connect first: whether somebody can watch over us depends on the connection.
-        self._session.connect()
-        database = self._session.run(
-            queue.beat(
-                self._worker_id,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                version=_version(),
-                queues=self._queues,
-                sleeping=sorted(sleeping) if self._session.direct else [],
-                watched=self._session.locked,
-                leases=len(self._holds),
-                clock_ahead_seconds=self._clock_ahead,
-            )
+        own = self._session.connected
+        database = yield queue.beat(
+            self._worker_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=_version(),
+            queues=self._queues,
+            sleeping=sorted(sleeping) if self._session.direct else [],
+            watched=own and self._session.locked,
+            leases=len(self._holds),
+            clock_ahead_seconds=self._clock_ahead,
         )
         self._tally.set_clock(database, self._monotonic())
         self._clock_ahead = self._seconds() - database.timestamp()
-        if self._heard_since > now or now >= self._heard_at + _UNHEARD_SECONDS:
-            self._heard_since = now
-        self._heard_at = now
+        if own:
+            if self._heard_since > now or now >= self._heard_at + _UNHEARD_SECONDS:
+                self._heard_since = now
+            self._heard_at = now
         if self.shared is not None:
             self.shared.beat_answered(now)
         with self._changed:
             if sleeping == self._sleeping:
                 self._beat_at = now
 
-    def _tell(self, now: float, *, at_last: bool = False) -> None:
+    def _tell(self, now: float, *, at_last: bool = False) -> Talk:
         """Tell what was counted. It must not cost the leases anything: what the database refuses is told more rarely."""
         rows = self._tally.changed() if at_last or now >= self._tell_at else []
         if not rows:
             return
         self._tell_at = now + self._tell_pause
         self._tell_pause = min(self._tell_pause * 2, _TELL_PAUSE_MAX)
-        self._session.run(queue.tally(self._worker_id, rows))
+        yield queue.tally(self._worker_id, rows)
         self._tally.settled()
         self._tell_pause = BEAT_SECONDS
 
-    def _look(self, now: float) -> None:
+    def _look(self, now: float) -> Talk:
         """Ask about the leases that somebody says are lost."""
         with self._changed:
             asked = self._doubts.due(now, self._holds)
         for start in range(0, len(asked), _BATCH_MAX):
             batch = asked[start : start + _BATCH_MAX]
-            lost = self._session.run(views.lost(batch))
+            lost = yield views.lost(batch)
             with self._changed:
                 self._doubts.answered(batch, now)
                 holds = {lease: self._holds[lease] for lease in lost if lease in self._holds}
             for lease, hold in holds.items():
                 self._lost(hold, lost[lease])
 
-    def _renew(self, now: float) -> None:
+    def _renew(self, now: float) -> Talk:
         with self._changed:
             # One whose job completed itself has nothing to be renewed.
             held = [hold for hold in self._holds.values() if now >= hold.renew_at and not hold.settled]
@@ -315,7 +361,7 @@ class Heartbeat:
         for start in range(0, len(due), _BATCH_MAX):
             batch = {hold.lease: hold for hold in due[start : start + _BATCH_MAX]}
             asked_at = self._monotonic()
-            settled = self._session.run(queue.renew(list(batch)))
+            settled = yield queue.renew(list(batch))
             for refusal in settled.stale:
                 hold = batch.pop(refusal.lease)
                 hold.counts.refuse("renew", refusal.reason)
@@ -336,6 +382,13 @@ class Heartbeat:
         self.drop([hold])
         if hold.lose(reason, distrusted=distrusted):
             events.emit("lease_lost", job_id=hold.lease.job_id, token=hold.lease.fencing_token, reason=reason)
+
+
+async def _say_over(run: Run, talk: Talk) -> None:
+    answer = None
+    with contextlib.suppress(StopIteration):
+        while True:
+            answer = await run(talk.send(answer))
 
 
 class Thread:

@@ -78,6 +78,7 @@ class Worker:
     _next_tick: asyncio.TimerHandle | None = None
     #: Does nothing. Nobody has a reason to cancel it but one who cancels everything.
     _canary: asyncio.Task[Any] | None = None
+    _stand_in: asyncio.Task[None] | None = None
     _loop: asyncio.AbstractEventLoop
     _resting: frozenset[str] = frozenset()
 
@@ -178,6 +179,7 @@ class Worker:
         self._canary = asyncio.create_task(asyncio.Event().wait())
         self._executor.program_ends = self._is_swept_away
         self._heartbeat.start()
+        self._stand_in = asyncio.create_task(self._heartbeat.stand_in(self._database.run))
         upkeep = (self._upkeep.run(), self._upkeep.sample(), self._announce(), self._shrink())
         loops = [each.run() for each in (*self._lanes.values(), self._notifier, self._poll) if each is not None]
         self._services = [asyncio.create_task(loop) for loop in (*loops, *upkeep)]
@@ -206,7 +208,9 @@ class Worker:
         finally:
             if self._canary is not None:
                 self._canary.cancel()
-            await self._heartbeat.stop()
+            if self._stand_in is not None:
+                await _cancel([self._stand_in])
+            await self._heartbeat.stop(self._database.run)
             self._stop_companion()
             self._threads.close()
             await self._database.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ _VERBS = frozenset(
         "recall", "progress", "reap", "cancel", "retry", "reconcile", "jobs", "begin", "commit", "rollback", "insert",
     }
 )  # fmt: skip
+#: What comes over the connections of the worker's own work, apart from its heartbeat's and its jobs'.
+_WORK = frozenset({"claim", "complete", "reap", "first_expired"})
 
 
 @dataclass(slots=True)
@@ -53,6 +56,8 @@ class Record:
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
         self.lines: list[Line] = []
+        #: When the server answered each host's own work.
+        self.answered_at: defaultdict[str, list[float]] = defaultdict(list)
 
     def note(self, host: str, what: str, detail: str = "") -> None:
         self.lines.append(Line(self.now(), host, what, (detail,), "", []))
@@ -72,6 +77,8 @@ class _Sent:
         self._sql = sql
 
     def answered(self, rows: list[Any]) -> None:
+        if self._verb in _WORK:
+            self._record.answered_at[self._host].append(self._record.now())
         if rows or self._verb not in ("claim", "reap"):
             self._write("ok", rows)
 

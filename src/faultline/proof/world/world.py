@@ -34,8 +34,11 @@ EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 WORKERS = 3
 #: After these a host may have lost its leases.
 _LOSSES = frozenset({"crash", "freeze", "cut off"})
-#: For so long at most the server refuses connections. A worker whose heartbeat has lost its own then looks dead.
+#: For so long at most the server refuses connections.
 _TURNED_AWAY_SECONDS_MAX = 10.0
+#: A worker whose heartbeat was refused a connection is heard over others, if it has some left and they are not slow. This is
+#: how long a silence makes it look dead, and by when it has to use them.
+_SILENT_SECONDS, _STANDS_IN_SECONDS = 3.0, 1.5
 #: After the faults stop, everything must end within a lease, a sweep and its backoffs, over and over for each attempt.
 CALM_SECONDS_MAX = 90.0
 _TABLES = (
@@ -188,7 +191,14 @@ class _World:
             return True
         # Also what may have been going on when the lease was granted.
         since = self.record.lines[begun].at - _TURNED_AWAY_SECONDS_MAX
-        return any(line.verb == storms.TURNS_AWAY and line.at >= since for line in self.record.lines[:until])
+        told = [line for line in self.record.lines[:until] if line.at >= since]
+        if any(line.host == grant.process and line.verb == "slow" for line in told):
+            heard = False
+        else:
+            at = self._loop.time() if reap is None else self.record.lines[until].at
+            answered = self.record.answered_at[grant.process]
+            heard = any(at - _SILENT_SECONDS <= when <= at - _STANDS_IN_SECONDS for when in answered)
+        return not heard and any(line.verb == storms.TURNS_AWAY for line in told)
 
     def _told_wrong(self, control: psycopg.Connection) -> list[str]:
         broken = [f"invariant {found.invariant}" for found in self._violations(control)]
