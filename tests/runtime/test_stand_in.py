@@ -43,7 +43,7 @@ def lose_heartbeat(queue: Driver, worker: str) -> None:
 
 def watched(queue: Driver, worker: str) -> bool | None:
     row = queue.connection.execute("select watched from faultline.workers where id = %s", (worker,)).fetchone()
-    return row and row[0]
+    return None if row is None else bool(row[0])
 
 
 async def until(happened: Callable[[], object]) -> None:
