@@ -232,3 +232,78 @@ def test_a_worker_with_a_number_that_cannot_work_is_refused(dsn: str, given: Any
         if given is not None:
             with pytest.raises(ConfigError, match=re.escape(f"job_connections_max is {given!r}; give a whole number")):
                 app.worker({"default": 2}, job_connections_max=given)
+
+
+@pytest.fixture
+def crowded(dsn: str) -> Iterator[Crowded]:
+    login = f"login_{uuid4().hex}"
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute(f"create role {login} login in role faultline_viewer connection limit 0".encode())
+        yield Crowded(owner, login)
+        owner.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = %s", (login,))
+        owner.execute(f"drop role {login}".encode())
+
+
+class Crowded:
+    """A server that has no connection left for a login, until it has refused it twice."""
+
+    def __init__(self, owner: psycopg.Connection[Any], login: str) -> None:
+        self.login = login
+        self.refused = 0
+        self._owner = owner
+
+    async def aconnect(self, dsn: str, **words: Any) -> psycopg.AsyncConnection:
+        with self._counted():
+            return await psycopg.AsyncConnection.connect(dsn, **words)
+
+    def connect(self, dsn: str, **words: Any) -> BoundedConnection:
+        with self._counted():
+            return BoundedConnection.connect(dsn, **words)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.OperationalError:
+            self.refused += 1
+            if self.refused == 2:
+                self._owner.execute(f"alter role {self.login} connection limit -1".encode())
+            raise
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_a_first_call_waits_for_a_server_that_is_full(dsn: str, crowded: Crowded, kind: str) -> None:
+    login = f"{dsn} user={crowded.login}"
+
+    async def call() -> object:
+        database = AsyncDatabase(login, timeout=PATIENCE, host=Host(aconnect=crowded.aconnect))
+        found = await database.run(views.job(uuid4()))
+        await database.close()
+        return found
+
+    if kind == "async":
+        assert asyncio.run(call()) is None
+    else:
+        database = Database(login, timeout=PATIENCE, host=Host(connect=crowded.connect))
+        assert database.run(views.job(uuid4())) is None
+        database.close()
+    assert crowded.refused == 2
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_a_first_call_waits_for_a_full_server_no_longer_than_it_may(dsn: str, crowded: Crowded, kind: str) -> None:
+    login = f"{dsn} user={crowded.login}"
+
+    with pytest.raises(DatabaseUnavailable, match=r"nothing was sent.*too many connections for role"):
+        if kind == "async":
+            asyncio.run(AsyncDatabase(login, timeout=0.3).run(views.job(uuid4())))
+        else:
+            Database(login, timeout=0.3).run(views.job(uuid4()))
+
+
+def test_a_worker_on_a_full_server_is_told_at_once_so_that_it_can_tell_of_it(dsn: str, crowded: Crowded) -> None:
+    database = Database(f"{dsn} user={crowded.login}", for_worker=True, host=Host(connect=crowded.connect))
+
+    with pytest.raises(DatabaseUnavailable, match=r"cannot use .*too many connections"):
+        database.facts()
+    assert crowded.refused == 1

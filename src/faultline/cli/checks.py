@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from faultline.cli.spans import span
 from faultline.core.config import CLAIMS_AT_ONCE
+from faultline.store.connecting import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -256,13 +256,9 @@ def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
         yield Finding("bloat", OK, f"{seen.table_bytes / 1e6:,.0f} MB in all, little of it dead")
 
 
-#: What a server or a pooler says that runs and takes no more. Before a session exists libpq passes on no error code.
-_FULL = re.compile("too many (clients|connections)|connection slots are reserved|no more connections allowed")
-
-
 def unreachable(message: str) -> Finding:
     todo = "start the server, or correct the DSN"
-    if _FULL.search(message):
+    if is_full(message):
         todo = (
             "the server runs and has no connection left for this login: see in pg_stat_activity who has them (a superuser"
             " can still connect), end some, or raise the limit (max_connections, or that of the role or database)"

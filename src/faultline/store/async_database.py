@@ -18,7 +18,7 @@ from faultline.core.host import Host
 from faultline.store.answer import Answer, unanswered
 from faultline.store.async_pool import AsyncPool
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
-from faultline.store.connecting import CONNECT_SECONDS, NAME, aconnect
+from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, aconnect, is_full
 from faultline.store.deadline import Deadline, auntil
 from faultline.store.facts import FACTS, Facts, read_facts
 from faultline.store.lending import Loan, Terms
@@ -87,10 +87,22 @@ class AsyncDatabase:
     async def _ask(self, deadline: Deadline) -> Facts:
         if self._facts is not None:
             return self._facts  # somebody else has asked meanwhile
-        connection = await aconnect(self.dsn, self.host, deadline, self._name)
+        connection = await self._first_connection(deadline)
         async with connection, auntil(connection, deadline):
             cursor = await connection.execute(FACTS)
             return read_facts(await cursor.fetchone())
+
+    async def _first_connection(self, deadline: Deadline) -> psycopg.AsyncConnection:
+        """Wait for a server that is full, as later calls do. One that cannot be reached is told of at once."""
+        patience = Patience(self.host.monotonic, deadline.within(self._connect_seconds))
+        while True:
+            try:
+                return await aconnect(self.dsn, self.host, deadline, self._name)
+            except psycopg.OperationalError as error:
+                # A worker waits longer, and tells of it meanwhile.
+                if self._for_worker or not is_full(str(error)):
+                    raise
+                await patience.apause(error)
 
     def know(self, facts: Facts) -> None:
         """Take over what another client has found out about the same database."""

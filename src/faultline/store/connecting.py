@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import re
 import threading
 import time
 from concurrent.futures import Future
@@ -29,6 +30,8 @@ CONNECT_SECONDS = 10.0
 _CONNECT_SECONDS_MIN = 2
 #: How long to wait between two tries.
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0
+#: What a server or a pooler says that runs and takes no more. Before a session exists libpq passes on no error code.
+_FULL = re.compile("too many (clients|connections)|connection slots are reserved|no more connections allowed")
 #: Nothing is prepared until the session is known to be ours alone.
 _SESSION: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
 _DEFAULTS: dict[str, Any] = {
@@ -42,6 +45,10 @@ _DEFAULTS: dict[str, Any] = {
 
 class NoConnection(psycopg.OperationalError):
     """No connection could be had in time. Nothing was sent."""
+
+
+def is_full(message: str) -> bool:
+    return _FULL.search(message) is not None
 
 
 def options(dsn: str, deadline: Deadline, name: str = NAME) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from faultline.core.config import whole
 from faultline.core.host import Host
 from faultline.store.answer import Answer, unanswered
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
-from faultline.store.connecting import CONNECT_SECONDS, NAME, connect
+from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, connect, is_full
 from faultline.store.deadline import Deadline, until
 from faultline.store.facts import FACTS, Facts, read_facts
 from faultline.store.lending import Loan, Terms
@@ -87,10 +87,22 @@ class Database:
     def _ask(self, deadline: Deadline) -> Facts:
         if self._facts is not None:
             return self._facts  # somebody else has asked meanwhile
-        connection = connect(self.dsn, self.host, deadline, self._name)
+        connection = self._first_connection(deadline)
         with connection, until(connection, deadline):
             cursor = connection.execute(FACTS)
             return read_facts(cursor.fetchone())
+
+    def _first_connection(self, deadline: Deadline) -> psycopg.Connection:
+        """Wait for a server that is full, as later calls do. One that cannot be reached is told of at once."""
+        patience = Patience(self.host.monotonic, deadline.within(self._connect_seconds))
+        while True:
+            try:
+                return connect(self.dsn, self.host, deadline, self._name)
+            except psycopg.OperationalError as error:
+                # A worker waits longer, and tells of it meanwhile.
+                if self._for_worker or not is_full(str(error)):
+                    raise
+                patience.pause(error)
 
     def know(self, facts: Facts) -> None:
         """Take over what another client has found out about the same database."""
