@@ -6,76 +6,18 @@ import asyncio
 import os
 import signal
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import TYPE_CHECKING
 
 import pytest
 
 from faultline.core.host import Host
-from faultline.runtime.doubts import Doubts
 from faultline.runtime.heartbeat import Heartbeat, Thread
 from faultline.runtime.hold import Hold
 from faultline.runtime.tally import Tally
-from faultline.store import queue as verbs
+from tests.runtime.beating import LEASE_SECONDS, NOWHERE, ByHand, Time, heartbeat_on, hold_of, renewals, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tests.driver import Driver, Sessions
-
-NOWHERE = "postgresql://127.0.0.1:1/nothing?connect_timeout=1"
-LEASE_SECONDS = 30.0
-
-
-class Time:
-    """The steady clock of a worker, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class ByHand:
-    """A pulse that beats when the test says so."""
-
-    def __init__(self, tick: Callable[[], float], _: Callable[[], None]) -> None:
-        self.tick = tick
-        self.woken = 0
-
-    def start(self) -> None: ...
-
-    def wake(self) -> None:
-        self.woken += 1
-
-    async def stop(self, last: Callable[[], None]) -> None:
-        last()
-
-
-@pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-def heartbeat_on(dsn: str, time: Time) -> Heartbeat:
-    return Heartbeat(dsn, "w", ["default"], Host(monotonic=time, pulse=ByHand), Tally(time))
-
-
-@pytest.fixture
-def heartbeat(dsn: str, time: Time) -> Iterator[Heartbeat]:
-    beating = heartbeat_on(dsn, time)
-    yield beating
-    asyncio.run(beating.stop())
-
-
-def hold_of(queue: Driver, time: Time) -> Hold:
-    queue.enqueue(lease_seconds=LEASE_SECONDS)
-    return Hold(queue.claim_one(), time.now, Tally(time).of("default"))
-
-
-def renewals(queue: Driver, hold: Hold) -> Any:
-    return queue.job(hold.lease.job_id).renewals
 
 
 def test_a_lease_is_renewed_at_a_third_and_not_before(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
@@ -110,60 +52,6 @@ def test_leases_are_renewed_while_heartbeats_are_refused(
     assert renewals(queue, hold) == 1
     assert (heartbeat.watched, heartbeat.reconnects) == (True, 0)
     assert seconds <= 0.5
-
-
-def settled_in(beating: Heartbeat, time: Time, seconds: float) -> bool:
-    """After so many seconds in which it beat whenever it should."""
-    until = time.now + seconds
-    while time.now < until:
-        beating.tick()
-        time.now += 0.1
-    return beating.settled_in()
-
-
-def test_who_was_heard_for_three_seconds_may_judge_the_silent(heartbeat: Heartbeat, time: Time) -> None:
-    assert not heartbeat.settled_in()
-    assert not settled_in(heartbeat, time, 2.8)
-    assert settled_in(heartbeat, time, 0.4)
-
-
-@pytest.mark.parametrize("table", ["workers", "open_jobs"])
-def test_who_was_refused_judges_nobody_for_a_while(
-    queue: Driver, sessions: Sessions, heartbeat: Heartbeat, time: Time, table: str
-) -> None:
-    """The silent may have been refused as well."""
-    heartbeat.keep([hold_of(queue, time)])
-    settled_in(heartbeat, time, 9)
-    somebody = sessions.open()
-    somebody.begin()
-    somebody.do(lambda q: q.connection.execute(f"lock table faultline.{table} in exclusive mode".encode()))
-    time.now += 1.1
-    heartbeat.tick()
-    somebody.rollback()
-
-    assert not heartbeat.settled_in()
-    assert not settled_in(heartbeat, time, 2.5)
-    assert settled_in(heartbeat, time, 2)
-
-
-def test_whose_connection_was_lost_judges_nobody_for_a_while(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
-    settled_in(heartbeat, time, 4)
-    queue.connection.execute("select pg_terminate_backend(%s, 10000)", (session_of(queue),))
-    time.now += 1
-    heartbeat.tick()
-
-    assert not heartbeat.settled_in()
-    assert not settled_in(heartbeat, time, 2.5)
-    assert settled_in(heartbeat, time, 2)
-
-
-def test_who_did_not_run_for_a_while_judges_nobody_until_it_was_heard_again(heartbeat: Heartbeat, time: Time) -> None:
-    settled_in(heartbeat, time, 4)
-    time.now += 10
-
-    assert not heartbeat.settled_in()
-    assert not settled_in(heartbeat, time, 2.5)
-    assert settled_in(heartbeat, time, 2)
 
 
 def test_a_lease_whose_ending_is_on_its_way_is_renewed_only_when_that_takes_long(
@@ -364,54 +252,6 @@ def test_what_was_dropped_is_not_renewed(queue: Driver, heartbeat: Heartbeat, ti
     assert renewals(queue, hold) == 0
 
 
-def test_a_cancelled_job_is_lost_at_once_and_without_a_refusal(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
-    hold = hold_of(queue, time)
-    heartbeat.keep([hold])
-    queue.run(verbs.cancel(hold.lease.job_id))
-
-    heartbeat.doubt({hold.lease.job_id})
-    heartbeat.tick()
-
-    assert hold.lost == "not_running"
-    assert queue.refusals(hold.lease.job_id) == []
-
-
-def test_a_lie_about_a_job_loses_no_lease(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
-    hold = hold_of(queue, time)
-    heartbeat.keep([hold])
-
-    heartbeat.doubt({hold.lease.job_id, uuid4()})
-    heartbeat.tick()
-
-    assert hold.lost is None
-    assert renewals(queue, hold) == 0
-
-
-def test_a_lease_is_looked_at_by_its_token_and_owner(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
-    """The job runs, but under somebody else's lease by now."""
-    hold = hold_of(queue, time)
-    heartbeat.keep([hold])
-    queue.release(hold.lease)
-    queue.claim_one(worker="another")
-
-    heartbeat.doubt({hold.lease.job_id})
-    heartbeat.tick()
-
-    assert hold.lost == "token_mismatch"
-
-
-def test_a_flood_of_lies_costs_one_look_a_second_for_each_lease(queue: Driver, time: Time) -> None:
-    lease, doubts, looks = hold_of(queue, time).lease, Doubts(), 0
-
-    for tenth in range(40):
-        doubts.add({lease.job_id}, [lease])
-        due = doubts.due(tenth / 10, [lease])
-        doubts.answered(due, tenth / 10)
-        looks += len(due)
-
-    assert looks == 4
-
-
 def test_a_job_that_completed_itself_is_not_renewed_any_more(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
     hold = hold_of(queue, time)
     heartbeat.keep([hold])
@@ -463,16 +303,6 @@ def test_the_thread_beats_again_when_it_is_woken_and_ends_when_it_is_stopped() -
         return told
 
     assert asyncio.run(story()) == ["last"]
-
-
-def session_of(queue: Driver) -> int:
-    """The server's process behind the heartbeat's session: the one that holds its lock."""
-    pid = queue.value(
-        "select pid from pg_locks join pg_database d on d.oid = database"
-        " where datname = current_database() and locktype = 'advisory' and pid <> pg_backend_pid()"
-    )
-    assert isinstance(pid, int)
-    return pid
 
 
 def test_a_beat_without_an_answer_is_given_up_long_before_the_leases_run_out(queue: Driver, dsn: str) -> None:

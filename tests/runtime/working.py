@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.faults import Faults
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Awaitable, Callable
 
     from faultline import (
@@ -61,3 +63,8 @@ def results(app: Faultline, handles: list[JobHandle[Any]], **words: Any) -> list
         return await asyncio.gather(*(handle.aresult(PATIENCE) for handle in handles), return_exceptions=True)
 
     return list(work(app, story, **words))
+
+
+def logged(log: io.StringIO, event: str) -> list[dict[str, Any]]:
+    """The lines about this event in a log."""
+    return [line for line in map(json.loads, log.getvalue().splitlines()) if line["event"] == event]
