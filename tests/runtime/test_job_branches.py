@@ -12,7 +12,7 @@ import pytest
 
 from faultline import BlockingJob, Faultline, Job, JobFailed
 from faultline.runtime import attempt
-from tests.runtime.working import PATIENCE, results
+from tests.runtime.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
     from tests.driver import Driver
@@ -297,3 +297,63 @@ def test_a_bad_step_name_is_refused_before_the_step_runs(app: Faultline, kind: s
     assert isinstance(error, JobFailed)
     assert "step name" in str(error)
     assert runs == []
+
+
+class Orders:
+    """Jobs with a transaction that waits for a step of another branch, which waits until it is told to go."""
+
+    def __init__(self, app: Faultline) -> None:
+        self.begun, self.inside = threading.Semaphore(0), threading.Semaphore(0)
+        self.go = threading.Event()
+        app.task(name="async", max_attempts=1)(self.order)
+        app.task(name="blocking", max_attempts=1)(self.order_in_threads)
+
+    async def order(self, job: Job) -> None:
+        stepped = asyncio.Event()
+
+        async def write() -> None:
+            self.begun.release()
+            async with job.transaction():
+                self.inside.release()
+                await stepped.wait()
+
+        async def pay() -> None:
+            while not self.go.is_set():
+                await asyncio.sleep(0.01)
+            await job.step("pay", stepped.set)
+
+        await asyncio.gather(write(), pay())
+
+    def order_in_threads(self, job: BlockingJob) -> None:
+        stepped = threading.Event()
+
+        def write() -> None:
+            self.begun.release()
+            with job.transaction():
+                self.inside.release()
+                assert stepped.wait(PATIENCE)
+
+        def pay() -> None:
+            assert self.go.wait(PATIENCE)
+            job.step("pay", stepped.set)
+
+        with ThreadPoolExecutor(2) as threads:
+            for branch in [threads.submit(write), threads.submit(pay)]:
+                branch.result()
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_jobs_whose_transactions_wait_for_their_branches_do_not_wait_for_each_others_connections(
+    app: Faultline, kind: str
+) -> None:
+    """Each has a connection, or has asked for one, when its other branch needs one for a moment."""
+    orders = Orders(app)
+
+    async def story() -> Any:
+        handles = [app.tasks[kind].enqueue() for _ in range(4)]
+        for came in (*[orders.begun] * 4, *[orders.inside] * 2):
+            assert await asyncio.to_thread(came.acquire, timeout=PATIENCE)
+        orders.go.set()
+        return await asyncio.gather(*(handle.aresult(PATIENCE) for handle in handles))
+
+    assert work(app, story, {"default": 4}, job_connections_max=2) == [None] * 4

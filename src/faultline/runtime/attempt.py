@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from faultline.core.model import JobRecord, Settled
     from faultline.runtime.hold import Hold
     from faultline.runtime.transaction import Transaction
+    from faultline.store.lending import Loan
 
 #: As long as the server lets a transaction be idle. Branches that wait for each other end with an error then.
 TURN_SECONDS = 60.0
@@ -67,6 +68,8 @@ class Attempt:
         #: A call that is not answered for so long was kept up by the database.
         self._patience_seconds = min(_PATIENCE_SECONDS, (timeout_seconds or inf) / 2)
         self._transaction: Transaction | None = None
+        #: What that transaction, or one that is about to begin, borrows.
+        self._loan: Loan | None = None
         #: Results of steps that have run and are about to be written, as JSON text.
         self._given: dict[str, str] = {}
         #: Why nobody waits for this attempt any more, though its code may still run.

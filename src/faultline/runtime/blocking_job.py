@@ -21,7 +21,7 @@ from faultline.runtime.transaction import Transaction, encoded
 from faultline.runtime.turns import acquired, called
 from faultline.store import fencing, jsontext, queue, views
 from faultline.store.database import run_on
-from faultline.store.lending import Loan
+from faultline.store.lending import Loan, beside
 from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import wire
 
@@ -96,7 +96,7 @@ class BlockingJob(Attempt):
         self._refuse_nesting(threading.current_thread)
         self._take_turn()
         transaction: Transaction | None = None
-        loan = Loan()
+        self._loan = loan = Loan()
         asked_at = self._monotonic()
         try:
             with self._database.connection(loan) as connection:
@@ -118,6 +118,7 @@ class BlockingJob(Attempt):
                 self._blame(error, asked_at)
             raise
         finally:
+            self._loan = None
             self._turn.release()
 
     def _begin(self, connection: psycopg.Connection[Any], loan: Loan) -> Transaction:
@@ -231,7 +232,8 @@ class BlockingJob(Attempt):
             return self._send(own, statement)
         asked_at = self._monotonic()
         try:
-            return self._database.run(statement)
+            with beside(self._loan):
+                return self._database.run(statement)
         except BaseException as error:
             self._blame(error, asked_at)
             raise
@@ -239,7 +241,8 @@ class BlockingJob(Attempt):
     def _recorded(self, error: StaleLease) -> StaleLease:
         """The refusal undid its own transaction, so its record is a second call: best effort."""
         try:
-            self._database.run(queue.record_refusal(self._hold.lease))
+            with beside(self._loan):
+                self._database.run(queue.record_refusal(self._hold.lease))
         except FaultlineError as failure:
             events.emit("refusal_not_recorded", job_id=self.id, error=str(failure))
         return self._lost("fence", error.reason or "lease_lost", error.current_token)

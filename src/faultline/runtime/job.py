@@ -20,7 +20,7 @@ from faultline.runtime.transaction import Transaction, encoded
 from faultline.runtime.turns import aacquired, acalled
 from faultline.store import fencing, jsontext, queue, views
 from faultline.store.async_database import arun_on
-from faultline.store.lending import Loan
+from faultline.store.lending import Loan, beside
 from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import wire
 
@@ -95,7 +95,7 @@ class Job(Attempt):
         self._refuse_nesting(asyncio.current_task)
         await self._take_turn()
         transaction: Transaction | None = None
-        loan = Loan()
+        self._loan = loan = Loan()
         asked_at = self._monotonic()
         try:
             async with self._database.connection(loan) as connection:
@@ -117,6 +117,7 @@ class Job(Attempt):
                 self._blame(error, asked_at)
             raise
         finally:
+            self._loan = None
             self._turn.release()
 
     async def _begin(self, connection: psycopg.AsyncConnection[Any], loan: Loan) -> Transaction:
@@ -230,7 +231,8 @@ class Job(Attempt):
             return await self._send(own, statement)
         asked_at = self._monotonic()
         try:
-            return await self._database.run(statement)
+            with beside(self._loan):
+                return await self._database.run(statement)
         except BaseException as error:
             self._blame(error, asked_at)
             raise
@@ -238,7 +240,8 @@ class Job(Attempt):
     async def _recorded(self, error: StaleLease) -> StaleLease:
         """The refusal undid its own transaction, so its record is a second call: best effort."""
         try:
-            await self._database.run(queue.record_refusal(self._hold.lease))
+            with beside(self._loan):
+                await self._database.run(queue.record_refusal(self._hold.lease))
         except FaultlineError as failure:
             events.emit("refusal_not_recorded", job_id=self.id, error=str(failure))
         return self._lost("fence", error.reason or "lease_lost", error.current_token)

@@ -72,7 +72,8 @@ class AsyncPool:
     @contextlib.asynccontextmanager
     async def lent(self, deadline: Deadline, loan: Loan) -> AsyncIterator[psycopg.AsyncConnection]:
         """A connection for others' statements: it comes back as new, or it is closed, as after an error."""
-        loan.begin(self._terms.room, await self._entered(deadline))
+        loan.ask(self._terms.room)
+        loan.begin(await self._entered(deadline))
         with lending(loan):
             connection = await self._take(deadline)
             try:

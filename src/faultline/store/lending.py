@@ -54,8 +54,12 @@ class Loan:
         self._place: Room | None = None
         self._changed = threading.Lock()
 
-    def begin(self, room: Room, place: Room) -> None:
-        self.room, self._place = room, place
+    def ask(self, room: Room) -> None:
+        """Who waits for a place is to get one: what waits for him from here on must not wait behind him."""
+        self.room = room
+
+    def begin(self, place: Room) -> None:
+        self._place = place
 
     def call_in(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         """Cut the borrower off, who may never come back, and give the place to the next. From any thread."""
@@ -79,6 +83,16 @@ def lending(loan: Loan) -> Iterator[None]:
         # Refused where a generator that nobody has closed is ended in another context.
         with contextlib.suppress(ValueError):
             _loan.reset(token)
+
+
+@contextlib.contextmanager
+def beside(loan: Loan | None) -> Iterator[None]:
+    """For another branch of the borrower's: he may wait for it, so it must not wait for what he and his like have."""
+    token = _loan.set(loan)
+    try:
+        yield
+    finally:
+        _loan.reset(token)
 
 
 def no_room(room: Room, seconds: float | None) -> NoConnection:

@@ -73,7 +73,8 @@ class Pool:
     @contextlib.contextmanager
     def lent(self, deadline: Deadline, loan: Loan) -> Iterator[psycopg.Connection]:
         """A connection for others' statements: it comes back as new, or it is closed, as after an error."""
-        loan.begin(self._terms.room, self._entered(deadline))
+        loan.ask(self._terms.room)
+        loan.begin(self._entered(deadline))
         with lending(loan):
             connection = self._take(deadline)
             try:
