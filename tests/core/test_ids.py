@@ -28,3 +28,12 @@ def test_chance_comes_in_through_the_constructor() -> None:
 
     assert one == two
     assert isinstance(one, UUID)
+
+
+def test_ids_grow_where_the_clock_goes_back() -> None:
+    clock = iter([1_800_000_000.0, 1_799_999_990.0, 1_799_999_991.0])
+    ids = Ids(seconds=lambda: next(clock))
+
+    made = [number for _ in range(3) for number in ids.new_numbers(300)]
+
+    assert made == sorted(set(made))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+import threading
 import time
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
 
 
 class Ids:
-    """A source of job ids. Chance and time come in through the constructor."""
+    """A source of job ids. Each call's are greater than those of the call before, also where the clock went back."""
 
     def __init__(self, seconds: Callable[[], float] = time.time, chance: random.Random | None = None) -> None:
         self._seconds = seconds
         self._chance = chance or random.SystemRandom()
-        self._places = itertools.count()
+        self._making = threading.Lock()
+        self._last = 0
 
     def new(self) -> UUID:
         return UUID(int=self.new_number())
@@ -27,14 +28,14 @@ class Ids:
         return self.new_numbers(1)[0]
 
     def new_numbers(self, count: int) -> list[int]:
-        """48 bits of milliseconds, 12 bits of their fraction, 18 bits that count within this process, 44 random ones.
+        """48 bits of milliseconds, 12 bits of their fraction, 18 bits that count within this call, 44 random ones.
 
         Time and chance are asked for once: a call for each of thousands takes as long as writing them down.
         """
-        ticks = int(self._seconds() * 4_096_000)
+        with self._making:
+            self._last = ticks = max(int(self._seconds() * 4_096_000), self._last + 1)
         high = ((ticks >> 12) << 16 | 0x7000 | (ticks & 0xFFF)) << 64 | 0b10 << 62
         chance = self._chance.getrandbits(48 * count).to_bytes(6 * count)
         return [
-            high | (next(self._places) & 0x3FFFF) << 44 | int.from_bytes(chance[at : at + 6]) >> 4
-            for at in range(0, 6 * count, 6)
+            high | (place & 0x3FFFF) << 44 | int.from_bytes(chance[6 * place : 6 * place + 6]) >> 4 for place in range(count)
         ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 from faultline import embedded
 from faultline.core import events
 from faultline.core.config import choose_dsn, choose_timeout, whole
+from faultline.core.database_time import DatabaseTime
 from faultline.core.errors import ConfigError, JobNotFound, JobRejected
 from faultline.core.host import Host
 from faultline.core.ids import Ids
@@ -79,7 +80,8 @@ class Faultline:
         self._timeout = choose_timeout(timeout)
         self.host = host or Host()
         self._connections_max = whole("connections_max", connections_max)
-        self._ids: Ids | None = None
+        self._time = DatabaseTime(self.host.monotonic, self.host.seconds)
+        self._ids = Ids(self._time.seconds, self.host.chance)
         self._opening = threading.Lock()
         self._server: embedded.Server | None = None
         self.tasks: dict[str, Task[..., Any]] = {}
@@ -143,7 +145,8 @@ class Faultline:
             statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
             placed = [p for statement in statements for p in run_on(conn, statement)]
         elif jobs:
-            placed = [p for answer in self.database.run_all(self._statements(jobs, self.database.facts())) for p in answer]
+            statements = self._statements(jobs, self.database.facts_and_time())
+            placed = [p for answer in self.database.run_all(statements) for p in answer]
         else:
             placed = []
         return self._handles(jobs, placed, places)
@@ -161,7 +164,7 @@ class Faultline:
             statements = [queue.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
             placed = [p for statement in statements for p in await arun_on(conn, statement)]
         elif jobs:
-            statements = self._statements(jobs, await self.async_database.facts())
+            statements = self._statements(jobs, await self.async_database.facts_and_time())
             placed = [p for answer in await self.async_database.run_all(statements) for p in answer]
         else:
             placed = []
@@ -222,11 +225,13 @@ class Faultline:
     @cached_property
     def database(self) -> Database:
         made = Database(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
+        made.time = self._time
         return self._shared("database", made)
 
     @cached_property
     def async_database(self) -> AsyncDatabase:
         made = AsyncDatabase(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
+        made.time = self._time
         return self._shared("async_database", made)
 
     def _shared(self, name: str, made: R) -> R:
@@ -262,6 +267,7 @@ class Faultline:
                 # Kept, so that nothing of it is closed here: the sockets are the parent's.
                 _inherited.append(inherited)
         self._opening = threading.Lock()
+        self._ids = Ids(self._time.seconds, self.host.chance)
 
     def __enter__(self) -> Self:
         return self
@@ -287,16 +293,7 @@ class Faultline:
                     f"job {place} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, "
                     f"more than the limit of {facts.args_bytes_max}. Keep large values elsewhere and pass a reference"
                 )
-        ids = self._id_source(facts)
-        return [queue.enqueue_many(batch, ids) for batch in batches(submissions)]
-
-    def _id_source(self, facts: Facts) -> Ids:
-        if self._ids is None:
-            # The database's time, carried on by our own steady clock.
-            monotonic = self.host.monotonic
-            offset = facts.clock.timestamp() - monotonic()
-            self._ids = Ids(lambda: offset + monotonic(), self.host.chance)
-        return self._ids
+        return [queue.enqueue_many(batch, self._ids) for batch in batches(submissions)]
 
     def _handles(self, jobs: Sequence[Submission], placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:
         """Handles in the order in which the jobs were given."""

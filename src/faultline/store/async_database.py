@@ -14,13 +14,14 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from faultline.core.config import whole
+from faultline.core.database_time import DatabaseTime
 from faultline.core.host import Host
 from faultline.store.answer import Answer, unanswered
 from faultline.store.async_pool import AsyncPool
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, aconnect, is_full
 from faultline.store.deadline import Deadline, auntil
-from faultline.store.facts import FACTS, Facts, read_facts
+from faultline.store.facts import FACTS, Facts, read_clock, read_facts
 from faultline.store.lending import Loan, Terms
 from faultline.store.pools import AsyncPools
 from faultline.store.room import Room
@@ -66,6 +67,8 @@ class AsyncDatabase:
         self._terms = terms
         self._name = name
         self.host = host or Host()
+        #: May be shared with another client of the same database.
+        self.time = DatabaseTime(self.host.monotonic, self.host.seconds)
         self._for_worker = for_worker
         self._direct = False
         self._pools = AsyncPools(self._new_pool)
@@ -90,7 +93,16 @@ class AsyncDatabase:
         connection = await self._first_connection(deadline)
         async with connection, auntil(connection, deadline):
             cursor = await connection.execute(FACTS)
-            return read_facts(await cursor.fetchone())
+            facts = read_facts(await cursor.fetchone())
+            self.time.set(facts.clock)
+            return facts
+
+    async def facts_and_time(self) -> Facts:
+        """Before ids are made: know the database's time as well. It is asked for where it was not read lately."""
+        facts = await self.facts()
+        if self.time.is_doubtful():
+            self.time.set(await self.run(read_clock()))
+        return facts
 
     async def _first_connection(self, deadline: Deadline) -> psycopg.AsyncConnection:
         """Wait for a server that is full, as later calls do. One that cannot be reached is told of at once."""

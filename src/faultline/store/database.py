@@ -15,12 +15,13 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from faultline.core.config import whole
+from faultline.core.database_time import DatabaseTime
 from faultline.core.host import Host
 from faultline.store.answer import Answer, unanswered
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, connect, is_full
 from faultline.store.deadline import Deadline, until
-from faultline.store.facts import FACTS, Facts, read_facts
+from faultline.store.facts import FACTS, Facts, read_clock, read_facts
 from faultline.store.lending import Loan, Terms
 from faultline.store.pool import Pool
 from faultline.store.pools import Pools
@@ -67,6 +68,8 @@ class Database:
         self._terms = terms
         self._name = name
         self.host = host or Host()
+        #: May be shared with another client of the same database.
+        self.time = DatabaseTime(self.host.monotonic, self.host.seconds)
         self._for_worker = for_worker
         self._direct = False
         self._pools = Pools(self._new_pool)
@@ -90,7 +93,16 @@ class Database:
         connection = self._first_connection(deadline)
         with connection, until(connection, deadline):
             cursor = connection.execute(FACTS)
-            return read_facts(cursor.fetchone())
+            facts = read_facts(cursor.fetchone())
+            self.time.set(facts.clock)
+            return facts
+
+    def facts_and_time(self) -> Facts:
+        """Before ids are made: know the database's time as well. It is asked for where it was not read lately."""
+        facts = self.facts()
+        if self.time.is_doubtful():
+            self.time.set(self.run(read_clock()))
+        return facts
 
     def _first_connection(self, deadline: Deadline) -> psycopg.Connection:
         """Wait for a server that is full, as later calls do. One that cannot be reached is told of at once."""

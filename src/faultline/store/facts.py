@@ -32,3 +32,7 @@ def read_facts(row: tuple[Any, ...] | None) -> Facts:
 def schema_is_right() -> Statement[Facts]:
     """Raises what is wrong with the schema, also where it was right before."""
     return Statement("schema", FACTS, (), lambda rows: read_facts(rows[0]), repeatable=True)
+
+
+def read_clock() -> Statement[datetime]:
+    return Statement("clock", "select faultline.clock()", (), lambda rows: rows[0][0], repeatable=True, reads=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from faultline.core.database_time import DatabaseTime
 from faultline.core.errors import FaultlineError
 from faultline.core.host import Host
 from faultline.core.ids import Ids
@@ -86,6 +87,8 @@ class Service:
         #: Whether nobody but this machine can reach us. Only then may there be no keys at all.
         self.loopback_only = loopback_only
         self.host = host or Host()
+        self._time = DatabaseTime(self.host.monotonic, self.host.seconds)
+        self._ids = Ids(self._time.seconds, self.host.chance)
         self.read = self.enqueue = self.operate = self.audit = self._database(dsn)
         self.verdicts = Verdicts(self)
         self.keys = Keys(self)
@@ -98,7 +101,6 @@ class Service:
         #: By caller, for as long as they read.
         self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
         self._watching: asyncio.Task[None] | None = None
-        self._ids: Ids | None = None
 
     async def open(self) -> None:
         """Take the roles that exist. Fails with what is wrong with the database, so that a mistake shows at the start."""
@@ -139,10 +141,7 @@ class Service:
 
     async def ids(self) -> Ids:
         """Ids of new jobs, in the database's time: a submission whose answer is lost can be sent again."""
-        if self._ids is None:
-            monotonic = self.host.monotonic
-            offset = (await self.enqueue.facts()).clock.timestamp() - monotonic()
-            self._ids = Ids(lambda: offset + monotonic(), self.host.chance)
+        await self.enqueue.facts_and_time()
         return self._ids
 
     async def _warm(self, database: AsyncDatabase, statements: list[Statement[Any]]) -> None:
@@ -156,7 +155,7 @@ class Service:
                     raise failed
 
     def _database(self, dsn: str, *, answer_seconds: float | None = None) -> AsyncDatabase:
-        return AsyncDatabase(
+        database = AsyncDatabase(
             dsn,
             connections_max=10,
             # The server gives up first, and says so.
@@ -164,6 +163,8 @@ class Service:
             connect_seconds=self.limits.connect_seconds,
             host=self.host,
         )
+        database.time = self._time
+        return database
 
 
 def service_of(connection: HTTPConnection) -> Service:
