@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import subprocess
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -226,16 +227,29 @@ def test_pages_of_jobs_follow_each_other(queue: Driver, dsn: str, words: tuple[s
             queue.fail(lease, then="fail")
 
     seen: list[str] = []
-    after: tuple[str, ...] = ()
-    while True:
-        page = faultline("jobs", "--json", "--limit", "2", *words, *after, FAULTLINE_DSN=dsn)
+    asked: list[str] = ["faultline", "jobs", "--json", "--limit", "2", *words]
+    for _ in range(3):
+        page = faultline(*asked[1:], FAULTLINE_DSN=dsn)
         seen += [json.loads(line)["id"] for line in page.stdout.splitlines()]
-        if not page.stderr:
-            break
-        after = tuple(page.stderr.removeprefix("more: ").split())
+        asked = shlex.split(page.stderr.removeprefix("more: "))
 
+    assert asked == []
     assert len(seen) == 5
     assert set(seen) == made
+
+
+def test_the_command_for_the_next_page_has_every_option_and_no_password(queue: Driver, dsn: str) -> None:
+    for _ in range(2):
+        queue.enqueue("it's", queue="a b")
+    named = f"{dsn} password=secret"
+
+    page = faultline("jobs", "--queue", "a b", "--task", "it's", "--younger", "1h", "--limit", "1", "--dsn", named)
+
+    words = shlex.split(page.stderr.removeprefix("more: "))
+    assert words[:-1] == [
+        "faultline", "jobs", "--queue", "a b", "--task", "it's", "--younger", "1h", "--limit", "1",
+        "--dsn", f"{dsn} password=***", "--after",
+    ]  # fmt: skip
 
 
 def test_a_place_of_another_list_is_refused(dsn: str) -> None:

@@ -50,6 +50,17 @@ def test_a_command_about_one_job_behind_a_locked_table_ends_at_the_deadline(hold
     assert ("may or may not have happened" in asked.stderr) == (verb != "job")
 
 
+@pytest.mark.parametrize("verb", ["cancel", "retry"])
+def test_a_command_about_many_jobs_behind_a_locked_table_waits_once(holder: int, dsn: str, verb: str) -> None:
+    jobs = [f"0198c2e4-5d3a-7b11-9f60-2a54c0de7f{number:02}" for number in range(3)]
+
+    asked = faultline(verb, *jobs, "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
+
+    assert asked.returncode == 1, holder
+    assert asked.stderr.count("no answer within 2 s") == 1
+    assert asked.stderr.endswith(f": {jobs[1]} {jobs[2]}\n")
+
+
 def test_the_doctor_goes_on_behind_a_locked_table_and_names_who_is_in_the_way(holder: int, dsn: str) -> None:
     asked = faultline("doctor", "--json", "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
 

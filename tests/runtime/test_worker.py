@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +138,21 @@ def test_the_most_urgent_runs_first(app: Faultline) -> None:
 def test_a_worker_without_anything_to_do_is_refused(app: Faultline, queues: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="concurrency of queue default is 0"):
         app.worker(queues)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "allowed"),
+    [
+        *(("grace_seconds", given, "0 or more seconds") for given in (-1, math.nan, True, "30", None)),
+        *(("silence_seconds", given, "more than 0 seconds, or math.inf") for given in (0, -1.0, math.nan, True, "60")),
+        *(("abandoned_threads_max", given, "a whole number of at least 0") for given in (-1, 1.5, math.nan, True, "20")),
+    ],
+)
+def test_a_worker_is_refused_with_limits_that_make_no_sense(app: Faultline, name: str, given: object, allowed: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        app.worker({"default": 1}, **{name: given})
+
+    assert str(refused.value).startswith(f"{name} is {given!r}; give {allowed}")
 
 
 def test_leases_of_jobs_whose_ending_is_on_its_way_are_known_as_such(dsn: str, queue: Driver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,8 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
-from faultline.core.config import choose_dsn
-from faultline.core.errors import ConfigError, FaultlineError, JobNotFound
+from faultline.core.config import choose_dsn, without_password
+from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, JobNotFound, OutcomeUnknown
 from faultline.core.model import JobState  # noqa: TC001 - Typer looks at it
 
 if TYPE_CHECKING:
@@ -106,6 +107,16 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
         place = None if after is None else values.place(after, listing.order_of(wanted).types)
         page = database.run(listing.jobs(wanted, page_jobs=limit, behind=place))
     _print_page(page, now, as_json=as_json)
+    if page.behind is not None:
+        asked = {"--queue": queue, "--task": task, "--state": state, "--younger": younger, "--older": older, "--key": key}
+        # What is printed goes into logs: a password does not. The same command with a password must be given it again.
+        asked |= {"--limit": str(limit), "--dsn": None if dsn is None else without_password(dsn)}
+        words = [word for name, value in asked.items() if value is not None for word in (name, value)]
+        words += ["--json"] if as_json else []
+        why = "10,000 jobs were looked through; go on" if page.stopped_early else "more"
+        sys.stdout.flush()
+        more = shlex.join(["faultline", "jobs", *words, "--after", values.place_text(page.behind)])
+        print(f"{why}: {more}", file=sys.stderr)
 
 
 def _print_page(page: Page, now: datetime, *, as_json: bool) -> None:
@@ -118,10 +129,6 @@ def _print_page(page: Page, now: datetime, *, as_json: bool) -> None:
         screen.show(screen.console(), tables.job_table(page.jobs, now))
     else:
         print("no job fits" + (" so far" if page.stopped_early else ""))
-    if page.behind is not None:
-        why = "10,000 jobs were looked through; go on" if page.stopped_early else "more"
-        sys.stdout.flush()
-        print(f"{why}: --after {values.place_text(page.behind)}", file=sys.stderr)
 
 
 def job(
@@ -266,16 +273,23 @@ def _retried(database: Database, which: Failed) -> int:
 
 
 def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:
-    """One job that cannot be changed does not keep the others from it; the exit code tells that there was one."""
+    """One job that cannot be changed does not keep the others from it; the exit code tells that there was one.
+
+    A database that does not answer for one of them is not waited for again with each of the others.
+    """
     wanted = [values.job_id(text) for text in job_ids]
     refused = 0
     with opened(dsn) as database:
         database.facts()
-        for found in wanted:
+        for number, found in enumerate(wanted, start=1):
             try:
                 print(f"{found} {database.run(verb(found))}")
             except FaultlineError as error:
                 print(f"faultline: {error}", file=sys.stderr)
                 refused += 1
+                if isinstance(error, DatabaseUnavailable | OutcomeUnknown) and number < len(wanted):
+                    left = " ".join(map(str, wanted[number:]))
+                    print(f"faultline: not tried, so as not to wait for each of them as long: {left}", file=sys.stderr)
+                    break
     if refused:
         raise typer.Exit(1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
+import os
+import shutil
 import socket
 import sys
 import tempfile
@@ -17,11 +20,14 @@ import typer
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from faultline.runtime.client import Faultline
     from faultline.runtime.worker import Worker
+
+#: Not as builds before this one named it: they do not lock theirs.
+_FOLDER = "faultline-processes-"
 
 
 def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
@@ -60,7 +66,7 @@ def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
         words: dict[str, Any] = {"grace_seconds": grace, "silence_seconds": silence or inf}
         words |= {"abandoned_threads_max": abandoned_threads_max, "job_connections_max": job_connections}
         raise typer.Exit(_run_one(app, lambda: app.worker(queues, **words), serving, parent))
-    app.database.facts()  # a mistake in the DSN is told once, not by every child
+    _reach(app)
     named = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
     command = [sys.executable, "-m", "faultline", "worker", application, *named, "--grace", str(grace)]
     command += ["--silence", str(silence), "--abandoned-threads-max", str(abandoned_threads_max)]
@@ -68,6 +74,14 @@ def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
     code = _run_several([*command, *(["--quiet"] if quiet else [])], processes, serving)
     app.close()
     raise typer.Exit(code)
+
+
+def _reach(app: Faultline) -> None:
+    import asyncio  # noqa: PLC0415 - late, so that --help is quick
+
+    from faultline.runtime.reaching import reach  # noqa: PLC0415
+
+    asyncio.run(reach(app))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +141,12 @@ def _run_several(command: list[str], processes: int, serving: _Serving) -> int:
     from faultline.runtime.process import Supervisor  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faultline-worker-")))
-        alive: list[Supervisor] = []
         # Before any child: a port that is taken is told at once.
         listening = serving.health_socket()
+        folder = Path()
+        if listening is not None or serving.metrics_port is not None:
+            folder = stack.enter_context(_folder_of_children())
+        alive: list[Supervisor] = []
         if listening is not None:
             command = [*command, "--health-folder", str(folder)]
             stack.callback(listening.close)
@@ -145,6 +161,42 @@ def _run_several(command: list[str], processes: int, serving: _Serving) -> int:
         if listening is not None:
             health.serve(listening, health.Folder(folder, lambda: supervisor.pids).workers, expected=processes)
         return supervisor.run()
+
+
+@contextlib.contextmanager
+def _folder_of_children() -> Iterator[Path]:
+    """Where the children tell the parent of themselves. The parent holds a lock on it, which ends with its process: one
+    that was killed cannot remove its folder, and the next one does.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError):  # in use, gone, or another user's
+            lock = _opened(left)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left)
+            finally:
+                os.close(lock)
+    folder, lock = _locked_folder()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder() -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+        with contextlib.suppress(FileNotFoundError):
+            lock = _opened(folder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if folder.exists():
+                return folder, lock
+            os.close(lock)  # before it was locked, another parent took it for one that was left
+
+
+def _opened(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
 def _metrics() -> ModuleType:

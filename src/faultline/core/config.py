@@ -49,11 +49,24 @@ class Connections:
         return self.engine + self.jobs + 2
 
 
-def whole(what: str, given: object) -> int:
-    """A number of things that must be there. True is one for Python, and a mistake for us."""
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 1:
+def whole(what: str, given: object, least: int = 1) -> int:
+    """A number of things. True is one for Python, and a mistake for us."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= least:
         return given
-    raise ConfigError(f"{what} is {given!r}; give a whole number of at least 1")
+    raise ConfigError(f"{what} is {given!r}; give a whole number of at least {least}")
+
+
+def check_limits(*, grace_seconds: object, silence_seconds: object, abandoned_threads_max: object) -> None:
+    """What a worker is told of its end. A mistake must not show when it stops, or kill it at the first busy moment."""
+    _seconds("grace_seconds", grace_seconds, "0 or more seconds")
+    _seconds("silence_seconds", silence_seconds, "more than 0 seconds, or math.inf for no limit", above_zero=True)
+    whole("abandoned_threads_max", abandoned_threads_max, least=0)
+
+
+def _seconds(what: str, given: object, allowed: str, *, above_zero: bool = False) -> None:
+    # A NaN is neither below 0 nor above it.
+    if not isinstance(given, int | float) or isinstance(given, bool) or not given >= 0 or (above_zero and given == 0):
+        raise ConfigError(f"{what} is {given!r}; give {allowed}")
 
 
 def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:

@@ -12,7 +12,7 @@ import string
 from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events
-from faultline.core.config import Connections, whole
+from faultline.core.config import Connections, check_limits, whole
 from faultline.core.errors import ConfigError
 from faultline.core.model import Reason
 from faultline.runtime import databases, leaving, poll, tracing
@@ -23,6 +23,7 @@ from faultline.runtime.lane import CLAIM_MAX, Company, Lane
 from faultline.runtime.marks import Marks
 from faultline.runtime.notifier import Notifier
 from faultline.runtime.poll import Poll
+from faultline.runtime.reaching import reached
 from faultline.runtime.standby import Standby
 from faultline.runtime.tally import Tally
 from faultline.runtime.threads import Threads
@@ -30,7 +31,6 @@ from faultline.runtime.unstarted import Unstarted
 from faultline.runtime.upkeep import Retention, Upkeep
 from faultline.store import queue
 from faultline.store.idle import IDLE_SECONDS
-from faultline.store.translation import is_about_the_moment
 
 if TYPE_CHECKING:
     import socket
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
     from faultline.runtime.completer import Ending
     from faultline.runtime.hold import Hold
     from faultline.runtime.tally import Report
-    from faultline.store.facts import Facts
 
-_REACH_SECONDS = 30.0
 _ANNOUNCE_SECONDS, _LISTED_SECONDS = 60.0, 0.5
 #: How long a cancelled attempt is waited for. One that swallows the cancellation is left behind.
 _CANCEL_SECONDS = 3.0
@@ -94,6 +92,9 @@ class Worker:
         silence_seconds: float = 60.0,
     ) -> None:
         _check(queues)
+        check_limits(
+            grace_seconds=grace_seconds, silence_seconds=silence_seconds, abandoned_threads_max=abandoned_threads_max
+        )
         host = app.host
         # Short, since it stands in every lease and every ledger row: two of them are alike once in 10^15.
         self.id = "".join(host.chance.choices(string.digits + string.ascii_lowercase, k=10))
@@ -164,7 +165,7 @@ class Worker:
         self._entered = True
         self._loop = asyncio.get_running_loop()
         try:
-            facts = await self._reached()
+            facts = await reached(self._database, self.id, self._stop.is_set)
         except BaseException:
             self._entered = False  # nothing of it was started
             raise
@@ -186,19 +187,6 @@ class Worker:
         queues, connections_max = ",".join(self._lanes), self.connections.most
         events.emit("worker_started", worker=self.id, queues=queues, connections_max=connections_max)
         return self
-
-    async def _reached(self) -> Facts:
-        """A server that is just starting, failing over or refusing is waited for; one that is not there is told of."""
-        give_up, pause = self._monotonic() + _REACH_SECONDS, 0.1
-        while True:
-            try:
-                return await self._database.facts()
-            except Exception as error:
-                if not is_about_the_moment(error) or self._stop.is_set() or self._monotonic() >= give_up:
-                    raise
-                events.emit("database_unavailable", worker=self.id, error=str(error))
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 3.0)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.say_stopping()
