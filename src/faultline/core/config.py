@@ -56,7 +56,7 @@ def whole(what: str, given: object, least: int = 1) -> int:
     raise ConfigError(f"{what} is {given!r}; give a whole number of at least {least}")
 
 
-def check_limits(*, grace_seconds: object, silence_seconds: object, abandoned_threads_max: object) -> None:
+def check_limits(grace_seconds: object, silence_seconds: object, abandoned_threads_max: object) -> None:
     """What a worker is told of its end. A mistake must not show when it stops, or kill it at the first busy moment."""
     _seconds("grace_seconds", grace_seconds, "0 or more seconds")
     _seconds("silence_seconds", silence_seconds, "more than 0 seconds, or math.inf for no limit", above_zero=True)

@@ -92,9 +92,7 @@ class Worker:
         silence_seconds: float = 60.0,
     ) -> None:
         _check(queues)
-        check_limits(
-            grace_seconds=grace_seconds, silence_seconds=silence_seconds, abandoned_threads_max=abandoned_threads_max
-        )
+        check_limits(grace_seconds, silence_seconds, abandoned_threads_max)
         host = app.host
         # Short, since it stands in every lease and every ledger row: two of them are alike once in 10^15.
         self.id = "".join(host.chance.choices(string.digits + string.ascii_lowercase, k=10))
