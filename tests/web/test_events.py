@@ -155,7 +155,7 @@ def test_a_stop_ends_the_streams_with_a_word(dsn: str) -> None:
 
 def test_a_stream_ends_by_itself_and_is_taken_up_where_it_ended(dsn: str, db: Driver) -> None:
     """Also one that is never quiet."""
-    with running(dsn, replace(QUICK, stream_seconds=0.3)) as address, Api(address) as api:
+    with running(dsn, replace(QUICK, stream_seconds=3)) as address, Api(address) as api:
         with api.http.stream("GET", "/api/v1/events") as stream:
             lines = stream.iter_lines()
             told(lines, "queues")

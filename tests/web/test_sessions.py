@@ -11,6 +11,7 @@ from faultline.store import apikeys
 from faultline.store.database import run_on
 from faultline.web.access import Caller, needs, sign_in, sign_out
 from faultline.web.forms import form_of
+from faultline.web.proxies import Proxies
 from faultline.web.server import server
 from faultline.web.sessions import COOKIE
 from tests.web.conftest import QUICK, Api, refused, running
@@ -41,7 +42,7 @@ def with_forms(app: FastAPI) -> None:
 
 @pytest.fixture
 def address(dsn: str) -> Iterator[str]:
-    ready = server(dsn, port=0, limits=QUICK)
+    ready = server(dsn, port=0, limits=QUICK, proxies=Proxies.of("127.0.0.1"))
     with_forms(ready.config.app)  # type: ignore[arg-type]
     with running(dsn, ready=ready) as found:
         yield found

@@ -16,6 +16,14 @@ def serve(
     keys_later: Annotated[bool, typer.Option("--keys-later", help="Start without a key; make one later.")] = False,  # noqa: FBT002
     metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve metrics here without a key.")] = None,
     metrics_host: Annotated[str, typer.Option(help="On this address; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
+    trusted_proxies: Annotated[
+        str | None,
+        typer.Option(
+            envvar="FAULTLINE_TRUSTED_PROXIES",
+            metavar="ADDRESSES",
+            help="Whose X-Forwarded-For and X-Forwarded-Proto count: addresses and networks between commas.",
+        ),
+    ] = None,
     dsn: Dsn = None,
     quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
 ) -> None:
@@ -29,6 +37,7 @@ def serve(
     from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
 
     try:
+        from faultline.web.proxies import Proxies  # noqa: PLC0415
         from faultline.web.server import server  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; run: pip install 'faultline-queue[server]'") from error
@@ -37,7 +46,8 @@ def serve(
         log_events()
     with resolved(dsn) as found:
         metrics_at = None if metrics_port is None else (metrics_host, metrics_port)
-        ready = server(found, host=host, port=port, keys_later=keys_later, metrics_at=metrics_at)
+        proxies = Proxies.of(trusted_proxies)
+        ready = server(found, host=host, port=port, keys_later=keys_later, metrics_at=metrics_at, proxies=proxies)
         print(f"listening on http://{'[' + host + ']' if ':' in host else host}:{port}", flush=True)
         ready.run()
     if not ready.started:

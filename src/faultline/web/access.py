@@ -26,6 +26,7 @@ from fastapi.security import HTTPBearer
 from faultline.store import apikeys
 from faultline.web.forms import form_of
 from faultline.web.problems import Problem
+from faultline.web.proxies import limited_as
 from faultline.web.service import service_of
 from faultline.web.sessions import COOKIE
 
@@ -163,7 +164,7 @@ def refuse_strangers(request: Request) -> None:
 
     By another name, a page whose name was made to point here could ask (DNS rebinding); through a proxy, everybody could.
     """
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""  # the guard has seen that it is one
     client = request.client.host if request.client else ""
     proxied = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"))
     if not (is_loopback(host) and is_loopback(client)) or proxied:
@@ -180,7 +181,7 @@ def refuse_other_sites(request: Request) -> None:
     site = request.headers.get("sec-fetch-site", "none")
     following = request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
     origin = request.headers.get("origin")
-    foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
+    foreign = origin is not None and origin.partition("://")[2] != request.headers.get("host", "")
     if (site not in ("none", "same-origin") or foreign) and not following:
         raise Problem(403, "CrossSite", "This request comes from another site.", next_step="Use an API key in programs.")
 
@@ -195,7 +196,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def _holder(request: Request, shown: str) -> ApiKey:
-    address = request.client.host if request.client else ""
+    address = limited_as(request.client.host) if request.client else ""
     kind, _, text = shown.partition(" ")
     digest = apikeys.digest_of(text.strip()) if kind.lower() == "bearer" else None
     key = None if digest is None else await service_of(request).keys.holder(digest, address=address)

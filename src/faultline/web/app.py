@@ -27,6 +27,7 @@ from faultline.core.errors import FaultlineError
 from faultline.web import api, pages, scrape, watch
 from faultline.web.guard import Guard
 from faultline.web.problems import Problem, problem_of
+from faultline.web.proxies import Proxies
 from faultline.web.service import Limits, Service
 from faultline.web.shapes import JSON_OBJECT, JSON_VALUE
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from fastapi.responses import Response
+    from starlette.types import ASGIApp
 
     from faultline.core.host import Host
 
@@ -46,6 +48,7 @@ def create_app(
     limits: Limits | None = None,
     loopback_only: bool = False,
     metrics_at: tuple[str, int] | None = None,
+    proxies: Proxies | None = None,
     host: Host | None = None,
 ) -> FastAPI:
     """The service on this database. `loopback_only` says that nobody but this machine can reach the server."""
@@ -62,7 +65,7 @@ def create_app(
         finally:
             await service.close()
 
-    app = FastAPI(
+    app = App(
         title="Faultline",
         version=version("faultline-queue"),
         description="Background jobs on PostgreSQL that stay right when things go wrong.",
@@ -72,8 +75,8 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.service = service
+    app.state.proxies = proxies or Proxies()
     _describe_arguments(app)
-    app.add_middleware(Guard, body_bytes_max=service.limits.body_bytes_max, body_seconds=service.limits.request_seconds)
     for kind in (FaultlineError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
     app.include_router(watch.router)
@@ -82,6 +85,18 @@ def create_app(
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
     return app
+
+
+class App(FastAPI):
+    def build_middleware_stack(self) -> ASGIApp:
+        """With the guard outside: Starlette would put it inside of what answers for our own faults."""
+        limits = self.state.service.limits
+        return Guard(
+            super().build_middleware_stack(),
+            body_bytes_max=limits.body_bytes_max,
+            body_seconds=limits.request_seconds,
+            proxies=self.state.proxies,
+        )
 
 
 def _describe_arguments(app: FastAPI) -> None:
@@ -115,7 +130,7 @@ def _methods(request: Request) -> set[str]:
     for method in ("GET", "POST"):
         scope = {**request.scope, "method": method}
         if any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes):
-            found.add(method)
+            found |= {"GET", "HEAD"} if method == "GET" else {method}
     return found
 
 

@@ -1,21 +1,26 @@
-"""What holds for every request and every answer: a limit on bodies, and headers that leave browsers no freedom.
+"""What holds for every request and every answer: a host, a limit on bodies, headers that leave browsers no freedom.
 
-Pure ASGI, so that a stream is passed on as it comes.
+Outside of all else, so that it holds for our own faults as well. Pure ASGI, so that a stream is passed on as it comes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from faultline.web.problems import Problem
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from faultline.web.proxies import Proxies
+
 #: Nothing inline, nothing from elsewhere, in no frame.
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
-_HEADERS = [
+HEADERS = [
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -25,59 +30,117 @@ _HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 ]
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]*)(:[0-9]{0,5})?")
+#: Of a body that is refused, so many times the limit is read: a connection that is closed on what was not read is reset, and
+#: whoever is still sending never sees the answer.
+_READ_TIMES = 16
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, *, body_bytes_max: int, body_seconds: float) -> None:
+    def __init__(self, app: ASGIApp, *, body_bytes_max: int, body_seconds: float, proxies: Proxies) -> None:
         self._app = app
         self._body_bytes_max = body_bytes_max
         self._body_seconds = body_seconds
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                have = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *((n, v) for n, v in _HEADERS if n not in have)]
-                if b"cache-control" not in have:
-                    message["headers"].append((b"cache-control", b"no-store"))
-            await send(message)
-
-        said = dict(scope["headers"]).get(b"content-length", b"0")
-        if not said.isdigit() or int(said) > self._body_bytes_max:
-            await self._too_large().response()(scope, receive, answer)
+        headers = dict(scope["headers"])
+        body = _Body(receive, headers, bytes_max=self._body_bytes_max, seconds=self._body_seconds)
+        answer = _Answer(send, body, is_head=scope["method"] == "HEAD")
+        refusal = _refusal(scope, headers) or body.refusal()
+        if refusal is not None:
+            await refusal.response()(scope, body.pull, answer.send)
             return
-        await self._app(scope, self._counted(receive), answer)
+        scope = self._proxies.seen(scope)
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the same answer, of which only the head is sent
+        await self._app(scope, body.pull, answer.send)
 
-    def _counted(self, receive: Receive) -> Receive:
-        """A body that is sent in pieces says nothing of its size beforehand, and one that trickles in may never end."""
-        seen, more = 0, True
-        until = asyncio.get_running_loop().time() + self._body_seconds
 
-        async def pull() -> Message:
-            nonlocal seen, more
-            try:
-                # Behind the body, what is waited for is that they hang up: for as long as it takes.
-                async with asyncio.timeout_at(until if more else None):
-                    message = await receive()
-            except TimeoutError:
-                raise self._too_slow() from None
-            more = bool(message.get("more_body", False))
-            seen += len(message.get("body", b""))
-            if seen > self._body_bytes_max:
-                raise self._too_large()
-            return message
+class _Answer:
+    def __init__(self, send: Send, body: _Body, *, is_head: bool) -> None:
+        self._send = send
+        self._body = body
+        self._is_head = is_head
+        self._is_over = False
 
-        return pull
+    async def send(self, message: Message) -> None:
+        if self._is_over:
+            return
+        if message["type"] == "http.response.start":
+            have = {name.lower() for name, _ in message["headers"]}
+            message["headers"] = [*message["headers"], *((n, v) for n, v in HEADERS if n not in have)]
+            if b"cache-control" not in have:
+                message["headers"].append((b"cache-control", b"no-store"))
+            await self._send(message)
+            if not self._is_head:
+                return
+            message = {"type": "http.response.body", "body": b""}  # a stream would go on for ever
+        if message.get("more_body", False):
+            await self._send(message)
+            return
+        self._is_over = True
+        if self._body.is_unread:
+            await self._send({**message, "more_body": True})
+            await self._body.drain()
+            message = {"type": "http.response.body", "body": b""}
+        await self._send(message)
+
+
+class _Body:
+    """A body that is sent in pieces says nothing of its size beforehand, and one that trickles in may never end."""
+
+    def __init__(self, receive: Receive, headers: dict[bytes, bytes], *, bytes_max: int, seconds: float) -> None:
+        self._receive = receive
+        self._bytes_max = bytes_max
+        self._seconds = seconds
+        self._until = asyncio.get_running_loop().time() + seconds
+        self._said = headers.get(b"content-length", b"0")
+        self._seen = 0
+        self._more = True
+        #: Somebody who sends it only when told to has not begun.
+        self._comes = b"expect" not in headers and (b"transfer-encoding" in headers or self._said != b"0")
+
+    def refusal(self) -> Problem | None:
+        said = self._said
+        return None if said.isdigit() and int(said) <= self._bytes_max else self._too_large()
+
+    async def pull(self) -> Message:
+        self._comes = True
+        try:
+            # Behind the body, what is waited for is that they hang up: for as long as it takes.
+            async with asyncio.timeout_at(self._until if self._more else None):
+                message = await self._take()
+        except TimeoutError:
+            raise self._too_slow() from None
+        if self._seen > self._bytes_max:
+            raise self._too_large()
+        return message
+
+    @property
+    def is_unread(self) -> bool:
+        return self._comes and self._more
+
+    async def drain(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._until):
+                while self._more and self._seen <= _READ_TIMES * self._bytes_max:
+                    await self._take()
+
+    async def _take(self) -> Message:
+        message = await self._receive()
+        self._more = bool(message.get("more_body", False))
+        self._seen += len(message.get("body", b""))
+        return message
 
     def _too_slow(self) -> Problem:
         return Problem(
             408,
             "BodyTooSlow",
-            f"The body did not come within {self._body_seconds:g} s.",
+            f"The body did not come within {self._seconds:g} s.",
             next_step="Send it again.",
             headers={"Connection": "close"},
         )
@@ -86,8 +149,35 @@ class Guard:
         return Problem(
             413,
             "BodyTooLarge",
-            f"The body has more than {self._body_bytes_max} bytes.",
+            f"The body has more than {self._bytes_max} bytes.",
             next_step="Send fewer jobs at once, or keep large values elsewhere and pass a reference.",
-            # The rest of the body is not read, so the connection cannot be used again.
             headers={"Connection": "close"},
         )
+
+
+def _refusal(scope: Scope, headers: dict[bytes, bytes]) -> Problem | None:
+    """What no part of the server could make sense of."""
+    if b"content-length" in headers and b"transfer-encoding" in headers:
+        return Problem(
+            400,
+            "TwoLengths",
+            "The request has both a Content-Length and a Transfer-Encoding.",
+            next_step="Send one of them.",
+            # Where it ends is anybody's guess, and so is what comes behind it.
+            headers={"Connection": "close"},
+        )
+    if not _is_host(headers.get(b"host", b"")):
+        return Problem(400, "BadHost", "The Host header holds no host.", next_step="Send a name or an address, and a port.")
+    if not scope["path"].startswith("/"):
+        return Problem(400, "BadTarget", "What is asked for is no path.", next_step="Ask for a path, as in /api/v1/jobs.")
+    return None
+
+
+def _is_host(host: bytes) -> bool:
+    if not _HOST.fullmatch(host):
+        return False
+    try:
+        urlsplit(f"//{host.decode()}").port  # noqa: B018 - raises
+    except ValueError:
+        return False
+    return True

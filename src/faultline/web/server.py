@@ -13,8 +13,10 @@ from faultline.store import apikeys
 from faultline.store.database import Database
 from faultline.web.access import is_loopback
 from faultline.web.app import create_app
+from faultline.web.wire import Wire
 
 if TYPE_CHECKING:
+    from faultline.web.proxies import Proxies
     from faultline.web.service import Limits
 
 _GRACE_SECONDS = 10
@@ -66,10 +68,12 @@ def server(
     limits: Limits | None = None,
     keys_later: bool = False,
     metrics_at: tuple[str, int] | None = None,
+    proxies: Proxies | None = None,
 ) -> Server:
     """A server that is ready to run. Raises when the database is not, or when there is no key to protect it.
 
     `keys_later`: there may be no key yet. Until there is one, others get no further than /health and /ready.
+    `proxies`: who is trusted to say for whom they ask; nobody else is.
     """
     database = Database(dsn)
     try:
@@ -81,12 +85,15 @@ def server(
             f"there are no API keys, so everybody who reaches {host} could do everything. Make one with `faultline api-keys "
             "create NAME --scope read`, or listen on 127.0.0.1"
         )
-    app = create_app(dsn, limits=limits, loopback_only=is_loopback(host), metrics_at=metrics_at)
+    app = create_app(dsn, limits=limits, loopback_only=is_loopback(host), metrics_at=metrics_at, proxies=proxies)
     return Server(
         uvicorn.Config(
             app,
             host=host,
             port=port,
+            http=Wire,
+            ws="none",
+            proxy_headers=False,  # the guard's, by our own list
             log_level="warning",
             access_log=False,
             server_header=False,
