@@ -92,10 +92,10 @@ class Session:
             raise AssertionError("there was nothing to claim")
         return leases[0]
 
-    def new_lease(self, **fields: Any) -> Lease:
+    def new_lease(self, *, worker: str = "w", **fields: Any) -> Lease:
         """Enqueue a job that is more urgent than all others, and claim it."""
         self.enqueue(**{"priority": -100, **fields})
-        return self.claim_one()
+        return self.claim_one(worker=worker)
 
     def complete(self, *leases: Lease, result: Any = None) -> Settled:
         return self.run(verbs.complete(leases, [jsontext.encode(result, "result")] * len(leases)))

@@ -14,6 +14,7 @@ from faultline.proof.probes import (
     roles,
     service,
     tables,
+    workers,
 )
 from faultline.proof.probes.probe import PROBES, Probe
 
@@ -33,4 +34,5 @@ __all__ = [
     "roles",
     "service",
     "tables",
+    "workers",
 ]

@@ -317,7 +317,8 @@ def who_is_awake_is_told_of_what_appears_below_his_place(sessions: Sessions) -> 
     q.enqueue(run_at=past)
     expect("told of a time in the past", len(q.notices()), 1)
     # All in one message to the server: no time passes by which it could be told from a single statement.
-    q.execute("begin; select pg_current_xact_id(); select faultline.enqueue('t'); select faultline.enqueue('t'); commit")
+    jobs = """faultline.enqueue_many('[{"task": "t"}]')"""
+    q.execute(f"begin; select pg_current_xact_id(); select from {jobs}; select from {jobs}; commit")
     expect("told by a transaction that has written", len(q.notices()), 1)
     q.begin()
     q.execute("select pg_sleep(0.006)")

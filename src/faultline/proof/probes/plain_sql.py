@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from psycopg.types.json import Json, Jsonb
 
+from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.proof.probes.probe import expect, probe, refused, the_one
 from faultline.store import jsontext
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from faultline.proof.sessions import Session, Sessions
 
 #: What stands after the task, and what is said of it.
@@ -117,14 +121,33 @@ def plain_sql_knows_keys_and_ids(sessions: Sessions) -> None:
 # Text
 
 
-@probe("enqueue_many", "parse_jobs", "args")
+_SENT = '{"z" : 1e16, "a":[-0.0,1.50], "b": [' + ", ".join(["1e300"] * 200) + "]}"
+
+
+@probe("enqueue_many", "read_jobs", "parse_jobs", "enqueue", "args")
 def the_text_of_arguments_is_kept_as_it_was_sent(sessions: Sessions) -> None:
+    """Whichever way it comes. As jsonb it has other numbers and another order, and is over the limit."""
     q = sessions.open()
-    text = '{"z" : 1e16, "a":[-0.0,1.50]}'
-    for job in (Submission("t", text), Submission("t", text, id=UUID(int=7)), Submission("t", text, idempotency_key="k")):
+    for how, query, params in _ways_to_enqueue(_SENT):
         with q.unsaved():
-            q.run(verbs.enqueue_many([job]))
-            expect("the text", q.value("select args::text from faultline.open_jobs"), text)
+            q.execute("update faultline.settings set args_bytes_max = %s", len(_SENT))
+            q.execute(query, *params)
+            expect(f"the text, {how}", q.value("select args::text from faultline.open_jobs"), _SENT)
+
+
+def _ways_to_enqueue(text: str) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    for how, job, ids in (
+        ("fresh", Submission("t", text), Ids(lambda: 0.0, random.Random(1))),  # noqa: S311 - ids of a story
+        ("without an id", Submission("t", text), None),
+        ("with an id", Submission("t", text, id=UUID(int=7)), None),
+        ("with a key", Submission("t", text, idempotency_key="k"), None),
+    ):
+        sent = verbs.enqueue_many([job], ids)
+        yield how, sent.sql, tuple(sent.params)
+    yield "a document of json", "select from faultline.enqueue_many(%s::json)", (f'[{{"task": "t", "args": {text}}}]',)
+    for kind in ("text", "json"):
+        for how, option in (("plain", ""), ("with a key", ", idempotency_key => 'k'")):
+            yield f"plain sql, {kind}, {how}", f"select faultline.enqueue('t', %s::{kind}{option})", (text,)
 
 
 @probe("digest", "resolve_known")

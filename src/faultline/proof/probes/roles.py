@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from faultline.proof.probes.probe import expect, probe, refused
-from faultline.store import failures
+from faultline.store import apikeys, failures, views
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
-    from faultline.proof.sessions import Sessions
+    from collections.abc import Iterator
+
+    from faultline.proof.sessions import Session, Sessions
 
 _EVERYONE = {"now", "clock", "protocol"}
 _CALLS = {
@@ -27,6 +30,7 @@ _CALLS = {
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
 _KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "revoked_at", "last_used_at"}
+_CALLED = "select funcname, sum(calls) from pg_stat_xact_user_functions where schemaname = 'faultline' group by funcname"
 _READS_MORE = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples"}
 
 
@@ -85,15 +89,29 @@ def everyone_else_is_shut_out(sessions: Sessions) -> None:
     expect("what everyone may touch", found, [])
 
 
+@contextlib.contextmanager
+def _at_work(q: Session, role: str) -> Iterator[None]:
+    """Be this role, and call every function that lends it the rights of its owner."""
+    with q.unsaved():
+        q.execute("set local track_functions = 'all'")
+        before: dict[str, int] = dict(q.execute(_CALLED))
+        q.execute(f"set local role {role}")
+        yield
+        q.execute("reset role")
+        called = {name for name, times in q.execute(_CALLED) if times > before.get(name, 0)}
+        lent = q.execute("select proname from pg_proc where pronamespace = 'faultline'::regnamespace and prosecdef")
+        expect(f"what {role} may call and was not called", (_CALLS[role] & {name for (name,) in lent}) - called, set())
+
+
 @probe("role")
 def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
     q = sessions.open()
-    with q.unsaved():
-        q.execute("set local role faultline_worker")
+    with _at_work(q, "faultline_worker"):
         q.value("select faultline.enqueue('t')")
         for _ in range(4):
             q.enqueue(idempotency_key="k")
             q.enqueue()
+        expect("due", q.run(views.due(["default"])), ["default"])
         done, failed, released, kept = q.claim(4)
         q.renew(kept)
         q.mark_started(kept)
@@ -101,6 +119,7 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         q.run(verbs.recall(kept, "s"))
         q.progress(kept)
         q.fence(kept)
+        q.value("select faultline.same_transaction(pg_current_xact_id())")
         q.run(verbs.record_refusal(kept))
         q.complete(done)
         q.complete(done, failed)
@@ -122,22 +141,47 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
 
 
 @probe("role")
-def a_producer_an_operator_and_a_viewer_can_do_their_work(sessions: Sessions) -> None:
+def a_producer_can_enqueue_and_cancel(sessions: Sessions) -> None:
     q = sessions.open()
-    with q.unsaved():
-        q.execute("set local role faultline_producer")
+    with _at_work(q, "faultline_producer"):
+        q.value("select faultline.enqueue('t')")
+        q.run(verbs.cancel(q.enqueue(idempotency_key="k")))
+        with refused(q, "42501"):
+            q.claim()
+
+
+@probe("role")
+def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
+    q = sessions.open()
+    with _at_work(q, "faultline_operator"):
+        q.value("select faultline.enqueue('t')")
         job_id = q.enqueue(idempotency_key="k")
         q.run(verbs.cancel(job_id))
-        q.execute("set local role faultline_operator")
         q.run(verbs.retry(job_id))
         q.run(verbs.recover())
         q.run(verbs.pause("default"))
         q.run(verbs.resume("default"))
         q.run(failures.retry(failures.Failed()))
-        q.execute("set local role faultline_viewer")
+        q.run(failures.groups(failures.Failed()))
+        q.reap()
+        q.run(verbs.reconcile())
+        q.run(verbs.prune("ledger", older_than_seconds=60))
+        q.run(verbs.sample())
+        q.run(verbs.roll_up())
+        with refused(q, "42501"):
+            q.claim()
+
+
+@probe("role")
+def a_viewer_can_look_and_nothing_else(sessions: Sessions) -> None:
+    q = sessions.open()
+    job_id = q.enqueue()
+    with _at_work(q, "faultline_viewer"):
         expect("what a viewer sees", q.state(job_id), "queued")
         for table in _READS_MORE:
             q.execute(f"select from faultline.{table}")
+        q.run(failures.groups(failures.Failed()))
+        q.run(apikeys.find(b"unknown"))
         with refused(q, "42501"):
             q.enqueue()
 

@@ -2,8 +2,7 @@
 -- A commit inside the job's transaction takes the row's lock away, and what is written afterwards is not fenced. The client
 -- cannot see every commit that SQL text may hide, so the database is asked before the job is completed there.
 create or replace function faultline.same_transaction(fenced_in xid8) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
+language plpgsql volatile
 as $$
 begin
   if pg_current_xact_id_if_assigned() is distinct from same_transaction.fenced_in then
