@@ -23,6 +23,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline import Faultline, embedded
 from faultline.store import migrate
+from tests import warden
 from tests.driver import Clock, Driver, Sessions
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ def _template(dsn: str) -> str:
             with psycopg.connect(template_dsn, autocommit=True) as fresh:
                 migrate.migrate(fresh)
     return template_dsn
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the processes of xdist belong to the one that has started them
+        warden.watch_over_this_process(FOLDER)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
