@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.store import apikeys
 from faultline.store.database import run_on
@@ -54,6 +56,20 @@ def running(dsn: str, limits: Limits = QUICK, *, ready: Server | None = None) ->
         ready.should_exit = True
         thread.join(20)
         assert not thread.is_alive(), "the server did not stop"
+
+
+@contextlib.contextmanager
+def away(dsn: str) -> Iterator[None]:
+    """Nobody gets in, and who is in is thrown out."""
+    name = str(conninfo_to_dict(dsn)["dbname"])
+    with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as admin:
+        set_open = sql.SQL("alter database {} allow_connections {}")
+        admin.execute(set_open.format(sql.Identifier(name), sql.SQL("false")))
+        try:
+            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,))
+            yield
+        finally:
+            admin.execute(set_open.format(sql.Identifier(name), sql.SQL("true")))
 
 
 class Api:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 
 from faultline.core.model import JobState
 from faultline.store import queue as verbs
-from tests.web.conftest import running
+from tests.web.conftest import away, running
 from tests.web.site import PAGES
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
+PATIENCE = 30_000
 PHONE = {"width": 390, "height": 844}
 
 
@@ -41,7 +43,7 @@ def page(dsn: str, chromium: Browser) -> Iterator[Page]:
     with running(dsn) as address:
         context = chromium.new_context(base_url=address)
         opened = context.new_page()
-        opened.set_default_timeout(10_000)
+        opened.set_default_timeout(PATIENCE)
         opened.on("pageerror", lambda error: wrong.append(str(error)))
         opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
         yield opened
@@ -50,7 +52,7 @@ def page(dsn: str, chromium: Browser) -> Iterator[Page]:
 
 
 def said(page: Page, text: str) -> None:
-    sync_api.expect(page.locator("#page")).to_contain_text(text, timeout=10_000)
+    sync_api.expect(page.locator("#page")).to_contain_text(text, timeout=PATIENCE)
 
 
 def test_a_job_is_followed_live_from_its_submission_through_a_lease_race_into_the_ledger(page: Page, queue: Driver) -> None:
@@ -96,14 +98,97 @@ def test_the_pause_button_stops_the_page_and_lets_it_go_on(page: Page, queue: Dr
     said(page, "unseen")
 
 
-def test_without_events_the_page_asks_every_few_seconds(page: Page, queue: Driver) -> None:
-    page.route("**/api/v1/events", lambda route: route.fulfill(status=204))
+def test_seven_tabs_of_one_browser_are_all_alive(page: Page, queue: Driver) -> None:
+    """A browser has six connections to a server. Tabs that each keep one leave none for the seventh."""
+    tabs = [page, *(page.context.new_page() for _ in range(6))]
+    for tab in tabs:
+        tab.goto("/jobs")
+
+    queue.enqueue("seen_by_all")
+
+    for tab in tabs:
+        said(tab, "seen_by_all")
+
+
+def test_a_tab_that_nobody_looks_at_asks_for_nothing(page: Page, queue: Driver) -> None:
     page.goto("/jobs")
-    sync_api.expect(page.locator("#live")).to_have_attribute("data-live", "polling")
+    hide = """hidden => {
+        Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    page.wait_for_load_state("networkidle")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
 
-    queue.enqueue("polled")
+    queue.enqueue("later")
+    page.wait_for_timeout(2600)  # longer than it waits between two questions
+    assert asked == []
 
-    said(page, "polled")
+    page.evaluate(hide, False)
+    said(page, "later")
+
+
+def test_while_the_database_is_away_the_page_says_since_when_it_is_stale(dsn: str, queue: Driver, chromium: Browser) -> None:
+    queue.enqueue("seen")
+    with running(dsn) as address, chromium.new_context(base_url=address) as context:
+        page = context.new_page()
+        page.goto("/jobs")
+        live, notice = page.locator("#live"), page.locator("#standing")
+        sync_api.expect(live).to_have_attribute("data-live", "live")
+        sync_api.expect(notice).to_be_hidden()
+
+        with away(dsn):
+            sync_api.expect(live).to_have_attribute("data-live", "stale", timeout=PATIENCE)
+            sync_api.expect(page.locator("#live-word")).to_have_text(re.compile(r"Stale since \d\d:\d\d:\d\d UTC"))
+            sync_api.expect(notice).to_contain_text("the database cannot be used")
+            said(page, "seen")
+            told = notice.text_content()
+            page.wait_for_timeout(2600)
+            assert notice.text_content() == told  # the last good look does not move
+
+        sync_api.expect(live).to_have_attribute("data-live", "live", timeout=PATIENCE)
+        sync_api.expect(notice).to_be_hidden()
+
+
+def test_a_server_that_answers_no_more_makes_the_page_stale(page: Page) -> None:
+    page.goto("/jobs")
+    sync_api.expect(page.locator("#live")).to_have_attribute("data-live", "live")
+
+    page.route("**/jobs", lambda _: None)  # asked, and never answered
+
+    sync_api.expect(page.locator("#live")).to_have_attribute("data-live", "stale", timeout=PATIENCE)
+
+
+def test_a_page_opened_while_the_database_is_away_comes_back_by_itself(dsn: str, chromium: Browser) -> None:
+    with running(dsn) as address, chromium.new_context(base_url=address) as context:
+        page = context.new_page()
+        with away(dsn):
+            page.goto("/jobs")
+            sync_api.expect(page.locator("#page")).to_contain_text("Database unavailable")
+
+        sync_api.expect(page.locator("#live")).to_have_attribute("data-live", "live", timeout=PATIENCE)
+
+
+def test_while_jobs_are_ticked_the_page_holds_still_and_says_so(page: Page, queue: Driver) -> None:
+    first = queue.enqueue("first")
+    page.goto("/jobs")
+    box = page.locator(f"#tick-{first}")
+    box.check()
+    before = box.bounding_box()
+    sync_api.expect(page.locator("#standing")).to_contain_text("while 1 job is ticked")
+
+    queue.enqueue("second")
+    page.wait_for_timeout(2600)  # longer than it waits between two questions
+
+    assert box.is_checked()
+    assert box.bounding_box() == before
+    assert "second" not in (page.locator("#page").text_content() or "")
+    sync_api.expect(page.locator("#live")).to_have_attribute("data-live", "held")
+
+    box.uncheck()
+    said(page, "second")
+    sync_api.expect(page.locator("#live")).to_have_attribute("data-live", "live")
 
 
 def test_cancel_and_retry_by_keyboard_while_the_page_is_live(page: Page, queue: Driver) -> None:
@@ -126,17 +211,13 @@ def test_cancel_and_retry_by_keyboard_while_the_page_is_live(page: Page, queue: 
     assert queue.state(job_id) is JobState.QUEUED
 
 
-def test_what_was_ticked_and_typed_outlives_a_refresh(page: Page, queue: Driver) -> None:
-    first = queue.enqueue("first")
+def test_what_was_typed_outlives_a_refresh(page: Page, queue: Driver) -> None:
     page.goto("/jobs")
-    page.locator(f"#tick-{first}").check()
     page.locator("#task").fill("half a wo")
 
     queue.enqueue("second")
-    queue.run(verbs.cancel(queue.enqueue("third")))
     said(page, "second")
 
-    assert page.locator(f"#tick-{first}").is_checked()
     assert page.locator("#task").input_value() == "half a wo"
 
 

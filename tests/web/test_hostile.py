@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.proof.proxy import Moment, Proxy
 from tests.conftest import clone
-from tests.web.conftest import QUICK, Api, refused, running
+from tests.web.conftest import QUICK, Api, away, refused, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,20 +175,6 @@ def test_a_statement_that_takes_too_long_is_given_up_and_said_to_be(dsn: str, db
 
         refused(late, 504, "StatementTimeout")
         assert api.post(f"/jobs/{job_id}/cancel").status_code == 200
-
-
-@contextlib.contextmanager
-def away(dsn: str) -> Iterator[None]:
-    """Nobody gets in, and who is in is thrown out."""
-    name = str(conninfo_to_dict(dsn)["dbname"])
-    with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as admin:
-        set_open = sql.SQL("alter database {} allow_connections {}")
-        admin.execute(set_open.format(sql.Identifier(name), sql.SQL("false")))
-        try:
-            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", (name,))
-            yield
-        finally:
-            admin.execute(set_open.format(sql.Identifier(name), sql.SQL("true")))
 
 
 def test_while_the_database_is_away_it_is_said_and_afterwards_all_is_well(dsn: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -9,6 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from faultline.web.pages import words
+from faultline.web.service import service_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from faultline.web.problems import Problem
 
 _UNAUTHORIZED = 401
+_UNAVAILABLE = 503
 
 #: What a page says after something was done. Only these: a link from elsewhere cannot put words into our mouth.
 _SAID = {
@@ -60,7 +63,8 @@ def show(request: Request, caller: Caller | None, template: str, *, status: int 
     """A page. `template` names its file; `facts` are escaped as they are put in."""
     page = environment.get_template(f"{template}.html")
     path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    text = page.render(who=caller, here=path, at=template, said=_said(request), **facts)
+    made = datetime.fromtimestamp(service_of(request).host.seconds(), UTC)
+    text = page.render(who=caller, here=path, at=template, said=_said(request), made=f"{made:%H:%M:%S}", **facts)
     return HTMLResponse(text, status)
 
 
@@ -75,7 +79,9 @@ def show_problem(request: Request, problem: Problem) -> Response:
     if problem.status == _UNAUTHORIZED and request.url.path != "/sign-in":
         wanted = request.url.path if request.method == "GET" else "/"
         return RedirectResponse(f"/sign-in?{urlencode({'next': wanted})}", status_code=303)
-    answer = show(request, None, "problem", status=problem.status, problem=problem)
+    # Nobody should have to sit and press a key until the database is back.
+    again = problem.status == _UNAVAILABLE and request.method == "GET"
+    answer = show(request, None, "problem", status=problem.status, problem=problem, again=again)
     answer.headers.update(problem.headers)
     return answer
 

@@ -1,82 +1,84 @@
-// Keep the page as it is now: told by server-sent events, else by asking every few seconds. Without this file it still works.
+// Keep the page as it is now: ask for it again and again while somebody looks at it. Without this file it still works.
+// Each time is a request of its own. A stream for each tab would take the browser's six connections, and the seventh tab none.
 "use strict";
 (() => {
-  const EVENT_WAIT = 300, POLL = 2000, RECONNECT = 15000;
+  const EVERY = 2000, EVERY_MAX = 10000, SHARE = 5, PATIENCE = 4000;
   const box = document.getElementById("live");
   if (!box || !window.htmx) return;
   const word = document.getElementById("live-word"), button = document.getElementById("live-button");
-  let source = null, connected = false, due = null, retry = null;
+  const notice = document.getElementById("standing");
   let paused = sessionStorage.getItem("paused") === "yes";
+  let timer = null, wait = EVERY, askedAt = 0, freshAt = Date.now(), fault = "";
 
-  const say = () => {
-    const state = paused ? "paused" : connected ? "live" : "polling";
-    box.dataset.live = state;
-    word.textContent = { paused: "Paused", live: "Live", polling: "Polling" }[state];
-    button.textContent = paused ? "Resume" : "Pause";
-    button.setAttribute("aria-pressed", String(paused));
-  };
-
-  const selecting = () => {
+  const page = () => document.getElementById("page");
+  const ticked = () => document.querySelectorAll("#ticked input[name=id]:checked").length;
+  const copying = () => {
     const chosen = document.getSelection();
     return chosen && !chosen.isCollapsed;
   };
+  // Rows must not move under the cursor of somebody who is choosing some of them.
+  const held = () => ticked() > 0 || copying();
+  const late = () => Date.now() - freshAt > wait + PATIENCE;
 
-  const later = (wait) => {
-    if (paused || (due && wait >= due.wait)) return;
-    if (due) clearTimeout(due.timer);
-    due = { wait, timer: setTimeout(refresh, wait) };
+  const say = () => {
+    const state = paused ? "paused" : held() ? "held" : fault || late() ? "stale" : "live";
+    const since = `since ${page().dataset.made} UTC`, count = ticked();
+    const show = (where, text) => { if (where.textContent !== text) where.textContent = text; };
+    box.dataset.live = document.body.dataset.live = state;
+    show(word, { paused: `Paused ${since}`, held: `Held ${since}`, stale: `Stale ${since}`, live: "Live" }[state]);
+    show(button, paused ? "Resume" : "Pause");
+    button.setAttribute("aria-pressed", String(paused));
+    show(notice, state === "stale"
+      ? `Not up to date ${since}: ${fault || "no answer came from the server"}. All that you see is as it was then.`
+      : state === "held" && count
+        ? `Held still ${since}, while ${count} ${count === 1 ? "job is" : "jobs are"} ticked. Untick to go on.` : "");
+    notice.classList.toggle("hidden", !notice.textContent);
+  };
+
+  const later = (soon) => {
+    clearTimeout(timer);
+    if (!paused && !document.hidden) timer = setTimeout(refresh, soon);
   };
 
   const refresh = () => {
-    due = null;
-    // Nobody looks, or somebody is copying: not now.
-    const page = document.getElementById("page");
-    if (!document.hidden && !selecting()) htmx.trigger(page, "refresh");
-    // Not everything is an event: ages grow, and a job that simply goes on says nothing.
-    later(connected ? 1000 * (page.dataset.every || 5) : POLL);
+    if (held()) return later(EVERY);
+    askedAt = Date.now();
+    later(EVERY_MAX + PATIENCE); // whatever becomes of this one
+    htmx.trigger(page(), "refresh");
   };
 
-  const connect = () => {
-    clearTimeout(retry);
-    if (paused || source) return;
-    source = new EventSource(box.dataset.events);
-    source.onopen = () => { connected = true; say(); };
-    const lost = () => {
-      if (!source) return;
-      source.close();
-      source = null;
-      connected = false;
-      say();
-      later(POLL);
-      retry = setTimeout(connect, RECONNECT);
-    };
-    source.onerror = lost;
-    source.addEventListener("end", lost);
-    const told = () => later(EVENT_WAIT);
-    source.onmessage = told;
-    for (const kind of (box.dataset.kinds || "").split(" ").filter(Boolean)) source.addEventListener(kind, told);
-  };
+  document.addEventListener("htmx:before:swap", (event) => {
+    if (paused || held()) event.preventDefault(); // ticked while the answer was on its way
+  });
+  document.addEventListener("htmx:finally:request", (event) => {
+    const { response, status } = event.detail.ctx;
+    if (response?.raw?.redirected && new URL(response.raw.url).pathname === "/sign-in") return location.reload();
+    if (!response) fault = "the server cannot be reached";
+    else if (response.status === 503) fault = "the database cannot be used";
+    else if (response.status >= 400) fault = `the server answered ${response.status}`;
+    else {
+      fault = "";
+      if (status === "swapped" && !held()) freshAt = Date.now();
+    }
+    // A page that is costly to make is asked for less often.
+    wait = Math.min(Math.max(EVERY, SHARE * (Date.now() - askedAt)), EVERY_MAX);
+    say();
+    later(wait);
+  });
 
-  const stop = () => {
-    if (source) source.close();
-    if (due) clearTimeout(due.timer);
-    clearTimeout(retry);
-    source = due = null;
-    connected = false;
-  };
-
+  const go = () => { say(); later(0); };
   button.addEventListener("click", () => {
     paused = !paused;
     sessionStorage.setItem("paused", paused ? "yes" : "no");
-    if (paused) stop(); else { connect(); later(0); }
-    say();
+    go();
   });
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) later(0); });
-  window.addEventListener("pagehide", stop);
-  window.addEventListener("pageshow", (event) => { if (event.persisted) { connect(); later(0); } });
+  document.addEventListener("change", () => { say(); if (!held()) later(0); });
+  document.addEventListener("visibilitychange", go);
+  window.addEventListener("pageshow", (event) => { if (event.persisted) go(); });
+  window.addEventListener("pagehide", () => clearTimeout(timer));
+  setInterval(say, 1000);
 
   box.classList.remove("hidden");
   say();
-  connect();
-  later(POLL);
+  later(EVERY);
 })();
