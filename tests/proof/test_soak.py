@@ -24,6 +24,7 @@ from faultline.proof.soak.judge import LOST, OTHERS, TWICE, judge
 from faultline.proof.soak.producer import Record
 from faultline.proof.soak.trouble import KINDS
 from faultline.proof.tape import Recording
+from faultline.runtime.companion import is_stopped
 from faultline.store.database import Database
 from tests.driver import Driver
 
@@ -90,6 +91,29 @@ def test_workers_end_with_a_soak_that_was_killed(tmp_path: Path) -> None:
         embedded.destroy(folder)
 
 
+def test_a_worker_that_is_frozen_ends_with_a_soak_that_was_killed(dsn: str, tmp_path: Path) -> None:
+    program = f"""
+import pathlib, time
+from faultline.proof.soak.crew import Crew
+crew = Crew({dsn!r}, 1, pathlib.Path({str(tmp_path)!r}), pathlib.Path({str(tmp_path)!r}))
+crew.freeze(crew.members[0], 600)
+print(crew.members[0].pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        until(lambda: is_stopped(worker))
+
+        process.kill()
+
+    try:
+        until(lambda: str(tmp_path) not in command_line(worker))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+
+
 @contextlib.contextmanager
 def begun(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A soak that has told how far it has come, so that all its processes are started, and its folder."""
@@ -116,15 +140,16 @@ def begun(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 def started_for(folder: Path) -> list[str]:
     """The command lines of all living processes of one soak: its workers and its server name its folder, or its place."""
-    found = []
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if folder.name[:24] in words:
-            found.append(words)
-    return found
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [words for words in map(command_line, pids) if folder.name[:24] in words]
+
+
+def command_line(pid: int) -> str:
+    """Of one that is gone: nothing."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def until(condition: Callable[[], Any]) -> Any:

@@ -5,7 +5,6 @@ Each has a tape of its own.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import subprocess
 import sys
@@ -28,6 +27,8 @@ class Member:
     number: int
     process: subprocess.Popen[bytes]
     killed: bool = False
+    #: What thaws it when its pipe closes, by us or because we have ended.
+    thawing: subprocess.Popen[bytes] | None = None
     thaw_at: float | None = None
     replace_at: float | None = None
 
@@ -71,6 +72,9 @@ class Crew:
         member.process.wait()
 
     def freeze(self, member: Member, seconds: float) -> None:
+        # Whoever thaws it outlives us: one that stands still sees no pipe close.
+        thaw = ["/bin/sh", "-c", 'read -r _; kill -CONT "$0"', str(member.pid)]
+        member.thawing = subprocess.Popen(thaw, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
         member.process.send_signal(signal.SIGSTOP)
         member.thaw_at = time.monotonic() + seconds
 
@@ -93,9 +97,9 @@ class Crew:
                 member.process.stdin.close()
 
     def _thaw(self, member: Member) -> None:
-        member.thaw_at = None
-        with contextlib.suppress(ProcessLookupError):
-            member.process.send_signal(signal.SIGCONT)
+        thawing, member.thawing, member.thaw_at = member.thawing, None, None
+        if thawing is not None:
+            thawing.communicate()
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         tape = self._tapes / f"worker-{number}.{next(self._starts)}"
