@@ -160,6 +160,30 @@ async def afork_and_come_back(how: str) -> int | None:
     return code
 
 
+@app.task(max_attempts=1)
+async def afork_in_a_branch(how: str) -> int | None:
+    """The same in a branch, which others wait for and beside which others run."""
+    parent = os.getpid()
+
+    def ran_in_the_child() -> None:
+        if os.getpid() != parent:
+            os._exit(99)
+
+    async def branch() -> int:
+        asyncio.get_running_loop().call_soon(ran_in_the_child)
+        child = os.fork()
+        return child or _leave(how)
+
+    forked = asyncio.create_task(branch())
+    forked.add_done_callback(lambda _: ran_in_the_child())
+    child = await forked
+    ran_in_the_child()
+    give_up = time.monotonic() + PATIENCE / 4
+    while (code := _exit_code(child, give_up)) == _LIVES:
+        await asyncio.sleep(0.01)
+    return code
+
+
 _LIVES = -1000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,14 +14,17 @@ from typing import TYPE_CHECKING
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from faultline.core import forks as core_forks
 from faultline.core.model import JobState
 from faultline.runtime.standby import Standby
 from tests.runtime.test_companion import companion_of, free_port, succeeded
 from tests.runtime.test_processes import PATIENCE, runs, said, until, worker
+from tests.runtime.working import results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from faultline import Faultline
     from tests.driver import Driver
 
 
@@ -68,7 +72,7 @@ def test_a_worker_whose_tasks_have_forked_still_stops_when_it_is_told_to(dsn: st
 WAYS = {"return": 0, "exit": 0, "exit3": 3, "raise": 1}
 
 
-@pytest.mark.parametrize("task", ["fork_and_come_back", "afork_and_come_back"])
+@pytest.mark.parametrize("task", ["fork_and_come_back", "afork_and_come_back", "afork_in_a_branch"])
 def test_a_child_that_comes_back_out_of_its_task_ends_instead_of_becoming_a_second_worker(
     dsn: str, queue: Driver, task: str
 ) -> None:
@@ -80,6 +84,7 @@ def test_a_child_that_comes_back_out_of_its_task_ends_instead_of_becoming_a_seco
             codes[how] = queue.job(job_id).result
         assert codes == WAYS
         assert "ValueError: in the child" in said(process)
+        assert "loop_resumed" not in said(process)
 
         os.kill(process.pid, signal.SIGTERM)
 
@@ -165,3 +170,24 @@ def test_a_companion_ends_when_it_is_told_to_though_somebody_else_holds_its_pipe
     os.close(other)
 
     assert process.returncode == 0  # it was not killed
+
+
+def test_a_child_of_a_branch_runs_nothing_of_what_is_due_in_pythons_own_loop_either(app: Faultline) -> None:
+    parent = os.getpid()
+
+    def due() -> None:
+        if os.getpid() != parent:
+            os._exit(99)
+
+    @app.task(max_attempts=1)
+    async def forks() -> int:
+        async def branch() -> int:
+            asyncio.get_running_loop().call_soon(due)
+            return os.fork()
+
+        forked = asyncio.create_task(branch())
+        forked.add_done_callback(lambda _: due())
+        return os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, await forked, 0))[1])
+
+    assert results(app, [forks.enqueue()]) == [0]
+    assert not core_forks._loops  # noqa: SLF001 - without a worker, a loop is the program's own again

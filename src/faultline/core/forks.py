@@ -8,12 +8,15 @@ none: Python's descriptors close there.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import os
 import socket
 import sys
 import traceback
 import weakref
+from collections import deque
 from typing import NoReturn, Protocol, TypeVar
 
 
@@ -27,12 +30,23 @@ T = TypeVar("T", bound=_Open)
 generation = 0
 
 _ours: weakref.WeakSet[_Open] = weakref.WeakSet()
+#: Event loops of workers. Several workers may share one.
+_loops: list[asyncio.AbstractEventLoop] = []
 
 
 def keep_from_forks(opened: T) -> T:
     """Close it in every process that is forked from now on, for as long as it is open here."""
     _ours.add(opened)
     return opened
+
+
+def keep_children_from(loop: asyncio.AbstractEventLoop) -> None:
+    """End every process that is forked inside this loop and comes back into it, until `let_children_into`."""
+    _loops.append(loop)
+
+
+def let_children_into(loop: asyncio.AbstractEventLoop) -> None:
+    _loops.remove(loop)
 
 
 def end_child(error: BaseException | None) -> NoReturn:
@@ -57,9 +71,15 @@ def end_child(error: BaseException | None) -> NoReturn:
 
 
 def _after_fork_in_child() -> None:
-    """Put a closed wire in the place of each, so that its number is not given to another file while somebody may use it."""
+    """Put a closed wire in the place of each, so that its number is not given to another file while somebody may use it.
+
+    The child of a branch (a task that a job started) comes back to its copy of the loop and to nobody's code: it ends there.
+    """
     global generation  # noqa: PLW0603 - read by every job: nothing is cheaper
     generation += 1
+    for loop in _loops:
+        with contextlib.suppress(RuntimeError):  # closed, or another thread's
+            _end_in(loop)
     if not _ours:
         return
     wire, other = socket.socketpair()
@@ -72,6 +92,24 @@ def _after_fork_in_child() -> None:
                 os.dup2(wire.fileno(), fd, inheritable=False)
     wire.close()
     _ours.clear()
+
+
+def _end_in(loop: asyncio.AbstractEventLoop) -> None:
+    """Before anything runs here that is due in the parent: it would happen twice."""
+    branch = asyncio.current_task(loop)
+
+    def end() -> None:
+        error: BaseException | None = RuntimeError("a forked process cannot wait in the event loop of its parent")
+        if branch is None or branch.done():
+            error = None if branch is None or branch.cancelled() else branch.exception()
+        end_child(error)
+
+    handle = loop.call_soon(end)
+    # uvloop shows its list of what is due to the garbage collector alone.
+    for due in (getattr(loop, "_ready", None), *gc.get_referents(loop)):
+        if isinstance(due, deque) and due and due[-1] is handle:
+            due.rotate(1)
+            return
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

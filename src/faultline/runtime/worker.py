@@ -11,7 +11,7 @@ import itertools
 import string
 from typing import TYPE_CHECKING, Any, Self
 
-from faultline.core import events
+from faultline.core import events, forks
 from faultline.core.config import Connections, check_limits, whole
 from faultline.core.errors import ConfigError
 from faultline.core.model import Reason
@@ -177,6 +177,7 @@ class Worker:
             self._start_companion()
         self._canary = asyncio.create_task(asyncio.Event().wait())
         self._executor.program_ends = self._is_swept_away
+        forks.keep_children_from(self._loop)
         self._heartbeat.start()
         self._stand_in = asyncio.create_task(self._heartbeat.stand_in(self._database.run))
         upkeep = (self._upkeep.run(), self._upkeep.sample(), self._announce(), self._shrink())
@@ -198,6 +199,7 @@ class Worker:
                 await _cancel([self._stand_in])
             await self._heartbeat.stop(self._database.run)
             self._stop_companion()
+            forks.let_children_into(self._loop)
             self._threads.close()
             await self._database.close()
             await self._job_database.close()
