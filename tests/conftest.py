@@ -49,7 +49,8 @@ def _folder() -> Path:
 FOLDER = _folder()
 SYSTEM_15 = Path("/usr/lib/postgresql/15/bin")
 #: Crashes of the machine are not what these tests are about, and waiting for the disk is most of their time.
-SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "8"}
+#: To make and to drop a database looks through all of the shared buffers.
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "8", "shared_buffers": "32MB"}
 
 
 class Servers:
@@ -115,6 +116,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def servers() -> Iterator[Servers]:
     with contextlib.ExitStack() as stack:
         yield Servers(stack)
+        for connection in _administrators.values():
+            connection.close()
 
 
 @pytest.fixture
@@ -127,15 +130,25 @@ def server() -> str:
 def clone(template_dsn: str, *, empty: bool = False) -> Iterator[str]:
     name = f"faultline_test_{secrets.token_hex(6)}"
     source = "template0" if empty else str(conninfo_to_dict(template_dsn)["dbname"])
-    admin_dsn = make_conninfo(template_dsn, dbname="postgres")
-    with psycopg.connect(admin_dsn, autocommit=True) as connection:
-        create = sql.SQL("create database {} template {} strategy file_copy")  # ten times as fast here
-        connection.execute(create.format(sql.Identifier(name), sql.Identifier(source)))
-        try:
-            yield make_conninfo(template_dsn, dbname=name)
-        finally:
-            _end_sessions(connection, name)
-            connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+    create = sql.SQL("create database {} template {} strategy file_copy")  # ten times as fast here
+    _administrator(template_dsn).execute(create.format(sql.Identifier(name), sql.Identifier(source)))
+    try:
+        yield make_conninfo(template_dsn, dbname=name)
+    finally:
+        connection = _administrator(template_dsn)
+        _end_sessions(connection, name)
+        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+_administrators: dict[str, psycopg.Connection] = {}
+
+
+def _administrator(template_dsn: str) -> psycopg.Connection:
+    """The session of this process that makes and drops databases: to open one costs the server as much as to drop one."""
+    dsn = make_conninfo(template_dsn, dbname="postgres")
+    if dsn not in _administrators or _administrators[dsn].closed:
+        _administrators[dsn] = psycopg.connect(dsn, autocommit=True)
+    return _administrators[dsn]
 
 
 def _end_sessions(connection: psycopg.Connection, database: str) -> None:
