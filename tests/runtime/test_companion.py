@@ -217,7 +217,7 @@ def test_what_was_begun_is_renewed_and_the_worker_learns_when(dsn: str, queue: D
 def test_a_renewal_of_the_lease_that_stood_there_before_says_nothing_about_the_next(queue: Driver) -> None:
     shared = Shared.create(1)
     (first,) = held(queue, shared, 1)
-    shared.renewed(first.place, first.serial, 5.0)
+    shared.renewed(first.place, 1, 5.0)
     shared.leave([first])
     (second,) = held(queue, shared, 1)
 
@@ -230,14 +230,15 @@ def test_the_loop_may_be_silent_for_its_limit_and_no_longer_than_what_runs(queue
     shared.loop_ticked(100.0)
     shared.set_silence(60.0)
     allowed = [shared.silence_allowed()]
+    shared.timeout_of = lambda name: None if name == "untimed" else 10.0
     first, second = held(queue, shared, 2)
-    shared.timeout_of = lambda _: 10.0
     shared.begin(first, 98.0)
     allowed.append(shared.silence_allowed())
     shared.ended(first)
     allowed.append(shared.silence_allowed())
+    shared.leave([second])
     second.lease.task = "untimed"
-    shared.timeout_of = lambda _: None
+    shared.enter([second], 7)
     shared.begin(first, 98.0)
     shared.begin(second, 98.0)
     allowed.append(shared.silence_allowed())

@@ -8,7 +8,8 @@ batches: a statement for a thousand jobs costs the database much less than ten f
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from faultline.core import events
@@ -42,12 +43,12 @@ class Batcher(Generic[T]):
         self._size_max = size_max
         self._rest_seconds = rest_seconds
         self._again_seconds = again_seconds
-        self._waiting: deque[T] = deque()
+        self._waiting: list[T] = []
         self._sending: asyncio.Task[None] | None = None
 
     def put(self, item: T) -> None:
         self._waiting.append(item)
-        if self._sending is None or self._sending.done():
+        if self._sending is None:
             self._go_on()
 
     async def flushed(self) -> None:
@@ -56,10 +57,15 @@ class Batcher(Generic[T]):
             await asyncio.wait([sending])
 
     def _go_on(self) -> asyncio.Task[None] | None:
-        """A sender is at work while anything waits. One that was cancelled before its first step could not say so itself."""
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._drain()) if self._waiting else None
+        """A sender is at work while anything waits, also after one that was cancelled before its first step."""
+        if self._sending is None and self._waiting:
+            self._sending = asyncio.create_task(self._drain())
+            self._sending.add_done_callback(self._done)
         return self._sending
+
+    def _done(self, _: asyncio.Task[None]) -> None:
+        self._sending = None
+        self._go_on()
 
     async def close(self) -> None:
         """Stop sending. What was not sent is dropped."""
@@ -69,28 +75,22 @@ class Batcher(Generic[T]):
             await asyncio.wait([self._sending])
 
     async def _drain(self) -> None:
-        try:
-            while self._waiting:
-                batch = self._next_batch()
-                try:
-                    await self._send(batch)
-                except Exception as error:  # noqa: BLE001 - see the class
-                    events.emit("send_failed", items=len(batch), error=repr(error)[:2000])
-                    self._waiting.extendleft(reversed(batch))
-                    await asyncio.sleep(self._again_seconds)
-                if len(batch) >= _LARGE and len(self._waiting) < self._items_max:
-                    await asyncio.sleep(self._rest_seconds)
-        finally:
-            self._sending = None
-            if self._waiting:
-                self._sending = asyncio.create_task(self._drain())
+        while self._waiting:
+            batch = self._next_batch()
+            try:
+                await self._send(batch)
+            except Exception as error:  # noqa: BLE001 - see the class
+                events.emit("send_failed", items=len(batch), error=repr(error)[:2000])
+                self._waiting[:0] = batch
+                await asyncio.sleep(self._again_seconds)
+            if len(batch) >= _LARGE and len(self._waiting) < self._items_max:
+                await asyncio.sleep(self._rest_seconds)
 
     def _next_batch(self) -> list[T]:
-        batch = [self._waiting.popleft()]
-        size = self._size(batch[0])
-        while self._waiting and len(batch) < self._items_max:
-            size += self._size(self._waiting[0])
-            if size > self._size_max:
-                break
-            batch.append(self._waiting.popleft())
+        """As many as may go together, and one that is too large alone."""
+        batch = self._waiting[: self._items_max]
+        sizes = list(accumulate(map(self._size, batch)))
+        if sizes[-1] > self._size_max:
+            batch = batch[: max(1, bisect_right(sizes, self._size_max))]
+        del self._waiting[: len(batch)]
         return batch

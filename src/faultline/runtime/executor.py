@@ -152,9 +152,11 @@ class Executor:
             # The task forked, and this is its child that came back: it would go on as a second worker.
             forks.end_child(raised)
         hold.attempt = hold.job = None  # a late loss finds nothing to cancel
+        if self.tracing is None:
+            self._hand_over(hold, ending)
+            return
         try:
-            if self.tracing is not None:
-                self.tracing.end(hold, ending, raised)
+            self.tracing.end(hold, ending, raised)
         finally:
             self._hand_over(hold, ending)
 

@@ -44,7 +44,6 @@ class Hold:
         "lost",
         "place",
         "renewed_at",
-        "serial",
         "settled",
     )
 
@@ -71,9 +70,10 @@ class Hold:
         self.ending = False
         #: What the database raised in the job's own sessions, and must not count against the job.
         self.failed_by: list[BaseException] | None = None
-        #: Where it stands in the memory shared with the companion (nowhere: -1), as which entry, and how often the companion
-        #: had given leases back when it was asked for.
-        self.place, self.serial, self.epoch = -1, 0, 0
+        #: Where it stands in the memory shared with the companion (nowhere: -1).
+        self.place = -1
+        #: How often the companion had given leases back when it was asked for.
+        self.epoch = 0
         #: What runs the job, and is cancelled when the lease is lost.
         self.attempt: asyncio.Task[Any] | None = None
         #: What the task writes through, where it takes its job and is async.

@@ -48,6 +48,10 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 _PASSED_OVER_SECONDS, _LEFT_TO_OTHERS_SECONDS = 1.0, 0.5
 #: So many hints in a second may lead to nothing before polling alone goes on.
 _IN_VAIN_MAX = 20
+#: How many jobs are started in one turn of the loop at first.
+_STARTS_MIN = 8
+#: No lease is shorter than a tenth of a second, so before that nothing can be late.
+_LATE_SECONDS_MIN = 0.06
 
 
 def reset_seconds(took: float) -> float:
@@ -111,6 +115,7 @@ class Lane:
         self._rate = Rate()
         self._ended = 0
         self._turning = False
+        self._starts_max = _STARTS_MIN
         #: Since when these have been passed over: they may not run beside what runs now.
         self._passed_over: dict[Hold, float] = {}
         self._will_give_up, self._claims_at = False, 0.0
@@ -184,7 +189,9 @@ class Lane:
 
     def _turn(self) -> None:
         self._turning = False
+        self._starts_max *= 2
         if self._ended:
+            self._starts_max = _STARTS_MIN
             self._rate.count(self._ended, asyncio.get_running_loop().time())
             self._ended = 0
         self.fill()
@@ -276,7 +283,9 @@ class Lane:
         begun, it would be cut off at once, and a last attempt would be lost by it. It is given back instead.
         """
         now = asyncio.get_running_loop().time()
-        late = [hold for hold in holds if now >= hold.renewed_at + hold.lease.lease_seconds * 2 / 3]
+        late = []
+        if now >= holds[0].renewed_at + _LATE_SECONDS_MIN:
+            late = [hold for hold in holds if now >= hold.renewed_at + hold.lease.lease_seconds * 2 / 3]
         if late:
             self._took(late)
             self._give_back(late)
@@ -309,9 +318,17 @@ class Lane:
                 return leases
 
     def fill(self) -> None:
-        """Start what may be started."""
+        """Start what may be started: a few, and at the next turn of the loop more.
+
+        A start makes a task, which takes longer than to run a job that does nothing: jobs that never wait are run by those
+        few, one after the other. While nothing ends, all of them wait, and twice as many are started at each turn.
+        """
         passed_over: list[Hold] = []
+        started = 0
         while self.waiting and self.running < self.concurrency:
+            if started >= self._starts_max:
+                self.turn_soon()
+                break
             hold = self.waiting.popleft()
             if hold.lost is not None:
                 continue
@@ -321,6 +338,7 @@ class Lane:
                     continue
                 self._company.enter(hold.lease)
             self.running += 1
+            started += 1
             self._start(self, hold)
         self.waiting.extendleft(reversed(passed_over))
         if passed_over or self._passed_over:

@@ -34,10 +34,10 @@ _TASKS_AT = (_CLAIMS + _CLAIMS_MAX) * 8
 _TASKS_MAX = 256
 _TASK = struct.Struct("=d120s")
 _ENTRIES_AT = _TASKS_AT + _TASKS_MAX * _TASK.size
-# State, task, serial number, job, token, number of the claim, lease in seconds, begun at.
-_ENTRY = struct.Struct("=B3xIQ16sqQf4xd")
-_FIELDS = struct.Struct("=IQ16sqQf4xd")
-_TASK_AT, _BEGAN_AT = 4, 56
+# Task, serial number, job, token, number of the claim, lease in seconds, begun at: eight cells. The states stand apart, one
+# byte for each.
+_ENTRY = struct.Struct("=I4xQ16sqQf4xd")
+_SERIAL, _BEGAN = _ENTRIES_AT // 8 + 1, _ENTRIES_AT // 8 + 7
 _TIME = struct.Struct("=d")
 _RENEWAL = struct.Struct("=dQ")
 
@@ -61,9 +61,8 @@ class Shared:
         self.capacity = capacity
         self._renewals_at = _ENTRIES_AT + capacity * _ENTRY.size
         self._memory = mmap.mmap(fd, size(capacity))
-        self._times = memoryview(self._memory).cast("d")
-        self._numbers = memoryview(self._memory).cast("Q")
-        self._indexes = memoryview(self._memory).cast("I")
+        cells, self._states = memoryview(self._memory)[:-capacity], memoryview(self._memory)[-capacity:]
+        self._times, self._numbers = cells.cast("d"), cells.cast("Q")
         self._free = list(range(capacity - 1, -1, -1))
         self._serial = 0
         self._tasks: dict[str, int] = {}
@@ -86,7 +85,7 @@ class Shared:
     def open(cls, path: str) -> Shared:
         """Another process's."""
         fd = os.open(path, os.O_RDWR)
-        capacity = (os.fstat(fd).st_size - _ENTRIES_AT) // (_ENTRY.size + _RENEWAL.size)
+        capacity = (os.fstat(fd).st_size - _ENTRIES_AT) // (_ENTRY.size + _RENEWAL.size + 1)
         if capacity < 1:
             os.close(fd)
             raise ValueError(f"{path} is not written yet")
@@ -122,21 +121,22 @@ class Shared:
         if lane < _CLAIMS_MAX:
             self._numbers[_CLAIMS + lane] = 0
 
-    def enter(self, holds: Sequence[Hold], claim: int) -> None:
-        """List what a claim was granted, as waiting."""
-        memory, free, pack = self._memory, self._free, _FIELDS.pack_into
-        serial = self._serial
-        for hold in holds:
-            if not free:
-                break
-            place = free.pop()
-            at = _ENTRIES_AT + place * 64
-            serial += 1
+    def enter(self, holds: Sequence[Hold], claim: int, epoch: int = 0) -> None:
+        """List what a claim was granted, as waiting. `epoch`: see `Hold`."""
+        memory, states, free, pack = self._memory, self._states, self._free, _ENTRY.pack_into
+        places = free[: -len(holds) - 1 : -1]
+        del free[-len(holds) :]
+        serial, name, task = self._serial, None, 0
+        for hold, place in zip(holds, places, strict=False):
             lease = hold.lease
+            if lease.task != name:
+                name = lease.task
+                task = self._number_of(name)
+            serial += 1
             pack(
                 memory,
-                at + 4,
-                0,
+                place * 64 + _ENTRIES_AT,
+                task,
                 serial,
                 lease.job_id.int.to_bytes(16),
                 lease.fencing_token,
@@ -144,8 +144,11 @@ class Shared:
                 lease.lease_seconds,
                 0.0,
             )
-            memory[at] = WAITING
-            hold.place, hold.serial = place, serial
+            states[place] = WAITING
+            hold.place = place
+            hold.epoch = epoch
+        for hold in holds[len(places) :]:
+            hold.epoch = epoch
         self._serial = serial
         self._numbers[_TOP] = max(self._numbers[_TOP], self.capacity - len(free))
 
@@ -153,33 +156,34 @@ class Shared:
         """Whether it may be begun. Marked first, then looked at the flag: see `Rescue.give_back`."""
         place = hold.place
         if place >= 0:
-            name = hold.lease.task
-            task = self._tasks.get(name)
-            at = _ENTRIES_AT + place * 64
-            self._times[(at + _BEGAN_AT) // 8] = now
-            self._indexes[(at + _TASK_AT) // 4] = self._add_task(name) if task is None else task
-            self._memory[at] = BEGUN
+            self._times[_BEGAN + place * 8] = now
+            self._states[place] = BEGUN
             if hold.place < 0:
                 # Another thread has let go of it meanwhile.
-                self._memory[at] = FREE
+                self._states[place] = FREE
         return hold.epoch == self._numbers[_RAISED]
 
     def ended(self, hold: Hold) -> None:
         place = hold.place
         if place >= 0:
-            self._memory[_ENTRIES_AT + place * 64] = ENDED
+            self._states[place] = ENDED
             if hold.place < 0:
-                self._memory[_ENTRIES_AT + place * 64] = FREE
+                self._states[place] = FREE
 
     def leave(self, holds: Iterable[Hold]) -> None:
         """These leases are out of this worker's hands."""
+        states, free = self._states, self._free
         for hold in holds:
-            place, hold.place = hold.place, -1
+            place = hold.place
             if place >= 0:
-                self._memory[_ENTRIES_AT + place * 64] = FREE
-                self._free.append(place)
+                hold.place = -1
+                states[place] = FREE
+                free.append(place)
 
-    def _add_task(self, name: str) -> int:
+    def _number_of(self, name: str) -> int:
+        index = self._tasks.get(name)
+        if index is not None:
+            return index
         index = len(self._tasks) + 1
         if index >= _TASKS_MAX:
             return 0
@@ -193,7 +197,7 @@ class Shared:
         if hold.place < 0:
             return -inf
         at, serial = _RENEWAL.unpack_from(self._memory, self._renewals_at + hold.place * _RENEWAL.size)
-        return float(at) if serial == hold.serial else -inf
+        return float(at) if serial == self._numbers[_SERIAL + hold.place * 8] else -inf
 
     # Written by the companion
 
@@ -244,9 +248,9 @@ class Shared:
         """What is listed in one of these states, by its position."""
         found = {}
         for place in range(min(self.capacity, self._numbers[_TOP])):
-            at = _ENTRIES_AT + place * 64
-            if self._memory[at] in states:
-                found[place] = Entry._make(_ENTRY.unpack_from(self._memory, at))
+            state = self._states[place]
+            if state in states:
+                found[place] = Entry(state, *_ENTRY.unpack_from(self._memory, _ENTRIES_AT + place * 64))
         return found
 
     def task_of(self, entry: Entry) -> tuple[str, float]:
@@ -270,7 +274,7 @@ class Shared:
 
 
 def size(capacity: int) -> int:
-    return _ENTRIES_AT + capacity * (_ENTRY.size + _RENEWAL.size)
+    return _ENTRIES_AT + capacity * (_ENTRY.size + _RENEWAL.size + 1)
 
 
 def nameless_file(name: str) -> int:

@@ -124,10 +124,7 @@ class Standby:
 
     def took(self, lane: int, holds: Sequence[Hold]) -> None:
         """List what a claim was granted before anything of it can be begun."""
-        epoch = self._epochs.get(lane, 0)
-        for hold in holds:
-            hold.epoch = epoch
-        self.shared.enter(holds, int(holds[0].lease.owner.rpartition("/")[2]))
+        self.shared.enter(holds, int(holds[0].lease.owner.rpartition("/")[2]), self._epochs.get(lane, 0))
         self.shared.claim_answered(lane)
 
     def in_doubt(self, hold: Hold) -> bool:
