@@ -1,4 +1,5 @@
-"""What a job costs in bytes of WAL and in statements does not creep up. Times are printed and never judged here.
+"""What a job costs in bytes of WAL, in statements and in instructions of Python does not creep up. Times are printed and
+never judged here: instructions are as many on a loaded machine.
 
 The bytes are those of the statements: images of whole pages, which depend on checkpoints, are not counted, and nothing else
 writes to this server.
@@ -6,7 +7,10 @@ writes to this server.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +24,7 @@ from faultline.store.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     Record = Callable[[str, object], None]
 
@@ -42,6 +47,9 @@ BY_THE_CLOCK = {
     "renew",
     "announce",
 }
+#: Instructions of the interpreter for a job that does nothing, from claim to completion, as measured with this version.
+INSTRUCTIONS = {(3, 11): 1300}
+INSTRUCTIONS_MARGIN = 1.08
 JOBS = 3000
 
 
@@ -102,3 +110,41 @@ def test_a_worker_sends_few_statements_for_many_jobs(quiet_dsn: str, record_prop
     )
     assert set(sent) == {"claim", "complete"}
     assert sum(sent.values()) / JOBS * 1000 <= STATEMENTS_MAX
+
+
+def instructions(dsn: str) -> float:
+    """How many instructions the event loop's thread goes through for a job, asyncio's and the driver's included."""
+    counts: Counter[Any] = Counter()
+
+    def inside(frame: FrameType, event: str, _: Any) -> Any:
+        counts[frame.f_code] += event == "opcode"
+        return inside
+
+    def called(frame: FrameType, _: str, __: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return inside
+
+    async def work(app: Faultline) -> None:
+        @app.task
+        async def nothing(n: int) -> None: ...
+
+        await app.aenqueue_many([nothing.bind(n=n) for n in range(JOBS)])
+        async with asyncio.timeout(60), app.worker({"default": 100}) as worker:
+            sys.settrace(called)
+            try:
+                while worker.report()["queues"]["default"]["succeeded"] < JOBS:
+                    await asyncio.sleep(0.1)
+            finally:
+                sys.settrace(None)
+        await app.aclose()
+
+    asyncio.run(work(Faultline(dsn)))
+    return counts.total() / JOBS
+
+
+def test_a_job_takes_no_more_instructions_than_it_did(quiet_dsn: str, record_property: Record) -> None:
+    found = instructions(quiet_dsn)
+
+    record_property("figure", f"instructions of Python per job: {found:.0f}")
+    assert found > 300
+    assert found <= INSTRUCTIONS_MARGIN * INSTRUCTIONS.get(sys.version_info[:2], 10_000)

@@ -212,10 +212,10 @@ class Flagging:
     """Memory in which the flag is raised in the moment in which a lease is marked as begun."""
 
     def __init__(self, shared: Shared) -> None:
-        self._shared, self._memory = shared, shared._memory  # noqa: SLF001
+        self._shared, self._states = shared, shared._states  # noqa: SLF001
 
-    def __setitem__(self, at: int, state: int) -> None:
-        self._memory[at] = state
+    def __setitem__(self, place: int, state: int) -> None:
+        self._states[place] = state
         if state == BEGUN:
             self._shared.raise_flag()
 
@@ -223,8 +223,7 @@ class Flagging:
 def test_a_lease_is_marked_as_begun_before_the_flag_is_looked_at() -> None:
     with closing(made()) as standby:
         one = taken(standby)
-        standby.shared.begin(taken(standby, 2), 1.0)  # its task is known then
-        standby.shared._memory = Flagging(standby.shared)  # type: ignore[assignment]  # noqa: SLF001
+        standby.shared._states = Flagging(standby.shared)  # type: ignore[assignment]  # noqa: SLF001
 
         assert not standby.shared.begin(one, 1.0)
 

@@ -70,6 +70,7 @@ class Lane:
 
     #: The owner of a claim that was sent, until what it was granted is in our hands.
     _asked_as: str | None = None
+    _starts_max = _STARTS_MIN
 
     def __init__(  # noqa: PLR0913 - all but the first two say with whom it works together
         self,
@@ -115,7 +116,6 @@ class Lane:
         self._rate = Rate()
         self._ended = 0
         self._turning = False
-        self._starts_max = _STARTS_MIN
         #: Since when these have been passed over: they may not run beside what runs now.
         self._passed_over: dict[Hold, float] = {}
         self._will_give_up, self._claims_at = False, 0.0
