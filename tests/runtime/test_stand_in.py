@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -14,6 +16,8 @@ from tests.runtime.working import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
+    from uuid import UUID
 
     from tests.driver import Driver
 
@@ -44,6 +48,13 @@ def lose_heartbeat(queue: Driver, worker: str) -> None:
 def watched(queue: Driver, worker: str) -> bool | None:
     row = queue.connection.execute("select watched from faultline.workers where id = %s", (worker,)).fetchone()
     return None if row is None else bool(row[0])
+
+
+def expires_at(queue: Driver, job_id: UUID) -> datetime:
+    found = queue.job(job_id)
+    assert (found.state, found.fencing_token) == ("running", 1)
+    assert found.lease_expires_at is not None
+    return found.lease_expires_at
 
 
 async def until(happened: Callable[[], object]) -> None:
@@ -99,3 +110,36 @@ def test_a_worker_that_stops_while_it_is_refused_leaves_no_sign_of_life(dsn: str
         return worker.id
 
     assert watched(queue, asyncio.run(story())) is None
+
+
+def test_a_beat_that_waits_for_a_locked_table_costs_no_lease_while_the_heartbeat_is_refused(
+    dsn: str, queue: Driver, login: str
+) -> None:
+    app = Faultline(make_conninfo(dsn, user=login))
+
+    async def story() -> str:
+        over = asyncio.Event()
+
+        @app.task(max_attempts=1, lease=6)
+        async def patient() -> str:
+            await over.wait()
+            return "done"
+
+        handle = await patient.aenqueue()
+        async with asyncio.timeout(2 * PATIENCE), app.worker({"default": 2}) as worker:
+            await until(lambda: queue.job(handle.id).state == "running" and watched(queue, worker.id))
+            with psycopg.connect(dsn) as other:
+                refuse(queue, login)
+                lose_heartbeat(queue, worker.id)
+                other.execute("lock table faultline.workers in exclusive mode")
+                # Until it would have run out twice.
+                enough = expires_at(queue, handle.id) + timedelta(seconds=12)
+                await until(lambda: expires_at(queue, handle.id) > enough)
+            refuse(queue, login, refused=False)
+            over.set()
+            result = await handle.aresult(PATIENCE)
+        await app.async_database.close()
+        return result
+
+    assert asyncio.run(story()) == "done"
+    app.close()

@@ -272,12 +272,13 @@ class Heartbeat:
             if not self._failures or self._session.connected:
                 continue
             now = self._monotonic()
-            try:
-                async with asyncio.timeout(_ANSWER_SECONDS_MAX):
-                    for talk in (self._beat(now), self._look(now), self._renew(now)):
-                        await _say_over(run, talk)
-            except Exception:  # noqa: BLE001 - the heartbeat has told of it, and goes on trying
-                self._tally.database_failed()
+            for part in (self._beat, self._look, self._renew):
+                # As in `_do`: one that is refused, or has to wait, does not keep the others from being done.
+                try:
+                    async with asyncio.timeout(self._answer_seconds()):
+                        await _say_over(run, part(now))
+                except Exception:  # noqa: BLE001 - the heartbeat has told of it, and goes on trying
+                    self._tally.database_failed()
 
     def _answer_seconds(self) -> float:
         with self._changed:
