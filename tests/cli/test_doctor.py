@@ -79,6 +79,7 @@ def test_a_view_that_is_gone_is_told_and_the_visit_goes_on(queue: Driver, dsn: s
 
     assert of_level(told, "wrong")["views"] == "missing or altered: jobs"
     assert of_level(told, "wrong")["waiting"] == 'relation "faultline.jobs" does not exist'
+    assert of_level(told, "wrong")["tasks"] == 'relation "faultline.jobs" does not exist'
     assert {finding["todo"] for finding in told["findings"] if "does not exist" in finding["found"]} == {
         "run: faultline migrate"
     }

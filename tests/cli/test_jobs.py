@@ -192,15 +192,6 @@ def test_failed_jobs_are_shown_before_they_are_retried_and_only_with_a_yes(queue
     assert (queue.state(jobs["charge"]), queue.state(jobs["mail"])) == (JobState.QUEUED, JobState.FAILED)
 
 
-def test_a_login_without_the_right_is_told_which_role_has_it(queue: Driver, dsn: str) -> None:
-    job_id = queue.enqueue()
-
-    asked = faultline("cancel", str(job_id), "--dsn", f"{dsn} options='-c role=faultline_viewer'")
-
-    assert (asked.returncode, asked.stdout) == (1, "")
-    assert asked.stderr.startswith("faultline: permission denied for function cancel; connect as a login")
-
-
 def test_jobs_are_listed_by_what_is_asked_for(queue: Driver, dsn: str) -> None:
     failed, waiting = queue.enqueue("charge", queue="pay", idempotency_key="order:42"), queue.enqueue("mail")
     queue.fail(queue.claim_one(queue="pay"), then="fail", error="no cover")

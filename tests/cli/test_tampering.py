@@ -17,7 +17,7 @@ from faultline.store import queue as verbs
 from tests.cli.commands import faultline
 from tests.cli.test_doctor import of_level, visit
 from tests.conftest import SETTINGS
-from tests.driver import Driver
+from tests.driver import Clock, Driver
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +112,7 @@ def test_what_was_weakened_is_wrong_and_migrate_puts_it_back(
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
+        ("alter function faultline.reap owner to faultline_viewer", "owner faultline_viewer of function reap"),
         ("create rule r as on delete to faultline.open_jobs do instead nothing", "rule r on open_jobs"),
         ("alter table faultline.ledger enable row level security", "row level security on ledger"),
         (
@@ -186,6 +187,7 @@ _WEAK_CHECK = (
         ("alter table faultline.open_jobs alter state drop default", "open_jobs.state has another default"),
         ("alter table faultline.open_jobs alter attempt set default 7", "open_jobs.attempt has another default"),
         ("alter table faultline.ledger alter result set default '1'", "ledger.result has another default"),
+        ("alter table faultline.journal alter id drop identity", "journal.id gets no number of its own"),
         ("alter table faultline.samples drop column oldest_due_at", "samples.oldest_due_at is missing"),
     ],
 )
@@ -201,6 +203,22 @@ def test_what_a_table_lacks_is_found_with_the_statement_that_brings_it_back(queu
     else:
         queue.connection.execute(lack.cure.encode())
         assert queue.run(shape.lacks()) == []
+
+
+def test_the_journal_counts_on_from_where_it_was_when_its_count_is_brought_back(queue: Driver, clock: Clock) -> None:
+    def journalled() -> int:
+        queue.claim_one()
+        clock.advance(31)
+        queue.reap()
+        return int(queue.value("select count(*) from faultline.journal"))
+
+    queue.enqueue()
+    before = journalled()
+    queue.connection.execute("alter table faultline.journal alter id drop identity")
+    (lack,) = queue.run(shape.lacks())
+    queue.connection.execute(lack.cure.encode())
+
+    assert journalled() > before
 
 
 def test_a_lost_constraint_is_one_truth_in_every_report(queue: Driver, dsn: str) -> None:

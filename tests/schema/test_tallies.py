@@ -213,3 +213,10 @@ def test_a_reaped_job_is_told_with_its_queue(queue: Driver, clock: Clock) -> Non
     clock.advance(31)
 
     assert [reaped.queue for reaped in queue.reap()] == ["mail"]
+
+
+def test_a_lost_row_of_the_sampling_comes_back_and_samples_stay_rare(queue: Driver) -> None:
+    queue.connection.execute("delete from faultline.sampling")
+
+    assert queue.value("select faultline.sample()")
+    assert not queue.value("select faultline.sample()")

@@ -94,5 +94,8 @@ def _refused_by_the_server(error: Exception) -> str | None:
         return None
     said = str(error).strip().partition("\n")[0]
     if getattr(error, "sqlstate", None) == "42501":
-        said += "; connect as a login that was granted faultline_operator, or faultline_viewer to look only"
+        from faultline.store.rights import advice  # noqa: PLC0415 - late, so that --help is quick
+
+        todo = advice(said)
+        return f"{said}; {todo}" if todo else said
     return said

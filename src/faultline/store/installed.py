@@ -6,13 +6,13 @@ back what `repairable` finds; `foreign` finds what nobody but a person should re
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.store import shape
 from faultline.store.queue import Rows, Statement
+from faultline.store.rights import granted_verbs
 from faultline.store.schema_text import definition_files, meaning, numbered
 
 if TYPE_CHECKING:
@@ -122,6 +122,11 @@ select 'owner', 'owner ' || pg_get_userbyid(c.relowner) || ' of ' || c.relname,
     pg_get_userbyid(n.nspowner)) from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'faultline' and c.relkind in ('r', 'v', 'p', 'f') and c.relowner <> n.nspowner
+union all
+select 'owner', 'owner ' || pg_get_userbyid(p.proowner) || ' of function ' || p.proname,
+  format('alter routine %%s owner to %%I', p.oid::regprocedure, pg_get_userbyid(n.nspowner)) from pg_proc p
+join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = 'faultline' and p.proowner <> n.nspowner
 order by 1, 2
 """
 _HEADER = re.compile(r"create or replace function faultline\.(\w+)\((.*?)\bas \$\$(.*?)\$\$", re.DOTALL)
@@ -134,7 +139,7 @@ def functions() -> Statement[list[str]]:
     """Functions of this build that are missing or were altered: in their text, their settings or their rights."""
     return Statement(
         name="functions",
-        sql="select p.proname::text, p.prosrc, p.prosecdef, coalesce(p.proconfig, '{}'), p.proowner = n.nspowner,"
+        sql="select p.proname::text, p.prosrc, p.prosecdef, coalesce(p.proconfig, '{}'),"
         f" p.proname = 'protocol' or coalesce(obj_description(p.oid, 'pg_proc') = {_FUNCTION_MARK}, false)"
         " from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
         f" where n.nspname = 'faultline' and p.prokind = 'f' and not {_IS_REPLACED}",
@@ -162,7 +167,7 @@ def guards() -> Statement[list[str]]:
 
 def grants() -> Statement[list[str]]:
     """What the roles lack. A role that is missing counts only if this login could create it: else `migrate` is no help."""
-    roles, verbs = zip(*((role, verb) for role, granted in _granted().items() for verb in granted), strict=True)
+    roles, verbs = zip(*((role, verb) for role, granted in granted_verbs().items() for verb in granted), strict=True)
     return Statement(
         name="grants",
         sql="""
@@ -185,7 +190,7 @@ where r.rolname = any (%s) and c.relnamespace = 'faultline'::regnamespace
   and not has_table_privilege(r.oid, c.oid, 'select')
 order by 1
 """,
-        params=(list(_granted()), list(roles), list(verbs), list(_granted()), list(_granted())),
+        params=(list(granted_verbs()), list(roles), list(verbs), list(granted_verbs()), list(granted_verbs())),
         read=_first_column,
         repeatable=True,
         reads=True,
@@ -224,7 +229,7 @@ order by 1
 
 def excess_grants() -> Statement[list[str]]:
     """What our roles may do and this build does not grant them."""
-    roles, verbs = zip(*((role, verb) for role, granted in _granted().items() for verb in granted), strict=True)
+    roles, verbs = zip(*((role, verb) for role, granted in granted_verbs().items() for verb in granted), strict=True)
     return Statement(
         name="excess_grants",
         sql=f"""
@@ -241,7 +246,7 @@ where r.rolname = any (%s) and r.oid <> g.owner and not case
 end
 order by 1
 """,
-        params=(list(_granted()), list(roles), list(verbs)),
+        params=(list(granted_verbs()), list(roles), list(verbs)),
         read=_first_column,
         repeatable=True,
         reads=True,
@@ -286,8 +291,8 @@ class Foreign(NamedTuple):
 
 def foreign() -> Statement[list[Foreign]]:
     """What somebody put beside our tables and functions, or did to them: it could change what a verb does."""
-    ours, tables, known = list(_granted()), list(shape.tables()), list(shape.constraints())
-    roles, granted = zip(*((role, verb) for role in ours for verb in _granted()[role]), strict=True)
+    ours, tables, known = list(granted_verbs()), list(shape.tables()), list(shape.constraints())
+    roles, granted = zip(*((role, verb) for role in ours for verb in granted_verbs()[role]), strict=True)
     return Statement(
         name="foreign",
         sql=_FOREIGN,
@@ -343,11 +348,6 @@ def _kind(index: str) -> tuple[str, ...]:
     unique, table, method, columns, where = (part or "" for part in found.groups())
     values = re.findall(r"<>|'[^']*'", where)
     return unique.lower(), table, method or "btree", columns, *values
-
-
-def verbs() -> set[str]:
-    """The functions that some role may call. All others are called by our own functions only."""
-    return {verb for granted in _granted().values() for verb in granted}
 
 
 def mark_guards(connection: psycopg.Connection) -> None:
@@ -422,9 +422,7 @@ def _altered_functions(found: dict[str, Rows]) -> Iterator[str]:
         wanted, there = _bodies().get(name, []), found.get(name, [])
         if len(there) < max(1, len(wanted)):
             yield f"{name} is missing"
-        for text, definer, settings, owned, as_made in there:
-            if not owned:
-                yield f"{name} has another owner than the schema"
+        for text, definer, settings, as_made in there:
             headers = [header for body, header in wanted if meaning(body) == meaning(text)]
             found_out = [f"{name} has another text"] if wanted and not headers else []
             for header in headers or [header for _, header in wanted[:1]]:
@@ -471,16 +469,6 @@ def _triggers() -> tuple[str, ...]:
     """`table.trigger`, as the definitions name them."""
     text = "".join(definition.text for definition in definition_files() if definition.name == "guards")
     return tuple(sorted(f"{table}.{trigger}" for trigger, table in _TRIGGER.findall(meaning(text))))
-
-
-@cache
-def _granted() -> dict[str, list[str]]:
-    """Role → verbs, as roles.sql grants them."""
-    (text,) = (definition.text for definition in definition_files() if definition.name == "roles")
-    found = re.search(r"verbs constant jsonb := '(\{.*?\})'", text, re.DOTALL)
-    assert found, "roles.sql must name the verbs of each role as JSON"  # noqa: S101 - a bug of ours
-    granted: dict[str, list[str]] = json.loads(found[1])
-    return {role: [*verbs, "now", "clock", "protocol"] for role, verbs in granted.items()}
 
 
 def _first_column(rows: list[tuple[Any, ...]]) -> list[str]:

@@ -13,7 +13,8 @@ import time
 
 import psycopg
 
-from faultline.store.installed import mark_functions, mark_guards, mark_replaced, mark_view, replaced, verbs
+from faultline.store.installed import mark_functions, mark_guards, mark_replaced, mark_view, replaced
+from faultline.store.rights import verbs
 from faultline.store.schema_text import Definition, definition_files
 
 #: One migration at a time in a database. The number is "faultline" in ASCII, cut to 63 bits.

@@ -20,6 +20,8 @@ _TABLE = re.compile(r"create table faultline\.(\w+) \(([^;]*?)\)(?: with \([^();
 _ADDED = re.compile(r"alter table faultline\.(\w+) (add column [^;]*);")
 _DOMAIN = re.compile(r"create domain faultline\.(\w+) as \w+ constraint (\w+) (check \([^;]*\));")
 _DEFAULT = re.compile(r" default ('[^']*'|[\w.()]+)")
+#: What a column gets that counts its rows.
+_IDENTITY = "identity"
 #: Words that PostgreSQL may write otherwise than we did.
 _GRAMMAR = {"check", "in", "between", "and", "or", "is", "not", "null", "array"}
 #: What refuses rows of ours and is not ours. Its parameters: tables, constraints, constraints, tables.
@@ -72,7 +74,8 @@ left join pg_class c on c.oid = k.conrelid
 left join pg_type d on d.oid = k.contypid
 where k.connamespace = 'faultline'::regnamespace
 union all
-select false, c.relname || '.' || a.attname, a.attnotnull, pg_get_expr(e.adbin, e.adrelid)
+select false, c.relname || '.' || a.attname, a.attnotnull,
+  case when a.attidentity = '' then pg_get_expr(e.adbin, e.adrelid) else 'identity' end
 from pg_class c
 join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
 left join pg_attrdef e on e.adrelid = c.oid and e.adnum = a.attnum
@@ -121,7 +124,11 @@ def _lacking_columns(rows: Rows) -> Iterator[Lack]:
                 f"column {name} {'may be null' if must else 'must not be null'}",
                 f"{alter} {'set' if must else 'drop'} not null",
             )
-        if _plain(given) != default:
+        if default == _IDENTITY != given:
+            place = f"pg_get_serial_sequence('faultline.{table}', '{column}')"
+            follow = f"select setval({place}, (select coalesce(max({column}), 0) + 1 from faultline.{table}), false)"
+            yield Lack(f"column {name} gets no number of its own", f"{alter} add generated always as identity; {follow}")
+        elif _plain(given) != default:
             yield Lack(
                 f"column {name} has another default", f"{alter} {f'set default {default}' if default else 'drop default'}"
             )
@@ -170,7 +177,7 @@ def _take(shape: _Shape, table: str, part: str) -> None:
         default = _DEFAULT.search(plain)
         shape.columns[f"{table}.{first}"] = (
             " not null" in plain or " primary key" in plain,
-            default[1] if default else None,
+            default[1] if default else _IDENTITY if f" {_IDENTITY}" in plain else None,
         )
         if " primary key" in plain:
             shape.constraints[f"{table}.{table}_pkey"] = f"primary key ({first})"

@@ -212,11 +212,12 @@ where e.event = 'stale_write_blocked'
 
 
 def standbys() -> Statement[list[Standby]]:
-    return _rows(Standby, "select application_name, sync_state from pg_stat_replication order by 1")
+    return _rows("standbys", Standby, "select application_name, sync_state from pg_stat_replication order by 1")
 
 
 def slots() -> Statement[list[Slot]]:
     return _rows(
+        "slots",
         Slot,
         "select slot_name::text, active, case when not pg_is_in_recovery()"
         " then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end from pg_replication_slots order by 1",
@@ -248,6 +249,7 @@ class WaitingTask(NamedTuple):
 def waiting_tasks() -> Statement[list[WaitingTask]]:
     """Of which tasks jobs wait, due or not. Looks at 100,000 of them at the most, so that a large backlog costs little."""
     return _rows(
+        "tasks",
         WaitingTask,
         """
 select w.queue, w.task, count(*)
@@ -261,6 +263,7 @@ order by w.queue, w.task
 def waiting() -> Statement[list[Waiting]]:
     """The queues with due work. One probe of the index for each queue and priority, however much waits."""
     return _rows(
+        "waiting",
         Waiting,
         """
 with recursive known (queue) as (
@@ -335,5 +338,5 @@ def _one_row(kind: type[T], sql: str) -> Statement[T]:
     return Statement(kind.__name__.lower(), sql, (), lambda rows: kind(*rows[0]), repeatable=True, reads=True)
 
 
-def _rows(kind: type[T], sql: str) -> Statement[list[T]]:
-    return Statement(kind.__name__.lower(), sql, (), lambda rows: [kind(*row) for row in rows], repeatable=True, reads=True)
+def _rows(name: str, kind: type[T], sql: str) -> Statement[list[T]]:
+    return Statement(name, sql, (), lambda rows: [kind(*row) for row in rows], repeatable=True, reads=True)

@@ -88,6 +88,8 @@ begin
       running = excluded.running,
       failed = excluded.failed,
       oldest_due_at = excluded.oldest_due_at;
+  -- Without its row, every worker would count all the time.
+  insert into faultline.sampling default values on conflict do nothing;
   update faultline.sampling l
   set sampled_at = began, took_seconds = extract(epoch from faultline.clock() - began);
   return true;

@@ -1,0 +1,68 @@
+"""What a login that may not do something is told: what it lacks, never what it has already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from faultline.store.rights import advice
+from tests.cli.commands import faultline
+
+if TYPE_CHECKING:
+    from tests.driver import Driver
+
+NOBODY = "0198c2e4-5d3a-7b11-9f60-2a54c0de7f01"
+GRANTED = "connect as a login that was granted"
+OWNER = "only the owner of the schema faultline may do that: connect as that login"
+
+
+@pytest.mark.parametrize(
+    ("role", "words", "todo"),
+    [
+        ("viewer", ("cancel", NOBODY), f"{GRANTED} faultline_producer or faultline_operator"),
+        ("viewer", ("enqueue", "t"), f"{GRANTED} faultline_producer, faultline_worker or faultline_operator"),
+        ("producer", ("retry", NOBODY), f"{GRANTED} faultline_operator"),
+        ("worker", ("recover",), f"{GRANTED} faultline_operator"),
+        ("producer", ("workers",), f"{GRANTED} faultline_viewer or faultline_operator"),
+        ("operator", ("api-keys", "create", "x", "--scope", "read"), OWNER),
+        ("operator", ("api-keys", "revoke", NOBODY), OWNER),
+    ],
+)
+def test_a_login_without_the_right_is_told_who_has_it(
+    queue: Driver, dsn: str, role: str, words: tuple[str, ...], todo: str
+) -> None:
+    asked = faultline(*words, "--dsn", f"{dsn} options='-c role=faultline_{role}'")
+
+    assert (asked.returncode, asked.stdout) == (1, ""), queue
+    assert asked.stderr.startswith("faultline: permission denied for ")
+    assert asked.stderr.endswith(f"; {todo}\n")
+
+
+def test_the_first_migration_of_a_login_that_may_create_nothing_is_told_what_to_grant(queue: Driver, empty_dsn: str) -> None:
+    queue.connection.execute("select 1")  # with the roles, which the first database of a server has made
+
+    asked = faultline("migrate", "--dsn", f"{empty_dsn} options='-c role=faultline_viewer'")
+
+    name = conninfo_to_dict(empty_dsn)["dbname"]
+    told = f"as the owner of the database: grant create on database {name} to this login"
+    assert asked.stderr == f"faultline: permission denied for database {name}; {told}\n"
+
+
+def test_a_function_of_another_login_is_sent_to_the_doctor_who_knows_the_statement(queue: Driver) -> None:
+    queue.connection.execute("alter function faultline.reap owner to faultline_viewer")
+    queue.connection.execute("set role faultline_worker")
+
+    with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+        queue.connection.execute("alter function faultline.reap stable")
+
+    assert advice(str(refused.value)) == (
+        "it belongs to another login: faultline doctor says whose it is and prints the statement that gives it back"
+    )
+
+
+def test_what_is_not_ours_gets_no_advice_of_ours() -> None:
+    assert advice("permission denied for table orders") is None
+    assert advice("permission denied to create role") is None
