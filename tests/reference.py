@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import logging
 import re
 from enum import StrEnum
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs/reference.md"
+#: Public for Faultline's own modules, and no promise to anybody else.
+INNER = {
+    "abandon", "async_database", "check", "database", "enqueued", "fn", "handles", "host", "is_async", "poller", "signature",
+    "takes_job", "timed_out",
+}  # fmt: skip
 ROLES = ("producer", "worker", "viewer", "operator")
 
 
@@ -48,6 +54,62 @@ def _first_line(found: Any) -> str:
     if isinstance(found, type) and issubclass(found, StrEnum):
         return ", ".join(f"`{member}`" for member in found)
     return (inspect.getdoc(found) or "").partition("\n")[0].replace("|", "\\|")
+
+
+def class_members() -> str:
+    """What programs use of the classes they meet: attributes and methods, each with its first line."""
+    told = []
+    for found in (faultline.Faultline, faultline.Task, faultline.JobHandle, faultline.Job, faultline.BlockingJob):
+        rows = {name: line for name, line in _members(found).items() if name.partition("(")[0] not in INNER}
+        table = [f"| `{name}` | {line} |" for name, line in sorted(rows.items())]
+        told.append("\n".join([f"### `{found.__name__}`", "", "| member | |", "|---|---|", *table]))
+    return "\n\n".join(told)
+
+
+def _members(found: type) -> dict[str, str]:
+    members: dict[str, str] = {}
+    for one in reversed(found.__mro__[:-1]):
+        if one.__module__.startswith("faultline."):
+            members |= _attributes(one)
+            for name, member in vars(one).items():
+                function = getattr(member, "func", member)  # of a cached property
+                if name.startswith("_") or not (callable(function) or isinstance(member, property)):
+                    continue
+                awaited = "await " if inspect.iscoroutinefunction(function) else ""
+                twin = f"`{name[1:]}` for async programs." if awaited and name[1:] in vars(one) else ""
+                line = _first_line(member) or twin
+                shown = name if not inspect.isfunction(function) or function is not member else _called_as(one, name)
+                members[shown] = f"{f'({awaited.strip()}) ' if awaited else ''}{line}"
+    return members
+
+
+def _called_as(one: type, name: str) -> str:
+    """A method with the names of its parameters, those that need not be given with their defaults."""
+    from faultline.runtime.worker import Worker  # noqa: PLC0415
+
+    parameters = dict(inspect.signature(getattr(one, name)).parameters)
+    if name in ("worker", "run_worker"):  # hands its options on
+        parameters = {"self": parameters["self"], **dict(list(inspect.signature(Worker).parameters.items())[1:])}
+    shown: list[str] = []
+    for parameter in list(parameters.values())[1:]:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not any(word.startswith("*") for word in shown):
+            shown.append("*")
+        given = re.sub(r": .*?(?= = |$)", "", str(parameter))
+        shown.append(given.replace(" = ", "="))
+    return f"{name}({', '.join(shown)})"
+
+
+def _attributes(one: type) -> dict[str, str]:
+    """What the constructor sets and does not begin with an underscore, with the comment `#:` above it."""
+    lines = inspect.getsource(one).splitlines()
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines):
+        named = re.match(r" {8}self\.([a-z]\w*)(?:: .*?)? = ", line)
+        if named:
+            above = list(itertools.takewhile(lambda text: text.strip().startswith("#:"), reversed(lines[:number])))
+            told = " ".join(text.strip().removeprefix("#:").strip() for text in reversed(above))
+            found.setdefault(named[1], told.replace("|", "\\|"))
+    return found
 
 
 def command_line() -> str:
@@ -164,6 +226,7 @@ def metrics() -> list[Metric]:
 
 PARTS: dict[str, Callable[[], str]] = {
     "names": python_names,
+    "members": class_members,
     "commands": command_line,
     "paths": http_paths,
     "events": event_names,

@@ -234,8 +234,11 @@ def test_a_paused_queue_grants_nothing_until_it_is_resumed(api: Api, db: Driver)
 def test_workers_are_listed_with_what_they_told(api: Api, db: Driver) -> None:
     db.run(verbs.beat("w1", host="h", pid=1, version="1", queues=["a"], sleeping=[], watched=False))
 
+    db.run(verbs.announce("w1", ["t"], 24))
+
     (worker,) = api.get("/workers").json()["workers"]
     assert (worker["id"], worker["alive"], worker["queues"]) == ("w1", True, ["a"])
+    assert worker["connections_max"] == 24
     assert api.get("/ready?workers=1").json()["workers_alive"] == 1
 
 

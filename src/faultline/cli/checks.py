@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.cli.spans import span
 from faultline.core.config import CLAIMS_AT_ONCE
-from faultline.store.connecting import is_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -257,6 +256,8 @@ def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
 
 
 def unreachable(message: str) -> Finding:
+    from faultline.store.connecting import is_full  # noqa: PLC0415 - late, so that --help is quick
+
     todo = "start the server, or correct the DSN"
     if is_full(message):
         todo = (

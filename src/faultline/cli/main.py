@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -39,6 +39,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - the framework's signature
+    if asked:
+        from faultline.core.build import version  # noqa: PLC0415 - late, so that --help is quick
+
+        print(version())
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print which build this is.")
+    ] = False,
+) -> None:
+    pass
+
+
 JOBS, RUNNING, DATABASE, PROOF = "Jobs", "Running", "Database", "Proof"
 app.command(rich_help_panel=JOBS)(jobs.enqueue)
 app.command(rich_help_panel=JOBS)(jobs.jobs)

@@ -52,9 +52,13 @@ class Attempt:
     def __init__(self, hold: Hold, host: Host, timeout_seconds: float | None) -> None:
         self._hold = hold
         lease = hold.lease
+        #: Which job it is.
         self.id: UUID = lease.job_id
+        #: The name of its task.
         self.task: str = lease.task
+        #: Which attempt this is, from 1 on. One that was given back, or that the database failed, is not counted.
         self.attempt: int = lease.attempt
+        #: After so many failed attempts the job fails for good.
         self.max_attempts: int = lease.max_attempts
         #: Grows with every claim of this job. An outside system that remembers the greatest one seen can refuse older ones.
         self.fencing_token: int = lease.fencing_token

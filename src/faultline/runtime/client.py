@@ -84,6 +84,7 @@ class Faultline:
         self._ids = Ids(self._time.seconds, self.host.chance)
         self._opening = threading.Lock()
         self._server: embedded.Server | None = None
+        #: The registered tasks by their names.
         self.tasks: dict[str, Task[..., Any]] = {}
         #: How many new jobs this process has put into each queue. What its caller rolled back afterwards is among them.
         self.enqueued: Counter[str] = Counter()

@@ -31,7 +31,9 @@ class JobHandle(Generic[R]):
 
     def __init__(self, app: Faultline, job_id: UUID, *, created: bool = False) -> None:
         self._app = app
+        #: Which job it is.
         self.id = job_id
+        #: False when an earlier submission with the same key or id had made it.
         self.created = created
 
     def __repr__(self) -> str:

@@ -14,12 +14,11 @@ import contextlib
 import os
 import socket
 import threading
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
+from faultline.core.build import version
 from faultline.core.model import Reason
 from faultline.runtime.doubts import Doubts
 from faultline.store import queue, views
@@ -75,6 +74,7 @@ class Heartbeat:
             dsn, lock=worker_id, seconds=_ANSWER_SECONDS_MAX, answer_seconds=self._answer_seconds, host=host
         )
         self._worker_id = worker_id
+        self._version = version()  # read here, not while others wait for the first beat
         self._queues = list(queues)
         self._monotonic = host.monotonic
         self._seconds = host.seconds
@@ -311,7 +311,7 @@ class Heartbeat:
             self._worker_id,
             host=socket.gethostname(),
             pid=os.getpid(),
-            version=_version(),
+            version=self._version,
             queues=self._queues,
             sleeping=sorted(sleeping) if self._session.direct else [],
             watched=own and self._session.locked,
@@ -432,11 +432,3 @@ class Thread:
                 if not self._woken:
                     self._changed.wait(seconds)
                 self._woken = False
-
-
-@cache
-def _version() -> str:
-    try:
-        return version("faultline-queue")
-    except PackageNotFoundError:
-        return "unknown"

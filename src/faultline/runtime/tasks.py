@@ -59,11 +59,12 @@ class Task(Generic[P, R]):
     ) -> None:
         check_text("the name of a task", name, TASK_LENGTH_MAX)
         check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
+        #: Jobs are stored under it.
         self.name = name
         self._about_args = f"arguments of {name}"
         #: How long one attempt may take; None for as long as it likes.
         self.timeout_seconds = seconds(timeout)
-        #: Seconds to wait after the attempt of that number failed; None for the doubling default.
+        #: Called with the number of the attempt that failed, from 1 on: the seconds to wait. None for the doubling default.
         self.backoff = backoff
         self.fn = fn
         self._app = app
@@ -94,6 +95,7 @@ class Task(Generic[P, R]):
 
     @property
     def queue(self) -> str:
+        """Where its jobs go, unless they are told otherwise."""
         return self._options.queue or "default"
 
     def __repr__(self) -> str:

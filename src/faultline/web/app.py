@@ -12,7 +12,6 @@ refusal is a `Problem`. `app.state.service` is the `Service` that all of them sh
 from __future__ import annotations
 
 import contextlib
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from starlette.routing import Match
 from starlette.staticfiles import StaticFiles
 
 from faultline.core import events
+from faultline.core.build import version
 from faultline.core.errors import FaultlineError
 from faultline.web import api, pages, scrape, watch
 from faultline.web.guard import Guard
@@ -67,7 +67,7 @@ def create_app(
 
     app = App(
         title="Faultline",
-        version=version("faultline-queue"),
+        version=version(),
         description="Background jobs on PostgreSQL that stay right when things go wrong.",
         lifespan=lifespan,
         docs_url=None,  # its page loads scripts from elsewhere

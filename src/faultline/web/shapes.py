@@ -341,6 +341,8 @@ class WorkerState(BaseModel):
     age_seconds: float
     leases: int
     clock_ahead_seconds: float | None
+    #: None of a worker of a build that does not say.
+    connections_max: int | None
 
 
 class Workers(BaseModel):
