@@ -23,6 +23,8 @@ from faultline.runtime import lane
 from tests.runtime.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from faultline.store.facts import Facts
     from tests.driver import Driver
 
@@ -445,3 +447,54 @@ def test_a_worker_without_a_schema_does_not_wait_for_one(app: Faultline) -> None
 
     with pytest.raises(SchemaMissing):
         asyncio.run(story())
+
+
+def tasks_made_for(app: Faultline, jobs: int, story: Callable[[], Awaitable[None]]) -> int:
+    """How many tasks a worker made beyond those that it makes anyway."""
+    made = 0
+
+    def factory(loop: asyncio.AbstractEventLoop, coro: Any, **words: Any) -> asyncio.Task[Any]:
+        nonlocal made
+        made += "Executor.run" in getattr(coro, "__qualname__", "")
+        return asyncio.Task(coro, loop=loop, **words)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(factory)
+        async with asyncio.timeout(PATIENCE), app.worker({"default": jobs}):
+            await story()
+        await app.aclose()
+
+    asyncio.run(main())
+    return made
+
+
+def test_jobs_that_never_wait_are_run_by_a_few_tasks(app: Faultline, queue: Driver) -> None:
+    """To make a task takes longer than to run a job that does nothing."""
+
+    @app.task
+    async def nothing() -> None: ...
+
+    async def story() -> None:
+        await app.aenqueue_many([nothing.bind() for _ in range(200)])
+        while queue.value("select count(*) from faultline.ledger") < 200:
+            await asyncio.sleep(0.02)
+
+    assert tasks_made_for(app, 200, story) < 100
+
+
+def test_jobs_that_wait_all_run_at_once(app: Faultline) -> None:
+    running, all_run = 0, asyncio.Event()
+
+    @app.task
+    async def patient() -> None:
+        nonlocal running
+        running += 1
+        if running == 200:
+            all_run.set()
+        await all_run.wait()
+
+    async def story() -> None:
+        await app.aenqueue_many([patient.bind() for _ in range(200)])
+        await all_run.wait()
+
+    assert tasks_made_for(app, 200, story) == 200

@@ -189,9 +189,8 @@ class Lane:
 
     def _turn(self) -> None:
         self._turning = False
-        self._starts_max *= 2
+        self._starts_max = _STARTS_MIN if self._ended else min(2 * self._starts_max, self.concurrency)
         if self._ended:
-            self._starts_max = _STARTS_MIN
             self._rate.count(self._ended, asyncio.get_running_loop().time())
             self._ended = 0
         self.fill()
