@@ -70,6 +70,16 @@ def test_a_drill_of_which_nothing_is_on_tape_has_failed(dsn: str) -> None:
     assert [check.holds for check in stage.verdict.checks] == [True, False]
 
 
+def test_what_an_actor_says_on_its_error_output_is_in_the_trace_and_not_on_ours(
+    dsn: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Stage("mistake", dsn) as stage:
+        stage.worker("a", faults=["before_claim_sent=tea"]).wait()
+
+    assert capfd.readouterr().err == ""
+    assert any("there is no fault tea" in line.get("text", "") for line in stage.verdict.trace)
+
+
 def test_an_unknown_drill_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="there are: lease-race"):
         chosen("tea-party")

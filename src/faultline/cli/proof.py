@@ -194,23 +194,28 @@ def soak(
 
 def prove(
     only: Annotated[str | None, typer.Option(help="Only guards whose name contains this.")] = None,
-    dsn: PrivateDsn = EMBEDDED,
+    dsn: Annotated[str | None, typer.Option(help="A server to use instead of a private one.")] = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Take the guards out of the protocol, one at a time, and show who notices. Exit code 1 if nobody does."""
     from faultline.proof import prove as proofs  # noqa: PLC0415
+    from faultline.proof.servers import IN_MEMORY, own_server  # noqa: PLC0415
 
     begun = time.monotonic()
     known: list[Proof] = []
 
     def tell(proof: Proof, total: int) -> None:
         known.append(proof)
-        end = "\r" if sys.stderr.isatty() else "\n"
-        if proof.caught_by is None or sys.stderr.isatty():
-            print(f"{len(known)}/{total} {proof.guard:70.70}", end=end, file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            print(f"{len(known)}/{total} {proof.guard:70.70}", end="\r", file=sys.stderr, flush=True)
+        elif proof.caught_by is None:
+            print(f"{len(known)}/{total} not noticed: {proof.guard}", file=sys.stderr, flush=True)
+        elif len(known) % 100 == 0:
+            print(f"{len(known)}/{total}", file=sys.stderr, flush=True)
 
     try:
-        with resolved(dsn) as found:
+        # In memory: a database is made and dropped for each guard, and most of the time would be the disk's.
+        with resolved(dsn) if dsn else own_server(IN_MEMORY) as found:
             known = proofs.prove(found, only=only, tell=tell)
         stopped = False
     except KeyboardInterrupt:

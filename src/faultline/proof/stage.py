@@ -160,7 +160,10 @@ class Stage:
         log = self.folder / f"{actor_name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "faultline.proof.actor", *words], stdout=output, start_new_session=True
+                [sys.executable, "-m", "faultline.proof.actor", *words],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         actor = Actor(name, process, log)
         self._actors.append(actor)
@@ -306,4 +309,4 @@ def _parsed(line: str) -> dict[str, Any]:
         found = json.loads(line)
     except ValueError:
         return {"event": "output", "text": line}
-    return found if isinstance(found, dict) else {"event": "output", "text": line}
+    return found if isinstance(found, dict) and "event" in found else {"event": "output", "text": line}

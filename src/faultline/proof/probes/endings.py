@@ -63,7 +63,7 @@ def what_has_ended_otherwise_can_be_neither_cancelled_nor_retried(sessions: Sess
                 q.run(verb(UUID(int=1)))
 
 
-@probe("retry", "wake_for")
+@probe("retry", "start_over", "wake_for")
 def a_retried_job_has_all_its_attempts_but_never_an_old_token(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

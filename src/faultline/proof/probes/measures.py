@@ -177,7 +177,7 @@ def the_newest_sample_of_a_minute_stands(sessions: Sessions) -> None:
     expect("samples", found, [(1, 2, 0, 1, False, zero, 0)])
 
 
-@probe("sample")
+@probe("sample", "roll_up")
 def an_empty_queue_is_sampled_as_long_as_anyone_cares(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
