@@ -36,6 +36,7 @@ _SAMPLE = [
     Cut("sample", "is not done all the time", "greatest(5, 50 * l.took_seconds)", "50 * l.took_seconds"),
     Cut("sample", "is done rarely where it is dear", "greatest(5, 50 * l.took_seconds)", "5"),
     Cut("sample", "goes on after the clock was set back", "began >= l.sampled_at\n      and "),
+    Cut("sample", "brings a lost row back", "insert into faultline.sampling default values on conflict do nothing;"),
     Cut("sample", "remembers when", "set sampled_at = began, took_seconds", "set took_seconds"),
     Cut("sample", "remembers what it took", ", took_seconds = extract(epoch from faultline.clock() - began)"),
     Cut("sample", "tells due jobs", "count(*) filter (where j.next_run_at <= began)", "count(*)"),

@@ -217,3 +217,5 @@ def sampling_is_rare_and_rarer_where_it_is_dear(sessions: Sessions) -> None:
     expect("sampled then", q.run(verbs.sample()), True)
     sessions.hand.execute("update faultline.sampling set sampled_at = faultline.clock() + interval '1 day'")
     expect("sampled although the last time lies ahead", q.run(verbs.sample()), True)
+    sessions.hand.execute("delete from faultline.sampling")
+    expect("sampled without its row, which comes back", [q.run(verbs.sample()) for _ in range(2)], [True, False])
