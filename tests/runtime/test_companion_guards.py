@@ -9,6 +9,7 @@ import subprocess
 import time
 from contextlib import closing, suppress
 from datetime import UTC, datetime
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,28 @@ def test_a_worker_that_is_silent_for_too_long_is_not_kept_alive() -> None:
     companion.pass_by(3)
 
     assert (before, companion.wants) == ((True, True), (False, True))
+
+
+def test_a_companion_that_did_not_run_itself_takes_nobody_for_silent() -> None:
+    companion = Watched(silence=4.0, owns_process=True)
+    companion.now += 60
+    companion.look()
+    after_a_gap = companion.wants, companion.ended
+    companion.pass_by(3)
+
+    assert (after_a_gap, companion.wants) == (((False, False), 0), (True, True))
+
+
+def test_a_signal_that_a_ticking_worker_does_not_answer_was_somebody_elses() -> None:
+    signals = os.memfd_create("signals")
+    companion = Watched(owns_process=True, signals=signals)
+    os.write(signals, b"x")
+    companion.pass_by(0.25, loop=True, watch=True)
+    seen = companion.stop_seen_at
+    companion.pass_by(60, loop=True, watch=True)
+    os.close(signals)
+
+    assert (seen, companion.stop_seen_at, companion.ended) == (100.25, None, 0)
 
 
 def test_a_limit_shorter_than_a_moment_accuses_nobody() -> None:
@@ -260,6 +283,48 @@ def test_a_companion_that_died_gives_nothing_back_any_more() -> None:
         until(is_noticed)
 
         assert (before, done, standby.gives_back) == (True, False, False)
+
+
+class Mortal:
+    """Stands for a companion process that is dead, or lives until it is told that it is dead."""
+
+    stdin = None
+
+    def __init__(self, returncode: int | None) -> None:
+        self.returncode = returncode
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+def test_a_companion_that_dies_again_and_again_is_started_later_and_later_unless_it_lived_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, started_at, process = 0.0, [], Mortal(1)
+    standby = made(monotonic=lambda: now)
+
+    def start() -> None:
+        started_at.append(now)
+        monkeypatch.setattr(standby, "_process", process)
+
+    def go_on(seconds: float) -> None:
+        nonlocal now
+        for _ in range(int(seconds * 4)):
+            standby.tick()
+            now += 0.25
+
+    monkeypatch.setattr(standby, "start", start)
+    go_on(200)
+    pauses = [int(later - before) for before, later in pairwise(started_at)]
+    process = Mortal(None)
+    go_on(200)
+    lived = len(started_at)
+    process.returncode = 1
+    go_on(1.5)
+    standby.shared.close()
+
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert len(started_at) == lived + 1
 
 
 def test_what_the_parent_reads_is_gone_with_the_worker(tmp_path: Path) -> None:
