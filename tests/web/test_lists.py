@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,7 @@ from faultline.store import listing
 from faultline.store.database import run_on
 from faultline.store.listing import Wanted
 from tests.web.conftest import Api, refused
+from tests.web.test_commands import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,3 +158,29 @@ def test_jobs_of_other_queues_are_in_no_list(caller: Callable[..., Api], api: Ap
     assert ids(bound) == [mine]
     assert ids(bound, queue="b") == []
     assert ids(bound, state="queued", queue="b") == []
+
+
+def test_a_job_is_found_by_its_idempotency_key_whoever_sent_it(caller: Callable[..., Api], dsn: str, db: Driver) -> None:
+    sender, reader, bound = caller("enqueue"), caller("read"), caller("read", queues=["other"])
+    sent = sender.post("/jobs", json={"task": "t"}, headers={"Idempotency-Key": "order-42"}).json()["id"]
+    own = str(db.enqueue("t", idempotency_key="order-43"))
+
+    def found(api: Api, key: str) -> list[str]:
+        return [job["id"] for job in api.get("/jobs", params={"key": key}).json()["jobs"]]
+
+    assert found(reader, "order-42") == [sent]
+    assert found(reader, "order-43") == [own]
+    assert found(reader, "order-4") == found(bound, "order-42") == []
+    reader.http.post("/sign-in", data={"key": reader.key or ""})
+    del reader.http.headers["authorization"]
+    page = reader.http.get("/jobs", params={"key": "order-42"}, headers={"Accept": "text/html"}).text
+    assert f"/jobs/{sent}" in page
+    assert ">order-42<" in page
+    listed = subprocess.run(
+        [*COMMAND, "jobs", "--key", "order-42", "--json"],
+        env={**os.environ, "FAULTLINE_DSN": dsn},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(listed.stdout)["id"] == sent

@@ -13,6 +13,7 @@ from faultline.core.model import JobState
 from faultline.store import apikeys
 from faultline.store import queue as verbs
 from faultline.web.guard import POLICY
+from faultline.web.pages.job import percent
 from tests.web.site import PAGES, Page, Site, browsed
 
 if TYPE_CHECKING:
@@ -325,3 +326,49 @@ def test_a_key_that_is_bound_to_queues_changes_nothing_of_others(dsn: str, queue
     assert [answer.status_code for answer in answers] == [404] * 4
     assert [queue.state(job_id) for job_id in (theirs, failed, mine)] == ["queued", "failed", "cancelled"]
     assert queue.value("select count(*) from faultline.queues where paused_at is not null") == 0
+
+
+@pytest.mark.parametrize(
+    ("progress", "shown"),
+    [
+        ({"page": 3, "of": 12}, 25),
+        ({"done": 3, "total": 12}, 25),
+        ({"done": 3, "total": 12, "errors": 1}, 25),
+        ({"rows": 30, "total": 40, "file": "a.csv"}, 75),
+        ({"percent": 40}, 40),
+        (0.5, 50),
+        ({"page": 3}, None),
+        ({"page": 3, "row": 7, "of": 12}, None),
+        ({"page": 3, "of": 0}, None),
+        ({"page": True, "of": 12}, None),
+        (True, None),
+    ],
+)
+def test_progress_is_shown_as_a_bar_where_it_says_how_far(progress: Any, shown: float | None) -> None:
+    assert percent(progress) == shown
+
+
+def test_a_queue_of_which_nothing_is_done_is_stalled_and_not_growing(dsn: str, queue: Driver) -> None:
+    queue.enqueue()
+    queue.connection.execute(
+        "insert into faultline.samples (queue, minute, sampled_at, due, delayed, running, failed, oldest_due_at)"
+        " select 'default', m, m, 1, 0, 0, 0, m from generate_series(date_trunc('minute', now()) - interval '5 minutes',"
+        " date_trunc('minute', now()), '1 minute') m"
+    )
+    with browsed(dsn) as site:
+        text = site.page("/").text
+
+    assert "Time to drain stalled nothing was done for five minutes" in text
+    assert "growing" not in text
+
+
+def test_a_limit_of_the_login_or_the_database_is_shown_with_what_counts_against_it(dsn: str, queue: Driver) -> None:
+    name = queue.value("select current_database()::text")
+    queue.connection.execute(f"alter database {name} connection limit 50")
+    with browsed(dsn) as site:
+        text = site.page("/database").text
+        sessions = queue.value("select count(*) from pg_stat_activity where datname = current_database()")
+
+    shown = re.search(rf"Connections of the database {name} (\d+) of 50", text)
+    assert shown is not None, text
+    assert 1 <= int(shown[1]) <= sessions + 10

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import pytest
@@ -128,3 +130,27 @@ def test_a_session_has_the_scopes_and_queues_of_its_key(caller: Callable[..., Ap
     assert [job["id"] for job in stranger.get("/jobs").json()["jobs"]] == [mine]
     refused(stranger.get(f"/jobs/{theirs}"), 404, "JobNotFound")
     refused(stranger.post(f"/jobs/{mine}/cancel", headers={"X-CSRF-Token": token}), 403, "Forbidden")
+
+
+def test_signing_in_leads_back_to_what_was_asked_for_with_its_query(api: Api, stranger: Api) -> None:
+    page = {"Accept": "text/html"}
+    asked = stranger.http.get("/jobs?state=failed&queue=a+b", headers=page)
+
+    form = stranger.http.get(asked.headers["location"], headers=page).text
+    wanted = html.unescape(re.findall(r'name="next" value="([^"]*)"', form)[0])
+    answer = stranger.http.post("/sign-in", data={"key": api.key or "", "next": wanted}, headers=page)
+
+    assert answer.headers["location"] == "/jobs?state=failed&queue=a+b"
+
+
+def test_a_key_that_may_only_enqueue_can_sign_out_again(caller: Callable[..., Api], stranger: Api) -> None:
+    page = {"Accept": "text/html"}
+    stranger.http.post("/sign-in", data={"key": caller("enqueue").key or ""})
+    refused_page = stranger.http.get("/", headers=page)
+    assert refused_page.status_code == 403
+    token = re.findall(r'action="/sign-out"><input type="hidden" name="csrf" value="([^"]+)"', refused_page.text)[0]
+
+    out = stranger.http.post("/sign-out", data={"csrf": token}, headers=page)
+
+    assert (out.status_code, out.headers["location"]) == (303, "/sign-in")
+    assert stranger.http.get("/", headers=page).status_code == 303

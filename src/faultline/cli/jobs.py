@@ -102,8 +102,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     with opened(dsn) as database:
         now = database.run(views.clock())
         since, until = (None if span is None else now - span for span in spans)
-        keys = None if key is None else [key]
-        wanted = listing.Wanted(state, queue, task, created_after=since, created_before=until, keys=keys)
+        wanted = listing.Wanted(state, queue, task, created_after=since, created_before=until, key=key)
         place = None if after is None else values.place(after, listing.order_of(wanted).types)
         page = database.run(listing.jobs(wanted, page_jobs=limit, behind=place))
     _print_page(page, now, as_json=as_json)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from faultline.store.queue import Rows, Statement
 
@@ -44,6 +44,14 @@ class Holder:
     seconds: float | None
 
 
+class ConnectionLimit(NamedTuple):
+    """Who may have how many connections."""
+
+    whose: str
+    used: int
+    most: int
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     at: datetime
@@ -58,6 +66,8 @@ class Health:
     #: Those of others may count their parallel workers, where we may not see other users' sessions.
     connections: int
     connections_max: int
+    #: Where the login or the database has a limit of its own: whose it is, how many are open, and how many may be.
+    limits: list[ConnectionLimit]
     #: Of connections to this database: those that sit in a transaction without doing anything.
     idle_in_transaction: int
     #: A position that only grows; None on a standby. Two looks make a rate: `wal_bytes_per_second`.
@@ -81,7 +91,7 @@ def wal_bytes_per_second(before: Health | None, after: Health) -> float | None:
 
 
 def _health(rows: Rows) -> Health:
-    (at, version, database, database_bytes, tables, snapshot, sees, connections, most, idle, wal), *_ = rows
+    (at, version, database, database_bytes, tables, snapshot, sees, connections, most, limits, idle, wal), *_ = rows
     return Health(
         at=at,
         version=version,
@@ -92,6 +102,7 @@ def _health(rows: Rows) -> Health:
         sees_sessions=sees,
         connections=connections,
         connections_max=most,
+        limits=[ConnectionLimit(**limit) for limit in limits or ()],
         idle_in_transaction=idle,
         wal_bytes=None if wal is None else int(wal),
     )
@@ -143,6 +154,14 @@ select
   (select count(*) from pg_stat_activity a
     where coalesce(a.backend_type = 'client backend', a.datid is not null and a.usesysid is not null)),
   current_setting('max_connections')::integer,
+  (select json_agg(l) from (
+    select 'the login ' || r.rolname as whose, r.rolconnlimit as most,
+      (select count(*) from pg_stat_activity a where a.usesysid = r.oid) as used
+    from pg_roles r where r.rolname = session_user and r.rolconnlimit >= 0 and not r.rolsuper
+    union all
+    select 'the database ' || d.datname, d.datconnlimit, (select count(*) from pg_stat_activity a where a.datid = d.oid)
+    from pg_database d where d.datname = current_database() and d.datconnlimit >= 0
+  ) l),
   (select count(*) from pg_stat_activity a where a.datname = current_database() and a.state like 'idle in transaction%%'),
   case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') end
 """

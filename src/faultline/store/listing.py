@@ -31,8 +31,8 @@ class Wanted:
     task: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
-    #: Any of these idempotency keys.
-    keys: Sequence[str] | None = None
+    #: An idempotency key, as it was given: with any API key, or outside of HTTP.
+    key: str | None = None
     #: The queues outside of which no job exists.
     only_queues: Sequence[str] | None = None
 
@@ -127,8 +127,8 @@ def _behind(order: Order, behind: Place | None) -> tuple[str, tuple[Any, ...]]:
 
 def _scope(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
     """What an index can find by itself."""
-    if wanted.keys is not None:
-        return "id in (select k.job_id from faultline.keys k where k.key = any (%s))", (list(wanted.keys),)
+    if wanted.key is not None:
+        return _OF_KEY, (wanted.key,)
     # States as literals: the indexes are partial, and a plan must see that theirs are the ones asked for.
     if order is BY_TURN:
         return "state = 'queued' and queue = %s", (wanted.queue,)
@@ -146,12 +146,27 @@ _SCOPES: dict[JobState | None, str] = {
 }
 
 
+#: Of jobs that came over HTTP, a key is kept under the name of the API key that it came with.
+_OF_KEY = """id in (
+  select k.job_id
+  from (select %s::text) as given (key)
+  cross join lateral (
+    select given.key
+    union all
+    select 'http:loopback:' || given.key
+    union all
+    select 'http:' || replace(a.id::text, '-', '') || ':' || given.key from faultline.api_keys a
+  ) as kept (key)
+  join faultline.keys k on k.key = kept.key
+)"""
+
+
 def _fits(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
     """What must be looked for within the window."""
     asked: list[tuple[str, Any]] = []
     if wanted.state is not None:
         asked.append(("state = %s", wanted.state.value))
-    if wanted.queue is not None and (order is not BY_TURN or wanted.keys is not None):
+    if wanted.queue is not None and (order is not BY_TURN or wanted.key is not None):
         asked.append(("queue = %s", wanted.queue))
     if wanted.task is not None:
         asked.append(("task = %s", wanted.task))

@@ -33,6 +33,11 @@ async def dsn_as(dsn: str, role: str, *, statement_seconds: float) -> str:
     raise AssertionError("the last try either connects or raises")
 
 
+def assumed(dsn: str, role: str, *, statement_seconds: float) -> str:
+    """The DSN that `dsn_as` chooses first, for when nobody can be asked."""
+    return _with_options(dsn, f"-c statement_timeout={round(statement_seconds * 1000)} -c role={role}")
+
+
 def _with_options(dsn: str, options: str) -> str:
     own = str(conninfo_to_dict(dsn).get("options") or "")
     return make_conninfo(dsn, options=f"{own} {options}".strip()) if options else dsn

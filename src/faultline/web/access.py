@@ -84,13 +84,13 @@ def seen_by(caller: Caller, workers: list[WorkerLine]) -> list[WorkerLine]:
     return [line for line in bound if line.queues]
 
 
-def needs(scope: str) -> Callable[..., Awaitable[Caller]]:
-    """A dependency: the caller, who has this scope and has not asked too often."""
+def needs(scope: str | None) -> Callable[..., Awaitable[Caller]]:
+    """A dependency: the caller, who has this scope (None: any, or none) and has not asked too often."""
 
     async def ask(request: Request, _: Annotated[object, Security(_bearer)]) -> Caller:
         caller = request.scope.pop(_ADMITTED, None) or await who(request)
         service_of(request).bucket.take(caller.id)
-        if not caller.may(scope):
+        if scope is not None and not caller.may(scope):
             raise Problem(
                 403,
                 "Forbidden",

@@ -3,7 +3,7 @@
     /health, /ready      for whoever starts and watches the process       web/watch.py
     /metrics             for Prometheus                                   web/scrape.py
     /api/v1/...          for programs; described at /openapi.json         web/api/
-    /, /static           for people                                       web/pages/, web/static/
+    /, /static           for people                                       web/pages/, web/assets.py
 
 Every request passes `guard` (size of bodies, security headers); every route asks `access.needs(scope)` who is calling; every
 refusal is a `Problem`. `app.state.service` is the `Service` that all of them share.
@@ -12,19 +12,17 @@ refusal is a `Problem`. `app.state.service` is the `Service` that all of them sh
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
-from starlette.staticfiles import StaticFiles
 
 from faultline.core import events
 from faultline.core.build import version
 from faultline.core.errors import FaultlineError
-from faultline.web import api, pages, scrape, watch
+from faultline.web import api, assets, pages, scrape, watch
 from faultline.web.guard import Guard
 from faultline.web.problems import Problem, problem_of
 from faultline.web.proxies import Proxies
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from faultline.core.host import Host
-
-STATIC = Path(__file__).parent / "static"
 
 
 def create_app(
@@ -83,7 +79,7 @@ def create_app(
     app.include_router(scrape.router)
     app.include_router(api.router)
     app.include_router(pages.router)
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.include_router(assets.router)
     return app
 
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, DatabaseUnavailable
 from faultline.runtime.process import collect_less_often
 from faultline.store import apikeys
 from faultline.store.database import Database
 from faultline.web.access import is_loopback
 from faultline.web.app import create_app
+from faultline.web.service import Limits
 from faultline.web.wire import Wire
 
 if TYPE_CHECKING:
     from faultline.web.proxies import Proxies
-    from faultline.web.service import Limits
 
 _GRACE_SECONDS = 10
 #: uvicorn's, of a tenth of a second each.
@@ -70,14 +70,18 @@ def server(
     metrics_at: tuple[str, int] | None = None,
     proxies: Proxies | None = None,
 ) -> Server:
-    """A server that is ready to run. Raises when the database is not, or when there is no key to protect it.
+    """A server that is ready to run. Raises when there is no key to protect it.
+
+    A database that is away does not keep it from running. Whether there are keys is then not known, so keys are asked for.
 
     `keys_later`: there may be no key yet. Until there is one, others get no further than /health and /ready.
     `proxies`: who is trusted to say for whom they ask; nobody else is.
     """
-    database = Database(dsn)
+    database = Database(dsn, connect_seconds=(limits or Limits()).connect_seconds)
     try:
         has_keys = database.run(apikeys.exist())
+    except DatabaseUnavailable:
+        has_keys = True
     finally:
         database.close()
     if not has_keys and not keys_later and not is_loopback(host):

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from faultline.core import events
 from faultline.core.database_time import DatabaseTime
-from faultline.core.errors import FaultlineError
+from faultline.core.errors import DatabaseUnavailable, FaultlineError
 from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.store import apikeys, listing, overview, queue, roles
@@ -24,6 +25,7 @@ from faultline.web.bucket import Bucket
 from faultline.web.changes import Changes
 from faultline.web.keys import Keys
 from faultline.web.numbers import Numbers
+from faultline.web.readiness import Readiness
 from faultline.web.sessions import Sessions
 from faultline.web.share import Share
 from faultline.web.verdicts import Verdicts
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from faultline.web.access import Caller
 
 _AUDIT_SECONDS = 120.0
+_REACH_SECONDS = 1.0
 #: What is mostly asked for. A submission of no jobs writes nothing, and takes both ways: with ids of ours, and with keys.
 _READS: list[Statement[Any]] = [listing.jobs(listing.Wanted(), page_jobs=1), overview.queues(), apikeys.exist()]
 _SUBMISSIONS: list[Statement[Any]] = [queue.enqueue_many([], Ids()), queue.enqueue_many([])]
@@ -91,6 +94,7 @@ class Service:
         self._ids = Ids(self._time.seconds, self.host.chance)
         self.read = self.enqueue = self.operate = self.audit = self._database(dsn)
         self.verdicts = Verdicts(self)
+        self.readiness = Readiness(self)
         self.keys = Keys(self)
         self.bucket = Bucket(self.limits.requests_per_second, self.limits.requests_burst, self.host.monotonic)
         self.sessions = Sessions(self.host.monotonic)
@@ -100,19 +104,20 @@ class Service:
         self.numbers = Numbers(metrics_at)
         #: By caller, for as long as they read.
         self._shares: WeakValueDictionary[str, Share] = WeakValueDictionary()
-        self._watching: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Take the roles that exist. Fails with what is wrong with the database, so that a mistake shows at the start."""
-        seconds = self.limits.statement_seconds
-        reader = await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=seconds)
-        self.read = self._database(reader)
-        self.enqueue = self._database(await roles.dsn_as(self.dsn, "faultline_producer", statement_seconds=seconds))
-        self.operate = self._database(await roles.dsn_as(self.dsn, "faultline_operator", statement_seconds=seconds))
-        # Looking at every job takes its time, and must not take the connections of those who are quick.
-        self.audit = self._database(
-            await roles.dsn_as(self.dsn, "faultline_viewer", statement_seconds=_AUDIT_SECONDS), answer_seconds=_AUDIT_SECONDS
-        )
+        """Take the roles that exist. Fails with what is wrong with the database, so that a mistake shows at the start.
+
+        A database that is away is no mistake: everybody is told so until it is back, and nobody has to start us again.
+        """
+        away = await self._why_away()
+        if away is None:
+            reader = self._use(await self._taken())
+        else:
+            events.emit("database_unavailable", error=away)
+            reader = self._use([roles.assumed(self.dsn, role, statement_seconds=seconds) for role, seconds in self._roles()])
+            self._background.append(asyncio.create_task(self._take_roles_later(reader)))
 
         # Nobody is answered before this: what is slow the first time is done when a crowd comes. What is wrong with the
         # database is told by /ready, and by every request until it is right.
@@ -123,14 +128,56 @@ class Service:
         )
         await asyncio.gather(*(self._warm(database, statements) for database, statements in asked))
         self.numbers.open(reader)
-        self._watching = asyncio.create_task(self.changes.run())
+        self._background.append(asyncio.create_task(self.changes.run()))
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        for task in self._background:
+            task.cancel()
+            await asyncio.wait([task])
         await asyncio.to_thread(self.numbers.close)
         for database in (self.read, self.enqueue, self.operate, self.audit):
+            await database.close()
+
+    def _roles(self) -> list[tuple[str, float]]:
+        """Who reads, enqueues and operates; and who looks at every job, which takes its time and must not hold up others."""
+        seconds = self.limits.statement_seconds
+        known = [(f"faultline_{name}", seconds) for name in ("viewer", "producer", "operator")]
+        return [*known, ("faultline_viewer", _AUDIT_SECONDS)]
+
+    async def _why_away(self) -> str | None:
+        database = self._database(self.dsn)
+        try:
+            await database.facts()
+        except DatabaseUnavailable as error:
+            return str(error)
+        except FaultlineError:
+            return None  # there, and not as it should be: every answer says so
+        finally:
+            await database.close()
+        return None
+
+    async def _taken(self) -> list[str]:
+        return [await roles.dsn_as(self.dsn, role, statement_seconds=seconds) for role, seconds in self._roles()]
+
+    def _use(self, dsns: list[str]) -> str:
+        self.read, self.enqueue, self.operate = map(self._database, dsns[:3])
+        self.audit = self._database(dsns[3], answer_seconds=_AUDIT_SECONDS)
+        return dsns[0]
+
+    async def _take_roles_later(self, reader: str) -> None:
+        """The roles were assumed while nobody could be asked. Where they cannot be taken, go on without, as at a start."""
+        while True:
+            await asyncio.sleep(_REACH_SECONDS)
+            with contextlib.suppress(DatabaseUnavailable):
+                found = await self._taken()
+                break
+        if found[0] == reader:
+            return
+        before = (self.read, self.enqueue, self.operate, self.audit)
+        self._use(found)
+        await asyncio.to_thread(self.numbers.close)
+        self.numbers.open(found[0])
+        for database in before:
             await database.close()
 
     def read_for(self, caller: Caller) -> Share:

@@ -132,7 +132,7 @@ class JobFilter(Asked):
     created_after: Time | None = None
     created_before: Time | None = None
     key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_NO_NUL)] | None = Field(
-        None, description="An idempotency key: of a submission by this API key, or of one outside of HTTP."
+        None, description="An idempotency key, as it was given: over HTTP with any API key, or outside of HTTP."
     )
     limit: int = Field(50, ge=1, le=PAGE_JOBS_MAX)
     cursor: Cursor | None = Field(None, description="`next_cursor` of the page before, asked for with the same filters.")

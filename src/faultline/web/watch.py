@@ -9,10 +9,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from faultline.core.errors import FaultlineError
-from faultline.store import overview
-from faultline.store.facts import schema_is_right
-from faultline.web.problems import problem_of
 from faultline.web.routes import REFUSALS
 from faultline.web.service import service_of
 from faultline.web.shapes import Health, Readiness
@@ -36,15 +32,8 @@ async def ready(
     workers: Annotated[Literal["0", "1"], Query(description="1: at least one worker must be alive, too.")] = "0",
 ) -> Readiness:
     """Ready when the database can be reached and has the right schema. Workers are counted, and demanded only if asked."""
-    service = service_of(request)
-    reasons: list[str] = []
-    alive = None
-    try:
-        await service.read.run(schema_is_right())
-        alive = sum(line.alive for line in await service.read.run(overview.workers()))
-    except FaultlineError as error:
-        problem = problem_of(error)
-        reasons.append(f"{problem.code}: {problem.detail}")
+    _, fault, alive = await service_of(request).readiness.latest()
+    reasons = [] if fault is None else [fault]
     if workers == "1" and alive == 0:
         reasons.append("NoWorkers: no worker is alive.")
     if reasons:

@@ -31,7 +31,7 @@ async def list_jobs(request: Request, wanted: Annotated[JobFilter, Query()], cal
         task=wanted.task,
         created_after=wanted.created_after,
         created_before=wanted.created_before,
-        keys=None if wanted.key is None else [wanted.key, f"http:{caller.id}:{wanted.key}"],
+        key=wanted.key,
         only_queues=caller.only_queues,
     )
     order = listing.order_of(asked)

@@ -88,10 +88,19 @@ async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:
 
 
 def percent(progress: Json) -> float | None:
-    """How far a job is, where its progress says so: a share up to 1, a percentage, or so many of so many."""
+    """How far a job is, where its progress says so: a share up to 1, a percentage, or so many of so many.
+
+    `{"page": 3, "of": 12}` as well as `{"done": 3, "total": 12}`: whatever the other number is called.
+    """
     match progress:
         case {"done": (int() | float()) as done, "total": (int() | float()) as total} if total > 0:
             share = done / total
+        case {"total": (int() | float()) as total} | {"of": (int() | float()) as total} if total > 0:
+            others = [value for name, value in progress.items() if name not in ("total", "of")]
+            numbers = [value for value in others if isinstance(value, int | float) and not isinstance(value, bool)]
+            if len(numbers) != 1:
+                return None
+            share = numbers[0] / total
         case {"percent": (int() | float()) as percentage}:
             share = percentage / 100
         case bool():

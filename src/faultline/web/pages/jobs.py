@@ -57,7 +57,7 @@ class Filters:
             queue=self.queue or None,
             task=self.task or None,
             created_after=now - _SPANS[self.span] if self.span else None,
-            keys=[self.key] if self.key else None,
+            key=self.key or None,
             only_queues=caller.only_queues,
         )
 

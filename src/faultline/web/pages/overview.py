@@ -46,6 +46,11 @@ class Sums:
         return self.due <= _MOMENT_SECONDS * self.per_second
 
     @property
+    def is_stalled(self) -> bool:
+        """Jobs wait, and none is done: whether more come is not the question."""
+        return self.due > 0 and self.per_second == 0
+
+    @property
     def drain_seconds(self) -> float | None:
         if self.keeps_up:
             return self.due / self.per_second if self.due else 0.0

@@ -9,8 +9,10 @@ from urllib.parse import urlencode, urlsplit
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from faultline.web import assets
 from faultline.web.pages import words
 from faultline.web.service import service_of
+from faultline.web.sessions import COOKIE
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -41,8 +43,9 @@ environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_FILTERS = "ago clock count duration headline moment pretty rate short size stamp times words"
+_FILTERS = "ago clock count duration given headline moment pretty rate short size stamp times words"
 environment.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
+environment.globals["static"] = assets.address
 environment.globals["pages"] = [
     ("/", "overview", "Overview"),
     ("/jobs", "jobs", "Jobs"),
@@ -62,10 +65,14 @@ def load() -> None:
 def show(request: Request, caller: Caller | None, template: str, *, status: int = 200, **facts: Any) -> HTMLResponse:
     """A page. `template` names its file; `facts` are escaped as they are put in."""
     page = environment.get_template(f"{template}.html")
-    path = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     made = datetime.fromtimestamp(service_of(request).host.seconds(), UTC)
-    text = page.render(who=caller, here=path, at=template, said=_said(request), made=f"{made:%H:%M:%S}", **facts)
+    text = page.render(who=caller, here=here(request), at=template, said=_said(request), made=f"{made:%H:%M:%S}", **facts)
     return HTMLResponse(text, status)
+
+
+def here(request: Request) -> str:
+    """What was asked for, with its query."""
+    return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 
 def go(path: str, *, said: str | None = None, n: int | None = None, **query: str) -> RedirectResponse:
@@ -77,11 +84,14 @@ def go(path: str, *, said: str | None = None, n: int | None = None, **query: str
 def show_problem(request: Request, problem: Problem) -> Response:
     """What a person sees of a refusal. (Programs, under /api, get problem+json.) Who is not signed in may do that first."""
     if problem.status == _UNAUTHORIZED and request.url.path != "/sign-in":
-        wanted = request.url.path if request.method == "GET" else "/"
+        wanted = here(request) if request.method == "GET" else "/"
         return RedirectResponse(f"/sign-in?{urlencode({'next': wanted})}", status_code=303)
     # Nobody should have to sit and press a key until the database is back.
     again = problem.status == _UNAVAILABLE and request.method == "GET"
-    answer = show(request, None, "problem", status=problem.status, problem=problem, again=again)
+    # Whose key lacks a scope may want to come back with another.
+    session = service_of(request).sessions.find(request.cookies.get(COOKIE))
+    csrf = None if session is None else session.csrf
+    answer = show(request, None, "problem", status=problem.status, problem=problem, again=again, csrf=csrf)
     answer.headers.update(problem.headers)
     return answer
 

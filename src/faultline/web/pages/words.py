@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,11 @@ def pretty(value: Json) -> str:
 def words(name: str | None) -> str:
     """A name of the protocol as words."""
     return (name or "").replace("_", " ")
+
+
+def given(key: str) -> str:
+    """An idempotency key as its submitter gave it. Over HTTP it is kept under the name of the API key."""
+    return re.sub(r"^http:(?:loopback|[0-9a-f]{32}):", "", key)
 
 
 def headline(error: str | None) -> str:

@@ -1,0 +1,34 @@
+"""The files of `web/static`, each under a name that holds a digest of its content: it may be kept for ever."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+import re
+from pathlib import Path
+
+from fastapi import APIRouter, Response
+from starlette.exceptions import HTTPException
+
+router = APIRouter(include_in_schema=False)
+_FILES = {path.name: path.read_bytes() for path in (Path(__file__).parent / "static").iterdir()}
+_VERSIONS = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in _FILES.items()}
+_NAME = re.compile(r"(?P<stem>[a-zA-Z0-9.-]+)-(?P<version>[0-9a-f]{12})(?P<kind>\.[a-z]+)")
+
+
+def address(name: str) -> str:
+    """Where pages find a file."""
+    stem, _, kind = name.rpartition(".")
+    return f"/static/{stem}-{_VERSIONS[name]}.{kind}"
+
+
+@router.get("/static/{name}")
+def asset(name: str) -> Response:
+    found = _NAME.fullmatch(name)
+    wanted = found["stem"] + found["kind"] if found else name
+    if found is None or wanted not in _FILES:
+        raise HTTPException(404)
+    # While servers of two versions run side by side, a page of the other one gets what we have, and does not keep it.
+    lasts = found["version"] == _VERSIONS[wanted]
+    kept = {"Cache-Control": "public, max-age=31536000, immutable"} if lasts else {}
+    return Response(_FILES[wanted], media_type=mimetypes.guess_type(wanted)[0], headers=kept)

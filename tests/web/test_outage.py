@@ -1,0 +1,140 @@
+"""A server that starts or runs while the database is away: it says so to everybody, and all is well when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from faultline.store.async_database import AsyncDatabase
+from faultline.store.queue import Statement
+from faultline.web.service import Service
+from tests.web.conftest import QUICK, Api, away, new_key, refused, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+    from tests.driver import Driver
+
+WHO = Statement("who", "select current_user::text", (), lambda rows: str(rows[0][0]))
+PATIENCE = 60
+
+
+def test_a_server_that_starts_before_its_database_answers_at_once_and_needs_no_restart(
+    dsn: str, db: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, key = new_key(db, "admin")
+    db.connection.close()
+    with contextlib.ExitStack() as stack:
+        outage = stack.enter_context(contextlib.ExitStack())
+        outage.enter_context(away(dsn))
+        api = stack.enter_context(Api(stack.enter_context(running(dsn)), key))
+
+        assert api.get("/health").status_code == 200
+        assert "DatabaseUnavailable" in api.get("/ready").json()["reasons"][0]
+        refused(api.get("/jobs"), 503, "DatabaseUnavailable")
+        refused(api.post("/jobs", json={"task": "t"}), 503, "DatabaseUnavailable")
+        page = api.http.get("/", headers={"Accept": "text/html"})
+        assert (page.status_code, "http-equiv" in page.text) == (503, True)
+        assert "database_unavailable" in [record.getMessage() for record in caplog.records]
+
+        outage.close()
+        deadline = time.monotonic() + PATIENCE
+        while api.get("/ready").status_code != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        api.submit()
+
+
+@contextlib.contextmanager
+def login_without_roles(dsn: str) -> Iterator[str]:
+    """A DSN of somebody who reads some of it and may take none of our roles."""
+    name = sql.Identifier(f"faultline_test_{secrets.token_hex(4)}")
+    with psycopg.connect(dsn, autocommit=True) as owner:
+        owner.execute(sql.SQL("create role {} login").format(name))
+        owner.execute(sql.SQL("grant usage on schema faultline to {}").format(name))
+        owner.execute(sql.SQL("grant select on all tables in schema faultline to {}").format(name))
+        owner.execute(sql.SQL("grant execute on all functions in schema faultline to {}").format(name))
+    try:
+        yield make_conninfo(dsn, user=name.as_string(None).strip('"'))
+    finally:
+        with psycopg.connect(dsn, autocommit=True) as owner:
+            owner.execute(sql.SQL("drop owned by {}").format(name))
+            owner.execute(sql.SQL("drop role {}").format(name))
+
+
+def test_what_was_taken_for_granted_while_the_database_was_away_is_looked_at_later(dsn: str) -> None:
+    async def users() -> list[str]:
+        found = []
+        for login in (dsn, plain):
+            service = Service(login, limits=replace(QUICK, connect_seconds=0.3))
+            with away(dsn):
+                await service.open()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    while True:
+                        with contextlib.suppress(Exception):
+                            found.append(await service.read.run(WHO))
+                            break
+                        await asyncio.sleep(0.1)
+            finally:
+                await service.close()
+        return found
+
+    with login_without_roles(dsn) as plain:
+        first, second = asyncio.run(users())
+
+    assert first == "faultline_viewer"
+    assert second.startswith("faultline_test_")
+
+
+class Counted(AsyncDatabase):
+    asked = 0
+
+    async def run(self, statement: Statement[Any], *words: Any, **more: Any) -> Any:
+        self.asked += 1
+        return await super().run(statement, *words, **more)
+
+
+def test_a_flood_of_questions_whether_we_are_ready_is_one_to_the_database(dsn: str) -> None:
+    async def asked() -> list[int]:
+        service = Service(dsn, limits=QUICK)
+        service.read = counted = Counted(dsn)
+        found = []
+        try:
+            for _ in range(2):
+                looks = await asyncio.gather(*(service.readiness.latest() for _ in range(200)))
+                assert {look.fault for look in looks} == {None}
+                found.append(counted.asked)
+                await asyncio.sleep(1.1)  # as long as an answer is good
+        finally:
+            await counted.close()
+        return found
+
+    assert asyncio.run(asked()) == [2, 4]  # the schema, and the workers
+
+
+def test_what_pages_load_is_kept_for_ever_under_a_name_of_its_content(dsn: str) -> None:
+    with running(dsn) as address, Api(address) as api:
+        page = api.http.get("/", headers={"Accept": "text/html"}).text
+        loaded = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+
+        assert len(loaded) >= 4
+        for path in loaded:
+            kept = api.http.get(path)
+            other = api.http.get(re.sub(r"-[0-9a-f]{12}\.", "-000000000000.", path))
+            assert kept.status_code == other.status_code == 200, path
+            assert kept.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert other.headers["cache-control"] == "no-store"
+            assert kept.content == other.content
+        assert api.http.get("/static/faultline.css").status_code == 404
