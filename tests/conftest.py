@@ -7,6 +7,7 @@ from a migrated template, so tests neither see nor wait for each other.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import os
 import secrets
@@ -100,6 +101,16 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest by itself comes first, or all would wait for it in the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_collection() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: to look through it for garbage took two fifths of collecting."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
