@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from psycopg.conninfo import make_conninfo
 
 from faultline.core.errors import ConfigError
 from faultline.metrics import Board, Exposition
@@ -19,6 +21,7 @@ from faultline.metrics.exposition import QUEUES_MAX
 from faultline.metrics.serving import Reports, report_to, serve
 from faultline.runtime.tally import NOTHING, Report, Tally
 from faultline.store import queue as verbs
+from faultline.store.database import Database
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,6 +136,20 @@ def test_a_server_tells_how_the_whole_database_is_doing(app: Faultline, queue: D
     assert number(found, "faultline_queue_oldest_waiting_seconds", queue="mail") > 0
     assert number(found, "faultline_queue_workers_alive") == 1
     assert number(found, "faultline_queue_invariants_broken") == 0
+
+
+def test_depths_are_right_without_workers_in_the_role_of_the_api(dsn: str, queue: Driver) -> None:
+    """What an autoscaler goes by to start the first one."""
+    queue.enqueue(queue="mail")
+    with closing(Database(make_conninfo(dsn, options="-c role=faultline_viewer"))) as database:
+        board = Board(database)
+
+        board.tick()
+
+        (line,) = board.read().queues
+    assert (line.name, line.due, line.estimated) == ("mail", 1, [])
+    assert line.counted_seconds_ago is not None
+    assert not line.counts_are_old
 
 
 def test_the_database_is_asked_at_most_every_few_seconds(app: Faultline, queue: Driver) -> None:

@@ -123,6 +123,23 @@ def test_a_claim_passes_by_the_dead_of_its_own_moment(queue: Driver, sessions: S
         assert rows_read(queue) - before < 5 * BATCH
 
 
+def test_counting_a_large_backlog_reads_little_and_says_that_it_is_an_estimate(queue: Driver, sessions: Sessions) -> None:
+    """2,000 pages are drawn, whatever the table has, and as much is counted as was asked for."""
+    jobs, exact = 150_000, 5_000
+    fill(sessions.open().connection, "default", jobs)
+    fill(sessions.open().connection, "mail", FEW)
+    page_jobs = jobs / queue.value("select pg_relation_size('faultline.open_jobs') / 8192")
+
+    before = rows_read(queue)
+    assert queue.value("select faultline.sample(%s)", exact)
+
+    assert rows_read(queue) - before < 2_500 * page_jobs + 4 * exact
+    (crowded, small) = queue.connection.execute("select due, estimated from faultline.samples order by queue").fetchall()
+    assert crowded[0] == pytest.approx(jobs, rel=0.2)
+    assert crowded[1] == ["due", "delayed"]
+    assert small == (FEW, [])
+
+
 @pytest.mark.parametrize("what", ["ledger", "failed", "journal", "keys"])
 def test_pruning_where_nothing_is_old_reads_little(queue: Driver, what: str) -> None:
     with queue.connection.transaction():

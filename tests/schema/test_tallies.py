@@ -156,9 +156,9 @@ def test_samples_are_taken_every_five_seconds_at_most(queue: Driver, clock: Cloc
 
 
 def test_a_dear_sample_is_taken_rarely(queue: Driver, clock: Clock) -> None:
-    queue.connection.execute("update faultline.sampling set sampled_at = faultline.clock(), took_seconds = 2")
+    queue.connection.execute("update faultline.sampling set sampled_at = faultline.clock(), took_seconds = 16")
 
-    clock.advance(99)
+    clock.advance(29)
     assert not queue.run(verbs.sample())
     clock.advance(1)
     assert queue.run(verbs.sample())

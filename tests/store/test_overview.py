@@ -123,3 +123,27 @@ def test_a_quantile_lies_within_its_bucket() -> None:
     assert buckets.quantile([0, 0], 0.5) is None
     assert buckets.quantile([4], 0.5) == pytest.approx(0.0005)
     assert buckets.quantile([0] * len(buckets.BOUNDS) + [3], 0.5) == buckets.BOUNDS[-1]
+
+
+def test_counts_that_are_old_are_said_to_be(queue: Driver, clock: Clock) -> None:
+    queue.enqueue()
+    queue.run(verbs.sample())
+
+    fresh = queue.run(overview.queues())[0]
+    clock.advance(61)
+    old = queue.run(overview.queues())[0]
+
+    assert [(line.counted_seconds_ago, line.counts_are_old) for line in (fresh, old)] == [(0.0, False), (61.0, True)]
+
+
+def test_an_empty_queue_is_as_freshly_counted_as_the_others(queue: Driver, clock: Clock) -> None:
+    """What is empty is written down once, and found so again with each count."""
+    queue.enqueue(queue="mail")
+    queue.run(verbs.sample())
+    queue.complete(*queue.claim(queue="mail"))
+    for _ in range(3):
+        clock.advance(60)
+        queue.run(verbs.sample())
+
+    (line,) = queue.run(overview.queues())
+    assert (line.name, line.due, line.counted_seconds_ago) == ("mail", 0, 0.0)

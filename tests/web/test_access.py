@@ -86,7 +86,7 @@ def test_a_job_of_another_queue_is_as_good_as_none(caller: Callable[..., Api], a
     refused(bound.post("/queues/b/pause"), 404, "QueueNotFound")
     refused(bound.post("/queues/b/resume"), 404, "QueueNotFound")
     api.submit(queue="a")
-    db.connection.execute("select faultline.sample()")
+    db.sample()
     assert [queue["name"] for queue in bound.get("/queues").json()["queues"]] == ["a"]
     refused(bound.get("/invariants"), 403, "Forbidden")
 

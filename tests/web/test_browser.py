@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faultline.core.model import JobState
-from faultline.store import queue as verbs
 from tests.web.conftest import away, running
 from tests.web.site import PAGES
 
@@ -228,7 +227,7 @@ def test_no_page_scrolls_sideways_on_a_phone(page: Page, queue: Driver) -> None:
     queue.complete(queue.claim_one(queue=long[:90]), result="y" * 400)
     queue.enqueue(long, queue=long[:90])
     queue.fail(queue.claim_one(queue=long[:90]), then="fail", error="e" * 400)
-    queue.run(verbs.sample())
+    queue.sample()
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
 
     for path in (*PAGES, f"/jobs/{job_id}"):

@@ -65,7 +65,7 @@ def fill(queue: Driver, clock: Clock) -> list[UUID]:
     queue.run(verbs.step(lease, "fetch", {"rows": 3}))
     queue.run(verbs.progress(lease, {"done": 1, "total": 4}))
     queue.run(verbs.pause("mail", "the provider is down"))
-    queue.connection.execute("select faultline.sample()")
+    queue.sample()
     queue.connection.execute(
         "insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases)"
         " values ('w1', faultline.now(), faultline.now(), true, 1, 'host', '1', '{mail}', '{}', 1)"
@@ -118,7 +118,7 @@ def test_hostile_text_in_every_field_stays_text(site: Site, queue: Driver, clock
     done = queue.enqueue(HOSTILE, **words)
     queue.complete(queue.claim_one(worker=HOSTILE, queue=HOSTILE[:100]), result=HOSTILE)
     queue.run(verbs.pause(HOSTILE[:100], HOSTILE))
-    queue.connection.execute("select faultline.sample()")
+    queue.sample()
     queue.connection.execute(
         "insert into faultline.workers (id, started_at, beat_at, watched, pid, host, version, queues, sleeping)"
         " values (%s, faultline.now(), faultline.now(), true, 1, %s, %s, array[%s], '{}')",
@@ -221,7 +221,7 @@ def test_ticked_jobs_are_cancelled_and_those_that_moved_on_left_alone(site: Site
 
 def test_a_queue_is_paused_with_a_reason_and_resumed(site: Site, queue: Driver) -> None:
     queue.enqueue(queue="mail")
-    queue.connection.execute("select faultline.sample()")
+    queue.sample()
 
     site.send("/queues", "/queues/pause", queue="mail", reason="provider is down")
     assert queue.claim(queue="mail") == []
@@ -286,7 +286,7 @@ def key_for_mail(queue: Driver, *scopes: str) -> str:
 def test_with_keys_one_signs_in_and_sees_only_what_the_key_may(dsn: str, queue: Driver, clock: Clock) -> None:
     hidden, seen = queue.enqueue(queue="secret"), queue.enqueue(queue="mail")
     raced = race(queue, clock)  # in another queue, too
-    queue.connection.execute("select faultline.sample()")
+    queue.sample()
     text = key_for_mail(queue, "read")
     with browsed(dsn) as site:
         for path in PAGES[:-1]:

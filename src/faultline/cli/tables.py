@@ -31,10 +31,10 @@ def queue_table(lines: Sequence[QueueLine]) -> Table:
     for line in lines:
         made.add_row(
             Text(line.name, style="bold"),
-            f"{line.due:,}",
-            f"{line.delayed:,}" if line.delayed else screen.quiet("0"),
-            Text(f"{line.running:,}", style="running" if line.running else "quiet"),
-            Text(f"{line.failed:,}", style="failed" if line.failed else "quiet"),
+            _count(line, "due"),
+            _count(line, "delayed") if line.delayed else screen.quiet("0"),
+            Text(_count(line, "running"), style="running" if line.running else "quiet"),
+            Text(_count(line, "failed"), style="failed" if line.failed else "quiet"),
             f"{line.succeeded_per_second:,.1f}",
             _span(line.oldest_due_seconds if line.due else None),
             _span(line.wait_seconds_p95),
@@ -116,7 +116,13 @@ def failure_table(groups: Sequence[Group], now: datetime) -> Table:
     return made
 
 
+def _count(line: QueueLine, state: str) -> str:
+    return f"{'~' if state in line.estimated else ''}{getattr(line, state):,}"
+
+
 def _remark(line: QueueLine) -> RenderableType:
+    if line.counts_are_old and line.counted_seconds_ago is not None:
+        return Text(f"counted {span(line.counted_seconds_ago)} ago", style="warning")
     if line.paused_at is not None:
         return Text(f"paused{': ' + line.paused_because if line.paused_because else ''}", style="warning")
     if line.drain_seconds:

@@ -32,7 +32,7 @@ declare
                          "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
                          "announce"],
-    "faultline_viewer": ["api_key", "error_kind"],
+    "faultline_viewer": ["api_key", "error_kind", "sample"],
     "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap",
                            "reconcile", "recover", "prune", "sample", "roll_up", "error_kind"]
   }';
@@ -63,7 +63,7 @@ begin
       execute format(
         -- The tables behind `jobs` as well: the invariants are asked of the rows themselves.
         'grant select on faultline.open_jobs, faultline.ledger, faultline.journal, faultline.steps, faultline.keys,'
-        ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples to %I',
+        ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples, faultline.sampling to %I',
         role_name
       );
       -- All but the digests.

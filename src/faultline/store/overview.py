@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: A worker that has not beaten for so long is asked after by `dead_workers`.
 SILENT_SECONDS = 3.0
+#: Counts that are older than this are said to be old, wherever they are shown.
+OLD_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,14 @@ class QueueLine:
     growth_per_second: float | None
     #: How long the oldest due job has waited, by the database's clock.
     oldest_due_seconds: float | None
+    #: Which of the four counts are estimates: there was too much to count.
+    estimated: list[str]
+    #: The age of the counts, by the database's clock. None: never counted.
+    counted_seconds_ago: float | None
+
+    @property
+    def counts_are_old(self) -> bool:
+        return self.counted_seconds_ago is None or self.counted_seconds_ago > OLD_SECONDS
 
     @property
     def drain_seconds(self) -> float | None:
@@ -179,9 +189,10 @@ def trouble(minutes: int = 60) -> Statement[Trouble]:
 
 def _queue_lines(rows: Rows) -> list[QueueLine]:
     lines = []
-    for *known, waits, runs, growth, oldest_seconds in rows:
+    for row in rows:
+        known, (waits, runs), measured = row[:13], row[13:15], row[15:]
         times = [buckets.quantile(counts or (), share) for counts in (waits, runs) for share in (0.5, 0.95)]
-        facts: list[Any] = [*known, *times, growth, oldest_seconds]
+        facts: list[Any] = [*known, *times, *measured]
         lines.append(QueueLine(*facts))
     return lines
 
@@ -219,16 +230,21 @@ since (minute, seconds) as (
 )
 select
   k.name, coalesce(s.due, 0), coalesce(s.delayed, 0), coalesce(s.running, 0), coalesce(s.failed, 0),
-  s.oldest_due_at, s.sampled_at, q.paused_at, q.paused_because,
+  s.oldest_due_at, l.sampled_at, q.paused_at, q.paused_because,
   coalesce(c.started, 0) / since.seconds, coalesce(c.succeeded, 0) / since.seconds,
   coalesce(c.failed, 0) / since.seconds, coalesce(c.retried, 0) / since.seconds,
-  h.waits, h.runs, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8
+  h.waits, h.runs, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8,
+  coalesce(s.estimated, '{{}}'), greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0)
 from known k
 cross join since
 left join faultline.queues q on q.name = k.name
 left join lateral (
   select * from faultline.samples x where x.queue = k.name order by x.minute desc limit 1
 ) s on true
+-- A queue that the last count has written nothing for was empty before, and was found so again.
+left join lateral (
+  select greatest(s.sampled_at, x.sampled_at) as sampled_at from faultline.sampling x where s.queue is not null
+) l on true
 left join lateral (
   select sum(t.started)::float8 as started, sum(t.succeeded)::float8 as succeeded, sum(t.failed)::float8 as failed,
     sum(t.retried)::float8 as retried

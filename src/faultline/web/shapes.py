@@ -280,7 +280,9 @@ class Failures(BaseModel):
 
 
 class QueueState(BaseModel):
-    """One queue. Counts are as old as `sampled_at`; rates and times are of the last five minutes."""
+    """One queue. Counts are as old as `sampled_at`; `estimated` names those that are estimates, where there was too much
+    to count. Rates and times are of the last five minutes.
+    """
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -304,6 +306,8 @@ class QueueState(BaseModel):
     run_seconds_p95: float | None
     growth_per_second: float | None
     drain_seconds: float | None
+    estimated: list[str]
+    counted_seconds_ago: float | None
 
 
 class Queues(BaseModel):

@@ -25,6 +25,7 @@ _TALLY = [
     ),
 ]
 
+_SAMPLE_PAUSE = "least(30, greatest(5, 50 * l.took_seconds))"
 _SAMPLE = [
     Cut("sample", "is done by one", "not pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0))", "false"),
     Cut(
@@ -33,23 +34,68 @@ _SAMPLE = [
         "pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0))",
         "(pg_advisory_xact_lock(hashtextextended('faultline sample', 0)) is not null)",
     ),
-    Cut("sample", "is not done all the time", "greatest(5, 50 * l.took_seconds)", "50 * l.took_seconds"),
-    Cut("sample", "is done rarely where it is dear", "greatest(5, 50 * l.took_seconds)", "5"),
+    Cut("sample", "is not done all the time", _SAMPLE_PAUSE, "least(30, 50 * l.took_seconds)"),
+    Cut("sample", "is done rarely where it is dear", _SAMPLE_PAUSE, "5"),
+    Cut("sample", "is done twice a minute, however dear", _SAMPLE_PAUSE, "greatest(5, 50 * l.took_seconds)"),
     Cut("sample", "goes on after the clock was set back", "began >= l.sampled_at\n      and "),
     Cut("sample", "brings a lost row back", "insert into faultline.sampling default values on conflict do nothing;"),
     Cut("sample", "remembers when", "set sampled_at = began, took_seconds", "set took_seconds"),
     Cut("sample", "remembers what it took", ", took_seconds = extract(epoch from faultline.clock() - began)"),
-    Cut("sample", "tells due jobs", "count(*) filter (where j.next_run_at <= began)", "count(*)"),
-    Cut("sample", "tells delayed jobs", "count(*) filter (where j.next_run_at > began)", "count(*)"),
     Cut(
         "sample",
-        "tells the oldest due job",
-        "min(j.next_run_at) filter (where j.next_run_at <= began)",
-        "min(j.next_run_at)",
+        "tells due jobs of a small queue",
+        "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
+        "        select j.next_run_at from faultline.open_jobs j where",
+        "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j where",
     ),
-    Cut("sample", "counts waiting jobs", "where j.state = 'queued'", "where true"),
+    Cut(
+        "sample",
+        "tells due jobs of a crowded queue",
+        "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
+        "        select j.next_run_at from faultline.open_jobs j\n",
+        "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j\n",
+    ),
+    Cut("sample", "tells delayed jobs", "coalesce(greatest(q.jobs - q.due,", "coalesce(greatest(q.jobs,"),
+    Cut("sample", "tells the oldest due job", "    where d.next_run_at <= began\n"),
+    Cut(
+        "sample",
+        "looks at every priority",
+        "and j.queue = p.name and j.priority > p.priority",
+        "and j.queue = p.name and j.priority > p.priority and false",
+    ),
+    Cut(
+        "sample",
+        "counts waiting jobs of a small queue",
+        "j where j.state = 'queued' and j.queue = f.name limit few_max",
+        "j where j.queue = f.name limit few_max",
+    ),
+    Cut(
+        "sample",
+        "counts waiting jobs of a crowded queue",
+        "where j.state = 'queued' and j.queue = f.name\n        limit",
+        "where j.queue = f.name\n        limit",
+    ),
     Cut("sample", "counts leased jobs", "where j.state = 'running' and", "where j.state = 'x' and"),
-    Cut("sample", "counts failed jobs only", " and j.state = 'failed'"),
+    Cut("sample", "counts failed jobs only", " and j.state = 'failed' and", " and"),
+    Cut("sample", "counts so far and no further", "limit (select b.jobs + 1 from bound b)", ""),
+    Cut("sample", "shares what may be counted", "2 * sample.exact_max::bigint / greatest(1, count(*))", "1000000"),
+    Cut("sample", "counts one as far as it was told", "least(sample.exact_max, 2 *", "least(1000000, 2 *"),
+    Cut("sample", "says where waiting jobs are estimated", "m.jobs > b.jobs from", "false from"),
+    Cut(
+        "sample",
+        "says where running jobs are estimated",
+        "(select sum(l.running) from leased l) > sample.exact_max",
+        "false",
+    ),
+    Cut("sample", "says where failed jobs are estimated", "(select sum(e.failed) from ended e) > sample.exact_max", "false"),
+    Cut("sample", "draws due jobs", "filter (where j.state = 'queued' and j.next_run_at <= began) * 100", "* 100"),
+    Cut("sample", "draws delayed jobs", "filter (where j.state = 'queued' and j.next_run_at > began) * 100", "* 100"),
+    Cut("sample", "draws running jobs", "filter (where j.state = 'running') * 100", "* 100"),
+    Cut("sample", "draws failed jobs", "filter (where j.state = 'failed') * 100", "* 100"),
+    Cut("sample", "takes the estimate of due jobs", "case when q.estimated then d.due end", "null::bigint"),
+    Cut("sample", "takes the estimate of delayed jobs", "case when q.estimated then d.delayed end", "null::bigint"),
+    Cut("sample", "takes the estimate of running jobs", "case when m.running then d.running end", "null::bigint"),
+    Cut("sample", "takes the estimate of failed jobs", "case when m.failed then d.failed end", "null::bigint"),
     Cut(
         "sample",
         "knows queues that were worked on",
@@ -60,13 +106,13 @@ _SAMPLE = [
     Cut("sample", "knows queues that have emptied", "where s.due + s.delayed + s.running + s.failed > 0", "where false"),
     Cut("sample", "forgets them then", "where s.due + s.delayed + s.running + s.failed > 0", "where true"),
     Cut("sample", "looks at the last one", "order by s.minute desc limit 1", "order by s.minute limit 1"),
-    Cut("sample", "knows queues where jobs wait", "    select w.queue from waiting w\n    union\n"),
-    Cut("sample", "knows queues where jobs run", "    select l.queue from leased l\n    union\n"),
-    Cut("sample", "knows queues where jobs have failed", "    union\n    select e.queue from ended e\n"),
+    Cut("sample", "knows queues where jobs wait", "    select q.name from queued q\n    union\n"),
+    Cut("sample", "knows queues where jobs run", "    select l.name from leased l\n    union\n"),
+    Cut("sample", "knows queues where jobs have failed", "    select e.name from ended e\n    union\n"),
     Cut("sample", "keeps one of a minute", "date_trunc('minute', began)", "began"),
     *(
         Cut("sample", f"keeps the newest {name}", f"{name} = excluded.{name}", f"{name} = samples.{name}")
-        for name in ("sampled_at", "due", "delayed", "running", "failed", "oldest_due_at")
+        for name in ("sampled_at", "due", "delayed", "running", "failed", "oldest_due_at", "estimated")
     ),
 ]
 

@@ -210,12 +210,66 @@ def sampling_is_rare_and_rarer_where_it_is_dear(sessions: Sessions) -> None:
         sessions.clock.advance(1)
         taken.append(q.run(verbs.sample()))
     expect("sampled by the second", taken, [False] * 4 + [True, False])
-    sessions.hand.execute("update faultline.sampling set sampled_at = faultline.clock(), took_seconds = 2")
-    sessions.clock.advance(99)
-    expect("sampled too soon after a dear one", q.run(verbs.sample()), False)
-    sessions.clock.advance(1)
-    expect("sampled then", q.run(verbs.sample()), True)
+    for took, pause in ((0.4, 20), (2, 30)):
+        sessions.hand.execute(f"update faultline.sampling set sampled_at = faultline.clock(), took_seconds = {took}")
+        sessions.clock.advance(pause - 1)
+        expect("sampled too soon after a dear one", q.run(verbs.sample()), False)
+        sessions.clock.advance(1)
+        expect("sampled then", q.run(verbs.sample()), True)
     sessions.hand.execute("update faultline.sampling set sampled_at = faultline.clock() + interval '1 day'")
     expect("sampled although the last time lies ahead", q.run(verbs.sample()), True)
     sessions.hand.execute("delete from faultline.sampling")
     expect("sampled without its row, which comes back", [q.run(verbs.sample()) for _ in range(2)], [True, False])
+
+
+def _estimated(q: Session, exact_max: int) -> list[tuple[Any, ...]]:
+    q.execute("update faultline.sampling set sampled_at = '-infinity'")
+    q.value(f"select faultline.sample({exact_max})")
+    return q.execute(
+        "select queue, due, delayed, running, failed, estimated, faultline.clock() - oldest_due_at = interval '1 second'"
+        " from faultline.samples order by queue"
+    )
+
+
+@probe("sample")
+def what_is_too_much_to_count_is_estimated_and_said_to_be(sessions: Sessions) -> None:
+    """The table is so small that all of its pages are drawn: an estimate is as right as a count, but is not called one."""
+    q = sessions.hand
+    _begin_a_minute(sessions, q)
+    for _ in range(3):
+        q.enqueue()
+    q.enqueue(delay_seconds=600.0, priority=-1)
+    q.enqueue(queue="mail", priority=5)
+    q.enqueue(queue="mail", delay_seconds=600.0)
+    for queue, ending in (("busy", None), ("bad", "fail"), ("bad", "fail"), ("bad", "cancel")):
+        q.enqueue(queue=queue)
+        (lease,) = q.claim(queue=queue)
+        if ending:
+            q.fail(lease, then=ending)
+    sessions.clock.advance(1)
+    bad: tuple[Any, ...] = ("bad", 0, 0, 0, 2, [], None)
+    busy: tuple[Any, ...] = ("busy", 0, 0, 1, 0, [], None)
+    mail: tuple[Any, ...] = ("mail", 1, 1, 0, 0, [], True)
+    expect("all counted", _estimated(q, 4), [bad, busy, ("default", 3, 1, 0, 0, [], True), mail])
+    both = ["due", "delayed"]
+    expect("one is too crowded", _estimated(q, 3), [bad, busy, ("default", 3, 1, 0, 0, both, True), mail])
+    q.enqueue(queue="busy", delay_seconds=600.0)
+    found = _estimated(q, 2)
+    expect("two share what may be counted", [row[5] for row in found], [[], [], both, []])
+    q.enqueue(queue="mail")
+    q.enqueue(queue="busy", delay_seconds=600.0)
+    found = _estimated(q, 2)
+    expect("three share it", [row[5] for row in found], [[], *([both] * 3)])
+    expect("and are counted rightly", [row[1:5] for row in found], [(0, 0, 0, 2), (0, 2, 1, 0), (3, 1, 0, 0), (2, 1, 0, 0)])
+    for queue in ("busy", "bad"):
+        q.enqueue(queue=queue, priority=-9)
+        (lease,) = q.claim(queue=queue)
+        if queue == "bad":
+            q.fail(lease, then="fail")
+    found = _estimated(q, 2)
+    expect("failed and", [row[3:5] for row in found], [(0, 3), (2, 0), (0, 0), (0, 0)])
+    expect("are too many", ["failed" in row[5] for row in found], [True] * 4)
+    expect("and running ones not yet", ["running" in row[5] for row in found], [False] * 4)
+    found = _estimated(q, 1)
+    expect("running ones are too many", ["running" in row[5] for row in found], [True] * 4)
+    expect("but known", [row[3:5] for row in found], [(0, 3), (2, 0), (0, 0), (0, 0)])

@@ -22,7 +22,7 @@ _CALLS = {
         "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
         "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce",
     },
-    "faultline_viewer": {"api_key", "error_kind"},
+    "faultline_viewer": {"api_key", "error_kind", "sample"},
     "faultline_operator": {
         "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap", "reconcile", "recover",
         "prune", "sample", "roll_up", "error_kind",
@@ -31,7 +31,7 @@ _CALLS = {
 _READS = {"jobs", "migrations", "settings"}
 _KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "revoked_at", "last_used_at"}
 _CALLED = "select funcname, sum(calls) from pg_stat_xact_user_functions where schemaname = 'faultline' group by funcname"
-_READS_MORE = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples"}
+_READS_MORE = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "sampling"}
 
 
 @probe("role")
@@ -178,6 +178,7 @@ def a_viewer_can_look_and_nothing_else(sessions: Sessions) -> None:
     job_id = q.enqueue()
     with _at_work(q, "faultline_viewer"):
         expect("what a viewer sees", q.state(job_id), "queued")
+        expect("a viewer counts, where no worker does", q.run(verbs.sample()), True)
         for table in _READS_MORE:
             q.execute(f"select from faultline.{table}")
         q.run(failures.groups(failures.Failed()))

@@ -1,8 +1,15 @@
 -- Count what waits, runs and has failed, by queue, and remember it. Answers whether it did.
--- At most every 5 seconds, by one session at a time, and at most 2 % of the time, so any number may ask. It reads and locks no job.
+-- At most every 5 seconds, by one session at a time, and at most 2 % of the time or every 30 seconds, so any number may ask. It
+-- reads and locks no job.
 --
--- A queue that has emptied is written down as empty, as long as somebody has worked on it within a day.
-create or replace function faultline.sample() returns boolean
+-- What it reads is bounded, whatever the number of jobs. All are counted of a queue where up to `exact_max` wait, and as many in
+-- all queues together as twice that, so that with many crowded queues each is counted less far. The rest is estimated from
+-- 2,000 pages of the table, always the same ones: what an estimate is off by hardly changes, and growth shows. `estimated` names
+-- the counts that are such.
+--
+-- A queue that has emptied is written down as empty, as long as somebody has worked on it within a day. So whatever it writes
+-- nothing for is empty, and was written down as such.
+create or replace function faultline.sample(exact_max integer default 100000) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
@@ -12,6 +19,10 @@ set max_parallel_workers_per_gather = 0
 as $$
 declare
   began constant timestamptz := faultline.clock();
+  -- Enough to tell that a queue is crowded.
+  few_max constant integer := greatest(1, sample.exact_max / 100);
+  pages constant double precision := pg_relation_size('faultline.open_jobs') / current_setting('block_size')::integer;
+  percent constant double precision := least(100, 100 * 2000 / greatest(1, pages));
 begin
   if not pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0)) then
     return false;
@@ -19,7 +30,7 @@ begin
   if exists (
     select from faultline.sampling l
     where began >= l.sampled_at
-      and began < l.sampled_at + make_interval(secs => greatest(5, 50 * l.took_seconds))
+      and began < l.sampled_at + make_interval(secs => least(30, greatest(5, 50 * l.took_seconds)))
   ) then
     return false;
   end if;
@@ -37,26 +48,117 @@ begin
     from sampled f
     where f.name is not null
   ),
-  waiting as (
+  -- One probe of the index for each queue, and for each of its priorities.
+  waiting (name) as (
+    (select j.queue::text from faultline.open_jobs j where j.state = 'queued' order by j.queue limit 1)
+    union all
+    select (
+      select j.queue::text from faultline.open_jobs j where j.state = 'queued' and j.queue > f.name order by j.queue limit 1
+    )
+    from waiting f
+    where f.name is not null
+  ),
+  places (name, priority) as (
+    select f.name, (
+      select j.priority from faultline.open_jobs j
+      where j.state = 'queued' and j.queue = f.name
+      order by j.priority limit 1
+    )
+    from waiting f
+    where f.name is not null
+    union all
+    select p.name, (
+      select j.priority from faultline.open_jobs j
+      where j.state = 'queued' and j.queue = p.name and j.priority > p.priority
+      order by j.priority limit 1
+    )
+    from places p
+    where p.priority is not null
+  ),
+  oldest as (
+    select p.name, min(d.next_run_at) as at
+    from places p
+    cross join lateral (
+      select j.next_run_at from faultline.open_jobs j
+      where j.state = 'queued' and j.queue = p.name and j.priority = p.priority
+      order by j.next_run_at limit 1
+    ) d
+    where d.next_run_at <= began
+    group by p.name
+  ),
+  few as materialized (
+    select f.name, c.*
+    from waiting f
+    cross join lateral (
+      select
+        count(*) as jobs,
+        count(*) filter (where j.next_run_at <= began) as due
+      from (
+        select j.next_run_at from faultline.open_jobs j where j.state = 'queued' and j.queue = f.name limit few_max + 1
+      ) j
+    ) c
+    where f.name is not null
+  ),
+  crowded as materialized (
+    select f.name from few f where f.jobs > few_max
+  ),
+  bound (jobs) as materialized (
+    select greatest(few_max, least(sample.exact_max, 2 * sample.exact_max::bigint / greatest(1, count(*)))) from crowded
+  ),
+  many as materialized (
+    select f.name, c.*
+    from crowded f
+    cross join lateral (
+      select
+        count(*) as jobs,
+        count(*) filter (where j.next_run_at <= began) as due
+      from (
+        select j.next_run_at from faultline.open_jobs j
+        where j.state = 'queued' and j.queue = f.name
+        limit (select b.jobs + 1 from bound b)
+      ) j
+    ) c
+  ),
+  queued as materialized (
+    select f.name, f.jobs, f.due, false as estimated from few f where f.jobs <= few_max
+    union all
+    select m.name, m.jobs, m.due, m.jobs > b.jobs from many m cross join bound b
+  ),
+  leased as materialized (
+    select j.queue::text as name, count(*) as running
+    from (
+      select j.queue from faultline.open_jobs j
+      where j.state = 'running' and j.lease_expires_at <= 'infinity'
+      limit sample.exact_max::bigint + 1
+    ) j
+    group by j.queue
+  ),
+  ended as materialized (
+    select j.queue::text as name, count(*) as failed
+    from (
+      select j.queue from faultline.open_jobs j
+      where j.state in ('failed', 'cancelled') and j.state = 'failed' and j.finished_at <= 'infinity'
+      limit sample.exact_max::bigint + 1
+    ) j
+    group by j.queue
+  ),
+  too_many as materialized (
     select
-      j.queue,
-      count(*) filter (where j.next_run_at <= began) as due,
-      count(*) filter (where j.next_run_at > began) as delayed,
-      min(j.next_run_at) filter (where j.next_run_at <= began) as oldest
-    from faultline.open_jobs j
-    where j.state = 'queued'
-    group by j.queue
+      exists (select from queued q where q.estimated) as queued,
+      (select sum(l.running) from leased l) > sample.exact_max as running,
+      (select sum(e.failed) from ended e) > sample.exact_max as failed
   ),
-  leased as (
-    select j.queue, count(*) as running
+  drawn as materialized (
+    select
+      j.queue::text as name,
+      round(count(*) filter (where j.state = 'queued' and j.next_run_at <= began) * 100 / percent)::bigint as due,
+      round(count(*) filter (where j.state = 'queued' and j.next_run_at > began) * 100 / percent)::bigint as delayed,
+      round(count(*) filter (where j.state = 'running') * 100 / percent)::bigint as running,
+      round(count(*) filter (where j.state = 'failed') * 100 / percent)::bigint as failed
     from faultline.open_jobs j
-    where j.state = 'running' and j.lease_expires_at <= 'infinity'
-    group by j.queue
-  ),
-  ended as (
-    select j.queue, count(*) as failed
-    from faultline.open_jobs j
-    where j.state in ('failed', 'cancelled') and j.state = 'failed' and j.finished_at <= 'infinity'
+    -- Nothing is drawn where all was counted.
+    tablesample system ((select case when m.queued or m.running or m.failed then percent else 0 end from too_many m))
+      repeatable (0)
     group by j.queue
   ),
   known as (
@@ -67,27 +169,44 @@ begin
     cross join lateral (select * from faultline.samples s where s.queue = f.name order by s.minute desc limit 1) s
     where s.due + s.delayed + s.running + s.failed > 0
     union
-    select w.queue from waiting w
+    select q.name from queued q
     union
-    select l.queue from leased l
+    select l.name from leased l
     union
-    select e.queue from ended e
+    select e.name from ended e
+    union
+    select d.name from drawn d
   )
-  insert into faultline.samples (queue, minute, sampled_at, due, delayed, running, failed, oldest_due_at)
+  insert into faultline.samples (queue, minute, sampled_at, due, delayed, running, failed, oldest_due_at, estimated)
   select
-    k.name, date_trunc('minute', began), began, coalesce(w.due, 0), coalesce(w.delayed, 0), coalesce(l.running, 0),
-    coalesce(e.failed, 0), w.oldest
+    k.name, date_trunc('minute', began), began,
+    -- At least what was counted.
+    coalesce(greatest(q.due, case when q.estimated then d.due end), 0),
+    coalesce(greatest(q.jobs - q.due, case when q.estimated then d.delayed end), 0),
+    coalesce(greatest(l.running, case when m.running then d.running end), 0),
+    coalesce(greatest(e.failed, case when m.failed then d.failed end), 0),
+    o.at,
+    array_remove(array[
+      case when q.estimated then 'due' end,
+      case when q.estimated then 'delayed' end,
+      case when m.running then 'running' end,
+      case when m.failed then 'failed' end
+    ], null)
   from known k
-  left join waiting w on w.queue = k.name
-  left join leased l on l.queue = k.name
-  left join ended e on e.queue = k.name
+  cross join too_many m
+  left join queued q on q.name = k.name
+  left join oldest o on o.name = k.name
+  left join leased l on l.name = k.name
+  left join ended e on e.name = k.name
+  left join drawn d on d.name = k.name
   on conflict (queue, minute) do update
   set sampled_at = excluded.sampled_at,
       due = excluded.due,
       delayed = excluded.delayed,
       running = excluded.running,
       failed = excluded.failed,
-      oldest_due_at = excluded.oldest_due_at;
+      oldest_due_at = excluded.oldest_due_at,
+      estimated = excluded.estimated;
   -- Without its row, every worker would count all the time.
   insert into faultline.sampling default values on conflict do nothing;
   update faultline.sampling l
