@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -13,6 +14,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from faultline.core.faults import Faults
+from faultline.core.host import Host
 from faultline.store import views
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
@@ -272,3 +275,26 @@ def test_who_waits_long_for_a_place_is_told_of_once_a_minute(kind: str, monkeypa
 
     assert len(told_of) == 2
     assert told_of[-1] == (1, 2)
+
+
+class Conflict(Faults):
+    """The server undoes the first statement that is sent, for a deadlock."""
+
+    wanted, met = True, False
+
+    def reach(self, point: str) -> None:
+        if point == "before_job_sent" and not self.met:
+            self.met = True
+            raise psycopg.errors.DeadlockDetected("deadlock detected")
+
+
+def test_a_conflict_costs_no_connection(dsn: str) -> None:
+    """On a server that is full, another one could not be had."""
+    with contextlib.closing(Database(dsn, host=Host(faults=Conflict()))) as database:
+        database.run(views.counts())
+        with database.connection() as connection:
+            before = connection.info.backend_pid
+        database.run(replace(views.job(uuid4()), repeatable=True))
+        with database.connection() as connection:
+            assert connection.info.backend_pid == before
+        assert database.reconnects == 0

@@ -40,6 +40,8 @@ class Answer(contextlib.AbstractContextManager[None]):
         self._repeatable = all(statement.repeatable for statement in statements)
         self._sends_left = _SENDS_MAX
         self._unanswered = False
+        #: The server undid it for somebody else's sake: that says nothing against the connection, or against others.
+        self.rolled_back = False
         #: A function was not there. Nothing was run; a migration may just have replaced what the call was in the middle of.
         self._missed = False
         #: What the session had prepared is not there, or of no use any more.
@@ -55,8 +57,9 @@ class Answer(contextlib.AbstractContextManager[None]):
         return statement.params_again if self._unanswered and statement.params_again else statement.params
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected):
-            return self._repeatable and self._sends_left > 0  # rolled back by the server
+        self.rolled_back = isinstance(error, psycopg.errors.SerializationFailure | psycopg.errors.DeadlockDetected)
+        if self.rolled_back:
+            return self._repeatable and self._sends_left > 0
         if isinstance(error, _UNPREPARED) and not self.unprepared and self._sends_left > 0:
             self.unprepared = True
             return True

@@ -138,8 +138,9 @@ class Database:
                     rows = [self._send(connection, s, answer) for s in statements]
                 return [s.read(found) for s, found in zip(statements, rows, strict=True)]
             self._prepares = self._prepares and not answer.unprepared
-            self.reconnects += 1
-            pool.drop_idle()
+            if not answer.rolled_back:
+                self.reconnects += 1
+                pool.drop_idle()
         raise AssertionError("the last send either answers or raises")
 
     def _send(self, connection: psycopg.Connection, statement: Statement[Any], answer: Answer) -> Rows:
