@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         JobHandle,
     )
 
-PATIENCE = 30.0
+PATIENCE = 90.0  # only what hangs takes as long: a busy machine may take half a minute for what is a second elsewhere
 
 
 class InFlight(Faults):
