@@ -94,6 +94,16 @@ def in_rows(labels: Iterable[Label], nearest: Collection[str] = (), width_min: i
     return [[label for _, label in row] for row in rows]
 
 
+def apart(labels: Iterable[Label], width_min: int) -> list[Label]:
+    """Those that do not touch one that comes before them, in a picture of this width."""
+    kept: list[tuple[tuple[float, float], Label]] = []
+    for label in labels:
+        start, end = label.span(width_min)
+        if all(end <= other[0] or other[1] <= start for other, _ in kept):
+            kept.append(((start, end), label))
+    return [label for _, label in kept]
+
+
 def escaped(value: object) -> str:
     """Any value as text of a page, in an attribute or between tags."""
     return html.escape(_UNWRITABLE.sub("\N{REPLACEMENT CHARACTER}", str(value)))

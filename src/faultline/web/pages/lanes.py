@@ -16,7 +16,7 @@ from faultline.core.epochs import EpochEnd
 from faultline.web import svg
 from faultline.web.pages.scale import Scale
 from faultline.web.pages.words import duration, moment, times, words
-from faultline.web.svg import SHAPES, Label, bar, escaped, in_rows, label_at, line, text
+from faultline.web.svg import SHAPES, Label, apart, bar, escaped, in_rows, label_at, line, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LANES_MAX = 12
 _WIDTH_MIN = 290  # of a phone's screen, without its margins
+_WIDE = 600  # narrower than this, the style leaves out the minor names of times
 _ROW = 16
 _ROOM_BESIDE = 5.0  # per cent between two leases, for an arrow from the side
 _STRAIGHT = 0.25  # per cent: closer than this they are one line
@@ -132,16 +133,19 @@ class _Drawing:
         ticks = self._scale.ticks()
         fine = any(not float(at).is_integer() for at in ticks)
         names = [(self._scale.x(at), _time_of_day(at, fine=fine)) for at in ticks]
-        for number, (x, name) in enumerate(names):
-            grid.append(line(x, 0, x, bottom, "grid"))
-            kind = "axis" if number % 3 == 0 else "axis minor"
-            self._above.append(text(label_at(x, name, kind, width_min=_WIDTH_MIN), bottom + 20))
+        grid += [line(x, 0, x, bottom, "grid") for x, _ in names]
+        waits = []
         for piece in self._scale.cuts:
             start, end = self._scale.x(piece.start), self._scale.x(piece.end)
             grid.append(f'<rect class="cut" x="{start:.2f}%" y="0" width="{end - start:.2f}%" height="{bottom:g}"/>')
-            waited = Label((start + end) / 2, duration(piece.end - piece.start), "middle", "axis waited")
-            self._above.append(text(waited, bottom + 20))
+            waits.append(self._axis_label((start + end) / 2, duration(piece.end - piece.start), "axis waited"))
+        shown = apart([*waits, *(self._axis_label(x, name, "axis") for x, name in names)], _WIDTH_MIN)
+        more = apart([*shown, *(self._axis_label(x, name, "axis minor") for x, name in names)], _WIDE)
+        self._above += [text(label, bottom + 20) for label in more]
         self._below[:0] = [*grid, line(0, bottom, 100, bottom, "edge")]
+
+    def _axis_label(self, x: float, name: str, kind: str) -> Label:
+        return label_at(x, name, kind, width_min=_WIDTH_MIN)
 
     def _draw_lane(self, epoch: Epoch, y: float, *, enqueued: datetime | None) -> float:
         middle = y + 32
