@@ -214,12 +214,16 @@ def metric_names() -> str:
 
 def metrics() -> list[Metric]:
     from faultline.metrics import Exposition  # noqa: PLC0415 - an extra
-    from faultline.metrics.board import Seen  # noqa: PLC0415
+    from faultline.metrics.board import Checked, Seen  # noqa: PLC0415
 
     class Empty:
         @staticmethod
         def read() -> Seen:
-            return Seen([], [], workers_alive=0, invariants_broken=0)
+            return Seen([], [], workers_alive=0, workers_silent=0)
+
+        @staticmethod
+        def checked() -> Checked:
+            return Checked()
 
     return list(Exposition(board=Empty()).collect())  # type: ignore[arg-type]
 

@@ -196,3 +196,33 @@ def test_a_board_is_tended_by_a_thread_that_ends(app: Faultline, queue: Driver) 
 
     assert queue.value("select count(*) from faultline.samples") == 1
     assert "faultline-board" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_check_that_cannot_be_made_is_told_and_hides_no_other(app: Faultline, queue: Driver) -> None:
+    now = {"now": 0.0}
+    with closing(Database(make_conninfo(app.dsn, options="-c role=faultline_viewer"))) as database:
+        board = Board(database, monotonic=lambda: now["now"])
+        with queue.connection.transaction():
+            queue.connection.execute("set local session_replication_role = replica")
+            queue.connection.execute("insert into faultline.steps values (gen_random_uuid(), 's', 1, now())")
+        board.tick()
+        first = board.checked()
+
+        queue.connection.execute("revoke select on faultline.steps from faultline_viewer")
+        now["now"] = 700.0
+        board.tick()
+        second = samples(Exposition(board=board).render())
+
+    assert (first.broken, first.unchecked, first.age_seconds) == (1, 0, 0.0)
+    assert number(second, "faultline_queue_invariants_broken") == 1
+    assert number(second, "faultline_queue_invariants_unchecked") == 2
+    assert number(second, "faultline_queue_invariants_age_seconds") == 700
+
+
+def test_a_target_whose_database_is_down_is_scraped_and_says_so(tmp_path: Path) -> None:
+    with closing(Database(f"host={tmp_path} dbname=nowhere", timeout=5)) as database:
+        found = samples(Exposition(lambda: report_of(mail=1), Board(database)).render())
+
+    assert number(found, "faultline_database_up") == 0
+    assert number(found, "faultline_jobs_started_total", queue="mail") == 1
+    assert not any(name == "faultline_queue_workers_alive" for name, _ in found)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
+from faultline.core.errors import DatabaseUnavailable
 from faultline.store import invariants, overview, queue
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ STALE_SECONDS = 15.0
 _INTEREST_SECONDS = 60.0
 SAMPLE_SECONDS = 5.0
 INVARIANTS_SECONDS = 600.0
+#: How soon it is tried again where one could not be checked.
+UNCHECKED_SECONDS = 60.0
+#: How long a reader waits for the thread to look, if what it saw is old.
+_LOOK_SECONDS = 5.0
 #: No more than 2 % of the time.
 _SHARE = 50.0
 
@@ -35,32 +40,63 @@ class Seen:
     queues: list[overview.QueueLine]
     totals: list[overview.Total]
     workers_alive: int
-    #: None: not checked yet, or not ours to check.
-    invariants_broken: int | None
+    #: Still on the list of workers, and not heard of for long: frozen, or cut off from the database.
+    workers_silent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the last check of the invariants has found, and whether it was made at all."""
+
+    #: Those that were found broken when they were last checked.
+    broken: int = 0
+    #: Those that could not be checked the last time.
+    unchecked: int = 0
+    #: Since all were checked; before that, since this began.
+    age_seconds: float = 0.0
 
 
 class Board:
     """`read` answers with what was seen last, or looks itself. `start` begins to tend it, `close` ends that."""
 
-    def __init__(self, database: Database, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, database: Database, audit: Database | None = None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._database = database
+        #: Where the invariants are asked: it looks at every job, and takes its time.
+        self._audit = audit or database
         self._monotonic = monotonic
         self._reading = threading.Lock()
         self._seen: Seen | None = None
         self._seen_at = 0.0
         self._asked_at = 0.0
-        self._broken: int | None = None
+        self._broken: set[str] = set()
+        self._unchecked: set[str] = set()
+        self._checked_at = monotonic()
         self._invariants_at = 0.0
+        self._looked = threading.Condition()
+        self._wanted = threading.Event()
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def read(self) -> Seen:
+        """Raises what keeps the database from answering. Where a thread looks, nobody waits long for that."""
         with self._reading:
             self._asked_at = now = self._monotonic()
             age_max = FRESH_SECONDS if not self._threads else STALE_SECONDS
-            if self._seen is None or now >= self._seen_at + age_max:
+            if self._seen is not None and now < self._seen_at + age_max:
+                return self._seen
+            if not self._threads:
                 return self._look()
-            return self._seen
+            self._wanted.set()
+            with self._looked:
+                self._looked.wait_for(lambda: self._seen_at >= now, _LOOK_SECONDS)
+                if self._seen is not None and self._seen_at >= now:
+                    return self._seen
+            raise DatabaseUnavailable("the database has not answered for some seconds; see the log for database_unavailable")
+
+    def checked(self) -> Checked:
+        return Checked(len(self._broken), len(self._unchecked), self._monotonic() - self._checked_at)
 
     def _look(self) -> Seen:
         now = self._monotonic()
@@ -69,14 +105,17 @@ class Board:
             self._database.run(overview.queues()),
             self._database.run(overview.totals()),
             sum(worker.alive for worker in workers),
-            self._broken,
+            sum(worker.age_seconds > overview.HUNG_SECONDS for worker in workers),
         )
-        self._seen, self._seen_at = seen, now
+        with self._looked:
+            self._seen, self._seen_at = seen, now
+            self._looked.notify_all()
         return seen
 
     def start(self) -> None:
         if not self._threads:
             self._asked_at = self._monotonic()
+            self._wanted.set()
             targets = (self._keep_looking, self._tend)
             self._threads = [threading.Thread(target=t, name="faultline-board", daemon=True) for t in targets]
             for thread in self._threads:
@@ -84,6 +123,7 @@ class Board:
 
     def close(self) -> None:
         self._closed.set()
+        self._wanted.set()
         for thread in self._threads:
             thread.join()
 
@@ -96,19 +136,30 @@ class Board:
             events.emit("sample_failed", error=str(error))
         sampled = self._monotonic()
         if sampled >= self._invariants_at:
-            try:
-                self._broken = len(invariants.violations(self._database.run))
-            except Exception as error:  # noqa: BLE001 - likewise
-                self._broken = None
-                events.emit("invariants_unchecked", error=str(error))
-            took = self._monotonic() - sampled
-            self._invariants_at = sampled + max(INVARIANTS_SECONDS, _SHARE * took)
+            self.check()
+            pause = UNCHECKED_SECONDS if self._unchecked else INVARIANTS_SECONDS
+            self._invariants_at = sampled + max(pause, _SHARE * (self._monotonic() - sampled))
         return max(SAMPLE_SECONDS, _SHARE * (sampled - began))
 
+    def check(self) -> None:
+        """Each by itself: one that takes too long must not hide that another is broken."""
+        began = self._monotonic()
+        for name in invariants.names():
+            try:
+                violation = self._audit.run(invariants.invariant(name))
+            except Exception as error:  # noqa: BLE001 - what was found broken before stays so until it is checked again
+                self._unchecked.add(name)
+                events.emit("invariants_unchecked", error=f"{name}: {error}")
+            else:
+                self._unchecked.discard(name)
+                (self._broken.add if violation else self._broken.discard)(name)
+        if not self._unchecked:
+            self._checked_at = began
+
     def _keep_looking(self) -> None:
-        pause = 0.0
-        while not self._closed.wait(pause):
-            pause = FRESH_SECONDS
+        while not self._closed.is_set():
+            self._wanted.wait(FRESH_SECONDS)
+            self._wanted.clear()
             if self._monotonic() < self._asked_at + _INTEREST_SECONDS:
                 with contextlib.suppress(Exception):  # whoever reads next asks for itself, and is told
                     self._look()

@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from faultline.core.buckets import BOUNDS
+from faultline.core.errors import FaultlineError
 from faultline.runtime.tally import NOTHING
 
 if TYPE_CHECKING:
@@ -54,7 +55,26 @@ class Exposition(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from self._of_processes(self._report())
         if self._board is not None:
-            yield from self._of_database(self._board.read())
+            yield from self._of_board(self._board)
+
+    def _of_board(self, board: Board) -> Iterator[Metric]:
+        """What is not known is left out, and that it is not known is said: the rest must be scraped all the same."""
+        up = GaugeMetricFamily("faultline_database_up", "1 while the database answers this target, else 0.")
+        try:
+            seen = board.read()
+        except FaultlineError:
+            up.add_metric([], 0)
+        else:
+            up.add_metric([], 1)
+            yield from self._of_database(seen)
+        yield up
+        checked = board.checked()
+        for name, told, number in (
+            ("broken", "Invariants that did not hold when they were last checked.", checked.broken),
+            ("unchecked", "Invariants that could not be checked the last time.", checked.unchecked),
+            ("age_seconds", "Since all invariants were checked.", checked.age_seconds),
+        ):
+            yield GaugeMetricFamily(f"faultline_queue_invariants_{name}", told, number)
 
     def _label(self, queue: str) -> str:
         if queue not in self._queues:
@@ -121,12 +141,26 @@ class Exposition(Collector):
             family.add_metric([label], buckets=up_to, sum_value=sums[label])
         return family
 
-    def _of_database(self, seen: Seen) -> Iterator[Metric]:
+    def _depths(self, seen: Seen) -> Iterator[Metric]:
         depth = GaugeMetricFamily("faultline_queue_depth", "Jobs of a queue, when last counted.", labels=["queue", "state"])
         for state in ("due", "delayed", "running", "failed"):
             for queue, number in self._summed((line.name, getattr(line, state)) for line in seen.queues).items():
                 depth.add_metric([queue, state], number)
         yield depth
+        estimated = GaugeMetricFamily(
+            "faultline_queue_depth_estimated", "1 where a depth is an estimate.", labels=["queue", "state"]
+        )
+        for state in ("due", "delayed", "running", "failed"):
+            found = self._summed((line.name, float(state in line.estimated)) for line in seen.queues)
+            for queue, number in found.items():
+                estimated.add_metric([queue, state], min(1.0, number))
+        yield estimated
+        ages = (line.counted_seconds_ago for line in seen.queues)
+        age = max((float("inf") if age is None else age for age in ages), default=0.0)
+        yield GaugeMetricFamily("faultline_queue_depth_age_seconds", "Since jobs were last counted.", age)
+
+    def _of_database(self, seen: Seen) -> Iterator[Metric]:
+        yield from self._depths(seen)
         oldest = GaugeMetricFamily("faultline_queue_oldest_waiting_seconds", "The longest due job.", labels=["queue"])
         waits: dict[str, float] = {}
         for line in seen.queues:
@@ -158,8 +192,11 @@ class Exposition(Collector):
         ):
             numbers = [(total.queue, getattr(total, column)) for total in seen.totals]
             yield self._counter(f"faultline_queue_{name}", f"{told} By all workers.", numbers)
-        yield GaugeMetricFamily("faultline_queue_workers_alive", "Workers that have just beaten.", seen.workers_alive)
-        if seen.invariants_broken is not None:
-            yield GaugeMetricFamily(
-                "faultline_queue_invariants_broken", "Invariants that do not hold.", seen.invariants_broken
-            )
+        yield GaugeMetricFamily(
+            "faultline_queue_workers_alive", "Workers with a heartbeat in the last 3 seconds.", seen.workers_alive
+        )
+        yield GaugeMetricFamily(
+            "faultline_queue_workers_silent",
+            "Workers without a heartbeat for 30 seconds that are not gone.",
+            seen.workers_silent,
+        )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: A worker that has not beaten for so long is asked after by `dead_workers`.
 SILENT_SECONDS = 3.0
+#: A worker that is still on the list then is frozen, or cut off: a dead one would have been taken off.
+HUNG_SECONDS = 30.0
 #: Counts that are older than this are said to be old, wherever they are shown.
 OLD_SECONDS = 60.0
 

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from faultline.runtime.tally import Report
 
 
+#: Whoever scrapes waits no longer than 10 seconds.
+_LOOK_SECONDS = 8.0
+
+
 class Numbers:
     """`place` is an address and a port where they are served without keys: for a network that only Prometheus reaches."""
 
@@ -32,11 +36,12 @@ class Numbers:
         for queue in queues:
             self._enqueued[queue if queue in self._enqueued or len(self._enqueued) < QUEUES_MAX else "other"] += 1
 
-    def open(self, dsn: str) -> None:
-        """Begin to look at the database."""
-        database = Database(dsn)
+    def open(self, dsn: str, audit_dsn: str) -> None:
+        """Begin to look at the database. `audit_dsn` leaves the time that looking at every job takes."""
+        database, audit = Database(dsn, timeout=_LOOK_SECONDS), Database(audit_dsn)
         self._stack.callback(database.close)
-        board = Board(database)
+        self._stack.callback(audit.close)
+        board = Board(database, audit)
         self._exposition = Exposition(self._report, board)
         if self._place is not None:
             self._stack.enter_context(serve(self._exposition, *self._place))

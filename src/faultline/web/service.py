@@ -127,7 +127,7 @@ class Service:
             (self.operate, []),
         )
         await asyncio.gather(*(self._warm(database, statements) for database, statements in asked))
-        self.numbers.open(reader)
+        self.numbers.open(reader, self.audit.dsn)
         self._background.append(asyncio.create_task(self.changes.run()))
 
     async def close(self) -> None:
@@ -176,7 +176,7 @@ class Service:
         before = (self.read, self.enqueue, self.operate, self.audit)
         self._use(found)
         await asyncio.to_thread(self.numbers.close)
-        self.numbers.open(found[0])
+        self.numbers.open(found[0], self.audit.dsn)
         for database in before:
             await database.close()
 

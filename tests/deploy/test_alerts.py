@@ -1,0 +1,240 @@
+"""Alerts fire when they must, and only then: by the rules alone, and with a real Prometheus beside a real API."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+from psycopg.conninfo import make_conninfo
+
+from faultline.metrics import Board, Exposition, serve
+from faultline.store import queue as verbs
+from faultline.store.database import Database
+from tests.deploy.test_deploy import ROOT
+from tests.metrics.test_exposition import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.driver import Driver
+
+RULES = ROOT / "deploy/prometheus/alerts.yml"
+PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
+needs_prometheus = pytest.mark.skipif(
+    PROMTOOL is None or PROMETHEUS is None, reason="prometheus is not installed (apt-get install prometheus)"
+)
+PATIENCE_SECONDS = 60.0
+
+UP = {
+    'up{job="faultline-api", instance="api"}': "1x60",
+    'up{job="faultline-workers", instance="w"}': "1x60",
+    "faultline_jobs_failed_total": "0x60",
+}
+#: What an API server tells while all is well.
+WELL = UP | {
+    'faultline_database_up{instance="api"}': "1x60",
+    "faultline_queue_workers_alive": "2x60",
+    "faultline_queue_workers_silent": "0x60",
+    "faultline_queue_invariants_broken": "0x60",
+    "faultline_queue_invariants_unchecked": "0x60",
+    "faultline_queue_invariants_age_seconds": "0+15x60",
+    "faultline_queue_depth_age_seconds": "4x60",
+    'faultline_queue_oldest_waiting_seconds{queue="mail"}': "1x60",
+    'faultline_queue_paused{queue="mail"}': "0x60",
+}
+#: And while the database is down: what it does not know is left out.
+DOWN = UP | {
+    'faultline_database_up{instance="api"}': "0x60",
+    "faultline_queue_invariants_broken": "0x60",
+    "faultline_queue_invariants_unchecked": "8x60",
+    "faultline_queue_invariants_age_seconds": "0+15x60",
+}
+STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
+    "all is well": (WELL, set()),
+    "the database is down": (
+        DOWN,
+        {"FaultlineDatabaseDown", "FaultlineNoWorkersAlive", "FaultlineInvariantsUnchecked"},
+    ),
+    "the API is down": (
+        {'up{job="faultline-api", instance="api"}': "0x60"},
+        {"FaultlineNothingKnown", "FaultlineNoWorkersAlive", "FaultlineInvariantsUnchecked"},
+    ),
+    "nothing is scraped": (
+        {"other": "1x60"},
+        {"FaultlineNothingKnown", "FaultlineNoWorkersAlive", "FaultlineInvariantsUnchecked"},
+    ),
+    "no worker is alive": (WELL | {"faultline_queue_workers_alive": "0x60"}, {"FaultlineNoWorkersAlive"}),
+    "a worker hangs": (WELL | {"faultline_queue_workers_silent": "1x60"}, {"FaultlineWorkerHung"}),
+    "a queue is stuck": (
+        WELL | {'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x60"},
+        {"FaultlineOldestWaitingTooOld"},
+    ),
+    "a stuck queue is paused": (
+        WELL
+        | {
+            'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x60",
+            'faultline_queue_paused{queue="mail"}': "1x60",
+        },
+        set(),
+    ),
+    "an invariant is broken": (WELL | {"faultline_queue_invariants_broken": "1x60"}, {"FaultlineInvariantsBroken"}),
+    "an invariant cannot be checked": (
+        WELL | {"faultline_queue_invariants_unchecked": "1x60"},
+        {"FaultlineInvariantsUnchecked"},
+    ),
+    "invariants were not checked for long": (
+        WELL | {"faultline_queue_invariants_age_seconds": "4000+15x60"},
+        {"FaultlineInvariantsUnchecked"},
+    ),
+    "depths are old": (WELL | {"faultline_queue_depth_age_seconds": "90+15x60"}, {"FaultlineDepthsOld"}),
+}
+
+
+@needs_prometheus
+def test_each_alert_fires_when_it_must_and_no_other_does(tmp_path: Path) -> None:
+    rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    tests = [
+        {
+            "name": story,
+            "interval": "15s",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "promql_expr_test": [
+                {
+                    "expr": "group by (alertname) (ALERTS{alertstate='firing'})",
+                    "eval_time": "14m",
+                    "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(fired)],
+                }
+            ],
+        }
+        for story, (series, fired) in STORIES.items()
+    ]
+    path = tmp_path / "tests.yml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": tests}))
+
+    ran = subprocess.run([str(PROMTOOL), "test", "rules", str(path)], capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    told = {rule["alert"] for rule in rules}
+    assert set.union(*(fired for _, fired in STORIES.values())) <= told
+
+
+def test_numbers_are_told_as_people_read_them() -> None:
+    """An increase is extrapolated: 5.575277 jobs have failed."""
+    for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]:
+        plain = re.search(r"\{\{ \$value \}\}", rule["annotations"]["summary"])
+        if plain and ("increase(" in rule["expr"] or "rate(" in rule["expr"]):
+            assert rule["expr"].startswith("ceil("), rule["alert"]
+
+
+class Prometheus:
+    """A real one, with our rules, that asks often and does not wait before it fires."""
+
+    def __init__(self, folder: Path, target: int) -> None:
+        self._port = free_port()
+        rules = re.sub(r"for: \w+", "for: 1s", RULES.read_text())
+        (folder / "alerts.yml").write_text(rules)
+        jobs = [{"job_name": "faultline-api", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}]
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": ["alerts.yml"],
+            "scrape_configs": jobs,
+        }
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
+        self.process = subprocess.Popen(
+            [
+                str(PROMETHEUS),
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{self._port}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def firing(self) -> set[str]:
+        try:
+            with urlopen(f"http://127.0.0.1:{self._port}/api/v1/alerts", timeout=5) as answer:
+                alerts: list[dict[str, Any]] = json.load(answer)["data"]["alerts"]
+        except OSError:
+            return {"(Prometheus does not answer yet)"}
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
+
+    def until_firing(self, wanted: set[str]) -> None:
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while (fired := self.firing()) != wanted and time.monotonic() < give_up:
+            time.sleep(0.2)
+        assert fired == wanted
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(30)
+
+
+@pytest.fixture
+def watched(dsn: str, tmp_path: Path) -> Iterator[tuple[Prometheus, Board]]:
+    """A board as the API has it, at a port, and Prometheus that scrapes it."""
+    database = Database(make_conninfo(dsn, options="-c role=faultline_viewer"), timeout=5)
+    board, port = Board(database), free_port()
+    with serve(Exposition(board=board), "127.0.0.1", port):
+        prometheus = Prometheus(tmp_path, port)
+        try:
+            yield prometheus, board
+        finally:
+            prometheus.close()
+            database.close()
+
+
+@needs_prometheus
+def test_a_real_prometheus_sees_each_trouble(watched: tuple[Prometheus, Board], queue: Driver) -> None:
+    prometheus, board = watched
+    board.tick()
+    prometheus.until_firing({"FaultlineNoWorkersAlive"})
+
+    beat = verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False)
+    queue.run(beat)
+    queue.connection.execute("update faultline.workers set beat_at = beat_at + interval '1 hour'")  # alive for all of this
+    prometheus.until_firing(set())
+
+    queue.run(verbs.beat("frozen", host="h", pid=2, version="0", queues=["mail"], sleeping=[], watched=False))
+    queue.connection.execute("update faultline.workers set beat_at = beat_at - interval '1 hour' where id = 'frozen'")
+    prometheus.until_firing({"FaultlineWorkerHung"})
+    queue.connection.execute("delete from faultline.workers where id = 'frozen'")
+
+    job_id = queue.enqueue(queue="mail")
+    queue.connection.execute("update faultline.open_jobs set next_run_at = next_run_at - interval '1 hour'")
+    queue.sample()
+    prometheus.until_firing({"FaultlineOldestWaitingTooOld"})
+    queue.run(verbs.cancel(job_id))
+    queue.sample()
+    prometheus.until_firing(set())
+
+    with queue.connection.transaction():
+        queue.connection.execute("set local session_replication_role = replica")
+        queue.connection.execute("insert into faultline.steps values (gen_random_uuid(), 's', 1, now())")
+    board.check()
+    prometheus.until_firing({"FaultlineInvariantsBroken"})
+
+    queue.connection.execute("revoke select on faultline.ledger from faultline_viewer")
+    board.check()
+    prometheus.until_firing({"FaultlineInvariantsBroken", "FaultlineInvariantsUnchecked"})
+
+
+@needs_prometheus
+def test_a_database_that_is_down_is_seen_at_once(tmp_path: Path) -> None:
+    database = Database(f"host={tmp_path} dbname=nowhere", timeout=5)
+    port = free_port()
+    with serve(Exposition(board=Board(database)), "127.0.0.1", port):
+        prometheus = Prometheus(tmp_path, port)
+        try:
+            prometheus.until_firing({"FaultlineDatabaseDown", "FaultlineNoWorkersAlive"})
+        finally:
+            prometheus.close()
+            database.close()
