@@ -67,3 +67,9 @@ def test_resuming_wakes_who_sleeps_below_any_bound(queue: Driver) -> None:
 def test_a_queue_without_a_sane_name_is_not_paused(queue: Driver, name: str) -> None:
     with pytest.raises(JobRejected, match="1 to 100 characters"), translated():
         queue.run(verbs.pause(name))
+
+
+@pytest.mark.parametrize("name", [" ", "a ", "\ta", "a\nb"])
+def test_a_queue_whose_name_cannot_be_read_is_not_paused(queue: Driver, name: str) -> None:
+    with pytest.raises(JobRejected, match="no control characters, and no white space at its ends"), translated():
+        queue.run(verbs.pause(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -36,7 +37,7 @@ class Options:
     id: UUID | None = None
 
     def __post_init__(self) -> None:
-        check_text("queue", self.queue, QUEUE_LENGTH_MAX)
+        check_queue(self.queue)
         check_text("idempotency_key", self.idempotency_key, KEY_LENGTH_MAX)
         _check_whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
         _check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
@@ -76,6 +77,13 @@ def check_text(name: str, value: str | None, length_max: int) -> None:
         raise JobRejected(f"{name} holds a NUL character, which PostgreSQL cannot store")
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise JobRejected(f"{name} holds half of a surrogate pair, which PostgreSQL cannot store: {value[:40]!r}")
+
+
+def check_queue(name: str | None) -> None:
+    """Names are read by people, and typed: what cannot be seen is refused, as the database does."""
+    check_text("queue", name, QUEUE_LENGTH_MAX)
+    if name is not None and (name != name.strip() or any(unicodedata.category(letter) == "Cc" for letter in name)):
+        raise JobRejected(f"queue holds control characters, or begins or ends with white space: {name[:40]!r}")
 
 
 def id_of(job_id: UUID | str) -> UUID:

@@ -52,7 +52,9 @@ def _whole(value: object) -> object:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-QueueName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_NO_NUL)]
+#: Read by people, and typed: nothing that cannot be seen.
+_SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f])?$"
+QueueName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_SEEN)]
 TaskName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
 #: JSON has no times, so they come as text; a number of seconds would be anybody's guess.

@@ -56,6 +56,8 @@ def a_paused_queue_grants_nothing_until_it_is_resumed(sessions: Sessions) -> Non
     expect("granted after it was resumed", [lease.job_id for lease in q.claim()], [job_id])
     with refused(q, "FL005", "1 to 100 characters"):
         q.run(verbs.pause(None))  # type: ignore[arg-type]
+    with refused(q, "FL005", "white space"):
+        q.run(verbs.pause(" "))
 
 
 @probe("claim")

@@ -25,6 +25,8 @@ _SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"task": "x" * 201}, "longer than 200"),
     ({"task": "t", "queue": ""}, "the name of its queue is empty"),
     ({"task": "t", "queue": "q" * 101}, "longer than 100"),
+    ({"task": "t", "queue": " "}, "white space"),
+    ({"task": "t", "queue": "a\tb"}, "control characters"),
     ({"task": "t", "args": [1]}, "no JSON object"),
     ({"task": "t", "args": {"x": "y" * 2000}}, "more than the limit of 2000"),
     ({"task": "t", "priority": 1_000_000}, "priority lies outside"),

@@ -27,6 +27,7 @@ _SENSELESS = (
     ("""json_build_object('x', repeat('y', 2000))::text""", "more than the limit of 2000"),
     ("'{}', queue => ''", "the name of its queue is empty"),
     ("'{}', queue => repeat('q', 101)", "longer than 100"),
+    ("'{}', queue => ' q'", "white space"),
     ("'{}', priority => 1001", "priority lies outside"),
     ("'{}', max_attempts => 0", "max_attempts lies outside"),
     ("'{}', lease => '0'", "lease lies outside"),

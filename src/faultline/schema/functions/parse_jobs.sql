@@ -25,6 +25,7 @@ as $$
     case
       when coalesce(length(j.task), 0) not between 1 and 200
         or length(j.queue) not between 1 and 100
+        or j.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
         or json_typeof(j.args) not in ('object', 'null')
         or octet_length(j.args::text) > parse_jobs.args_bytes_max
         or length(j.idempotency_key) not between 1 and 500

@@ -11,6 +11,9 @@ begin
   if pause.queue is null or length(pause.queue) not between 1 and 100 then
     raise exception 'a queue''s name has 1 to 100 characters' using errcode = 'FL005';
   end if;
+  if pause.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$' then
+    raise exception 'a queue''s name holds no control characters, and no white space at its ends' using errcode = 'FL005';
+  end if;
   perform faultline.durable();
   insert into faultline.queues as q (name, paused_at, paused_because)
   values (pause.queue, faultline.clock(), left(pause.reason, 1000))

@@ -17,6 +17,8 @@ declare
     when length(task) > 200 then 'the name of its task is longer than 200 characters'
     when length(job ->> 'queue') = 0 then 'the name of its queue is empty'
     when length(job ->> 'queue') > 100 then 'the name of its queue is longer than 100 characters'
+    when job ->> 'queue' ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
+      then 'the name of its queue holds control characters, or begins or ends with white space'
     when json_typeof(job -> 'args') not in ('object', 'null') then 'its args are no JSON object'
     when octet_length(job ->> 'args') > args_bytes_max
       then format('its args have %s bytes, more than the limit of %s', octet_length(job ->> 'args'), args_bytes_max)
