@@ -77,7 +77,6 @@ _SAMPLE = [
     ),
     Cut("sample", "counts leased jobs", "where j.state = 'running' and", "where j.state = 'x' and"),
     Cut("sample", "counts failed jobs only", " and j.state = 'failed' and", " and"),
-    Cut("sample", "counts so far and no further", "limit (select b.jobs + 1 from bound b)", ""),
     Cut("sample", "shares what may be counted", "2 * sample.exact_max::bigint / greatest(1, count(*))", "1000000"),
     Cut("sample", "counts one as far as it was told", "least(sample.exact_max, 2 *", "least(1000000, 2 *"),
     Cut("sample", "says where waiting jobs are estimated", "m.jobs > b.jobs from", "false from"),

@@ -240,6 +240,7 @@ def what_is_too_much_to_count_is_estimated_and_said_to_be(sessions: Sessions) ->
         q.enqueue()
     q.enqueue(delay_seconds=600.0, priority=-1)
     q.enqueue(queue="mail", priority=5)
+    expect("one alone is counted as far as was asked for", [row[5] for row in _estimated(q, 3)], [["due", "delayed"], []])
     q.enqueue(queue="mail", delay_seconds=600.0)
     for queue, ending in (("busy", None), ("bad", "fail"), ("bad", "fail"), ("bad", "cancel")):
         q.enqueue(queue=queue)
