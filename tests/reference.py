@@ -184,10 +184,10 @@ def event_names() -> str:
         if path.relative_to(ROOT / "src/faultline").parts[0] in ("proof", "bench"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and _called(node) in ("emit", "emit_detail", "_warn") and node.args:
-                name = node.args[0]
+            if isinstance(node, ast.Call) and _called(node) in ("emit", "emit_detail", "_warn", "logged") and node.args:
+                name = node.args[-1]
                 if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                    fields = {word.arg for word in node.keywords if word.arg and word.arg != "level"}
+                    fields = {word.arg for word in node.keywords if word.arg and word.arg not in ("level", "done")}
                     found.setdefault(name.value, set()).update(fields)
                     if _called(node) == "emit_detail":
                         details.add(name.value)

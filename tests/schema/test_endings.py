@@ -25,7 +25,7 @@ def test_a_queued_job_can_be_cancelled(queue: Driver) -> None:
     assert queue.job(job_id).last_error == "cancelled: not needed"
     assert queue.claim() == []
     (entry,) = queue.journal(job_id)
-    assert (entry.event, entry.detail) == ("cancelled", {"was": "queued", "reason": "not needed"})
+    assert (entry.event, entry.detail["was"], entry.detail["reason"]) == ("cancelled", "queued", "not needed")
 
 
 def test_from_its_cancel_on_a_running_job_can_write_nothing(queue: Driver) -> None:

@@ -200,7 +200,7 @@ def test_cancel_and_retry_by_their_forms(site: Site, queue: Driver) -> None:
     job_id = queue.enqueue()
     page = f"/jobs/{job_id}"
 
-    cancelled = site.send(page, f"{page}/cancel")
+    cancelled = site.send(page, f"{page}/cancel", reason="not needed")
     assert (cancelled.status_code, queue.state(job_id)) == (303, JobState.CANCELLED)
     assert "From now on the database refuses" in site.page(cancelled.headers["location"]).text
 
@@ -210,7 +210,7 @@ def test_cancel_and_retry_by_their_forms(site: Site, queue: Driver) -> None:
 
 def test_ticked_jobs_are_cancelled_and_those_that_moved_on_left_alone(site: Site, queue: Driver) -> None:
     ids = [queue.enqueue(queue="mail") for _ in range(3)]
-    fields = {"id": [*map(str, ids), str(uuid4()), "nonsense"], "do": "cancel"}
+    fields = {"id": [*map(str, ids), str(uuid4()), "nonsense"], "do": "cancel", "reason": "not needed"}
 
     answer = site.send("/jobs?queue=mail", "/jobs/ticked", **fields)
 
@@ -314,7 +314,7 @@ def test_a_key_that_is_bound_to_queues_changes_nothing_of_others(dsn: str, queue
         site.post("/sign-in", {"key": text})
         csrf = {"csrf": site.page("/").hidden("/sign-out")["csrf"]}
 
-        site.post("/jobs/ticked", {**csrf, "id": [str(theirs), str(mine)], "do": "cancel"})
+        site.post("/jobs/ticked", {**csrf, "id": [str(theirs), str(mine)], "do": "cancel", "reason": "x"})
         site.post("/failures/redrive", csrf)
         answers = [
             site.post(f"/jobs/{theirs}/cancel", csrf),

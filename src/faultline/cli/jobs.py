@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from faultline.store.listing import Page
     from faultline.store.queue import Statement
 
+#: `--because` is its older name.
+Why = Annotated[str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Kept with who did it.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more jobs.")]
 
 
@@ -169,7 +172,7 @@ def job(
     from faultline.cli import lanes, screen, tables  # noqa: PLC0415
 
     console = screen.console()
-    lanes.print_record(console, record, now=now, in_ledger=in_ledger)
+    lanes.print_record(console, record, journal, now=now, in_ledger=in_ledger)
     console.print()
     if lives:
         for line in lanes.lanes(lives, now=now, columns=console.width):
@@ -184,19 +187,28 @@ def job(
 
 def cancel(
     job_ids: JobIds,
-    because: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with the job.")] = None,
+    reason: Why = None,
+    yes: Yes = False,  # noqa: FBT002 - a command's flag
     dsn: Dsn = None,
 ) -> None:
     """Stop jobs for good. Whoever runs one can write nothing more from that moment on.
 
+    At a terminal, the reason is asked for, and nothing is done without a yes.
+
     \b
     Examples:
-      faultline cancel 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --because "the order was withdrawn"
-      faultline jobs --queue mail --state queued --json | jq -r .id | xargs faultline cancel
+      faultline cancel 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --reason "the order was withdrawn"
+      faultline jobs --queue mail --state queued --json | jq -r .id | xargs faultline cancel --reason "sent twice"
     """
-    from faultline.store import queue as verbs  # noqa: PLC0415
+    from faultline import operate  # noqa: PLC0415
 
-    _for_each(job_ids, dsn, lambda found: verbs.cancel(found, because))
+    wanted = [values.job_id(text) for text in job_ids]
+    if sys.stdin.isatty() and not yes:
+        reason = reason or typer.prompt("Why", err=True)
+        if not typer.confirm(f"Cancel {'this job' if len(wanted) == 1 else f'these {len(wanted)} jobs'}?", err=True):
+            raise typer.Exit(1)
+    by = operate.this_user()
+    _for_each(wanted, dsn, lambda found: operate.cancel(found, reason=reason, by=by))
 
 
 def retry(
@@ -207,7 +219,8 @@ def retry(
     queue: Annotated[str | None, typer.Option(help="With --failed: of this queue.")] = None,
     task: Annotated[str | None, typer.Option(help="With --failed: of this task.")] = None,
     error: Annotated[str | None, typer.Option(metavar="TEXT", help="With --failed: whose error begins so.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,  # noqa: FBT002
+    reason: Why = None,
+    yes: Yes = False,  # noqa: FBT002
     dsn: Dsn = None,
 ) -> None:
     """Give jobs that ended badly another chance, with all their attempts.
@@ -216,23 +229,28 @@ def retry(
 
     \b
     Examples:
-      faultline retry 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01
+      faultline retry 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --reason "the bank is back"
       faultline retry --failed --task charge --error TimedOut
       faultline retry --failed --queue mail --yes
     """
-    from faultline.store import queue as verbs  # noqa: PLC0415
+    from faultline import operate  # noqa: PLC0415
     from faultline.store.failures import Failed  # noqa: PLC0415
 
     if failed == bool(job_ids) or (job_ids and (queue or task or error)):
         raise ConfigError("name jobs by their ids, or all failed ones with --failed [--queue ..] [--task ..] [--error ..]")
+    by = operate.this_user()
     if job_ids:
-        _for_each(job_ids, dsn, verbs.retry)
+        wanted = [values.job_id(text) for text in job_ids]
+        _for_each(wanted, dsn, lambda found: operate.retry(found, reason=reason, by=by))
         return
     which = Failed(queue=queue, task=task, error_prefix=error)
     with opened(dsn) as database:
         shown = _previewed(database, which)
         if shown is not None and (yes or _agreed()):
-            print(f"queued again: {_retried(database, shown):,}")
+            work = operate.RetryFailed(shown, reason=reason, by=by)
+            while (batch := work.batch()) is not None:
+                work.took(database.run(batch))
+            print(f"queued again: {work.jobs:,}")
 
 
 def _previewed(database: Database, which: Failed) -> Failed | None:
@@ -257,26 +275,11 @@ def _agreed() -> bool:
     return typer.confirm("Retry them?")
 
 
-def _retried(database: Database, which: Failed) -> int:
-    """In batches, from the newest to the oldest: what fails again meanwhile is not tried a second time."""
-    from faultline.store import failures  # noqa: PLC0415
-
-    jobs, left = 0, True
-    while left:
-        done = database.run(failures.retry(which))
-        jobs += done.jobs
-        left = done.behind is not None
-        if done.behind is not None:
-            which = which.behind(done.behind)
-    return jobs
-
-
-def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:
+def _for_each(wanted: Sequence[UUID], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:
     """One job that cannot be changed does not keep the others from it; the exit code tells that there was one.
 
     A database that does not answer for one of them is not waited for again with each of the others.
     """
-    wanted = [values.job_id(text) for text in job_ids]
     refused = 0
     with opened(dsn) as database:
         database.facts()

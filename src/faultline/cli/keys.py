@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 keys = typer.Typer(help="Make, list and revoke the keys of the HTTP API.", no_args_is_help=True)
 
 _DAY_SECONDS = 86_400.0
+_Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with who did it.")]
 
 
 @keys.command()
@@ -26,10 +27,12 @@ def create(
     scope: Annotated[list[str], typer.Option(help="read, enqueue, operate or admin; may be repeated.")],
     queue: Annotated[list[str] | None, typer.Option(help="Bind it to a queue; may be repeated. Default: all.")] = None,
     days: Annotated[float | None, typer.Option(min=0.001, max=36_500, help="How long. Default: for ever.")] = None,
+    reason: _Why = None,
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002 - a command's flag
 ) -> None:
     """Make a key and show it, once. Only its digest is kept."""
+    from faultline import operate  # noqa: PLC0415
     from faultline.store import apikeys  # noqa: PLC0415 - late, so that --help is quick
 
     unknown = sorted(set(scope) - set(apikeys.SCOPES))
@@ -38,13 +41,15 @@ def create(
     if not 1 <= len(name) <= 100:  # noqa: PLR2004 - as in the table
         raise ConfigError("a key's name has 1 to 100 characters")
     key_id, text = apikeys.new_key(random.SystemRandom())
-    statement = apikeys.add(
+    statement = operate.add_key(
         key_id,
         apikeys.digest_of(text) or b"",
         name=name,
         scopes=sorted(set(scope)),
         queues=sorted(set(queue)) if queue else None,
         valid_seconds=None if days is None else days * _DAY_SECONDS,
+        reason=reason,
+        by=operate.this_user(),
     )
     with opened(dsn) as database:
         expires_at = database.run(statement)
@@ -72,19 +77,20 @@ def list_keys(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002
 @keys.command()
 def revoke(
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `api-keys list` shows it.")],
+    reason: _Why = None,
     dsn: Dsn = None,
 ) -> None:
     """Let a key in no more. Servers know it within two seconds."""
     from uuid import UUID  # noqa: PLC0415
 
-    from faultline.store import apikeys  # noqa: PLC0415
+    from faultline import operate  # noqa: PLC0415
 
     try:
         wanted = UUID(key_id)
     except ValueError as error:
         raise ConfigError(f"{key_id} is no id of a key; `faultline api-keys list` shows them") from error
     with opened(dsn) as database:
-        known = database.run(apikeys.revoke(wanted))
+        known = database.run(operate.revoke_key(wanted, reason=reason, by=operate.this_user()))
     if not known:
         raise ConfigError(f"there is no key {key_id}; `faultline api-keys list` shows them")
     print("revoked")

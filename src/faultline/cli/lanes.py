@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from faultline import operate
 from faultline.cli import screen
 from faultline.core.epochs import Epoch, EpochEnd
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from faultline.core.model import JobRecord, Json
+    from faultline.core.model import JobRecord, JournalEntry, Json
 
 _STYLES = {
     EpochEnd.RUNNING: "running",
@@ -117,7 +118,9 @@ class _Axis:
         return min(self._width - 1, max(0, round(share * (self._width - 1))))
 
 
-def print_record(console: Console, record: JobRecord, *, now: datetime, in_ledger: int) -> None:
+def print_record(
+    console: Console, record: JobRecord, journal: Sequence[JournalEntry], *, now: datetime, in_ledger: int
+) -> None:
     console.print(
         Text.assemble((record.task, "bold"), ("  in queue ", "quiet"), record.queue, "  ", screen.state(record.state))
     )
@@ -140,6 +143,17 @@ def print_record(console: Console, record: JobRecord, *, now: datetime, in_ledge
     for name, value in facts.items():
         if value:
             console.print(Text.assemble((f"{name:10}", "quiet"), value))
+    _print_operations(console, journal)
+
+
+def _print_operations(console: Console, journal: Sequence[JournalEntry]) -> None:
+    """What people did to it, and why."""
+    for entry in journal:
+        by = operate.told(entry.detail)
+        if by and isinstance(entry.detail, dict):
+            why = entry.detail.get("reason")
+            told = f"{entry.event} by {by}" + (f": {screen.one_line(str(why))}" if why else "")
+            console.print(Text.assemble((f"{screen.clock(entry.at)}  ", "quiet"), told), soft_wrap=True)
 
 
 def print_values(console: Console, record: JobRecord) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 queues = typer.Typer(rich_markup_mode=None)
 #: A busy machine is late now and then; who restarts it for that makes it busier.
 _HERE_SECONDS = 15.0
+_Why = Annotated[str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Shown wherever the queue is.")]
 _QueueName = Annotated[str, typer.Argument(metavar="NAME", help="Which queue.")]
 
 
@@ -29,7 +30,7 @@ def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None
     Examples:
       faultline queues
       faultline queues --json | jq -r 'select(.due > 1000) | .name'
-      faultline queues pause mail --because "the mail server is down"
+      faultline queues pause mail --reason "the mail server is down"
       faultline queues resume mail
     """
     if ctx.invoked_subcommand is not None:
@@ -52,34 +53,38 @@ def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None
 @queues.command()
 def pause(
     name: _QueueName,
-    because: Annotated[str | None, typer.Option(metavar="TEXT", help="Shown wherever the queue is.")] = None,
+    reason: _Why = None,
     dsn: Dsn = None,
 ) -> None:
     """Grant no more jobs of a queue. What runs goes on, what is enqueued waits.
 
     \b
     Example:
-      faultline queues pause mail --because "the mail server is down"
+      faultline queues pause mail --reason "the mail server is down"
     """
-    from faultline.store import queue as verbs  # noqa: PLC0415
+    from faultline import operate  # noqa: PLC0415
 
     with opened(dsn) as database:
-        since = database.run(verbs.pause(name, because))
+        since = database.run(operate.pause(name, reason=reason, by=operate.this_user()))
     print(f"{name} is paused since {since.astimezone():%Y-%m-%d %H:%M:%S}; what runs goes on, what is enqueued waits")
 
 
 @queues.command()
-def resume(name: _QueueName, dsn: Dsn = None) -> None:
+def resume(
+    name: _QueueName,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with who did it.")] = None,
+    dsn: Dsn = None,
+) -> None:
     """Grant jobs of a queue again.
 
     \b
     Example:
       faultline queues resume mail
     """
-    from faultline.store import queue as verbs  # noqa: PLC0415
+    from faultline import operate  # noqa: PLC0415
 
     with opened(dsn) as database:
-        was_paused = database.run(verbs.resume(name))
+        was_paused = database.run(operate.resume(name, reason=reason, by=operate.this_user()))
     print(f"{name} goes on" if was_paused else f"{name} was not paused")
 
 

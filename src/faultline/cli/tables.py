@@ -124,7 +124,8 @@ def _remark(line: QueueLine) -> RenderableType:
     if line.counts_are_old and line.counted_seconds_ago is not None:
         return Text(f"counted {span(line.counted_seconds_ago)} ago", style="warning")
     if line.paused_at is not None:
-        return Text(f"paused{': ' + line.paused_because if line.paused_because else ''}", style="warning")
+        why = f": {line.paused_because}" if line.paused_because else ""
+        return Text(f"paused{why}{f', by {line.paused_by}' if line.paused_by else ''}", style="warning")
     if line.drain_seconds:
         return _span(line.drain_seconds, "empty in ")
     return ""

@@ -94,6 +94,8 @@ LEVELS: dict[str, int] = {
     "jobs_retried_by_request": INFO,
     "queue_paused_by_request": INFO,
     "queue_resumed_by_request": INFO,
+    "api_key_added": INFO,
+    "api_key_revoked": INFO,
 }
 
 EventField = str | int | float | bool | UUID | None

@@ -9,7 +9,7 @@ from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
-from faultline import embedded
+from faultline import embedded, operate
 from faultline.core import events
 from faultline.core.config import choose_dsn, choose_timeout, whole
 from faultline.core.database_time import DatabaseTime
@@ -171,19 +171,25 @@ class Faultline:
             placed = []
         return self._handles(jobs, placed, places)
 
-    def cancel(self, job_id: UUID | str, reason: str | None = None) -> JobState:
-        """Stop a job for good, queued or running. Raises `IllegalTransition` when it has ended already."""
-        return self.database.run(queue.cancel(id_of(job_id), reason))
+    def cancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
+        """Stop a job for good, queued or running. Raises `IllegalTransition` when it has ended already.
 
-    async def acancel(self, job_id: UUID | str, reason: str | None = None) -> JobState:
-        return await self.async_database.run(queue.cancel(id_of(job_id), reason))
+        The job's history tells why, and who did it: `by`, or else the database login, which is kept in any case.
+        """
+        return self.database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
 
-    def retry(self, job_id: UUID | str) -> JobState:
-        """Queue a failed or cancelled job again, with all its attempts. Raises `IllegalTransition` for any other."""
-        return self.database.run(queue.retry(id_of(job_id)))
+    async def acancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
+        return await self.async_database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
 
-    async def aretry(self, job_id: UUID | str) -> JobState:
-        return await self.async_database.run(queue.retry(id_of(job_id)))
+    def retry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
+        """Queue a failed or cancelled job again, with all its attempts. Raises `IllegalTransition` for any other.
+
+        The job's history tells why, and who did it, as with `cancel`.
+        """
+        return self.database.run(operate.retry(id_of(job_id), reason=reason, by=by))
+
+    async def aretry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
+        return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
 
     def job(self, job_id: UUID | str) -> JobRecord:
         """Look a job up, open or done. Raises `JobNotFound`."""

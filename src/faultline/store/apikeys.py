@@ -66,21 +66,22 @@ def add(
     scopes: Sequence[str],
     queues: Sequence[str] | None = None,
     valid_seconds: float | None = None,
+    by: str | None = None,
+    reason: str | None = None,
 ) -> Statement[datetime | None]:
     """Let a key in. Answers with when it ends."""
     return Statement(
         name="add_api_key",
-        sql="select faultline.add_api_key(%s, %s, %s, %s::text[], %s::text[], make_interval(secs => %s))",
-        params=(key_id, digest, name, list(scopes), None if queues is None else list(queues), valid_seconds),
+        sql="select faultline.add_api_key(%s, %s, %s, %s::text[], %s::text[], make_interval(secs => %s), %s, %s)",
+        params=(key_id, digest, name, list(scopes), None if queues is None else list(queues), valid_seconds, by, reason),
         read=lambda rows: rows[0][0],
     )
 
 
-def revoke(key_id: UUID) -> Statement[bool]:
+def revoke(key_id: UUID, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
     """Let a key in no more. Answers whether there is such a key."""
-    return Statement(
-        "revoke_api_key", "select faultline.revoke_api_key(%s)", (key_id,), lambda rows: bool(rows[0][0]), repeatable=True
-    )
+    sql = "select faultline.revoke_api_key(%s, %s, %s)"
+    return Statement("revoke_api_key", sql, (key_id, by, reason), lambda rows: bool(rows[0][0]), repeatable=True)
 
 
 def find(digest: bytes) -> Statement[ApiKey | None]:

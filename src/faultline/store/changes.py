@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """A line of the journal, with its number and the queue of its job. A job that was pruned has none."""
+    """A line of the journal, with its number and its queue or that of its job. A job that was pruned has none."""
 
     id: int
     at: datetime
@@ -29,7 +29,8 @@ class Change(NamedTuple):
 
 
 _COLUMNS = (
-    "e.id, e.at, e.job_id, (select j.queue from faultline.jobs j where j.id = e.job_id), e.event, e.fencing_token,"
+    "e.id, e.at, e.job_id, case when e.job_id is null then e.detail ->> 'queue' else"
+    " (select j.queue from faultline.jobs j where j.id = e.job_id) end, e.event, e.fencing_token,"
     " e.owner, e.detail::text"
 )
 

@@ -128,10 +128,12 @@ def groups(which: Failed, *, groups_max: int = 100) -> Statement[Groups]:
     )
 
 
-def retry(which: Failed, *, max_jobs: int = _BATCH_MAX) -> Statement[Retried]:
+def retry(
+    which: Failed, *, max_jobs: int = _BATCH_MAX, by: str | None = None, reason: str | None = None
+) -> Statement[Retried]:
     """Retry failed jobs, one batch of them. Not repeatable, but no harm is done: what was retried is failed no more."""
     options: dict[str, Any] = {"queue": which.queue, "task": which.task, "error_prefix": which.error_prefix}
-    options |= {"error_kind": which.error_kind, "max_jobs": max_jobs}
+    options |= {"error_kind": which.error_kind, "max_jobs": max_jobs, "by": by, "reason": reason}
     if which.before is not None:
         options["before_at"], options["before_id"] = which.before
     words = ", ".join(f"{name} => %s" for name in options)

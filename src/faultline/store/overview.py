@@ -52,6 +52,8 @@ class QueueLine:
     estimated: list[str]
     #: The age of the counts, by the database's clock. None: never counted.
     counted_seconds_ago: float | None
+    #: Who paused it, with the login.
+    paused_by: str | None
 
     @property
     def counts_are_old(self) -> bool:
@@ -236,7 +238,8 @@ select
   coalesce(c.started, 0) / since.seconds, coalesce(c.succeeded, 0) / since.seconds,
   coalesce(c.failed, 0) / since.seconds, coalesce(c.retried, 0) / since.seconds,
   h.waits, h.runs, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8,
-  coalesce(s.estimated, '{{}}'), greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0)
+  coalesce(s.estimated, '{{}}'), greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0),
+  q.paused_by
 from known k
 cross join since
 left join faultline.queues q on q.name = k.name

@@ -254,35 +254,34 @@ def reap(
     )
 
 
-def cancel(job_id: object, reason: str | None = None, *, only_queues: Sequence[str] | None = None) -> Statement[JobState]:
+def cancel(
+    job_id: object, reason: str | None = None, *, only_queues: Sequence[str] | None = None, by: str | None = None
+) -> Statement[JobState]:
     """Stop a job for good. Whoever runs it can write nothing more. With `only_queues`, no other queue's job exists."""
-    return Statement(
-        name="cancel",
-        sql="select faultline.cancel(%s, %s, %s::text[])",
-        params=(job_id, reason, None if only_queues is None else list(only_queues)),
-        read=lambda rows: JobState(rows[0][0]),
-        repeatable=True,
-    )
+    sql = "select faultline.cancel(%s, %s, %s::text[], %s)"
+    params = (job_id, reason, None if only_queues is None else list(only_queues), by)
+    return Statement("cancel", sql, params, lambda rows: JobState(rows[0][0]), repeatable=True)
 
 
-def retry(job_id: object, *, only_queues: Sequence[str] | None = None) -> Statement[JobState]:
+def retry(
+    job_id: object, *, only_queues: Sequence[str] | None = None, by: str | None = None, reason: str | None = None
+) -> Statement[JobState]:
     """Give a job that ended badly another chance. With `only_queues`, no other queue's job exists."""
-    return Statement(
-        name="retry",
-        sql="select faultline.retry(%s, %s::text[])",
-        params=(job_id, None if only_queues is None else list(only_queues)),
-        read=lambda rows: JobState(rows[0][0]),
-    )
+    sql = "select faultline.retry(%s, %s::text[], %s, %s)"
+    params = (job_id, None if only_queues is None else list(only_queues), by, reason)
+    return Statement("retry", sql, params, lambda rows: JobState(rows[0][0]))
 
 
-def pause(queue: str, reason: str | None = None) -> Statement[datetime]:
+def pause(queue: str, reason: str | None = None, *, by: str | None = None) -> Statement[datetime]:
     """Grant no more jobs of a queue. Answers with the time since when that holds."""
-    return Statement("pause", "select faultline.pause(%s, %s)", (queue, reason), lambda rows: rows[0][0], repeatable=True)
+    sql = "select faultline.pause(%s, %s, %s)"
+    return Statement("pause", sql, (queue, reason, by), lambda rows: rows[0][0], repeatable=True)
 
 
-def resume(queue: str) -> Statement[bool]:
+def resume(queue: str, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
     """Grant jobs of a queue again. Answers whether it was paused."""
-    return Statement("resume", "select faultline.resume(%s)", (queue,), lambda rows: bool(rows[0][0]), repeatable=True)
+    sql, params = "select faultline.resume(%s, %s, %s)", (queue, by, reason)
+    return Statement("resume", sql, params, lambda rows: bool(rows[0][0]), repeatable=True)
 
 
 def beat(

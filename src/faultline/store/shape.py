@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TABLE = re.compile(r"create table faultline\.(\w+) \(([^;]*?)\)(?: with \([^();]*\))?;")
-_ADDED = re.compile(r"alter table faultline\.(\w+) (add column [^;]*);")
+_ADDED = re.compile(r"alter table faultline\.(\w+) (add (?:column|constraint) [^;]*);")
 _DOMAIN = re.compile(r"create domain faultline\.(\w+) as \w+ constraint (\w+) (check \([^;]*\));")
 _DEFAULT = re.compile(r" default ('[^']*'|[\w.()]+)")
 #: What a column gets that counts its rows.
@@ -160,7 +160,7 @@ def _shape() -> _Shape:
             shape.constraints[f"{domain}.{name}"] = definition
         for table, body in [*_TABLE.findall(text), *_ADDED.findall(text)]:
             for part in _parts(body):
-                _take(shape, table, part.removeprefix("add column "))
+                _take(shape, table, part.removeprefix("add column ").removeprefix("add "))
     return shape
 
 

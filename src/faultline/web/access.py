@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from fastapi import Request, Security
 from fastapi.security import HTTPBearer
 
+from faultline import operate
 from faultline.store import apikeys
 from faultline.web.forms import form_of
 from faultline.web.problems import Problem
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _ADMITTED = "faultline.admitted"
+LOOPBACK = "loopback"
 _EVERY_SCOPE = frozenset(apikeys.SCOPES)
 _bearer = HTTPBearer(auto_error=False, scheme_name="api_key", description="An API key: `fl_...`")
 
@@ -61,6 +63,11 @@ class Caller:
     def only_queues(self) -> list[str] | None:
         """For statements."""
         return None if self.queues is None else sorted(self.queues)
+
+    def signed(self, where: str = "") -> str:
+        """How the journal calls it: the key's name is anybody's choice, its id is not."""
+        key = f"API key {self.id[:12]}" if self.id != LOOPBACK else "no API key"
+        return f"{operate.plain(self.name)} ({key}{where})"
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -129,7 +136,7 @@ async def who(request: Request) -> Caller:
     refuse_other_sites(request)
     if not request.url.path.startswith("/api/"):
         await _check_form(request, service.loopback_csrf)
-    return Caller("loopback", "everybody on this machine", _EVERY_SCOPE, csrf=service.loopback_csrf)
+    return Caller(LOOPBACK, "everybody on this machine", _EVERY_SCOPE, csrf=service.loopback_csrf)
 
 
 async def sign_in(request: Request, response: Response, text: str) -> Caller:

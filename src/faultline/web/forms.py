@@ -27,6 +27,13 @@ class Form:
         """What somebody typed as a reason, no longer than it is kept."""
         return (self.one(name) or "")[:_WORDS_MAX] or None
 
+    def why(self, name: str) -> str:
+        """A reason that must be given."""
+        reason = self.words(name)
+        if reason is None:
+            raise Problem(422, "ReasonMissing", "Nothing was done: say why.", next_step="Go back and write a reason.")
+        return reason
+
     def all(self, name: str) -> list[str]:
         return [value for field, value in self._fields if field == name]
 

@@ -57,6 +57,14 @@ _SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f]
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_SEEN)]
 TaskName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
+#: Nothing that commands a terminal, or hides or reorders what is shown.
+Reason = Annotated[
+    str,
+    StringConstraints(
+        max_length=1000,
+        pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*$",
+    ),
+]
 #: JSON has no times, so they come as text; a number of seconds would be anybody's guess.
 Time = Annotated[AwareDatetime, Strict(False), BeforeValidator(_only_text), AfterValidator(_in_utc)]
 RunAt = Annotated[Time, BeforeValidator(_is_kept), Field(json_schema_extra={"pattern": _RUN_AT})]
@@ -227,8 +235,10 @@ class Job(JobSummary):
     ledger: LedgerEntry | None
 
 
-class CancelJob(Asked):
-    reason: Text | None = None
+class Why(Asked):
+    """Why something is done to a job or a queue."""
+
+    reason: Reason | None = Field(None, description="Kept in the journal, with the name and id of the key.")
 
 
 class Changed(BaseModel):
@@ -244,6 +254,7 @@ class RetryFailed(Asked):
     error_prefix: Text | None = None
     error_kind: Text | None = Field(None, description="`error_kind` of a group of failures.")
     preview: bool = Field(False, description="Only count them.")
+    reason: Reason | None = Field(None, description="Kept in the journal of each.")
     max_jobs: Whole = Field(RETRY_JOBS_MAX, ge=1, le=RETRY_JOBS_MAX)
     cursor: FailedCursor | None = Field(
         None, description="`next_cursor` of the answer before; that of a preview takes nothing that has failed since."
@@ -298,6 +309,7 @@ class QueueState(BaseModel):
     sampled_at: datetime | None
     paused_at: datetime | None
     paused_because: str | None
+    paused_by: str | None = Field(description="Which key or user, and the database login.")
     started_per_second: float
     succeeded_per_second: float
     failed_per_second: float
@@ -314,10 +326,6 @@ class QueueState(BaseModel):
 
 class Queues(BaseModel):
     queues: list[QueueState]
-
-
-class PauseQueue(Asked):
-    reason: Text | None = None
 
 
 class Paused(BaseModel):

@@ -117,8 +117,8 @@ _KEYS = [
     Cut("api_key", "notes the use of the very key", "where u.digest = api_key.digest\n      and", "where"),
     Cut("api_key", "waits for nobody", "    for no key update skip locked\n"),
     Cut("add_api_key", "counts from the database's clock", "at, at + add_api_key.valid\n", "at, null\n"),
-    Cut("revoke_api_key", "keeps the time of the first", "coalesce(k.revoked_at, faultline.clock())", "faultline.clock()"),
-    Cut("revoke_api_key", "revokes the named key only", "\n  where k.id = revoke_api_key.id"),
+    Cut("revoke_api_key", "keeps the time of the first", " and k.revoked_at is null"),
+    Cut("revoke_api_key", "revokes the named key only", "k.id = revoke_api_key.id and k.revoked_at", "k.revoked_at"),
 ]
 
 CUTS = [*_BOUND, *_RETRY_FAILED, *_KEYS]

@@ -299,7 +299,7 @@ _END = [
         "is told by the journal",
         "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
         "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"
-        "      jsonb_build_object('was', job.state, 'reason', left(cancel.reason, 65536)) || case job.state\n"
+        "      jsonb_build_object('was', job.state) || signed || case job.state\n"
         "        when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'\n"
         "      end\n    );\n",
     ),

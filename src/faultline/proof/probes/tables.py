@@ -191,7 +191,7 @@ _NULLABLE = {
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
     "workers": {"clock_ahead_seconds", "connections_max", "tasks"},
-    "queues": {"paused_at", "paused_because"},
+    "queues": {"paused_at", "paused_because", "paused_by"},
     "samples": {"oldest_due_at"},
     "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},
 }  # fmt: skip

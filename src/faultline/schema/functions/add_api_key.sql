@@ -1,23 +1,35 @@
 -- Let a key of the HTTP API in. For the owner of the schema alone. Only the key's digest is given and kept; it holds for
--- `valid` from now on, by the database's clock, or without an end. Answers with when it ends.
+-- `valid` from now on, by the database's clock, or without an end. Answers with when it ends. Who did it, and why,
+-- stands in the journal: see signature.
 create or replace function faultline.add_api_key(
   id uuid,
   digest bytea,
   name text,
   scopes text[],
   queues text[] default null,
-  valid interval default null
+  valid interval default null,
+  by text default null,
+  reason text default null
 ) returns timestamptz
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
   at constant timestamptz := faultline.clock();
+  signed constant jsonb := faultline.signature(add_api_key.by, add_api_key.reason);
 begin
   perform faultline.durable();
   insert into faultline.api_keys (id, digest, name, scopes, queues, created_at, expires_at)
   values (
     add_api_key.id, add_api_key.digest, add_api_key.name, add_api_key.scopes, add_api_key.queues, at, at + add_api_key.valid
+  );
+  insert into faultline.journal (at, event, detail)
+  values (
+    at, 'api_key_added',
+    jsonb_build_object(
+      'key', add_api_key.id, 'name', add_api_key.name, 'scopes', add_api_key.scopes, 'queues', add_api_key.queues,
+      'expires_at', at + add_api_key.valid
+    ) || signed
   );
   return at + add_api_key.valid;
 end

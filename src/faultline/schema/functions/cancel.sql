@@ -2,8 +2,13 @@
 -- Before: queued or running. After: cancelled, no owner. From this commit on the worker that runs it can write nothing
 -- more: every verb refuses it with `not_running`. It is told at once by a notification and, failing that, by its next renewal.
 -- Waits while the job's own transaction holds the row; if that completes the job, the answer is FL002. With
--- `only_queues`, a job of any other queue does not exist.
-create or replace function faultline.cancel(job_id uuid, reason text default null, only_queues text[] default null) returns text
+-- `only_queues`, a job of any other queue does not exist. Who did it, and why, stands in the journal: see signature.
+create or replace function faultline.cancel(
+  job_id uuid,
+  reason text default null,
+  only_queues text[] default null,
+  by text default null
+) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
@@ -11,6 +16,8 @@ as $$
 #variable_conflict use_column
 declare
   job record;
+  -- Older builds give any reason, and of any length: it is cut, as ever.
+  signed constant jsonb := faultline.signature(cancel.by) || jsonb_build_object('reason', left(cancel.reason, 65536));
 begin
   perform faultline.durable();
   select j.state, j.fencing_token, j.lease_owner, j.claimed_at, j.lease_expires_at, j.renewals into job
@@ -32,7 +39,7 @@ begin
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
     values (
       faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,
-      jsonb_build_object('was', job.state, 'reason', left(cancel.reason, 65536)) || case job.state
+      jsonb_build_object('was', job.state) || signed || case job.state
         when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'
       end
     );

@@ -1,11 +1,17 @@
 -- Grant no more jobs of a queue until it is resumed. What runs goes on, what is enqueued waits. Paused twice, the first time
--- and the last reason stand.
-create or replace function faultline.pause(queue text, reason text default null) returns timestamptz
+-- and the last reason stand. Who did it, and why, stands in the journal (see signature) and beside the queue, once however often
+-- it was sent: an answer may be lost.
+create or replace function faultline.pause(queue text, reason text default null, by text default null) returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
+  -- Older builds give any reason, and of any length: it is cut, as ever.
+  signed constant jsonb := faultline.signature(pause.by) || jsonb_build_object('reason', left(pause.reason, 1000));
+  -- The login comes last: nobody can write something behind it.
+  told constant text := concat(signed ->> 'by', ' (login ' || nullif(signed ->> 'login', signed ->> 'by') || ')');
+  was faultline.queues;
   since timestamptz;
 begin
   if pause.queue is null or length(pause.queue) not between 1 and 100 then
@@ -15,11 +21,18 @@ begin
     raise exception 'a queue''s name holds no control characters, and no white space at its ends' using errcode = 'FL005';
   end if;
   perform faultline.durable();
-  insert into faultline.queues as q (name, paused_at, paused_because)
-  values (pause.queue, faultline.clock(), left(pause.reason, 1000))
+  select * into was from faultline.queues q where q.name = pause.queue for update;
+  insert into faultline.queues as q (name, paused_at, paused_because, paused_by)
+  values (pause.queue, faultline.clock(), signed ->> 'reason', told)
   on conflict (name) do update
-  set paused_at = coalesce(q.paused_at, excluded.paused_at), paused_because = excluded.paused_because
+  set paused_at = coalesce(q.paused_at, excluded.paused_at),
+      paused_because = excluded.paused_because,
+      paused_by = excluded.paused_by
   returning q.paused_at into since;
+  if was.paused_at is null or (was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', told) then
+    insert into faultline.journal (at, event, detail)
+    values (faultline.clock(), 'paused', jsonb_build_object('queue', pause.queue) || signed);
+  end if;
   return since;
 end
 $$;

@@ -1,15 +1,25 @@
--- Grant jobs of a queue again, and wake who sleeps on it. Answers whether it was paused.
-create or replace function faultline.resume(queue text) returns boolean
+-- Grant jobs of a queue again, and wake who sleeps on it. Answers whether it was paused. Who did it, and why, stands in the
+-- journal: see signature.
+create or replace function faultline.resume(queue text, by text default null, reason text default null) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
+declare
+  signed constant jsonb := faultline.signature(resume.by, resume.reason);
+  since timestamptz;
 begin
   perform faultline.durable();
-  delete from faultline.queues q where q.name = resume.queue and q.paused_at is not null;
+  delete from faultline.queues q
+  where q.name = resume.queue and q.paused_at is not null
+  returning q.paused_at into since;
   if not found then
     return false;
   end if;
+  insert into faultline.journal (at, event, detail)
+  values (
+    faultline.clock(), 'resumed', jsonb_build_object('queue', resume.queue, 'paused_at', since) || signed
+  );
   -- From the very beginning: what came while it was paused may lie below everyone's bounds.
   perform faultline.wake(resume.queue, -32768, '1970-01-01 00:00:00+00');
   return true;

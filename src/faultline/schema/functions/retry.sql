@@ -1,6 +1,12 @@
 -- Give a job that ended badly another chance. Answers with its state, `queued`.
 -- Before: failed or cancelled. After: as start_over says. With `only_queues`, a job of any other queue does not exist.
-create or replace function faultline.retry(job_id uuid, only_queues text[] default null) returns text
+-- Who did it, and why, stands in the journal: see signature.
+create or replace function faultline.retry(
+  job_id uuid,
+  only_queues text[] default null,
+  by text default null,
+  reason text default null
+) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
@@ -8,6 +14,7 @@ as $$
 #variable_conflict use_column
 declare
   state text;
+  signed constant jsonb := faultline.signature(retry.by, retry.reason);
 begin
   perform faultline.durable();
   select j.state into state
@@ -20,7 +27,7 @@ begin
     raise exception 'job % is %; only a failed or cancelled job can be retried', retry.job_id, state
       using errcode = 'FL002';
   end if;
-  perform faultline.start_over(array[retry.job_id]);
+  perform faultline.start_over(array[retry.job_id], signed);
   return 'queued';
 end
 $$;

@@ -2,7 +2,8 @@
 -- kind (see error_kind); null asks for all. Looks at no more than 10,000 jobs that ended badly, and retries no more than `max_jobs` of them (at most
 -- 1,000). Answers with how many were retried, and, when there may be more, with the place behind which to go on: pass it as
 -- `before_at` and `before_id`.
--- A job that somebody has locked is passed over. With `only_queues`, jobs of other queues do not exist.
+-- A job that somebody has locked is passed over. With `only_queues`, jobs of other queues do not exist. Who did it, and why, stands
+-- in the journal of each: see signature.
 create or replace function faultline.retry_failed(
   queue text default null,
   task text default null,
@@ -11,7 +12,9 @@ create or replace function faultline.retry_failed(
   only_queues text[] default null,
   max_jobs integer default 1000,
   before_at timestamptz default 'infinity',
-  before_id uuid default 'ffffffff-ffff-ffff-ffff-ffffffffffff'
+  before_id uuid default 'ffffffff-ffff-ffff-ffff-ffffffffffff',
+  by text default null,
+  reason text default null
 ) returns table (
   retried integer,
   next_at timestamptz,
@@ -25,6 +28,7 @@ declare
   most constant integer := least(greatest(coalesce(retry_failed.max_jobs, 0), 0), 1000);
   chosen uuid[];
   locked uuid[];
+  signed constant jsonb := faultline.signature(retry_failed.by, retry_failed.reason);
 begin
   perform faultline.durable();
   with seen as materialized (
@@ -67,7 +71,7 @@ begin
     order by j.id
     for update skip locked
   );
-  perform faultline.start_over(locked);
+  perform faultline.start_over(locked, signed);
   retried := cardinality(locked);
   return next;
 end

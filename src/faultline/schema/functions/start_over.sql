@@ -1,7 +1,7 @@
 -- Queue jobs again that ended badly. Before: the caller holds their rows' locks and has seen that they failed or were
 -- cancelled. After: queued and due now, their attempts counted from zero. The token is not reset: it only ever grows, so
--- whoever ran a job in its first life stays locked out of its second.
-create or replace function faultline.start_over(job_ids uuid[]) returns void
+-- whoever ran a job in its first life stays locked out of its second. `signed` says who did it, and why.
+create or replace function faultline.start_over(job_ids uuid[], signed jsonb default '{}') returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
@@ -24,7 +24,7 @@ begin
     returning j.id, j.fencing_token, e.state as was
   )
   insert into faultline.journal (at, job_id, event, fencing_token, detail)
-  select faultline.clock(), a.id, 'retried', a.fencing_token, jsonb_build_object('was', a.was)
+  select faultline.clock(), a.id, 'retried', a.fencing_token, jsonb_build_object('was', a.was) || start_over.signed
   from again a;
   perform faultline.wake_for(start_over.job_ids);
 end

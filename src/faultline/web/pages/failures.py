@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 
+from faultline import operate
 from faultline.store import failures, views
 from faultline.web import cursors
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of
-from faultline.web.pages.shell import go, show
+from faultline.web.pages.shell import HERE, go, show
 from faultline.web.service import service_of
 
 if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse
 
 router = APIRouter()
-#: Batches of a redrive, each of up to a thousand jobs: what is left is redriven by asking again.
-_BATCHES_MAX = 50
+#: What is left is redriven by asking again.
+_JOBS_MAX = 50_000
 
 
 @router.get("/failures")
@@ -48,14 +49,10 @@ async def redrive(request: Request, caller: Annotated[Caller, Depends(needs("ope
     which = _which(caller, queue=form.one("queue"), task=form.one("task"), kind=kind)
     if until is not None:
         which = which.behind(cursors.decode(until, "failed", failures.PLACE_TYPES))
-    redriven = 0
-    for _ in range(_BATCHES_MAX):
-        retried = await service_of(request).operate.run(failures.retry(which))
-        redriven += retried.jobs
-        if retried.behind is None:
-            break
-        which = which.behind(retried.behind)
-    return go("/failures", said="redriven", n=redriven)
+    work = operate.RetryFailed(which, reason=form.words("reason"), by=caller.signed(HERE), jobs_max=_JOBS_MAX)
+    while (batch := work.batch()) is not None:
+        work.took(await service_of(request).operate.run(batch))
+    return go("/failures", said="redriven", n=work.jobs)
 
 
 def _which(caller: Caller, *, queue: str | None = None, task: str | None = None, kind: str | None = None) -> failures.Failed:

@@ -9,14 +9,14 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Request
 from markupsafe import Markup
 
+from faultline import operate
 from faultline.core.epochs import epochs as epochs_of
 from faultline.core.model import JobState
-from faultline.store import queue as verbs
 from faultline.store import views
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of
 from faultline.web.pages import lanes, story
-from faultline.web.pages.shell import go, show
+from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
 
@@ -64,15 +64,18 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
 @router.post("/jobs/{job_id}/cancel")
 async def cancel(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     found = await find(request, job_id, caller)
-    reason = (await form_of(request)).words("reason")
-    await service_of(request).operate.run(verbs.cancel(found.id, reason, only_queues=caller.only_queues))
+    reason = (await form_of(request)).why("reason")
+    doing = operate.cancel(found.id, reason=reason, by=caller.signed(HERE), only_queues=caller.only_queues)
+    await service_of(request).operate.run(doing)
     return go(f"/jobs/{found.id}", said="cancelled")
 
 
 @router.post("/jobs/{job_id}/retry")
 async def retry(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     found = await find(request, job_id, caller)
-    await service_of(request).operate.run(verbs.retry(found.id, only_queues=caller.only_queues))
+    reason = (await form_of(request)).words("reason")
+    doing = operate.retry(found.id, reason=reason, by=caller.signed(HERE), only_queues=caller.only_queues)
+    await service_of(request).operate.run(doing)
     return go(f"/jobs/{found.id}", said="retried")
 
 

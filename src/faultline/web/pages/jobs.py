@@ -11,14 +11,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Request
 
+from faultline import operate
 from faultline.core.errors import IllegalTransition, JobNotFound
 from faultline.core.model import JobState
 from faultline.store import listing, overview, views
-from faultline.store import queue as verbs
 from faultline.web import cursors
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of
-from faultline.web.pages.shell import go, show
+from faultline.web.pages.shell import HERE, go, show
 from faultline.web.service import service_of
 
 if TYPE_CHECKING:
@@ -105,15 +105,17 @@ async def ticked(request: Request, caller: Annotated[Caller, Depends(needs("oper
     """Cancel or retry each ticked job by itself: one that cannot be is left alone and counted."""
     form = await form_of(request)
     ids = [job_id for text in form.all("id")[:_TICKED_MAX] if (job_id := _as_id(text)) is not None]
-    verb = verbs.retry if form.one("do") == "retry" else verbs.cancel
+    is_retry = form.one("do") == "retry"
+    verb, reason = (operate.retry, form.words("reason")) if is_retry else (operate.cancel, form.why("reason"))
     done = 0
     for job_id in ids:
         try:
-            await service_of(request).operate.run(verb(job_id, only_queues=caller.only_queues))
+            doing = verb(job_id, reason=reason, by=caller.signed(HERE), only_queues=caller.only_queues)
+            await service_of(request).operate.run(doing)
             done += 1
         except (IllegalTransition, JobNotFound):
             continue  # It has moved on since the list was made.
-    said = "bulk_nothing" if not ids else "bulk_retried" if verb is verbs.retry else "bulk_cancelled"
+    said = "bulk_nothing" if not ids else "bulk_retried" if is_retry else "bulk_cancelled"
     filters = Filters.of({name: form.one(f"filter_{name}") or "" for name in Filters.__slots__})
     return go("/jobs", said=said, n=done, **filters.query)
 

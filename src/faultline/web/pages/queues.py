@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 
+from faultline import operate
 from faultline.store import overview, views
-from faultline.store import queue as verbs
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of
 from faultline.web.pages.curves import curve
-from faultline.web.pages.shell import go, show
+from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
 
@@ -24,12 +24,17 @@ _TRENDS_MAX = 30
 _MINUTES = 30
 #: No queue has a longer name.
 _NAME_MAX = 100
+_DONE_MAX = 50
 
 
 @router.get("/queues")
 async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
     read = service_of(request).read_for(caller)
-    lines, now = await asyncio.gather(read.run(overview.queues()), read.run(views.clock()))
+    lines, done, now = await asyncio.gather(
+        read.run(overview.queues()),
+        read.run(views.operations(only_queues=caller.only_queues, entries_max=_DONE_MAX)),
+        read.run(views.clock()),
+    )
     lines = [line for line in lines if caller.may_touch(line.name)]
     drawn = [line.name for line in lines[:_TRENDS_MAX]]
     trends = await asyncio.gather(*(read.run(overview.trend(_MINUTES, name)) for name in drawn))
@@ -37,20 +42,22 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
         name: curve([minute.succeeded for minute in trend[:-1]], told=f"Jobs done each minute, over {_MINUTES} minutes.")
         for name, trend in zip(drawn, trends, strict=True)
     }
-    return show(request, caller, "queues", lines=lines, curves=curves, now=now)
+    return show(request, caller, "queues", lines=lines, curves=curves, done=done, now=now)
 
 
 @router.post("/queues/pause")
 async def pause(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     form = await form_of(request)
-    await service_of(request).operate.run(verbs.pause(_queue(form.one("queue"), caller), form.words("reason")))
+    name, reason = _queue(form.one("queue"), caller), form.words("reason")
+    await service_of(request).operate.run(operate.pause(name, reason=reason, by=caller.signed(HERE)))
     return go("/queues", said="paused")
 
 
 @router.post("/queues/resume")
 async def resume(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     form = await form_of(request)
-    resumed = await service_of(request).operate.run(verbs.resume(_queue(form.one("queue"), caller)))
+    name, reason = _queue(form.one("queue"), caller), form.words("reason")
+    resumed = await service_of(request).operate.run(operate.resume(name, reason=reason, by=caller.signed(HERE)))
     return go("/queues", said="resumed" if resumed else "was_not_paused")
 
 

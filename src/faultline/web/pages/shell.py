@@ -9,6 +9,7 @@ from urllib.parse import urlencode, urlsplit
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from faultline import operate
 from faultline.web import assets
 from faultline.web.pages import words
 from faultline.web.service import service_of
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from faultline.web.access import Caller
     from faultline.web.problems import Problem
 
+#: Where something was done, behind the name of who did it.
+HERE = ", dashboard"
 _UNAUTHORIZED = 401
 _UNAVAILABLE = 503
 
@@ -44,7 +47,7 @@ environment = Environment(
     lstrip_blocks=True,
 )
 _FILTERS = "ago clock count duration given headline moment pretty rate short size stamp times words"
-environment.filters |= {name: getattr(words, name) for name in _FILTERS.split()}
+environment.filters |= {name: getattr(words, name) for name in _FILTERS.split()} | {"signed": operate.told}
 environment.globals["static"] = assets.address
 environment.globals["pages"] = [
     ("/", "overview", "Overview"),

@@ -1,0 +1,30 @@
+"""What people and programs do to jobs, queues and keys: cancel, retry, pause, resume. Who did it, and why, is recorded.
+
+Page, API, command line and Python do it here, so that it is done, recorded and logged alike. The record is the database's:
+it is written in the transaction that does the thing, with the login beside the name that the caller gave.
+
+An operation is a `Statement`, for blocking and async databases alike; it is logged when its answer is read.
+"""
+
+from __future__ import annotations
+
+from faultline.operate.jobs import RetryFailed, cancel, retry
+from faultline.operate.keys import add_key, revoke_key
+from faultline.operate.queues import pause, resume
+from faultline.operate.who import BY_LENGTH_MAX, REASON_LENGTH_MAX, check_reason, plain, this_user, told
+
+__all__ = [
+    "BY_LENGTH_MAX",
+    "REASON_LENGTH_MAX",
+    "RetryFailed",
+    "add_key",
+    "cancel",
+    "check_reason",
+    "pause",
+    "plain",
+    "resume",
+    "retry",
+    "revoke_key",
+    "this_user",
+    "told",
+]

@@ -1,0 +1,77 @@
+"""Stop jobs, and give those that ended badly another chance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.operate import who
+from faultline.operate.logged import logged
+from faultline.store import failures, queue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from uuid import UUID
+
+    from faultline.core.model import JobState
+    from faultline.store.queue import Statement
+
+_BATCH_JOBS = 1000
+
+
+def cancel(
+    job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
+) -> Statement[JobState]:
+    """Stop a job for good. With `only_queues`, no other queue's job exists."""
+    who.check(by, reason)
+    statement = queue.cancel(job_id, reason, only_queues=only_queues, by=by)
+    return logged(statement, "job_cancelled_by_request", job_id=job_id, by=by, reason=reason)
+
+
+def retry(
+    job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
+) -> Statement[JobState]:
+    """Queue a failed or cancelled job again. With `only_queues`, no other queue's job exists."""
+    who.check(by, reason)
+    statement = queue.retry(job_id, only_queues=only_queues, by=by, reason=reason)
+    return logged(statement, "job_retried_by_request", job_id=job_id, by=by, reason=reason)
+
+
+class RetryFailed:
+    """Failed jobs queued again in batches, from the newest to the oldest; each batch is a transaction of its own.
+
+    What fails again meanwhile stands before the first place, and is not met twice. Its user runs one after the other:
+    `while (batch := work.batch()) is not None: work.took(database.run(batch))`.
+    """
+
+    def __init__(
+        self, which: failures.Failed, *, reason: str | None = None, by: str | None = None, jobs_max: int | None = None
+    ) -> None:
+        who.check(by, reason)
+        self._which = which
+        self._by = by
+        self._reason = reason
+        self._jobs_max = jobs_max
+        #: No more than so many are looked for: batches that find nothing take time, too.
+        self._batches_left = None if jobs_max is None else 2 * jobs_max // _BATCH_JOBS + 2
+        self._begun = False
+        #: How many were queued again.
+        self.jobs = 0
+        #: Where to go on; None when there is no more.
+        self.behind: failures.Place | None = None
+
+    def batch(self) -> Statement[failures.Retried] | None:
+        """The next one to run; None when all is done."""
+        left = _BATCH_JOBS if self._jobs_max is None else min(_BATCH_JOBS, self._jobs_max - self.jobs)
+        if (self._begun and self.behind is None) or left <= 0 or self._batches_left == 0:
+            events.emit("jobs_retried_by_request", jobs=self.jobs, by=self._by, reason=self._reason)
+            return None
+        self._begun = True
+        if self._batches_left is not None:
+            self._batches_left -= 1
+        which = self._which if self.behind is None else self._which.behind(self.behind)
+        return failures.retry(which, max_jobs=left, by=self._by, reason=self._reason)
+
+    def took(self, done: failures.Retried) -> None:
+        self.jobs += done.jobs
+        self.behind = done.behind

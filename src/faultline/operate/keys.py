@@ -1,0 +1,42 @@
+"""Let keys of the HTTP API in, and out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.operate import who
+from faultline.operate.logged import logged
+from faultline.store import apikeys
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from faultline.store.queue import Statement
+
+
+def add_key(
+    key_id: UUID,
+    digest: bytes,
+    *,
+    name: str,
+    scopes: Sequence[str],
+    queues: Sequence[str] | None = None,
+    valid_seconds: float | None = None,
+    reason: str | None = None,
+    by: str | None = None,
+) -> Statement[datetime | None]:
+    """Let a key in. Answers with when it ends."""
+    who.check(by, reason)
+    statement = apikeys.add(
+        key_id, digest, name=name, scopes=scopes, queues=queues, valid_seconds=valid_seconds, by=by, reason=reason
+    )
+    return logged(statement, "api_key_added", key_id=key_id, name=name, scopes=",".join(scopes), by=by, reason=reason)
+
+
+def revoke_key(key_id: UUID, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
+    """Let a key in no more. Answers whether there is such a key."""
+    who.check(by, reason)
+    statement = apikeys.revoke(key_id, by=by, reason=reason)
+    return logged(statement, "api_key_revoked", done=bool, key_id=key_id, by=by, reason=reason)

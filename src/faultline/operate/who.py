@@ -1,0 +1,64 @@
+"""Who does it, and why: checked where it comes in, and shown in one way. The database checks again: see `signature.sql`."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import socket
+from typing import TYPE_CHECKING
+
+from faultline.core.errors import JobRejected
+
+if TYPE_CHECKING:
+    from faultline.core.model import Json
+
+BY_LENGTH_MAX = 200
+REASON_LENGTH_MAX = 1000
+#: What commands a terminal, or hides or reorders what is shown. A reason may have lines.
+_HIDING = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_LINES = re.compile("[\t\n\r\u2028\u2029]")
+
+
+def check(by: str | None, reason: str | None) -> None:
+    if by is not None:
+        _check_length("by", by, 1, BY_LENGTH_MAX)
+        if _HIDING.search(by):
+            raise JobRejected("by holds control characters; give a plain name")
+    check_reason(reason)
+
+
+def check_reason(reason: str | None) -> None:
+    if reason is not None:
+        _check_length("reason", reason, 0, REASON_LENGTH_MAX)
+        if _HIDING.search(_LINES.sub(" ", reason)):
+            raise JobRejected("reason holds control characters; write it as plain text")
+
+
+def _check_length(name: str, value: str, least: int, most: int) -> None:
+    if not isinstance(value, str) or len(value) < least:  # type: ignore[redundant-expr]  # callers without a type checker
+        raise JobRejected(f"{name} must be a text with {least} to {most} characters, not {value!r}")
+    if len(value) > most:
+        raise JobRejected(f"{name} has {len(value)} characters; at most {most} are allowed")
+
+
+def plain(name: str) -> str:
+    """A name that somebody chose, without what the database would refuse."""
+    return _HIDING.sub("?", name)
+
+
+def this_user() -> str:
+    """The user of this machine, for commands. By the process's own user: variables of the environment say anything."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may have no name for its user
+        user = f"user {os.getuid()}"
+    return plain(f"{user}@{socket.gethostname()}")[: BY_LENGTH_MAX - 20] + " (command line)"
+
+
+def told(detail: Json) -> str:
+    """Who it was, for people. The login comes last, so that nobody can write something behind it."""
+    if not isinstance(detail, dict) or not detail.get("by"):
+        return ""
+    by, login = detail["by"], detail.get("login")
+    return f"{by}" if by == login else f"{by} (login {login})"

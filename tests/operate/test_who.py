@@ -1,0 +1,349 @@
+"""Who did it, and why, is written down in the same transaction: by page, API, command line, Python and plain SQL alike."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import random
+import socket
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from faultline import Faultline, JobRejected
+from faultline.core.model import JobState
+from faultline.store import apikeys
+from faultline.store import queue as verbs
+from tests.cli.commands import faultline
+from tests.web.conftest import Api, running
+from tests.web.site import browsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from uuid import UUID
+
+    from tests.driver import Driver
+
+WORKER_OS = f"{getpass.getuser()}@{socket.gethostname()} (command line)"
+
+
+@pytest.fixture
+def login(queue: Driver) -> str:
+    return str(queue.value("select session_user"))
+
+
+def told(queue: Driver, event: str) -> list[dict[str, Any]]:
+    """What the journal tells of such events, the oldest first."""
+    rows = queue.connection.execute("select detail from faultline.journal where event = %s order by id", (event,)).fetchall()
+    return [row[0] for row in rows]
+
+
+def failed(queue: Driver, name: str = "default") -> UUID:
+    job_id = queue.enqueue(queue=name)
+    queue.fail(queue.claim_one(queue=name), then="fail")
+    return job_id
+
+
+def signed(by: str, login: str, reason: str | None) -> dict[str, str | None]:
+    return {"by": by, "login": login, "reason": reason}
+
+
+def part(detail: dict[str, Any]) -> dict[str, Any]:
+    return {name: detail.get(name) for name in ("by", "login", "reason")}
+
+
+# Plain SQL
+
+
+def test_without_a_name_it_was_the_login(queue: Driver, login: str) -> None:
+    cancelled, again = queue.enqueue(), failed(queue, "a")
+    for call in ("cancel(%s, 'why')", "retry(%s)"):
+        queue.connection.execute(f"select faultline.{call}".encode(), (again if "retry" in call else cancelled,))
+    failed(queue, "b")
+    queue.connection.execute("select faultline.retry_failed()")
+    queue.connection.execute("select faultline.pause('q', 'broken'), faultline.resume('q')")
+
+    assert [part(detail) for detail in told(queue, "cancelled")] == [signed(login, login, "why")]
+    assert [part(detail) for detail in told(queue, "retried")] == [signed(login, login, None)] * 2
+    assert [(detail["queue"], part(detail)) for detail in told(queue, "paused")] == [("q", signed(login, login, "broken"))]
+    assert [(detail["queue"], part(detail)) for detail in told(queue, "resumed")] == [("q", signed(login, login, None))]
+
+
+def test_whatever_a_program_calls_itself_its_login_stands_beside_it(queue: Driver, login: str) -> None:
+    job_id = queue.enqueue()
+    queue.connection.execute("set role faultline_operator")
+    queue.connection.execute("select faultline.cancel(%s, 'x', null, 'postgres, honestly')", (job_id,))
+    queue.connection.execute("select faultline.pause('q', 'x', 'alice (login root)')")
+    queue.connection.execute("reset role")
+
+    assert part(told(queue, "cancelled")[0]) == signed("postgres, honestly", login, "x")
+    assert queue.value("select paused_by from faultline.queues") == f"alice (login root) (login {login})"
+
+
+def test_a_name_that_hides_something_is_refused_and_nothing_is_done(queue: Driver) -> None:
+    job_id = queue.enqueue()
+
+    for call in ("cancel(%(id)s", "retry(%(id)s", "retry_failed(", "pause('q'", "resume('q'", "revoke_api_key(%(id)s"):
+        for by in ("", "x" * 201, "a\x1b[31mb", "a\nb", "a\u202eb", "a\u2066b", "\x7f", "a\u2028b"):
+            text = f"select faultline.{call}{'' if call.endswith('(') else ', '}by => %(by)s)"
+            with pytest.raises(psycopg.Error, match="by has") as refusal:
+                queue.connection.execute(text.encode(), {"id": job_id, "by": by})
+            assert refusal.value.sqlstate == "FL005"
+
+    assert queue.state(job_id) is JobState.QUEUED
+    assert queue.value("select count(*) from faultline.journal") == 0
+
+
+@pytest.mark.parametrize("reason", ["x" * 1001, "a\x1b[31mb", "a\u202eb", "\x01"])
+def test_a_reason_that_hides_something_is_refused(queue: Driver, reason: str) -> None:
+    job_id = failed(queue)
+    before = queue.value("select count(*) from faultline.journal")
+
+    for call in ("retry(%(id)s, reason => %(why)s)", "retry_failed(reason => %(why)s)", "resume('q', reason => %(why)s)"):
+        with pytest.raises(psycopg.Error, match="the reason has"):
+            queue.connection.execute(f"select faultline.{call}".encode(), {"id": job_id, "why": reason})
+
+    queue.connection.execute("select faultline.retry(%s, reason => %s)", (job_id, "two\nlines,\tand ünïcode"))
+    assert queue.value("select count(*) from faultline.journal") == before + 1
+
+
+def test_what_is_sent_again_after_a_lost_answer_is_recorded_once(queue: Driver) -> None:
+    job_id = queue.enqueue()
+    for _ in range(2):
+        queue.run(verbs.cancel(job_id, "x", by="me"))
+        queue.run(verbs.pause("q", "x", by="me"))
+    queue.run(verbs.pause("q", "y", by="me"))
+    queue.run(verbs.pause("q", "y", by="you"))
+    for _ in range(2):
+        queue.run(verbs.resume("q", by="me"))
+
+    assert len(told(queue, "cancelled")) == 1
+    assert [(detail["reason"], detail["by"]) for detail in told(queue, "paused")] == [("x", "me"), ("y", "me"), ("y", "you")]
+    assert len(told(queue, "resumed")) == 1
+
+
+def test_what_was_rolled_back_was_not_done_and_is_not_told(queue: Driver) -> None:
+    job_id = queue.enqueue()
+
+    queue.connection.execute("begin")
+    queue.run(verbs.cancel(job_id, "x", by="me"))
+    queue.run(verbs.pause("q", "x", by="me"))
+    queue.connection.execute("rollback")
+
+    assert queue.state(job_id) is JobState.QUEUED
+    assert queue.value("select count(*) from faultline.journal") == 0
+
+
+def test_keys_that_come_and_go_are_told_without_what_could_be_used(queue: Driver, login: str) -> None:
+    key_id, text = apikeys.new_key(random.Random(1))
+    digest = apikeys.digest_of(text) or b""
+    queue.run(apikeys.add(key_id, digest, name="ci", scopes=["read"], queues=["a"], by="me", reason="for CI"))
+    for _ in range(2):
+        assert queue.run(apikeys.revoke(key_id, by="you", reason="leaked"))
+
+    (added,), (revoked,) = told(queue, "api_key_added"), told(queue, "api_key_revoked")
+    assert (added["key"], added["name"], added["scopes"], added["queues"]) == (str(key_id), "ci", ["read"], ["a"])
+    assert part(added) == signed("me", login, "for CI")
+    assert (revoked["key"], revoked["name"], part(revoked)) == (str(key_id), "ci", signed("you", login, "leaked"))
+    assert digest.hex() not in json.dumps([added, revoked])
+
+
+# Python
+
+
+def test_python_says_who_and_why(app: Faultline, queue: Driver, login: str) -> None:
+    first, second = queue.enqueue(), queue.enqueue()
+
+    app.cancel(first, reason="withdrawn", by="billing")
+    app.retry(first, reason="paid after all", by="billing")
+    app.cancel(second, "only why")
+
+    assert [part(detail) for detail in told(queue, "cancelled")] == [
+        signed("billing", login, "withdrawn"),
+        signed(login, login, "only why"),
+    ]
+    assert [part(detail) for detail in told(queue, "retried")] == [signed("billing", login, "paid after all")]
+
+
+def test_async_python_says_who_and_why(app: Faultline, queue: Driver, login: str) -> None:
+    job_id = queue.enqueue()
+
+    async def operate() -> None:
+        await app.acancel(job_id, reason="withdrawn", by="billing")
+        await app.aretry(job_id, reason="paid after all", by="billing")
+        await app.aclose()
+
+    asyncio.run(operate())
+
+    assert part(told(queue, "cancelled")[0]) == signed("billing", login, "withdrawn")
+    assert part(told(queue, "retried")[0]) == signed("billing", login, "paid after all")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"by": "x" * 201}, "by has 201 characters; at most 200 are allowed"),
+        ({"by": "a\x1bb"}, "by holds control characters"),
+        ({"by": ""}, "by must be a text with 1 to 200 characters"),
+        ({"reason": "x" * 1001}, "reason has 1001 characters; at most 1000 are allowed"),
+        ({"reason": "a\x07b"}, "reason holds control characters"),
+    ],
+)
+def test_python_is_told_what_is_wrong_before_anything_is_sent(queue: Driver, words: dict[str, str], message: str) -> None:
+    nowhere = Faultline("postgresql://127.0.0.1:1/none")
+    for call in (nowhere.cancel, nowhere.retry):
+        with pytest.raises(JobRejected, match=message):
+            call("00000000-0000-0000-0000-000000000001", **words)
+
+
+# The command line
+
+
+def test_the_command_line_names_the_user_of_the_machine(queue: Driver, dsn: str, login: str) -> None:
+    job_id, other = queue.enqueue(), failed(queue, "b")
+
+    assert faultline("cancel", str(job_id), "--reason", "a\u00e9", "--dsn", dsn).returncode == 0
+    assert faultline("retry", str(job_id), "--reason", "again", "--dsn", dsn).returncode == 0
+    assert faultline("retry", "--failed", "--yes", "--reason", "all", "--dsn", dsn).returncode == 0
+    assert faultline("queues", "pause", "mail", "--reason", "down", "--dsn", dsn).returncode == 0
+    shown = faultline("queues", "--dsn", dsn).stdout
+    assert faultline("queues", "resume", "mail", "--reason", "up", "--dsn", dsn).returncode == 0
+    made = json.loads(
+        faultline("api-keys", "create", "ci", "--scope", "read", "--reason", "CI", "--json", "--dsn", dsn).stdout
+    )
+    assert faultline("api-keys", "revoke", made["id"], "--reason", "leaked", "--dsn", dsn).returncode == 0
+
+    assert queue.state(other) is JobState.QUEUED
+    for event, reasons in {
+        "cancelled": ["aé"], "retried": ["again", "all"], "paused": ["down"], "resumed": ["up"],
+        "api_key_added": ["CI"], "api_key_revoked": ["leaked"],
+    }.items():  # fmt: skip
+        assert [part(detail) for detail in told(queue, event)] == [signed(WORKER_OS, login, why) for why in reasons], event
+    assert "down" in shown
+    assert WORKER_OS.partition(" ")[0] in shown
+
+
+def test_the_command_line_shows_who_did_what_to_a_job(queue: Driver, dsn: str, login: str) -> None:
+    job_id = queue.enqueue()
+    queue.run(verbs.cancel(job_id, "the order was withdrawn", by="billing"))
+    queue.run(verbs.retry(job_id, by="ops", reason="paid\nafter all"))
+
+    shown = faultline("job", str(job_id), "--dsn", dsn).stdout
+
+    for text in ("cancelled by billing", "the order was withdrawn", "retried by ops", "paid", f"login {login}"):
+        assert text in shown, shown
+
+
+# The API
+
+
+@pytest.fixture
+def api(dsn: str, queue: Driver) -> Iterator[Callable[..., tuple[Api, str]]]:
+    """A client with a key, and how the journal calls it."""
+    with running(dsn) as address:
+
+        def make(name: str, **fields: Any) -> tuple[Api, str]:
+            key_id, text = apikeys.new_key(random.SystemRandom())
+            digest = apikeys.digest_of(text) or b""
+            queue.run(apikeys.add(key_id, digest, name=name, scopes=["admin"], **fields))
+            return Api(address, text, key_id), f"{key_id.hex[:12]}"
+
+        yield make
+
+
+def test_the_api_names_the_key(api: Callable[..., tuple[Api, str]], queue: Driver, login: str) -> None:
+    client, key = api("ops\x1b[31m")
+    job_id, _ = queue.enqueue(), failed(queue, "b")
+
+    with client:
+        client.post(f"/jobs/{job_id}/cancel", json={"reason": "one"})
+        client.post(f"/jobs/{job_id}/retry", json={"reason": "two"})
+        client.post("/jobs/retry", json={"reason": "three"})
+        client.post("/queues/mail/pause", json={"reason": "four"})
+        (line,) = [line for line in client.get("/queues").json()["queues"] if line["name"] == "mail"]
+        client.post("/queues/mail/resume", json={"reason": "five"})
+        journal = client.get(f"/jobs/{job_id}").json()["journal"]
+
+    by = f"ops?[31m (API key {key})"
+    for event, reasons in {
+        "cancelled": ["one"],
+        "retried": ["two", "three"],
+        "paused": ["four"],
+        "resumed": ["five"],
+    }.items():
+        assert [part(detail) for detail in told(queue, event)] == [signed(by, login, why) for why in reasons], event
+    assert [part(entry["detail"]) for entry in journal] == [signed(by, login, "one"), signed(by, login, "two")]
+    assert line["paused_by"] == f"{by} (login {login})"
+
+
+def test_the_api_needs_no_reason_and_refuses_one_that_hides_something(api: Callable[..., Any], queue: Driver) -> None:
+    client, _ = api("ops")
+    job_id = queue.enqueue()
+
+    with client:
+        hidden = client.post(f"/jobs/{job_id}/cancel", json={"reason": "a\x1bb"})
+        plain = client.post(f"/jobs/{job_id}/cancel")
+
+    assert (hidden.status_code, plain.status_code) == (422, 200)
+
+
+# The page
+
+
+def test_the_page_names_the_key_that_signed_in_and_shows_who_did_what(dsn: str, queue: Driver, login: str) -> None:
+    key_id, text = apikeys.new_key(random.Random(1))
+    queue.run(apikeys.add(key_id, apikeys.digest_of(text) or b"", name="ops", scopes=["admin"]))
+    job_id, ticked, _ = queue.enqueue(queue="mail"), queue.enqueue(), failed(queue, "b")
+    queue.connection.execute("select faultline.sample()")
+    page = f"/jobs/{job_id}"
+    with browsed(dsn) as site:
+        site.post("/sign-in", {"key": text})
+        site.send(page, f"{page}/cancel", reason="one")
+        site.send(page, f"{page}/retry", reason="two")
+        site.send("/jobs", "/jobs/ticked", id=str(ticked), do="cancel", reason="three")
+        site.send("/failures/redrive", "/failures/redrive", reason="four")
+        site.send("/queues", "/queues/pause", queue="mail", reason="five")
+        held = site.page("/queues").text
+        site.send("/queues", "/queues/resume", queue="mail", reason="six")
+        shown, queues = site.page(page).text, site.page("/queues").text
+
+    by = f"ops (API key {key_id.hex[:12]}, dashboard)"
+    for event, reasons in {"cancelled": ["one", "three"], "retried": ["two", "four"], "paused": ["five"]}.items():
+        assert [part(detail) for detail in told(queue, event)] == [signed(by, login, why) for why in reasons], event
+    assert part(told(queue, "resumed")[0]) == signed(by, login, "six")
+    assert f"by {by} (login {login}): five" in held
+    for text in (by, "one", "two", login):
+        assert text in shown
+    for text in (by, "five", "six", login):
+        assert text in queues
+
+
+@pytest.mark.parametrize("reason", ["", "   "])
+def test_the_page_cancels_nothing_without_a_reason(dsn: str, queue: Driver, reason: str) -> None:
+    job_id = queue.enqueue()
+    page = f"/jobs/{job_id}"
+    with browsed(dsn) as site:
+        answers = [
+            site.send(page, f"{page}/cancel", reason=reason),
+            site.send("/jobs", "/jobs/ticked", id=str(job_id), do="cancel", reason=reason),
+        ]
+
+    assert [answer.status_code for answer in answers] == [422, 422]
+    assert "why" in answers[0].text
+    assert queue.state(job_id) is JobState.QUEUED
+
+
+def test_a_key_that_is_bound_to_queues_sees_who_paused_those_alone(dsn: str, queue: Driver) -> None:
+    key_id, text = apikeys.new_key(random.Random(1))
+    queue.run(apikeys.add(key_id, apikeys.digest_of(text) or b"", name="mail team", scopes=["read"], queues=["mail"]))
+    queue.run(verbs.pause("mail", "seen", by="somebody"))
+    queue.run(verbs.pause("secret", "hidden", by="the secret team"))
+    with browsed(dsn) as site:
+        site.post("/sign-in", {"key": text})
+        shown = site.page("/queues").text
+
+    assert "somebody" in shown
+    for hidden in ("the secret team", "hidden", "api_key", "mail team, key"):
+        assert hidden not in shown
