@@ -35,6 +35,7 @@ _NAMES = {
     "acalled": "called",
     "aconnect": "connect",
     "aenter": "enter",
+    "alittle": "little",
     "apause": "pause",
     "arun_on": "run_on",
     "async_database": "database",

@@ -103,3 +103,18 @@ def test_a_sender_that_was_cancelled_before_its_first_step_leaves_nothing_behind
         return wire.sent
 
     assert asyncio.run(story()) == [[1]]
+
+
+def test_what_comes_after_the_end_is_not_sent() -> None:
+    """A worker has closed its connections by then: it would open new ones, and nobody would close them."""
+
+    async def story() -> list[list[int]]:
+        wire = Wire()
+        batcher = Batcher(wire.send)
+        await batcher.close()
+        batcher.put(1)
+        await _turns()
+        await batcher.flushed()
+        return wire.sent
+
+    assert asyncio.run(story()) == []

@@ -172,7 +172,7 @@ def test_blocking_and_async_jobs_share_one_number_of_connections(dsn: str) -> No
 
 @pytest.mark.parametrize(
     ("queues", "slots", "jobs_max", "most"),
-    [(1, 1, None, 4), (1, 50, None, 24), (1, 50, 5, 9), (3, 6, None, 12), (40, 400, None, 39)],
+    [(1, 1, None, 5), (1, 50, None, 25), (1, 50, 5, 10), (3, 6, None, 13), (40, 400, None, 40)],
 )
 def test_a_worker_says_how_many_connections_it_may_open(queues: int, slots: int, jobs_max: int | None, most: int) -> None:
     assert Connections.of(queues, slots, jobs_max).most == most

@@ -460,3 +460,36 @@ def test_a_backoff_that_wants_to_exit_fails_the_attempt_alone(app: Faultline) ->
         raise ValueError("first")
 
     assert "ValueError: first" in str(results(app, [hostile.enqueue()])[0])
+
+
+def test_what_a_job_leaves_behind_cancels_no_other_job(app: Faultline, queue: Driver) -> None:
+    """Jobs run one after the other in one asyncio task, and a timer of the first may cancel what it took for its own."""
+
+    @app.task
+    async def leaves(seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(seconds, task.cancel)
+
+    @app.task
+    async def innocent() -> str:
+        await asyncio.sleep(0.5)
+        return "done"
+
+    # So many that they are claimed ahead, and run one after the other.
+    handles = app.enqueue_many([job for _ in range(60) for job in (*[leaves.bind(0.3)] * 20, innocent.bind())])
+
+    assert results(app, handles, queues={"default": 60}) == ([None] * 20 + ["done"]) * 60
+    assert queue.value("select max(attempt) from faultline.ledger") == 1
+
+
+def test_a_cancellation_between_two_jobs_strands_neither(app: Faultline) -> None:
+    @app.task
+    async def leaves() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_soon(task.cancel)
+
+    handles = app.enqueue_many([leaves.bind() for _ in range(3000)])
+
+    assert results(app, handles) == [None] * 3000

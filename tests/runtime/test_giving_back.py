@@ -162,7 +162,7 @@ def test_a_job_that_is_interrupted_every_time_uses_up_attempts_after_ten_minutes
 
     assert isinstance(retried, Released)
     assert sum(map(delay, given_back)) > 450
-    assert ["interrupted by the database 16 times in a row" in failed(ending) for ending in counted] == [True, False]
+    assert ["interrupted from outside 16 times in a row" in failed(ending) for ending in counted] == [True, False]
     assert "gone" in failed(counted[1])
 
 
@@ -218,7 +218,7 @@ def test_a_task_that_ends_its_own_session_every_time_fails_in_the_end(app: Fault
     job = run_without_delays(app, queue, suicidal.enqueue())
 
     assert (job.attempt, job.fencing_token) == (2, 17)
-    assert "interrupted by the database 17 times in a row" in (job.last_error or "")
+    assert "interrupted from outside 17 times in a row" in (job.last_error or "")
 
 
 def test_a_task_that_sleeps_between_its_interruptions_is_never_charged(app: Faultline, queue: Driver) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -26,6 +27,8 @@ from tests.runtime.working import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.driver import Driver
 
 #: What user code does to a session, and how its trace would be seen.
 CHANGES = [
@@ -298,3 +301,29 @@ def test_a_conflict_costs_no_connection(dsn: str) -> None:
         with database.connection() as connection:
             assert connection.info.backend_pid == before
         assert database.reconnects == 0
+
+
+def borrowed(database: Database, number: int) -> list[int]:
+    """The sessions of so many connections, which were lent at the same time."""
+    all_lent = threading.Barrier(number)
+
+    def borrow(_: int) -> int:
+        with database.connection() as connection:
+            all_lent.wait(PATIENCE)
+            return connection.info.backend_pid
+
+    with ThreadPoolExecutor(number) as threads:
+        return list(threads.map(borrow, range(number)))
+
+
+@pytest.mark.parametrize("lost", ["one", "all"])
+def test_connections_that_live_outlive_the_loss_of_another(dsn: str, queue: Driver, lost: str) -> None:
+    """On a server that is full, no others could be had."""
+    with contextlib.closing(Database(dsn)) as database:
+        pids = set(borrowed(database, 3))
+        ended = {*borrowed(database, 1)} if lost == "one" else pids  # the one that is used next
+        queue.connection.execute("select pg_terminate_backend(pid, 10000) from unnest(%s::int[]) pid", (list(ended),))
+        database.run(views.counts())
+        found = set(borrowed(database, 2))
+
+    assert found == pids - ended if lost == "one" else not found & pids

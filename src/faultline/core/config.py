@@ -45,8 +45,8 @@ class Connections:
 
     @property
     def most(self) -> int:
-        """With the heartbeat's and the listener's."""
-        return self.engine + self.jobs + 2
+        """With the heartbeat's, the listener's and the companion's."""
+        return self.engine + self.jobs + 3
 
 
 def whole(what: str, given: object, least: int = 1) -> int:

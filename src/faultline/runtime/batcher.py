@@ -45,6 +45,7 @@ class Batcher(Generic[T]):
         self._again_seconds = again_seconds
         self._waiting: list[T] = []
         self._sending: asyncio.Task[None] | None = None
+        self._closed = False
 
     def put(self, item: T) -> None:
         self._waiting.append(item)
@@ -58,7 +59,7 @@ class Batcher(Generic[T]):
 
     def _go_on(self) -> asyncio.Task[None] | None:
         """A sender is at work while anything waits, also after one that was cancelled before its first step."""
-        if self._sending is None and self._waiting:
+        if self._sending is None and self._waiting and not self._closed:
             self._sending = asyncio.create_task(self._drain())
             self._sending.add_done_callback(self._done)
         return self._sending
@@ -68,7 +69,8 @@ class Batcher(Generic[T]):
         self._go_on()
 
     async def close(self) -> None:
-        """Stop sending. What was not sent is dropped."""
+        """Stop sending. What was not sent is dropped, and so is what comes later."""
+        self._closed = True
         self._waiting.clear()
         if self._sending is not None:
             self._sending.cancel()

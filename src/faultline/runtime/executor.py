@@ -81,6 +81,8 @@ class Executor:
         self._turn = self._in_this_turn = 0
         #: Attempts that still run although their endings are handed over.
         self._left: set[Hold] = set()
+        #: What runs its second job or a later one.
+        self._reused: set[asyncio.Task[Any] | None] = set()
 
     async def run(self, hold: Hold, follow: Callable[[], Hold | None]) -> None:
         """One attempt after the other while `follow` has a next one, all in one task: to make a task takes longer than to
@@ -88,14 +90,28 @@ class Executor:
         """
         runner, context = asyncio.current_task(), copy_context()
         following: Hold | None = hold
-        while following is not None and runner is not None:
-            turn = self._turn
-            await self._attempt(following, runner)
-            if runner.cancelling() or (self._left and following in self._left) or _has_changed(context):
-                return
-            following = follow()
-            if turn == self._turn and self._has_had_its_turn():
-                await asyncio.sleep(0)
+        try:
+            while following is not None and runner is not None:
+                turn = self._turn
+                await self._attempt(following, runner)
+                if runner.cancelling() or (self._left and following in self._left) or _has_changed(context):
+                    return
+                following = follow()
+                if following is not None and runner not in self._reused:
+                    self._reused.add(runner)
+                if turn == self._turn and self._has_had_its_turn():
+                    await self._let_others(following)
+        finally:
+            self._reused.discard(runner)
+
+    async def _let_others(self, following: Hold | None) -> None:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            # By something that a job before it has left behind, or at the end of the worker.
+            if following is not None:
+                self._hand_over(following, Released(following))
+            raise
 
     def _has_had_its_turn(self) -> bool:
         """Jobs that never wait must not keep the loop from everybody else."""
@@ -261,7 +277,7 @@ class Executor:
             case _ if self._was_stopped(error):
                 # The worker stopped it: whatever came of that is not the job's doing.
                 return Released(hold)
-            case asyncio.CancelledError():
+            case asyncio.CancelledError() if asyncio.current_task() not in self._reused:
                 return self._failed(hold, task, "the task was cancelled, and not by its worker: it cancelled itself")
             case StaleLease():
                 # Refused somewhere inside: whoever holds the lease now will finish the job.
@@ -274,7 +290,8 @@ class Executor:
                 # left behind would be read again.
                 return Failed(hold, Failure(text_of(error), then="fail"))
             case _:
-                interrupted = bool(hold.failed_by) and is_caused_by(error, hold.failed_by or ())
+                # Cancelled by a job that ran in this task before, perhaps: by a timer that it left behind.
+                interrupted = isinstance(error, asyncio.CancelledError) or is_caused_by(error, hold.failed_by or ())
                 return (
                     self._giving_back.interrupted(hold, error) if interrupted else self._failed(hold, task, text_of(error))
                 )

@@ -97,7 +97,7 @@ class GivingBack:
         delay = self._jittered(min(_INTERRUPTED_SECONDS_MIN * 2.0 ** min(times - 1, 10), _INTERRUPTED_SECONDS_MAX))
         hold.counts.interrupted()
         if times > _INTERRUPTIONS_MAX:
-            why = f"interrupted by the database {times} times in a row, which counts as a failure from now on"
+            why = f"interrupted from outside {times} times in a row, which counts as a failure from now on"
             if lease.attempt >= lease.max_attempts:
                 self.went_well(lease)  # whoever retries it has found out why
             return Failed(hold, Failure(f"{why}: {text_of(error)}", delay_seconds=delay))

@@ -40,6 +40,8 @@ class Answer(contextlib.AbstractContextManager[None]):
         self._repeatable = all(statement.repeatable for statement in statements)
         self._sends_left = _SENDS_MAX
         self._unanswered = False
+        #: How often the connection was lost, and whether without a word: then nobody knows of the others how they are.
+        self.losses, self.silent = 0, False
         #: The server undid it for somebody else's sake: that says nothing against the connection, or against others.
         self.rolled_back = False
         #: A function was not there. Nothing was run; a migration may just have replaced what the call was in the middle of.
@@ -72,6 +74,7 @@ class Answer(contextlib.AbstractContextManager[None]):
         if never_sent and not self._unanswered:
             return False
         self._unanswered = True
+        self.losses, self.silent = self.losses + 1, isinstance(error, NoAnswer)
         if not never_sent and self._repeatable and self._sends_left > 0 and not self.deadline.passed:
             return True
         raise unanswered(self._statements, error) from error

@@ -141,7 +141,7 @@ class AsyncDatabase:
             self._prepares = self._prepares and not answer.unprepared
             if not answer.rolled_back:
                 self.reconnects += 1
-                await pool.drop_idle()
+                await pool.drop_idle(but_the_living=answer.losses == 1 and not answer.silent)
         raise AssertionError("the last send either answers or raises")
 
     async def _send(self, connection: psycopg.AsyncConnection, statement: Statement[Any], answer: Answer) -> Rows:

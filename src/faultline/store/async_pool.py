@@ -17,7 +17,7 @@ from faultline.store.connecting import Patience, too_late
 from faultline.store.idle import Idle
 from faultline.store.lending import Loan, Terms, lending, no_room
 from faultline.store.room import Room
-from faultline.store.wires import is_reusable
+from faultline.store.wires import alittle, is_quiet, is_reusable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -89,10 +89,17 @@ class AsyncPool:
         for connection in self.idle.take_old():
             await connection.close()
 
-    async def drop_idle(self) -> None:
-        """After one connection was lost: the others are likely to be dead as well."""
+    async def drop_idle(self, *, but_the_living: bool = False) -> None:
+        """After one connection was lost: the others are likely to be dead as well. But a server that is full would not give
+        us new ones: where the loss was told, those of which nothing is told are kept.
+        """
+        if but_the_living:
+            await alittle()
         for connection in self.idle.take_all():
-            await connection.close()
+            if but_the_living and is_quiet(connection):
+                self.idle.put(connection)
+            else:
+                await connection.close()
 
     async def close(self) -> None:
         self._closed = True

@@ -140,7 +140,7 @@ class Database:
             self._prepares = self._prepares and not answer.unprepared
             if not answer.rolled_back:
                 self.reconnects += 1
-                pool.drop_idle()
+                pool.drop_idle(but_the_living=answer.losses == 1 and not answer.silent)
         raise AssertionError("the last send either answers or raises")
 
     def _send(self, connection: psycopg.Connection, statement: Statement[Any], answer: Answer) -> Rows:

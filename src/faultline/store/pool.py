@@ -18,7 +18,7 @@ from faultline.store.connecting import Patience, too_late
 from faultline.store.idle import Idle
 from faultline.store.lending import Loan, Terms, lending, no_room
 from faultline.store.room import Room
-from faultline.store.wires import is_reusable
+from faultline.store.wires import is_quiet, is_reusable, little
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,10 +90,17 @@ class Pool:
         for connection in self.idle.take_old():
             connection.close()
 
-    def drop_idle(self) -> None:
-        """After one connection was lost: the others are likely to be dead as well."""
+    def drop_idle(self, *, but_the_living: bool = False) -> None:
+        """After one connection was lost: the others are likely to be dead as well. But a server that is full would not give
+        us new ones: where the loss was told, those of which nothing is told are kept.
+        """
+        if but_the_living:
+            little()
         for connection in self.idle.take_all():
-            connection.close()
+            if but_the_living and is_quiet(connection):
+                self.idle.put(connection)
+            else:
+                connection.close()
 
     def close(self) -> None:
         self._closed = True

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import select
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection, Connection
 
     from faultline.core.faults import Faults
+
+_TOLD_SECONDS = 0.05
 
 
 def cut(connection: Connection[Any] | AsyncConnection[Any]) -> None:
@@ -43,6 +48,22 @@ def is_reusable(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
     if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
         return False
     return is_simulated(connection) or connection.pgconn.pipeline_status == PipelineStatus.OFF
+
+
+def is_quiet(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Nothing has come by a connection that waits for nothing: neither its end nor a last word of the server."""
+    if not is_reusable(connection):
+        return False
+    return is_simulated(connection) or not select.select([connection.fileno()], [], [], 0)[0]
+
+
+def little() -> None:
+    """Until the end of one session, when all end at once, is told to the others."""
+    time.sleep(_TOLD_SECONDS)
+
+
+async def alittle() -> None:
+    await asyncio.sleep(_TOLD_SECONDS)
 
 
 @contextlib.contextmanager
