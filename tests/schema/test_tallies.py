@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from faultline.core.errors import JobRejected
-from faultline.store import overview
+from faultline.store import overview, vitals
 from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
@@ -220,3 +221,13 @@ def test_a_lost_row_of_the_sampling_comes_back_and_samples_stay_rare(queue: Driv
 
     assert queue.value("select faultline.sample()")
     assert not queue.value("select faultline.sample()")
+
+
+def test_a_job_that_was_to_run_in_the_past_has_waited_since_it_was_enqueued(queue: Driver, clock: Clock) -> None:
+    queue.enqueue(run_at=datetime(2020, 1, 1, tzinfo=UTC))
+    clock.advance(2)
+
+    assert queue.run(verbs.sample())
+
+    assert queue.value("select extract(epoch from faultline.clock() - oldest_due_at)::float8 from faultline.samples") == 2
+    assert [waiting.oldest_seconds for waiting in queue.run(vitals.waiting())] == [2]

@@ -287,13 +287,13 @@ with recursive known (queue) as (
   from places p
   where p.priority is not null
 )
-select p.queue, extract(epoch from faultline.clock() - min(d.next_run_at))::float8,
+select p.queue, extract(epoch from faultline.clock() - min(greatest(d.next_run_at, d.created_at)))::float8,
   exists (select from faultline.queues q where q.name = p.queue and q.paused_at is not null)
 from places p
 cross join lateral (
-  select j.next_run_at from faultline.jobs j
+  select j.next_run_at, j.created_at from faultline.jobs j
   where j.state = 'queued' and j.queue = p.queue and j.priority = p.priority
-  order by j.next_run_at limit 1
+  order by j.next_run_at limit 100
 ) d
 where d.next_run_at <= faultline.clock()
 group by p.queue

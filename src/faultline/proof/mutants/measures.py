@@ -58,6 +58,9 @@ _SAMPLE = [
     Cut("sample", "tells delayed jobs", "coalesce(greatest(q.jobs - q.due,", "coalesce(greatest(q.jobs,"),
     Cut("sample", "tells the oldest due job", "    where d.next_run_at <= began\n"),
     Cut(
+        "sample", "counts no wait before a job was there", "min(greatest(d.next_run_at, d.created_at))", "min(d.next_run_at)"
+    ),
+    Cut(
         "sample",
         "looks at every priority",
         "and j.queue = p.name and j.priority > p.priority",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from faultline.proof.probes.probe import expect, probe, refused
@@ -134,7 +135,8 @@ def a_sample_tells_jobs_and_queues_apart(sessions: Sessions) -> None:
     q.fail(leases[1], then="cancel")
     q.enqueue(delay_seconds=60.0)
     q.enqueue(queue="later", delay_seconds=60.0)
-    q.enqueue(queue="empty")
+    # Nobody has waited for it before it was there.
+    q.enqueue(queue="empty", run_at=datetime(2020, 1, 1, tzinfo=UTC))
     for queue in ("bad", "busy"):
         q.enqueue(queue=queue)
     q.fail(*q.claim(queue="bad"), then="fail")

@@ -76,12 +76,13 @@ begin
     where p.priority is not null
   ),
   oldest as (
-    select p.name, min(d.next_run_at) as at
+    -- Nobody has waited for a job before it was there, whatever time it was to run at.
+    select p.name, min(greatest(d.next_run_at, d.created_at)) as at
     from places p
     cross join lateral (
-      select j.next_run_at from faultline.open_jobs j
+      select j.next_run_at, j.created_at from faultline.open_jobs j
       where j.state = 'queued' and j.queue = p.name and j.priority = p.priority
-      order by j.next_run_at limit 1
+      order by j.next_run_at limit 100
     ) d
     where d.next_run_at <= began
     group by p.name
