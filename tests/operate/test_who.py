@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
+import contextlib
+import io
 import json
+import logging
+import os
+import pty
+import pwd
 import random
 import socket
+import subprocess
+import time
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
-from faultline import Faultline, JobRejected
+from faultline import Faultline, JobNotFound, JobRejected
+from faultline.core import events
 from faultline.core.model import JobState
 from faultline.store import apikeys
 from faultline.store import queue as verbs
-from tests.cli.commands import faultline
+from tests.cli.commands import FAULTLINE, environment, faultline
 from tests.web.conftest import Api, running
 from tests.web.site import browsed
 
@@ -26,7 +35,7 @@ if TYPE_CHECKING:
 
     from tests.driver import Driver
 
-WORKER_OS = f"{getpass.getuser()}@{socket.gethostname()} (command line)"
+AT_HAND = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()} (command line)"
 
 
 @pytest.fixture
@@ -220,9 +229,9 @@ def test_the_command_line_names_the_user_of_the_machine(queue: Driver, dsn: str,
         "cancelled": ["aé"], "retried": ["again", "all"], "paused": ["down"], "resumed": ["up"],
         "api_key_added": ["CI"], "api_key_revoked": ["leaked"],
     }.items():  # fmt: skip
-        assert [part(detail) for detail in told(queue, event)] == [signed(WORKER_OS, login, why) for why in reasons], event
+        assert [part(detail) for detail in told(queue, event)] == [signed(AT_HAND, login, why) for why in reasons], event
     assert "down" in shown
-    assert WORKER_OS.partition(" ")[0] in shown
+    assert AT_HAND.partition(" ")[0] in shown
 
 
 def test_the_command_line_shows_who_did_what_to_a_job(queue: Driver, dsn: str, login: str) -> None:
@@ -234,6 +243,65 @@ def test_the_command_line_shows_who_did_what_to_a_job(queue: Driver, dsn: str, l
 
     for text in ("cancelled by billing", "the order was withdrawn", "retried by ops", "paid", f"login {login}"):
         assert text in shown, shown
+
+
+class Terminal:
+    """A command with a person at it, who types what is asked for."""
+
+    def __init__(self, *words: str) -> None:
+        self._ours, its = pty.openpty()
+        self._process = subprocess.Popen(
+            [FAULTLINE, *words], stdin=its, stdout=its, stderr=its, env=environment(TERM="dumb")
+        )
+        os.close(its)
+        self.seen = ""
+
+    def answer(self, question: str, text: str) -> None:
+        until = time.monotonic() + 60
+        while question not in self.seen:
+            assert time.monotonic() < until, self.seen
+            self.seen += os.read(self._ours, 65536).decode(errors="replace")
+        os.write(self._ours, f"{text}\n".encode())
+
+    def ended(self) -> int:
+        try:
+            with contextlib.suppress(OSError):  # the terminal is gone
+                while read := os.read(self._ours, 65536):
+                    self.seen += read.decode(errors="replace")
+            return self._process.wait(60)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            os.close(self._ours)
+
+
+def test_at_a_terminal_a_cancel_asks_why_and_for_a_yes(queue: Driver, dsn: str) -> None:
+    ids = [str(queue.enqueue()) for _ in range(2)]
+
+    refused = Terminal("cancel", *ids, "--dsn", dsn)
+    refused.answer("Why", "by mistake")
+    refused.answer("Cancel these 2 jobs? [y/N]", "n")
+    assert refused.ended() == 1
+    assert told(queue, "cancelled") == []
+
+    agreed = Terminal("cancel", ids[0], "--reason", "given", "--dsn", dsn)
+    agreed.answer("Cancel this job? [y/N]", "y")
+    assert agreed.ended() == 0, agreed.seen
+    asked = Terminal("cancel", ids[1], "--dsn", dsn)
+    asked.answer("Why", "asked for")
+    asked.answer("Cancel this job? [y/N]", "y")
+    assert asked.ended() == 0, asked.seen
+    assert [detail["reason"] for detail in told(queue, "cancelled")] == ["given", "asked for"]
+
+
+def test_a_command_that_nobody_sits_at_asks_nothing(queue: Driver, dsn: str) -> None:
+    first, second = queue.enqueue(), queue.enqueue()
+
+    assert faultline("cancel", str(first), "--dsn", dsn).returncode == 0
+    agreed = Terminal("cancel", str(second), "--yes", "--dsn", dsn)
+
+    assert agreed.ended() == 0, agreed.seen
+    assert [queue.state(job_id) for job_id in (first, second)] == [JobState.CANCELLED] * 2
 
 
 # The API
@@ -287,6 +355,22 @@ def test_the_api_needs_no_reason_and_refuses_one_that_hides_something(api: Calla
         plain = client.post(f"/jobs/{job_id}/cancel")
 
     assert (hidden.status_code, plain.status_code) == (422, 200)
+
+
+def test_what_was_done_is_logged_whoever_did_it(app: Faultline, queue: Driver) -> None:
+    """Once the database has done it, and not before."""
+    job_id, text = queue.enqueue(), io.StringIO()
+    handler = events.log_events(text)
+    try:
+        app.cancel(job_id, reason="withdrawn", by="billing")
+        with pytest.raises(JobNotFound):
+            app.cancel(uuid4(), by="billing")
+    finally:
+        logging.getLogger("faultline").removeHandler(handler)
+
+    logged = [json.loads(line) for line in text.getvalue().splitlines()]
+    (line,) = [line for line in logged if line["event"] == "job_cancelled_by_request"]
+    assert (line["job_id"], line["by"], line["reason"]) == (str(job_id), "billing", "withdrawn")
 
 
 # The page
@@ -347,3 +431,23 @@ def test_a_key_that_is_bound_to_queues_sees_who_paused_those_alone(dsn: str, que
     assert "somebody" in shown
     for hidden in ("the secret team", "hidden", "api_key", "mail team, key"):
         assert hidden not in shown
+
+
+@pytest.mark.parametrize(("scope", "heard"), [("admin", ["api_key_added", "paused"]), ("read", ["paused"])])
+def test_who_holds_which_key_is_told_to_administrators_alone(dsn: str, queue: Driver, scope: str, heard: list[str]) -> None:
+    key_id, text = apikeys.new_key(random.Random(1))
+    queue.run(apikeys.add(key_id, apikeys.digest_of(text) or b"", name="a secret project", scopes=[scope]))
+    queue.run(verbs.pause("mail", by="somebody"))
+    with browsed(dsn) as site, running(dsn) as address, Api(address, text) as client:
+        site.post("/sign-in", {"key": text})
+        shown = site.page("/queues").text
+        with client.http.stream("GET", "/api/v1/events", headers={"Last-Event-ID": "0"}) as stream:
+            found = []
+            for line in stream.iter_lines():
+                if line.startswith("data: ") and '"detail"' in line:
+                    found.append(json.loads(line.removeprefix("data: "))["event"])
+                if found[-1:] == ["paused"]:
+                    break
+
+    assert found == heard
+    assert ("a secret project" in shown.partition("What people did")[2]) == (scope == "admin")

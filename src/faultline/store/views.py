@@ -238,15 +238,17 @@ def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list
     )
 
 
-def operations(*, only_queues: Sequence[str] | None = None, entries_max: int) -> Statement[list[JournalEntry]]:
-    """What people last did that concerns no single job: to queues and, seen with all queues, keys. Newest first."""
+QUEUE_EVENTS, KEY_EVENTS = ("paused", "resumed"), ("api_key_added", "api_key_revoked")
+
+
+def operations(*, only_queues: Sequence[str] | None = None, keys: bool, entries_max: int) -> Statement[list[JournalEntry]]:
+    """What people last did that concerns no single job: to queues and, if they are asked for, to keys. Newest first."""
     queues = None if only_queues is None else list(only_queues)
     return Statement(
         name="operations",
         sql="select at, event, fencing_token, owner, detail::text from faultline.journal where job_id is null"
-        " and event in ('paused', 'resumed', 'api_key_added', 'api_key_revoked')"
-        " and (%s::text[] is null or detail ->> 'queue' = any (%s::text[])) order by id desc limit %s",
-        params=(queues, queues, entries_max),
+        " and event = any (%s) and (%s::text[] is null or detail ->> 'queue' = any (%s::text[])) order by id desc limit %s",
+        params=([*QUEUE_EVENTS, *(KEY_EVENTS if keys else ())], queues, queues, entries_max),
         read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in rows],
         repeatable=True,
         reads=True,

@@ -72,6 +72,11 @@ class Caller:
     def may(self, scope: str) -> bool:
         return scope in self.scopes or "admin" in self.scopes
 
+    @property
+    def sees_keys(self) -> bool:
+        """Who holds which key concerns the whole server."""
+        return self.may("admin") and self.queues is None
+
     def may_touch(self, queue: str) -> bool:
         return self.queues is None or queue in self.queues
 

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from faultline.core import events
 from faultline.core.errors import FaultlineError
 from faultline.runtime.notifier import Notifier
-from faultline.store import changes, overview
+from faultline.store import changes, overview, views
 from faultline.store.queue import sample
 from faultline.web.problems import Problem
 
@@ -201,6 +201,8 @@ class Changes:
 
 
 def _may_see(caller: Caller, change: Change) -> bool:
+    if change.event in views.KEY_EVENTS:
+        return caller.sees_keys
     return caller.queues is None or (change.queue is not None and change.queue in caller.queues)
 
 

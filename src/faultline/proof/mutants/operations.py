@@ -17,6 +17,8 @@ _SIGNATURE = [
     Cut("signature", "takes the login for who gives no name", "coalesce(signature.by, session_user::text)", "signature.by"),
 ]
 
+_CHANGED = "(was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', told)"
+
 _RECORDED = [
     Cut("cancel", "tells who it was", "faultline.signature(cancel.by)", "faultline.signature()"),
     Cut("retry", "tells who it was", "signature(retry.by, ", "signature(null, "),
@@ -27,18 +29,29 @@ _RECORDED = [
     Cut("pause", "tells who it was", "faultline.signature(pause.by)", "faultline.signature()"),
     Cut("pause", "cuts an endless reason", "left(pause.reason, 1000)", "pause.reason"),
     Cut("pause", "writes the login last", "' (login ' || nullif(signed ->> 'login', signed ->> 'by') || ')'", "''"),
-    Cut("pause", "is told by the journal", "was.paused_at is null or (", "("),
     Cut(
         "pause",
-        "is told by the journal when it is changed",
-        "(was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', told)",
+        "is told by the journal",
+        _CHANGED,
         "false",
     ),
     Cut(
         "pause",
         "is told once",
-        "was.paused_at is null or (was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', told)",
+        _CHANGED,
         "true",
+    ),
+    Cut(
+        "pause",
+        "tells of another reason",
+        _CHANGED,
+        "was.paused_by is distinct from told",
+    ),
+    Cut(
+        "pause",
+        "tells of another person",
+        _CHANGED,
+        "was.paused_because is distinct from signed ->> 'reason' or was.paused_at is null",
     ),
     Cut("resume", "tells who it was", "signature(resume.by, ", "signature(null, "),
     Cut("resume", "tells why", "resume.reason);", "null);"),

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from faultline.proof.sessions import Session, Sessions
 
 
+_OPERATOR = "faultline_operator"
+
+
 def _told(q: Session) -> list[tuple[Any, ...]]:
     """What people did, in order: what, who by their own word, by which login, why."""
     return q.execute(
@@ -66,6 +69,16 @@ def a_pause_is_told_once_unless_somebody_changes_it(sessions: Sessions) -> None:
             expect("who", q.value("select paused_by from faultline.queues"), f"{by} (login {login})")
         found = [(by, reason and len(reason)) for _, by, _, reason in _told(q)]
         expect("told", found, [(login, None), ("a (login b)", 1000), ("a (login b)", 1), ("c", 1)])
+
+
+@probe("signature")
+def the_login_is_told_and_not_the_role_that_the_verb_runs_in(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("set local session authorization faultline_operator")
+        q.run(verbs.pause("q", by="the owner"))
+        q.run(verbs.resume("q"))
+        expect("told", [row[1:3] for row in _told(q)], [("the owner", _OPERATOR), (_OPERATOR, _OPERATOR)])
 
 
 @probe("signature")

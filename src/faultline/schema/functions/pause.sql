@@ -29,7 +29,7 @@ begin
       paused_because = excluded.paused_because,
       paused_by = excluded.paused_by
   returning q.paused_at into since;
-  if was.paused_at is null or (was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', told) then
+  if (was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', told) then
     insert into faultline.journal (at, event, detail)
     values (faultline.clock(), 'paused', jsonb_build_object('queue', pause.queue) || signed);
   end if;

@@ -32,7 +32,7 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
     read = service_of(request).read_for(caller)
     lines, done, now = await asyncio.gather(
         read.run(overview.queues()),
-        read.run(views.operations(only_queues=caller.only_queues, entries_max=_DONE_MAX)),
+        read.run(views.operations(only_queues=caller.only_queues, keys=caller.sees_keys, entries_max=_DONE_MAX)),
         read.run(views.clock()),
     )
     lines = [line for line in lines if caller.may_touch(line.name)]
