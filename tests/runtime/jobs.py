@@ -45,6 +45,15 @@ async def innocent(n: int) -> int:
 
 
 @app.task
+async def handle_signals() -> None:
+    """As a server inside a task does: it takes the signals, and leaves them to nobody."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: None)
+        loop.remove_signal_handler(number)
+
+
+@app.task
 async def endless() -> None:
     await asyncio.Event().wait()
 

@@ -132,6 +132,21 @@ def test_the_exit_code_of_a_worker_that_could_not_give_its_jobs_back_is_not_0(ds
         assert f'"event": "ending_not_written", "job_id": "{job_id}", "task": "nap"' in said(process)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_task_that_handles_signals_leaves_them_to_the_worker(dsn: str, queue: Driver, number: signal.Signals) -> None:
+    handles = queue.enqueue("handle_signals")
+    job_id = queue.enqueue("nap", {"seconds": 600})
+    with worker(dsn, "--grace", "0.1") as process:
+        until(lambda: queue.state(handles) is JobState.SUCCEEDED and "the nap has begun" in said(process))
+        until(lambda: f'"signal": "{number.name}"' in said(process))
+
+        process.send_signal(number)
+
+        assert process.wait(PATIENCE) == 0
+        assert '"event": "signals_taken_back"' in said(process)
+    assert (queue.state(job_id), queue.job(job_id).attempt) == (JobState.QUEUED, 0)
+
+
 def test_a_worker_is_entered_once(app: Faultline) -> None:
     async def main() -> list[str]:
         first, other = app.worker({"default": 1}), app.worker({"default": 1})

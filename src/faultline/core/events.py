@@ -64,6 +64,7 @@ LEVELS: dict[str, int] = {
     "loop_overdue": ERROR,
     "loop_resumed": WARNING,
     "stop_overdue": ERROR,
+    "signals_taken_back": WARNING,
     "unstarted_given_back": WARNING,
     "unstarted_unanswered": WARNING,
     "companion_died": WARNING,

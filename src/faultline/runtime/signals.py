@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from faultline.runtime.worker import Worker
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,26 @@ def stop_on_signals(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
     # The companion is to know of it even while a task holds the interpreter and no handler of Python's can run: this one
     # is C, writes where the process stands into a file that both have open, and passes the signal on.
     worker.signals = nameless_file("faultline-signals")
-    _taken = _Taken(worker.signals, {number: signal.getsignal(number) for number in SIGNALS})
-    for number in SIGNALS:
+    _taken = taken = _Taken(worker.signals, {number: signal.getsignal(number) for number in SIGNALS})
+
+    def take(number: signal.Signals) -> None:
+        faulthandler.unregister(number)
         signal.signal(number, signalled)
-        faulthandler.register(number, file=worker.signals, all_threads=False, chain=True)
+        faulthandler.register(number, file=taken.file, all_threads=False, chain=True)
+
+    def look() -> None:
+        """A task that handles signals itself for a while, as a server in it does, leaves nobody who handles them."""
+        if _taken is not taken:
+            return
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signalled:
+                take(number)
+                events.emit("signals_taken_back", worker=worker.id, signal=number.name)
+        loop.call_later(_LOOK_SECONDS, look)
+
+    for number in SIGNALS:
+        take(number)
+    look()
 
 
 def give_back_signals() -> None:
