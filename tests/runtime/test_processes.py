@@ -212,8 +212,9 @@ def test_a_worker_with_too_many_stuck_threads_asks_to_be_replaced(dsn: str, queu
     assert {queue.state(job_id) for job_id in jobs} == {JobState.FAILED}
 
 
-def test_a_poison_job_ends_and_the_innocents_beside_it_succeed(dsn: str, queue: Driver) -> None:
-    poison = queue.enqueue("poison", priority=-1, lease_seconds=3, max_attempts=2)
+@pytest.mark.parametrize("task", ["poison", "sweep"])
+def test_a_poison_job_ends_and_the_innocents_beside_it_succeed(dsn: str, queue: Driver, task: str) -> None:
+    poison = queue.enqueue(task, priority=-1, lease_seconds=3, max_attempts=2)
     jobs = [Submission("innocent", f'{{"n": {n}}}', lease_seconds=3, max_attempts=2) for n in range(99)]
     innocents = [place.job_id for place in queue.run(verbs.enqueue_many(jobs))]
 
@@ -223,6 +224,20 @@ def test_a_poison_job_ends_and_the_innocents_beside_it_succeed(dsn: str, queue: 
 
     assert {queue.state(job_id) for job_id in innocents} == {JobState.SUCCEEDED}
     assert "worker was lost" in (queue.job(poison).last_error or "")
+
+
+@pytest.mark.parametrize("what", ["everything", "main", "others"])
+def test_a_job_that_cancels_tasks_of_the_worker_has_killed_it(dsn: str, queue: Driver, what: str) -> None:
+    """Nothing is given back with its attempt: such a job would be run for ever, and take one worker down after the other."""
+    with worker(dsn) as process:
+        beside = queue.enqueue("endless", max_attempts=2)
+        until(lambda: runs(queue, beside))
+        guilty = queue.enqueue("sweep", {"what": what}, max_attempts=2)
+
+        assert process.wait(PATIENCE) == 1
+        assert said(process).count('"worker_swept_away"') == 1
+        assert "Traceback" not in said(process)
+    assert [(queue.state(job_id), queue.job(job_id).attempt) for job_id in (guilty, beside)] == [(JobState.RUNNING, 1)] * 2
 
 
 @pytest.mark.parametrize("how", ["exit", "interrupt", "stop"])

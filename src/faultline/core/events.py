@@ -56,6 +56,7 @@ LEVELS: dict[str, int] = {
     "worker_stopping": INFO,
     "worker_exit": INFO,
     "worker_gave_up": ERROR,
+    "worker_swept_away": ERROR,
     "worker_died": ERROR,
     "worker_not_started": ERROR,
     "worker_leave_failed": WARNING,

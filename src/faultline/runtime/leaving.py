@@ -1,10 +1,11 @@
-"""What a worker that stops says of the jobs in its hands: each that it stops, and each that it could not give back."""
+"""What a worker that ends says of the jobs in its hands: each that it stops, and each that it could not give back."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from faultline.core import events
+from faultline.runtime.process import end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,3 +27,16 @@ def tell_left(worker_id: str, holds: Sequence[Hold]) -> None:
         lease = hold.lease
         attempt, attempts_max = lease.attempt, lease.max_attempts
         events.emit("ending_not_written", job_id=lease.job_id, task=lease.task, attempt=attempt, max_attempts=attempts_max)
+
+
+def crash_swept_away(worker_id: str) -> NoReturn:
+    """Nothing is given back: a job that ends its workers and keeps its attempt would be run for ever. Reaped like any job
+    that kills its worker, it has less and less company and is found out.
+    """
+    events.emit(
+        "worker_swept_away",
+        worker=worker_id,
+        reason="a task has cancelled the worker's own tasks in the event loop",
+        action="ended as after a crash; a task may cancel only what it has started, not asyncio.all_tasks()",
+    )
+    end(1)

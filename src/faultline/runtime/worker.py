@@ -155,7 +155,11 @@ class Worker:
 
     async def run(self) -> None:
         async with self:
-            await self._stop.wait()
+            try:
+                await self._stop.wait()
+            except asyncio.CancelledError:
+                self._end_swept_away()
+                raise
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -176,7 +180,8 @@ class Worker:
         if self._app.host.companion:
             self._start_companion()
         self._canary = asyncio.create_task(asyncio.Event().wait())
-        self._executor.program_ends = self._is_swept_away
+        self._canary.add_done_callback(lambda _: self._end_swept_away())
+        self._executor.program_ends = self._program_ends
         forks.keep_children_from(self._loop)
         self._heartbeat.start()
         self._stand_in = asyncio.create_task(self._heartbeat.stand_in(self._database.run))
@@ -403,8 +408,16 @@ class Worker:
 
     # The end
 
-    def _is_swept_away(self) -> bool:
-        return self._canary is not None and (self._canary.done() or self._canary.cancelling() > 0)
+    def _program_ends(self) -> bool:
+        swept_away = self._canary is not None and (self._canary.done() or self._canary.cancelling() > 0)
+        if swept_away:
+            self._end_swept_away()
+        return swept_away
+
+    def _end_swept_away(self) -> None:
+        """In the worker's own process nobody cancels the worker but a task, which has killed it so."""
+        if self.owns_process and not self._said_stopping:
+            leaving.crash_swept_away(self.id)
 
     async def _drain(self, grace_seconds: float) -> None:
         grace_over_at = self._loop.time() + grace_seconds
