@@ -214,6 +214,22 @@ def test_cancel_and_retry_by_keyboard_while_the_page_is_live(page: Page, queue: 
     assert queue.state(job_id) is JobState.QUEUED
 
 
+def test_enter_behind_the_reason_cancels_the_ticked_jobs_and_retries_none(page: Page, queue: Driver) -> None:
+    failed = queue.enqueue("broken")
+    queue.fail(queue.claim_one(), then="fail")
+    waiting = queue.enqueue("charge")
+    page.goto("/jobs")
+    for job_id in (failed, waiting):
+        page.locator(f"#tick-{job_id}").check()
+
+    page.get_by_text("Cancel ticked…").click()
+    page.get_by_label("Why the jobs are cancelled").fill("not needed")
+    page.keyboard.press("Enter")
+
+    said(page, "1 job cancelled.")
+    assert [queue.state(job_id) for job_id in (failed, waiting)] == [JobState.FAILED, JobState.CANCELLED]
+
+
 def test_what_was_typed_outlives_a_refresh(page: Page, queue: Driver) -> None:
     page.goto("/jobs")
     page.locator("#task").fill("half a wo")
