@@ -61,6 +61,7 @@ def test_serve_runs_until_it_is_told_to_stop(dsn: str) -> None:
 
     assert f"listening on http://127.0.0.1:{port}" in out
     assert "Traceback" not in err
+    assert process.returncode == 0
 
 
 def _answers(address: str) -> bool:

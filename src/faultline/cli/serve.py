@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
@@ -49,6 +50,8 @@ def serve(
         proxies = Proxies.of(trusted_proxies)
         ready = server(found, host=host, port=port, keys_later=keys_later, metrics_at=metrics_at, proxies=proxies)
         print(f"listening on http://{'[' + host + ']' if ':' in host else host}:{port}", flush=True)
+        # The server raises the signal once more when it is done, which would end us with an error: a stop in order is none.
+        signal.signal(signal.SIGTERM, ready.handle_exit)
         ready.run()
     if not ready.started:
         raise typer.Exit(1)
