@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from faultline import BlockingJob, Faultline, Job, JobFailed, JobState
 from faultline.core.faults import Faults, WireCut
@@ -259,3 +261,29 @@ def test_errors_that_go_round_in_a_circle_are_judged() -> None:
     assert is_caused_by(other, [cause, other])
     assert is_caused_by(both, [cause])
     assert of_session(other) == []
+
+
+@pytest.mark.parametrize("verb", ["complete", "same_transaction"])
+def test_a_right_that_the_login_has_lost_for_a_while_uses_up_no_attempt(dsn: str, queue: Driver, verb: str) -> None:
+    login = f"w{uuid4().hex[:8]}"
+    queue.connection.execute(f"create role {login} login in role faultline_worker, faultline_producer".encode())
+    function = queue.value("select oid::regprocedure::text from pg_proc where proname = %s", verb)
+    runs = 0
+
+    async def run(job: Job) -> str:
+        nonlocal runs
+        runs += 1
+        changed = "revoke {} from" if runs == 1 else "grant {} to"
+        right = f"execute on function {function}"
+        queue.connection.execute(f"{changed.format(right)} faultline_worker".encode())
+        async with job.transaction() as tx:
+            if verb == "complete":
+                tx.complete("done")
+        return "done"
+
+    with Faultline(make_conninfo(dsn, user=login)) as app:
+        task = app.task(max_attempts=1)(run)
+        assert results(app, [task.enqueue()]) == ["done"]
+    assert runs == 2
+    queue.connection.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = %s", (login,))
+    queue.connection.execute(f"drop role {login}".encode())

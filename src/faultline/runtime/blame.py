@@ -31,6 +31,8 @@ class Blame(Enum):
     #: The server uses one SQLSTATE for a statement that somebody cancelled and for one that ran into its own time limit.
     #: Only the words differ, and they are in the server's language.
     ASK = auto()
+    #: A statement of ours was not allowed: either the task has taken another role, or the login has lost a right.
+    ASK_FOR_RIGHTS = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,10 @@ class Mishap:
     def blame(self) -> Blame:
         sqlstate = getattr(self.error, "sqlstate", None) or ""
         if self.ours:
-            # Whatever it was, the task has not written this statement. But it may have changed the role of the session.
-            return Blame.TASK if is_about_data(self.error) or sqlstate == _NOT_ALLOWED else Blame.DATABASE
+            if sqlstate == _NOT_ALLOWED:
+                return Blame.ASK_FOR_RIGHTS
+            # Whatever it was, the task has not written this statement.
+            return Blame.TASK if is_about_data(self.error) else Blame.DATABASE
         if connection_was_lost(self.error) or sqlstate.startswith(_BY_THE_SERVER):
             return Blame.DATABASE
         if sqlstate == _NO_LOCK and self.seconds >= LOCK_SECONDS:

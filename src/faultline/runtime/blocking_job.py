@@ -187,8 +187,12 @@ class BlockingJob(Attempt):
         failed: the task was too slow.
         """
         for mishap in transaction.mishaps if self._over is None else ():
-            blame = mishap.blame
-            if blame is Blame.DATABASE or (blame is Blame.ASK and self._was_cancelled(transaction, mishap.error)):
+            spared = mishap.blame is Blame.DATABASE
+            if mishap.blame is Blame.ASK:
+                spared = self._was_cancelled(transaction, mishap.error)
+            elif mishap.blame is Blame.ASK_FOR_RIGHTS:
+                spared = self._lacks_rights(transaction)
+            if spared:
                 self._spare(mishap.error)
 
     def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
@@ -204,6 +208,15 @@ class BlockingJob(Attempt):
         except (FaultlineError, psycopg.Error):
             pass
         return True
+
+    def _lacks_rights(self, transaction: Transaction) -> bool:
+        """Whether the login itself may not end jobs any more. The role that a task took is undone with its transaction."""
+        if not transaction.is_gone():
+            return True
+        try:
+            return not run_on(transaction.raw, fencing.may_end_jobs())
+        except (FaultlineError, psycopg.Error):
+            return True
 
     # One statement
 

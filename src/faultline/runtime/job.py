@@ -186,8 +186,12 @@ class Job(Attempt):
         failed: the task was too slow.
         """
         for mishap in transaction.mishaps if self._over is None else ():
-            blame = mishap.blame
-            if blame is Blame.DATABASE or (blame is Blame.ASK and await self._was_cancelled(transaction, mishap.error)):
+            spared = mishap.blame is Blame.DATABASE
+            if mishap.blame is Blame.ASK:
+                spared = await self._was_cancelled(transaction, mishap.error)
+            elif mishap.blame is Blame.ASK_FOR_RIGHTS:
+                spared = await self._lacks_rights(transaction)
+            if spared:
                 self._spare(mishap.error)
 
     async def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
@@ -203,6 +207,15 @@ class Job(Attempt):
         except (FaultlineError, psycopg.Error):
             pass
         return True
+
+    async def _lacks_rights(self, transaction: Transaction) -> bool:
+        """Whether the login itself may not end jobs any more. The role that a task took is undone with its transaction."""
+        if not transaction.is_gone():
+            return True
+        try:
+            return not await arun_on(transaction.raw, fencing.may_end_jobs())
+        except (FaultlineError, psycopg.Error):
+            return True
 
     # One statement
 

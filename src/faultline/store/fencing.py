@@ -37,6 +37,20 @@ def cancel_itself() -> Statement[None]:
     return Statement("cancel_itself", "select pg_cancel_backend(pg_backend_pid()), pg_sleep(1)", (), lambda _: None)
 
 
+def may_end_jobs() -> Statement[bool]:
+    """Whether the login of this session has the rights that the end of a job's transaction needs."""
+    return Statement(
+        "may_end_jobs",
+        "select has_schema_privilege(session_user, n.oid, 'usage')"
+        " and bool_and(has_function_privilege(session_user, p.oid, 'execute'))"
+        " from pg_namespace n join pg_proc p on p.pronamespace = n.oid"
+        " where n.nspname = 'faultline' and p.proname in ('complete', 'renew', 'same_transaction') group by n.oid",
+        (),
+        lambda rows: bool(rows and rows[0][0]),
+        reads=True,
+    )
+
+
 def _is_in(number: int) -> str:
     # In the text, not a parameter: the number differs from run to run, and a record of what was sent should not.
     return f"faultline.same_transaction('{number:d}')"
