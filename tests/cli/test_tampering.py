@@ -221,6 +221,47 @@ def test_the_journal_counts_on_from_where_it_was_when_its_count_is_brought_back(
     assert journalled() > before
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "alter sequence faultline.journal_id_seq restart with 1",
+        "select setval('faultline.journal_id_seq', 1)",
+        "alter sequence faultline.journal_id_seq increment by -1 minvalue -9",
+        "alter sequence faultline.journal_id_seq maxvalue 100",
+        "alter sequence faultline.journal_id_seq cycle",
+        "alter sequence faultline.journal_id_seq cache 20",
+    ],
+)
+def test_a_journal_that_does_not_count_on_is_wrong_and_migrate_sets_it_right(queue: Driver, dsn: str, damage: str) -> None:
+    for _ in range(3):
+        queue.run(verbs.cancel(queue.enqueue()))
+    queue.connection.execute(damage.encode())
+
+    found = of_level(visit(dsn), "wrong")
+    migrated = faultline("migrate", "--dsn", dsn)
+
+    assert "the journal" in found["numbering"]
+    assert "applied numbering of the journal" in migrated.stdout
+    assert of_level(visit(dsn), "wrong") == {}
+    assert "up to date" in faultline("migrate", "--dsn", dsn).stdout
+    queue.run(verbs.cancel(queue.enqueue()))
+    assert queue.value("select max(id) - count(*) from faultline.journal") == 0
+
+
+def test_recover_counts_the_journal_on_from_its_end(queue: Driver) -> None:
+    """Sequences are not among what logical replication copies."""
+    for _ in range(3):
+        queue.run(verbs.cancel(queue.enqueue()))
+    queue.enqueue()
+    queue.claim_one()
+    queue.connection.execute("alter sequence faultline.journal_id_seq restart with 1")
+
+    queue.run(verbs.recover(None))
+
+    queue.run(verbs.cancel(queue.enqueue()))
+    assert queue.value("select max(id) from faultline.journal") == 5
+
+
 def test_a_lost_constraint_is_one_truth_in_every_report(queue: Driver, dsn: str) -> None:
     queue.connection.execute("alter table faultline.ledger drop constraint ledger_pkey")
 

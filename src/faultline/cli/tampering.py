@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from faultline.store.installed import Foreign
     from faultline.store.queue import Statement
-    from faultline.store.shape import Lack
+    from faultline.store.shape import Lack, Numbering
     from faultline.store.vitals import LostHistory
 
 _SHOWN = 6
@@ -26,6 +26,7 @@ def about_definitions() -> Iterator[tuple[Callable[..., Iterator[Finding]], Stat
     yield functions, installed.functions()
     yield guards, installed.guards()
     yield tables, shape.lacks()
+    yield numbering, shape.numbering()
     yield views, installed.views()
     yield grants, installed.grants()
     yield excess, installed.excess_grants()
@@ -59,6 +60,18 @@ def tables(lacks: Sequence[Lack]) -> Iterator[Finding]:
         yield Finding("tables", Level.WRONG, told, f"{todo}{cures}", tuple(map(tuple, lacks)))
     else:
         yield Finding("tables", Level.OK, "have the constraints and defaults of this build")
+
+
+def numbering(seen: Numbering | None) -> Iterator[Finding]:
+    if seen and seen.behind:
+        told = f"the journal has entries up to {seen.greatest} and counts on from {seen.last or 0}: verbs that journal fail"
+        todo = f"{_MIGRATE}, which sets it right. Logical replication and setval do that"
+        yield Finding("numbering", Level.WRONG, told, todo)
+    elif seen and not seen.plain:
+        told = f"{seen.sequence}, which numbers the journal, does not count one by one, or not without end"
+        yield Finding("numbering", Level.WRONG, told, f"{_MIGRATE}, which sets it right")
+    elif seen and not seen.seen:
+        yield Finding("numbering", Level.NOTE, "not seen: whether the journal counts on from its end", "ask as the owner")
 
 
 def views(missing: Sequence[str]) -> Iterator[Finding]:

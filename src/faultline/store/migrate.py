@@ -27,7 +27,7 @@ from faultline.core.errors import (
     SchemaError,
     SchemaMissing,
 )
-from faultline.store import installed, queue
+from faultline.store import installed, queue, shape
 from faultline.store.replace import LOCK, drop_replaced, replace_definitions
 from faultline.store.schema_text import (
     Migration,
@@ -199,7 +199,19 @@ def _apply(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
             connection.execute(f"comment on function faultline.protocol() is 'definitions {fingerprint()}'".encode())
             _write_for_first_builds(connection)
             applied.append(definitions().name)
+        applied += _count_on(connection)
     return applied
+
+
+def _count_on(connection: psycopg.Connection) -> list[str]:
+    """Number the journal from its end on, if somebody or a copy without sequences has it done otherwise."""
+    statement = shape.numbering()
+    found = statement.read(connection.execute(statement.sql.encode()).fetchall())
+    if found is None or (found.plain and not found.behind):
+        return []
+    for cure in found.cure:
+        connection.execute(cure.encode())
+    return ["numbering of the journal"]
 
 
 def _settle(connection: psycopg.Connection, wait_seconds: float) -> None:

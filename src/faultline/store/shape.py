@@ -55,6 +55,30 @@ class Lack(NamedTuple):
     cure: str
 
 
+class Numbering(NamedTuple):
+    """How the journal's entries get their numbers. A sequence that was never asked has no last number."""
+
+    sequence: str
+    #: One after the other, without end.
+    plain: bool
+    #: False if this login may not see the last number.
+    seen: bool
+    last: int | None
+    greatest: int | None
+
+    @property
+    def behind(self) -> bool:
+        return self.seen and (self.last or 0) < (self.greatest or 0)
+
+    @property
+    def cure(self) -> tuple[str, str]:
+        """To be run in one transaction: the first one keeps others from taking numbers."""
+        return (
+            f"alter sequence {self.sequence} as bigint increment 1 minvalue 1 no maxvalue no cycle cache 1 restart 1",
+            f"select setval('{self.sequence}', max(id)) from faultline.journal",
+        )
+
+
 class _Shape(NamedTuple):
     #: `table.constraint` → its definition.
     constraints: dict[str, str]
@@ -83,6 +107,27 @@ where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
 """,
         params=(),
         read=lambda rows: [*_lacking_constraints(rows), *_lacking_columns(rows)],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def numbering() -> Statement[Numbering | None]:
+    """None where there is no sequence any more: `lacks` tells of that. Logical replication copies rows and no sequences."""
+    return Statement(
+        name="numbering",
+        sql="""
+select s.seqrelid::regclass::text,
+  s.seqtypid = 'bigint'::regtype and s.seqincrement = 1 and s.seqmax = 9223372036854775807 and s.seqcache = 1
+    and not s.seqcycle,
+  has_sequence_privilege(s.seqrelid, 'select'),
+  case when has_sequence_privilege(s.seqrelid, 'select') then pg_sequence_last_value(s.seqrelid) end,
+  (select max(j.id) from faultline.journal j)
+from pg_sequence s
+where s.seqrelid = pg_get_serial_sequence('faultline.journal', 'id')::regclass
+""",
+        params=(),
+        read=lambda rows: Numbering(*rows[0]) if rows else None,
         repeatable=True,
         reads=True,
     )
@@ -126,7 +171,7 @@ def _lacking_columns(rows: Rows) -> Iterator[Lack]:
             )
         if default == _IDENTITY != given:
             place = f"pg_get_serial_sequence('faultline.{table}', '{column}')"
-            follow = f"select setval({place}, (select coalesce(max({column}), 0) + 1 from faultline.{table}), false)"
+            follow = f"select setval({place}, max({column})) from faultline.{table}"
             yield Lack(f"column {name} gets no number of its own", f"{alter} add generated always as identity; {follow}")
         elif _plain(given) != default:
             yield Lack(

@@ -116,6 +116,18 @@ def recover_voids_every_lease_and_grants_only_tokens_above_the_floor(sessions: S
 
 
 @probe("recover")
+def recover_counts_the_journal_on_from_its_end(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.run(verbs.cancel(q.enqueue()))
+        last = q.value("select max(id) from faultline.journal")
+        q.execute("alter sequence faultline.journal_id_seq restart with 1")
+        q.run(verbs.recover())
+        q.run(verbs.cancel(q.enqueue()))
+        expect("the next number", q.value("select max(id) from faultline.journal"), last + 1)
+
+
+@probe("recover")
 def recover_never_lowers_a_token_and_voids_every_lease(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
