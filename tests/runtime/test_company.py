@@ -84,3 +84,37 @@ def test_jobs_that_a_suspect_keeps_from_starting_run_on_another_worker(app: Faul
 
     assert asyncio.run(story()) == ["running"] + ["succeeded"] * 8
     assert queue.value("select count(*) from faultline.journal") == 0
+
+
+def test_plain_jobs_run_beside_a_suspect_although_others_that_may_not_stand_before_them(
+    app: Faultline, queue: Driver
+) -> None:
+    go_on = asyncio.Event()
+
+    @app.task(max_attempts=5)
+    async def long() -> None:
+        await go_on.wait()
+
+    @app.task(max_attempts=1)
+    async def last() -> None: ...
+
+    @app.task(max_attempts=5)
+    async def plain() -> None: ...
+
+    suspect = long.enqueue()
+    queue.connection.execute("update faultline.open_jobs set reaps = 3 where id = %s", (suspect.id,))
+
+    async def story() -> list[str]:
+        async with asyncio.timeout(PATIENCE), app.worker({"default": 4}):
+            while (await suspect.ajob()).state != "running":
+                await asyncio.sleep(0.01)
+            others = [last.enqueue() for _ in range(6)]
+            await plain.enqueue().aresult(timeout=PATIENCE)
+            started = [str((await other.ajob()).state) for other in others if (await other.ajob()).state == "succeeded"]
+            go_on.set()
+            for handle in (suspect, *others):
+                await handle.aresult(timeout=PATIENCE)
+            await app.async_database.close()
+        return started
+
+    assert asyncio.run(story()) == []

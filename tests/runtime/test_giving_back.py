@@ -6,14 +6,14 @@ import asyncio
 import random
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from faultline import Faultline, Job, JobState, Snooze
 from faultline.core.model import Lease
 from faultline.runtime.completer import Failed, Released
-from faultline.runtime.giving_back import GivingBack
+from faultline.runtime.giving_back import GivingBack, PuttingOff
 from faultline.runtime.hold import Hold
 from faultline.runtime.tally import Tally
 from faultline.store import overview
@@ -253,3 +253,11 @@ def run_without_delays(app: Faultline, queue: Driver, handle: JobHandle[Any]) ->
 
     work(app, until_it_ended)
     return queue.job(handle.id)
+
+
+def test_a_job_that_may_not_run_here_is_put_off_for_longer_each_time_that_it_comes_back() -> None:
+    putting_off, job_id = PuttingOff(), uuid4()
+
+    assert [putting_off.seconds(job_id, float(now)) for now in range(7)] == [None, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+    assert putting_off.seconds(uuid4(), 7.0) is None
+    assert putting_off.seconds(job_id, 40.0) is None

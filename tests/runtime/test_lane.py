@@ -96,7 +96,10 @@ def test_if_it_loses_its_lease_meanwhile_nobody_waits_for_it() -> None:
 
 
 def lane_on(
-    database: AsyncDatabase, *, hints_may_be_missed: bool = True, give_back: Callable[[list[Hold]], None] = lambda _: None
+    database: AsyncDatabase,
+    *,
+    hints_may_be_missed: bool = True,
+    give_back: Callable[[list[Hold], float | None], None] = lambda _, __: None,
 ) -> Lane:
     return Lane(
         "default",
@@ -149,7 +152,7 @@ def test_what_a_claim_got_after_most_of_its_lease_is_given_back_unstarted(
         faults = InFlight("claim")
         database = AsyncDatabase(dsn, host=Host(faults=faults))
         given_back: list[Hold] = []
-        lane = lane_on(database, give_back=given_back.extend)
+        lane = lane_on(database, give_back=lambda holds, _: given_back.extend(holds))
         faults.then = partial(pass_by, loop, seconds)
         await lane._claim(1)  # noqa: SLF001 - one claim, without the loop around it
         await database.close()

@@ -38,6 +38,8 @@ _INTERRUPTIONS_MAX = 15
 #: Where a job was claimed more often than this between two interruptions, something went well meanwhile.
 _CLAIMS_BETWEEN_MAX = 1000
 _REMEMBERED_MAX = 10_000
+#: Of a job that may not run beside what runs here. One that was not seen for so long is as good as new.
+_PUT_OFF_SECONDS_MIN, _PUT_OFF_SECONDS_MAX, _PUT_OFF_FORGOTTEN_SECONDS = 1.0, 10.0, 30.0
 
 
 @dataclass(slots=True)
@@ -128,6 +130,22 @@ class GivingBack:
 
     def _jittered(self, delay: float) -> float:
         return delay * self._chance.uniform(0.75, 1.25)
+
+
+class PuttingOff:
+    """How often this worker gave a job back because it may not run beside what runs here."""
+
+    def __init__(self) -> None:
+        self._given_up: OrderedDict[UUID, tuple[int, float]] = OrderedDict()
+
+    def seconds(self, job_id: UUID, now: float) -> float | None:
+        """At first it is not delayed: another worker may be idle. One that comes back is, twice as long each time: else it
+        would be claimed again and again, and take the place of those that may run.
+        """
+        times, at = self._given_up.get(job_id, (0, now))
+        times = times + 1 if now - at < _PUT_OFF_FORGOTTEN_SECONDS else 1
+        _remember(self._given_up, job_id, (times, now))
+        return None if times == 1 else min(_PUT_OFF_SECONDS_MIN * 2.0 ** min(times - 2, 10), _PUT_OFF_SECONDS_MAX)
 
 
 def _remember(memory: OrderedDict[UUID, T], job_id: UUID, what: T) -> None:

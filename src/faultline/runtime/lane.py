@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from faultline.core import events
 from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound, bounds_after
+from faultline.runtime.giving_back import PuttingOff
 from faultline.runtime.hold import Hold
 from faultline.store import queue
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
+    from uuid import UUID
 
     from faultline.core.model import Lease
     from faultline.runtime.poll import Poll
@@ -82,7 +84,7 @@ class Lane:
         took: Callable[[list[Hold]], None],
         start: Callable[[Lane, Hold], None],
         rests: Callable[[Lane, bool], bool],
-        give_back: Callable[[list[Hold]], None],
+        give_back: Callable[[list[Hold], float | None], None],
         poll: Poll | None,
         company: Company[Lane],
         chance: random.Random,
@@ -275,7 +277,7 @@ class Lane:
                 self._counts.claimed(leases)
                 holds = [Hold(lease, asked_at, self._counts) for lease in leases]
                 self._took(holds)
-                self._give_back(holds)
+                self._give_back(holds, None)
 
     def _take(self, holds: list[Hold]) -> None:
         """A claim may have waited for a connection for longer than a lease lasts. What it got cannot be trusted any more:
@@ -287,7 +289,7 @@ class Lane:
             late = [hold for hold in holds if now >= hold.renewed_at + hold.lease.lease_seconds * 2 / 3]
         if late:
             self._took(late)
-            self._give_back(late)
+            self._give_back(late, None)
         fresh = [hold for hold in holds if hold not in late] if late else holds
         if fresh:
             self.put(fresh)
@@ -352,8 +354,9 @@ class Lane:
             loop.call_later(_PASSED_OVER_SECONDS, self._give_up_passed_over)
 
     def _give_up_passed_over(self) -> None:
-        """What cannot run here for now is left to other workers, which may be idle. The one that waits to be alone stays:
-        nothing that would disturb it is started meanwhile, so its turn comes.
+        """What cannot run here for now is left to other workers, which may be idle; longer where it comes back, since the
+        next claim is to find what may run. The one that waits to be alone stays: nothing that would disturb it is started
+        meanwhile, so its turn comes.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -366,7 +369,8 @@ class Lane:
         if given_up:
             self.waiting = deque(hold for hold in self.waiting if hold not in given_up)
             self._claims_at = now + _LEFT_TO_OTHERS_SECONDS
-            self._give_back(list(given_up))
+            for hold in given_up:
+                self._give_back([hold], self._company.put_off(hold.lease.job_id, now))
             self.turn_soon()
         self._will_give_up = bool(self._passed_over)
         if self._will_give_up:
@@ -422,6 +426,7 @@ class Company(Generic[Asker]):
         #: Who waits to be alone. One whose lease is lost waits no longer.
         self._alone_wanted: Hold | None = None
         self._turned_away: set[Asker] = set()
+        self._putting_off = PuttingOff()
 
     def admits(self, hold: Hold, concurrency: int, asker: Asker) -> bool:
         admitted = self._admits(hold, concurrency)
@@ -442,6 +447,10 @@ class Company(Generic[Asker]):
     def awaits(self, hold: Hold) -> bool:
         """Whether this is the one that waits to be alone."""
         return self._alone_wanted is hold
+
+    def put_off(self, job_id: UUID, now: float) -> float | None:
+        """For how long a job that was turned away is to be left to other workers."""
+        return self._putting_off.seconds(job_id, now)
 
     def enter(self, lease: Lease) -> None:
         self._marked += 1

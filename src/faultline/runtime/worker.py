@@ -269,7 +269,7 @@ class Worker:
         self._runners.add(runner)
         runner.add_done_callback(self._runners.discard)
 
-    def _give_back(self, holds: list[Hold]) -> None:
+    def _give_back(self, holds: list[Hold], delay_seconds: float | None = None) -> None:
         """Release what was not begun. Marked first, then looked whether the companion was quicker: once is enough."""
         doubtful = []
         for hold in holds:
@@ -278,7 +278,7 @@ class Worker:
             if self._is_in_doubt(hold):
                 doubtful.append(hold)
             else:
-                self._completer.put(Released(hold))
+                self._completer.put(Released(hold, delay_seconds))
         if doubtful and self._unstarted is not None:
             self._unstarted.add(doubtful)
 
