@@ -276,3 +276,8 @@ def what_is_too_much_to_count_is_estimated_and_said_to_be(sessions: Sessions) ->
     found = _estimated(q, 1)
     expect("running ones are too many", ["running" in row[5] for row in found], [True] * 4)
     expect("but known", [row[3:5] for row in found], [(0, 3), (2, 0), (0, 0), (0, 0)])
+    for _ in range(4):
+        q.enqueue(queue="busy", delay_seconds=600.0)
+    q.enqueue(queue="busy", priority=-9)
+    q.claim(queue="busy")
+    expect("more than were looked at are estimated", _estimated(q, 1)[1][1:5], (0, 6, 3, 0))
