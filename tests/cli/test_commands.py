@@ -194,3 +194,25 @@ def test_a_private_server_is_started_described_and_removed(tmp_path: Path) -> No
         assert faultline("db", "stop", folder).stdout == "stopped\n"
         faultline("db", "destroy", folder)
     assert not (tmp_path / "db").exists()
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "postgresql+asyncpg://shop:SECRET@db/jobs",
+        "postgresql://shop:SECRET%RE@db/jobs",
+        "postgresql://shop:two SECRET@db/jobs",
+        "postgresql:/shop:SECRET@db/jobs",
+        "postgresql://shop:SECRET@db/jobs?sslmod=require",
+        "host=db user=shop password=one SECRET",
+        "host=db password='SECRET",
+        "shop:SECRET",
+    ],
+)
+@pytest.mark.parametrize("command", ["queues", "doctor", "migrate"])
+def test_what_is_no_dsn_is_not_shown_as_it_may_hold_a_password(dsn: str, command: str) -> None:
+    asked = faultline(command, "--dsn", dsn)
+
+    assert asked.returncode == 1
+    assert "this is no DSN" in asked.stderr + asked.stdout
+    assert "SECRET" not in asked.stderr + asked.stdout

@@ -27,6 +27,10 @@ def test_a_forgotten_variable_is_an_error_that_names_the_choices() -> None:
         ("host=h password=secret dbname=d", "host=h password=*** dbname=d"),
         ("host=h password='a \\' secret' dbname=d", "host=h password=*** dbname=d"),
         ("postgresql://host/db?password=secret", "postgresql://host/db?password=***"),
+        ("postgresql://ada:se@cret@host/db", "postgresql://ada:***@host/db"),
+        ("postgresql://ada:se cret@host/db", "postgresql://ada:***@host/db"),
+        ("postgresql:/ada:secret@host/db", "postgresql:/ada:***@host/db"),
+        ("password=a\\ secret host=h", "password=*** host=h"),
     ],
 )
 def test_a_password_is_never_shown(dsn: str, shown: str) -> None:

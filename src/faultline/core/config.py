@@ -96,5 +96,6 @@ def choose_timeout(given: float | None = None, environ: Mapping[str, str] | None
 
 def without_password(dsn: str) -> str:
     """Show a DSN to people and logs."""
-    hidden = re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", dsn)
-    return re.sub(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1***", hidden, flags=re.IGNORECASE)
+    # Up to the last @: a password with one of its own would otherwise be shown in part.
+    hidden = re.sub(r"(:/*[^:/@\s]*):.*@", r"\1:***@", dsn, flags=re.DOTALL)
+    return re.sub(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:[^\s\\]|\\.)+)", r"\1***", hidden, flags=re.IGNORECASE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -27,7 +28,8 @@ class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads
         if isinstance(error, psycopg.Error):
             ours = _translate(error, without_password(self._dsn))
             if ours is not None:
-                raise ours from error
+                # What libpq says of a text that is no DSN may hold its password: no traceback shows it.
+                raise ours from None if isinstance(ours, errors.ConfigError) else error
 
 
 def connection_was_lost(error: BaseException | None) -> bool:
@@ -81,8 +83,16 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
         ):
             return errors.DatabaseUnavailable(f"cannot use {dsn or 'the database'}: {message}")
         case psycopg.ProgrammingError() if error.sqlstate is None:
-            return errors.ConfigError(f"this is no DSN: {dsn} ({message})")
+            # Neither the text nor what libpq says of it: who cannot read it does not know where its password is.
+            about = re.sub(r'".*"', "…", message, flags=re.DOTALL)
+            return errors.ConfigError(f"this is no DSN: {about}; {_DSN_FORM}")
     return None
+
+
+_DSN_FORM = (
+    "the text is not shown, as it may hold a password. Write postgresql://USER:PASSWORD@HOST/DATABASE, with %XX for special "
+    "signs in the password, or: host=HOST dbname=DATABASE user=USER password=PASSWORD"
+)
 
 
 def _stale(error: psycopg.Error, message: str) -> errors.StaleLease:
