@@ -204,6 +204,15 @@ def test_a_refused_connection_is_judged_by_what_the_server_says(message: str, fu
 # What it makes of what it sees. A server that is set up wrongly is expensive to have and easy to imagine.
 
 
+def test_a_database_that_takes_no_writes_is_wrong(queue: Driver, dsn: str) -> None:
+    name = queue.value("select current_database()")
+    queue.connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
+
+    assert of_level(visit(dsn), "wrong") == {
+        "default_transaction_read_only": "on, set by: database. Nothing can be written"
+    }
+
+
 def worst(findings: Iterable[Finding]) -> Level:
     return max((finding.level for finding in findings), key=list(Level).index)
 

@@ -45,7 +45,7 @@ OK, NOTE, WARNING, WRONG = Level
 SETTINGS = (
     "autovacuum", "track_counts", "fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names",
     "wal_level", "archive_mode", "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout",
-    "data_checksums", "max_connections",
+    "data_checksums", "max_connections", "default_transaction_read_only",
 )  # fmt: skip
 _SKEW_SECONDS = 2.0
 _OLD_TRANSACTION_SECONDS = 300.0
@@ -142,6 +142,10 @@ def settings(seen: Mapping[str, vitals.Setting]) -> Iterator[Finding]:
     for name, level, todo in _MUST_BE_ON:
         if name in values:
             yield Finding(name, OK if values[name] == "on" else level, values[name], "" if values[name] == "on" else todo)
+    if values.get("default_transaction_read_only") == "on":
+        told = f"on, set by: {seen['default_transaction_read_only'].source}. Nothing can be written"
+        todo = "find out why (some hosters set it when the disk is nearly full), then reset it there and connect anew"
+        yield Finding("default_transaction_read_only", WRONG, told, todo)
     commit = values.get("synchronous_commit", "on")
     yield Finding(
         "synchronous_commit",

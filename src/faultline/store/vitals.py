@@ -50,6 +50,8 @@ class Setting(NamedTuple):
 
     value: str
     unit: str
+    #: Where it was set, in PostgreSQL's words: `database`, `user`, `configuration file`.
+    source: str = ""
 
 
 class Role(NamedTuple):
@@ -158,9 +160,9 @@ def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
     """As this login's sessions have them."""
     return Statement(
         name="settings",
-        sql="select name, setting, coalesce(unit, '') from pg_settings where name = any(%s)",
+        sql="select name, setting, coalesce(unit, ''), source from pg_settings where name = any(%s)",
         params=(list(names),),
-        read=lambda rows: {name: Setting(value, unit) for name, value, unit in rows},
+        read=lambda rows: {name: Setting(*about) for name, *about in rows},
         repeatable=True,
         reads=True,
     )
