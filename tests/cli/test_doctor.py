@@ -208,9 +208,7 @@ def test_a_database_that_takes_no_writes_is_wrong(queue: Driver, dsn: str) -> No
     name = queue.value("select current_database()")
     queue.connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
 
-    assert of_level(visit(dsn), "wrong") == {
-        "default_transaction_read_only": "on, set by: database. Nothing can be written"
-    }
+    assert of_level(visit(dsn), "wrong") == {"default_transaction_read_only": "on, set by: database. Nothing can be written"}
 
 
 def worst(findings: Iterable[Finding]) -> Level:
@@ -283,7 +281,8 @@ def test_the_server_and_the_way_to_it_are_judged(facts: dict[str, Any], pooler: 
 def health(**facts: Any) -> Health:
     known = {
         "at": NOW, "version": "18.0", "database": "shop", "database_bytes": 1, "tables": [], "oldest_snapshot": None,
-        "sees_sessions": True, "connections": 10, "connections_max": 100, "idle_in_transaction": 0, "wal_bytes": 1,
+        "sees_sessions": True, "connections": 10, "connections_max": 100, "limits": [], "idle_in_transaction": 0,
+        "wal_bytes": 1,
     }  # fmt: skip
     return Health(**{**known, **facts})
 
