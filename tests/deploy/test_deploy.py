@@ -249,7 +249,8 @@ def test_the_logins_can_do_their_work_and_no_more(empty_dsn: str) -> None:
                     run_on(connection, verbs.recover())
             looked = faultline("doctor", "--json", "--dsn", make_conninfo(empty_dsn, user="shop_api"))
             findings = json.loads(looked.stdout)["findings"]
-            assert [found for found in findings if "not seen" in found["found"]] == []
+            # How the journal is numbered is for its owner to see.
+            assert {found["check"] for found in findings if "not seen" in found["found"]} <= {"numbering"}
         finally:
             superuser.execute(f'alter database "{database}" owner to current_user'.encode())
             for login in logins:

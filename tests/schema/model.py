@@ -78,6 +78,8 @@ class Model:
         self.pruned = 0
         #: (event, job, token, owner), as often as it is on record.
         self.journal: Counter[tuple[str, UUID, int, str | None]] = Counter()
+        #: Whose starts were taken back, and when.
+        self._taken: list[tuple[str, datetime]] = []
 
     # Submissions
 
@@ -234,8 +236,14 @@ class Model:
     def reap(self, lost: Sequence[Job]) -> set[tuple[UUID, int, str | None, JobState]]:
         crowds = Counter(_worker(job) for job in self.jobs.values() if job.state is RUNNING and job.started)
         verdicts = [
-            (job, job.started and crowds[_worker(job)] <= 1, job.started and job.attempt >= job.max_attempts) for job in lost
+            (
+                job,
+                job.started and crowds[_worker(job)] <= 1 and not self._had_company(job),
+                job.started and job.attempt >= job.max_attempts,
+            )
+            for job in lost
         ]
+        self._taken += [(_worker(job), self.now) for job in lost if job.started]
         # A start that was asked for and is not on record was none: such a job is not suspected any further.
         suspected = [job for job in lost if job.started or job.reaps == 0]
         answer = set()
@@ -249,6 +257,12 @@ class Model:
         for job in suspected:
             job.reaps += 1
         return answer
+
+    def _had_company(self, job: Job) -> bool:
+        """Another start of its worker's was taken back since that was last heard of it: nobody knows which one killed it."""
+        assert job.expires_at is not None
+        heard_at = job.expires_at - job.lease
+        return any(worker == _worker(job) and at > heard_at for worker, at in self._taken)
 
     def cancel(self, job_id: UUID) -> type[FaultlineError] | JobState:
         job = self.jobs.get(job_id)
