@@ -368,7 +368,7 @@ _RECOVER = [
     ),
     Cut("recover", "doubles the time where the floor is ahead of it", "generate_series(0, 12)", "generate_series(0, 0)"),
     Cut("recover", "chooses one above the last", "microseconds << k > s.token_floor", "true"),
-    Cut("recover", "counts the journal on", "  where e.id > coalesce(pg_seq", "  where false and e.id > coalesce(pg_seq"),
+    Cut("recover", "counts the journal on", "where l.id > counted order", "where false order"),
     Cut("recover", "does not hold others up for long", "perform set_config('lock_timeout', '400ms', true)", "null"),
     Cut("recover", "leaves a caller's own patience alone", "if patience = '0' then", "if true then"),
     Cut("recover", "gives the caller's patience back", "  perform set_config('lock_timeout', patience, true);\n"),

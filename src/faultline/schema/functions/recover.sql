@@ -29,6 +29,7 @@ as $$
 declare
   chosen bigint;
   microseconds bigint;
+  counted bigint;
   patience constant text := current_setting('lock_timeout');
 begin
   perform faultline.durable();
@@ -55,9 +56,9 @@ begin
   returning s.token_floor into chosen;
   perform set_config('lock_timeout', patience, true);
   -- A copy that was made by logical replication has the journal's rows and not their count: no verb could journal anything.
+  counted := coalesce(pg_sequence_last_value(pg_get_serial_sequence('faultline.journal', 'id')), 0);
   perform setval(pg_get_serial_sequence('faultline.journal', 'id'), e.id)
-  from (select l.id from faultline.journal l order by l.id desc limit 1) e
-  where e.id > coalesce(pg_sequence_last_value(pg_get_serial_sequence('faultline.journal', 'id')), 0);
+  from (select l.id from faultline.journal l where l.id > counted order by l.id desc limit 1) e;
   return query
     with before as materialized (
       select j.ctid, j.fencing_token, j.lease_owner from faultline.open_jobs j
