@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import io
+import logging
 import os
 import secrets
 import shutil
@@ -22,7 +24,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from faultline import Faultline, embedded
+from faultline import Faultline, embedded, log_events
 from faultline.store import migrate
 from tests import warden
 from tests.driver import Clock, Driver, Sessions
@@ -201,6 +203,16 @@ def queue(sessions: Sessions) -> Driver:
 def clock(queue: Driver) -> Clock:
     """Time that stands still until it is moved. Installed in the database, for every session of this test."""
     return Clock(queue.connection)
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What is logged meanwhile, as lines of JSON."""
+    stream = io.StringIO()
+    handler = log_events(stream)
+    yield stream
+    logging.getLogger("faultline").removeHandler(handler)
+    logging.getLogger("faultline").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 import logging
 import re
@@ -8,23 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline import log_events
 from faultline.core import events
 from tests import reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import io
 
     from faultline import Faultline
-
-
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    handler = log_events(stream)
-    yield stream
-    logging.getLogger("faultline").removeHandler(handler)
-    logging.getLogger("faultline").setLevel(logging.NOTSET)
 
 
 def test_an_event_is_one_json_line_with_its_fields(log: io.StringIO) -> None:

@@ -97,7 +97,7 @@ class Executor:
                 if runner.cancelling() or (self._left and following in self._left) or _has_changed(context):
                     return
                 following = follow()
-                if following is not None and runner not in self._reused:
+                if following is not None:
                     self._reused.add(runner)
                 if turn == self._turn and self._has_had_its_turn():
                     await self._let_others(following)
