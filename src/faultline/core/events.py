@@ -57,6 +57,7 @@ LEVELS: dict[str, int] = {
     "worker_exit": INFO,
     "worker_gave_up": ERROR,
     "worker_swept_away": ERROR,
+    "service_ended": WARNING,
     "worker_died": ERROR,
     "worker_not_started": ERROR,
     "worker_leave_failed": WARNING,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
 from faultline.core.build import version
+from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Reason
 from faultline.runtime.doubts import Doubts
 from faultline.store import queue, views
@@ -115,8 +116,11 @@ class Heartbeat:
             events.emit("worker_leave_failed", worker=self._worker_id, error=str(self._not_left))
 
     def _leave(self) -> None:
+        self._not_left = DatabaseUnavailable("the heartbeat has no connection")
         try:
-            self._say(self._last_words())
+            if self._session.connected:
+                self._say(self._last_words())
+                self._not_left = None
         except Exception as error:  # noqa: BLE001 - there may be another way
             self._not_left = error
         self._session.close()

@@ -127,6 +127,7 @@ class Lane:
 
     async def run(self) -> None:
         """Claim whenever there is room and rest while there is nothing to do. Ends only by being cancelled."""
+        await self.settle_claim()  # of a run that was cancelled by somebody else
         pause = _PAUSE_MIN
         while True:
             await self._leave_to_others()
@@ -268,7 +269,7 @@ class Lane:
         return params
 
     async def settle_claim(self) -> None:
-        """The worker stops and has cut off a claim. What that was granted would wait for its leases to run out."""
+        """A claim was cut off, since the worker stops. What that was granted would wait for its leases to run out."""
         owner, self._asked_as = self._asked_as, None
         if owner is not None:
             asked_at = asyncio.get_running_loop().time()

@@ -50,7 +50,7 @@ class Marks:
         """Asked again until the database answers: an error says nothing about the jobs. Lost leases wait no longer."""
         pause = _PAUSE_MIN
         for hold, answer in asked:
-            if self._is_in_doubt(hold):
+            if self._is_in_doubt(hold) and not answer.done():
                 answer.set_result(False)
         while waiting := [one for one in asked if not one[1].done()]:
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import string
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from faultline.core import events, forks
 from faultline.core.config import Connections, check_limits, whole
@@ -24,6 +24,7 @@ from faultline.runtime.marks import Marks
 from faultline.runtime.notifier import Notifier
 from faultline.runtime.poll import Poll
 from faultline.runtime.reaching import reached
+from faultline.runtime.services import Services, cancel
 from faultline.runtime.standby import Standby
 from faultline.runtime.tally import Tally
 from faultline.runtime.threads import Threads
@@ -34,7 +35,7 @@ from faultline.store.idle import IDLE_SECONDS
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from faultline.core.model import Bound
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from faultline.runtime.tally import Report
 
 _ANNOUNCE_SECONDS, _LISTED_SECONDS = 60.0, 0.5
-#: How long a cancelled attempt is waited for. One that swallows the cancellation is left behind.
-_CANCEL_SECONDS = 3.0
 _TICK_SECONDS = 0.25
 #: How long a worker that stops waits for the database, beyond the grace time: for its last endings, and for late claims.
 _WRITE_SECONDS = 10.0
@@ -74,9 +73,6 @@ class Worker:
     _standby: Standby | None = None
     _unstarted: Unstarted | None = None
     _next_tick: asyncio.TimerHandle | None = None
-    #: Does nothing. Nobody has a reason to cancel it but one who cancels everything.
-    _canary: asyncio.Task[Any] | None = None
-    _stand_in: asyncio.Task[None] | None = None
     _loop: asyncio.AbstractEventLoop
     _resting: frozenset[str] = frozenset()
 
@@ -106,7 +102,8 @@ class Worker:
         self._jobs: dict[Hold, Lane] = {}
         self._runners: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
-        self._services: list[asyncio.Task[None]] = []
+        #: What goes on until the worker stops, and what goes on until its last job has ended.
+        self._services, self._last_services = Services(self.id), Services(self.id)
         #: How many connections it may have open at once.
         self.connections = Connections.of(len(queues), sum(queues.values()), job_connections_max)
         self._database = databases.of_engine(app, self.connections.engine, self.id)
@@ -120,12 +117,11 @@ class Worker:
         self._company: Company[Lane] = Company()
         self._poll = Poll(self._database, host.chance, self._tally) if len(queues) > poll.QUEUES_APART else None
         self._lanes = {name: self._lane(n, name, queues[name]) for n, name in enumerate(queues)}
-        kept = retention or Retention()
         self._upkeep = Upkeep(
             self._database,
             settled_in=self._heartbeat.settled_in,
             behind=self._heartbeat.behind,
-            retention=kept,
+            retention=retention or Retention(),
             chance=host.chance,
             tally=self._tally,
         )
@@ -179,15 +175,13 @@ class Worker:
             lane.tracing = self._executor.tracing
         if self._app.host.companion:
             self._start_companion()
-        self._canary = asyncio.create_task(asyncio.Event().wait())
-        self._canary.add_done_callback(lambda _: self._end_swept_away())
         self._executor.program_ends = self._program_ends
         forks.keep_children_from(self._loop)
         self._heartbeat.start()
-        self._stand_in = asyncio.create_task(self._heartbeat.stand_in(self._database.run))
-        upkeep = (self._upkeep.run(), self._upkeep.sample(), self._announce(), self._shrink())
-        loops = [each.run() for each in (*self._lanes.values(), self._notifier, self._poll) if each is not None]
-        self._services = [asyncio.create_task(loop) for loop in (*loops, *upkeep)]
+        self._last_services.start(self._canary, self._stand_in)
+        upkeep = (self._upkeep.run, self._upkeep.sample, self._announce, self._shrink)
+        loops = (each.run for each in (*self._lanes.values(), self._notifier, self._poll) if each is not None)
+        self._services.start(*loops, *upkeep)
         queues, connections_max = ",".join(self._lanes), self.connections.most
         events.emit("worker_started", worker=self.id, queues=queues, connections_max=connections_max)
         return self
@@ -198,11 +192,8 @@ class Worker:
             # A program that is going down with an error, or by Ctrl-C, does not wait for its jobs.
             await self._drain(self._grace_seconds if kind is None else 0.0)
         finally:
-            if self._canary is not None:
-                self._canary.cancel()
-            if self._stand_in is not None:
-                await _cancel([self._stand_in])
-            await self._heartbeat.stop(self._database.run)
+            await self._last_services.stop()
+            await self._heartbeat.stop(None if self.gave_up else self._database.run)
             self._stop_companion()
             forks.let_children_into(self._loop)
             self._threads.close()
@@ -211,6 +202,17 @@ class Worker:
             self._blocking_job_database.close()
         reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"
         events.emit("worker_exit", worker=self.id, reason=reason)
+
+    async def _stand_in(self) -> None:
+        await self._heartbeat.stand_in(self._database.run)
+
+    async def _canary(self) -> None:
+        """Nobody has a reason to cancel this but one who cancels everything."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self._end_swept_away()
+            raise
 
     async def _shrink(self) -> None:
         """Close connections that are not needed any more. The server has only so many, for all."""
@@ -409,7 +411,8 @@ class Worker:
     # The end
 
     def _program_ends(self) -> bool:
-        swept_away = self._canary is not None and (self._canary.done() or self._canary.cancelling() > 0)
+        canary = self._last_services.task(self._canary)
+        swept_away = canary.done() or canary.cancelling() > 0
         if swept_away:
             self._end_swept_away()
         return swept_away
@@ -423,12 +426,12 @@ class Worker:
         grace_over_at = self._loop.time() + grace_seconds
         # Others are to be woken instead.
         self._heartbeat.sleep_on(frozenset())
-        await _cancel(self._services)
+        await self._services.stop()
         self._give_back([hold for lane in self._lanes.values() for hold in lane.give_back()])
         cut_short = await self._grace(grace_seconds) if self._jobs else None
         self._executor.stopping = True
         leaving.tell_stopped(self._jobs, self._monotonic())
-        await _cancel(self._runners)
+        await cancel(self._runners)
         self._leave_behind()
         for hold in self._jobs:
             # Cancelled before its first step, so nobody has given it back; or it goes on although it was cancelled.
@@ -451,9 +454,9 @@ class Worker:
     async def _settle_claims(self) -> None:
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
-                for lane, run in zip(self._lanes.values(), self._services, strict=False):
+                for lane in self._lanes.values():
                     # Cut off, it may still wait for what the server says to that.
-                    await asyncio.wait([run])
+                    await asyncio.wait([self._services.task(lane.run)])
                     await lane.settle_claim()
         except TimeoutError:
             self.gave_up = True
@@ -478,17 +481,6 @@ class Worker:
                 lease = hold.lease
                 events.emit("attempt_left_behind", job_id=lease.job_id, task=lease.task)
                 hold.lose(Reason.LEASE_LOST)
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel and wait, but not for ever: a task may swallow its cancellation."""
-    running = list(tasks)
-    for task in running:
-        task.cancel()
-    done, _ = await asyncio.wait(running, timeout=_CANCEL_SECONDS) if running else ((), ())
-    for task in done:
-        if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not complain about it
 
 
 def _check(queues: Mapping[str, int]) -> None:
