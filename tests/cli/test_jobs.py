@@ -108,6 +108,20 @@ def test_a_job_is_shown_with_its_epochs_and_the_writes_that_were_refused(queue: 
     assert (told["ledger_rows"], told["result"]) == (1, {"paid": True})
 
 
+def test_a_job_that_was_given_back_is_not_said_to_have_been_held_by_nobody(queue: Driver, dsn: str) -> None:
+    fresh, job_id = queue.enqueue("t", queue="other"), queue.enqueue("t")
+    queue.release(queue.claim_one())
+
+    assert "Nobody has held it yet." in faultline("job", str(fresh), "--dsn", dsn).stdout
+    assert "Nobody" not in (shown := faultline("job", str(job_id), "--dsn", dsn).stdout)
+    assert "It was held under token 1" in shown
+
+    queue.fail(queue.claim_one(), error="boom")
+    assert "It was held" not in faultline("job", str(job_id), "--dsn", dsn).stdout
+    queue.release(queue.claim_one())
+    assert "It was held under token 3" in faultline("job", str(job_id), "--dsn", dsn).stdout
+
+
 def test_a_job_is_shown_with_the_steps_that_are_done_and_long_results_cut_short(queue: Driver, dsn: str) -> None:
     job_id = queue.enqueue()
     lease = queue.claim_one()

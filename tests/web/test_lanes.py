@@ -100,6 +100,20 @@ def test_a_scale_keeps_the_order_of_times_and_stays_within_the_picture() -> None
     assert [(piece.start, piece.end) for piece in scale.cuts] == [(0, 10), (25, 1000), (1010, 5000)]
 
 
+def test_a_job_that_was_given_back_is_not_said_to_have_been_had_by_nobody() -> None:
+    waiting = replace(JOB, state=JobState.QUEUED, next_run_at=at(0), fencing_token=0)
+    given_back = replace(waiting, fencing_token=2)
+    recovered = Epoch(1, "a/1", at(1), at(2), EpochEnd.RECOVERED)
+
+    assert told(job=waiting) == "No worker has had this job yet. It has been waiting in mail for 1 min."
+    assert told(job=replace(waiting, state=JobState.CANCELLED)) == "It was cancelled before any worker had it."
+    for epochs in ((), (FAILED,)):
+        assert "It was held under token 2, and the journal does not tell by whom" in told(*epochs, job=given_back)
+        assert "worker had" not in told(*epochs, job=replace(given_back, state=JobState.CANCELLED))
+    assert "It was held" not in told(recovered, job=given_back)
+    assert "It was held" not in told(STALLED, FINISHED)
+
+
 @pytest.mark.parametrize(
     "epoch",
     [

@@ -145,7 +145,7 @@ def job(
       faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01
       faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --json | jq .epochs
     """
-    from faultline.core.epochs import epochs  # noqa: PLC0415
+    from faultline.core.epochs import epochs, unrecorded  # noqa: PLC0415
     from faultline.store import views  # noqa: PLC0415
 
     wanted = values.job_id(job_id)
@@ -177,8 +177,8 @@ def job(
     if lives:
         for line in lanes.lanes(lives, now=now, columns=console.width):
             console.print(line, soft_wrap=True)
-    else:
-        console.print("Nobody has held it yet.", style="quiet")
+    if not lives or unrecorded(record, lives):
+        console.print(unrecorded(record, lives) or "Nobody has held it yet.", style="quiet")
     if steps:
         console.print()
         screen.show(console, tables.step_table(steps, now))

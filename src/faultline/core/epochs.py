@@ -1,7 +1,7 @@
 """The life of a job as epochs: who held it under which token, from when to when, how that ended, and what was refused.
 
 Read from the job's record and its journal. A lease that was given back without an error leaves no entry, so an epoch may be
-missing; one that is shown did happen.
+missing; one that is shown did happen. `unrecorded` tells of the last one.
 """
 
 from __future__ import annotations
@@ -77,6 +77,18 @@ def epochs(job: JobRecord, journal: Sequence[JournalEntry]) -> list[Epoch]:
         epoch = found.get((token, owner)) or Epoch(token, owner, None, None, EpochEnd.UNRECORDED)
         found[token, owner] = replace(epoch, refusals=(*epoch.refusals, write))
     return sorted(found.values(), key=lambda epoch: (epoch.token, epoch.owner or ""))
+
+
+def unrecorded(job: JobRecord, known: Sequence[Epoch]) -> str | None:
+    """In words: a lease later than all known ones. None if there is none. The job may have run, with effects outside."""
+    if job.fencing_token <= (known[-1].token if known else 0):
+        return None
+    if known and known[-1].end is EpochEnd.RECOVERED:
+        return None  # the token was lifted when the lease was voided, and nobody may have had the job since
+    return (
+        f"It was held under token {job.fencing_token}, and the journal does not tell by whom and for how long: "
+        "it was given back without an error, or the entry was pruned."
+    )
 
 
 def _ended(entry: JournalEntry) -> Epoch | None:

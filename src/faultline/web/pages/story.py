@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from faultline.core.epochs import EpochEnd
+from faultline.core.epochs import EpochEnd, unrecorded
 from faultline.core.model import JobState
 from faultline.web.pages.lanes import letters, worker_of
 from faultline.web.pages.words import ago, clock, count, duration, headline, times, words
@@ -31,7 +31,8 @@ class _Sentence(NamedTuple):
 
 def tell(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]:
     """In the order in which it happened. Every value is escaped."""
-    if not epochs:
+    unknown = unrecorded(job, epochs)
+    if not epochs and unknown is None:
         return [_untouched(job, now)]
     teller = _Teller(letters(epochs), now)
     told = epochs[-_TOLD_MAX:]
@@ -41,6 +42,7 @@ def tell(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]
     sentences = [sentence.text for sentence in sorted(teller.sentences, key=lambda sentence: sentence[:2])]
     if len(told) < len(epochs):
         sentences.insert(0, Markup("The first {} epochs are left out here.").format(count(len(epochs) - len(told))))
+    sentences += [Markup.escape(unknown)] if unknown else []
     return [*sentences, *_after(job, epochs, now)]
 
 
