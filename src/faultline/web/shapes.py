@@ -365,14 +365,15 @@ class Workers(BaseModel):
 
 class Invariant(BaseModel):
     name: str
-    holds: bool
+    holds: bool | None = Field(description="null: it could not be checked.")
     rows: list[list[str]] = Field(description="Some of the rows that break it.")
+    unchecked: str | None = Field(default=None, description="Why it could not be checked.")
 
 
 class Verdict(BaseModel):
     """What must always be true of the database, and whether it is."""
 
-    holds: bool
+    holds: bool | None = Field(description="null: none is broken, as far as they could be checked.")
     checked_at: datetime
     took_seconds: float
     invariants: list[Invariant]

@@ -6,6 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from faultline.core import events
+from faultline.core.errors import DatabaseUnavailable
 from faultline.store import invariants
 from faultline.web.shapes import Invariant, Verdict
 
@@ -30,14 +32,25 @@ class Verdicts:
 
     async def _check(self) -> Verdict:
         began = self._service.host.monotonic()
-        judged = []
-        for name in invariants.names():
-            broken = await self._service.audit.run(invariants.invariant(name))
-            rows = [] if broken is None else [[str(value) for value in row] for row in broken.rows]
-            judged.append(Invariant(name=name, holds=broken is None, rows=rows))
+        judged = [await self._judge(name) for name in invariants.names()]
+        found = {one.holds for one in judged}
         return Verdict(
-            holds=all(one.holds for one in judged),
+            holds=False if False in found else None if None in found else True,
             checked_at=datetime.fromtimestamp(self._service.host.seconds(), UTC),
             took_seconds=self._service.host.monotonic() - began,
             invariants=judged,
         )
+
+    async def _judge(self, name: str) -> Invariant:
+        """By itself: one that takes too long must not hide that another is broken. Without a database none is checked."""
+        try:
+            broken = await self._service.audit.run(invariants.invariant(name))
+        except DatabaseUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is shown
+            events.emit("invariants_unchecked", error=f"{name}: {error}")
+            return Invariant(
+                name=name, holds=None, rows=[], unchecked=(str(error).splitlines() or [type(error).__name__])[0]
+            )
+        rows = [] if broken is None else [[str(value) for value in row] for row in broken.rows]
+        return Invariant(name=name, holds=broken is None, rows=rows)

@@ -1,0 +1,73 @@
+"""A check of the invariants that cannot be made: it is told with its reason, and the others beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from faultline.core.errors import DatabaseUnavailable
+from faultline.store.async_database import AsyncDatabase
+from faultline.web.service import Service
+from tests.web.conftest import Api, away
+from tests.web.site import browsed
+
+if TYPE_CHECKING:
+    from faultline.web.shapes import Verdict
+    from tests.driver import Driver
+
+PATIENCE = 60
+
+
+def test_what_cannot_be_checked_is_told_beside_what_holds_and_what_is_broken(
+    api: Api, db: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    db.connection.execute("alter table faultline.open_jobs disable trigger user")
+    db.connection.execute("revoke select on faultline.steps from faultline_viewer")
+
+    verdict = api.get("/invariants").json()
+
+    judged = {one["name"]: one for one in verdict["invariants"]}
+    assert verdict["holds"] is False
+    assert judged["the_guards_are_in_place"]["holds"] is False
+    assert judged["a_running_job_has_a_lease"]["holds"] is True
+    assert judged["a_step_belongs_to_a_job"]["holds"] is None
+    assert judged["a_step_belongs_to_a_job"]["unchecked"] == "permission denied for table steps"
+    assert "invariants_unchecked" in [record.getMessage() for record in caplog.records]
+
+
+def test_the_overview_names_what_could_not_be_checked_and_why(dsn: str, db: Driver) -> None:
+    db.connection.execute("revoke select on faultline.steps from faultline_viewer")
+
+    with browsed(dsn) as site:
+        deadline = time.monotonic() + PATIENCE
+        while "checking…" in (text := site.page("/").text):
+            assert time.monotonic() < deadline, text
+            time.sleep(0.05)
+
+    assert "2 of 8 unchecked" in text
+    assert "Not known: a step belongs to a job (permission denied for table steps)." in text
+
+
+def test_a_check_that_takes_too_long_is_unchecked_and_a_database_that_is_away_is_a_refusal(dsn: str, db: Driver) -> None:
+    async def judged() -> Verdict:
+        service = Service(dsn)
+        service.audit = AsyncDatabase(make_conninfo(dsn, options="-c statement_timeout=1000"))
+        try:
+            return await service.verdicts.latest()
+        finally:
+            await service.audit.close()
+
+    with db.connection.transaction():
+        db.connection.execute("lock table faultline.steps in access exclusive mode")
+        verdict = asyncio.run(judged())
+
+    unchecked = {one.name: one.unchecked for one in verdict.invariants if one.holds is None}
+    assert verdict.holds is None
+    assert "statement timeout" in str(unchecked["a_step_belongs_to_a_job"])
+    assert len(unchecked) < len(verdict.invariants)
+    with away(dsn), pytest.raises(DatabaseUnavailable):
+        asyncio.run(judged())
