@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock postgresql-17 image clean
+.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock postgresql-17 image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -19,8 +19,12 @@ up: $(READY)  ## the API, the dashboard, workers and a demo load, until Ctrl-C
 	@$(BIN)/faultline up
 
 # Four at a time on two cores: much of it waits for leases to run out. What `check` has just run is not run again.
-test: check  ## check the code and run every test
-	$(BIN)/pytest -n 4 --dist worksteal --ignore tests/test_tidy.py
+PYTEST := $(BIN)/pytest -n 4 --dist worksteal --ignore tests/test_tidy.py
+test: check  ## check the code and run the tests, but for those that take long
+	$(PYTEST) -m "not long and not version"
+
+test-all: check  ## every test: drills, seeds, a soak, browsers, and the protocol on each version of PostgreSQL that is here
+	$(PYTEST)
 
 check: $(READY)  ## ruff, strict types, import layers, tidiness
 	$(BIN)/ruff check --quiet .

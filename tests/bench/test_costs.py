@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     Record = Callable[[str, object], None]
 
+pytestmark = pytest.mark.long
+
 #: Bytes of WAL per job as measured, batches of 300 with 130 bytes of arguments: whoever makes them fewer writes so here.
 WAL_BYTES = {"enqueue": 447.8, "claim": 333.2, "complete": 396.2}
 MARGIN = 1.03

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from faultline.bench import growth, limit, steady
 from faultline.bench.growth.points import Effort, growth_of, points
 from faultline.bench.protocol import Figure
@@ -12,6 +14,8 @@ from faultline.bench.report import Curve, Report, Table
 
 if TYPE_CHECKING:
     from faultline.bench.report import Point
+
+pytestmark = pytest.mark.long
 
 KEYS = {"part", "quick", "machine", "figures", "tables", "curves"}
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from faultline.bench import service
+
+pytestmark = pytest.mark.long
 
 
 def test_every_figure_is_measured(dsn: str) -> None:

@@ -126,6 +126,7 @@ def test_recover_gives_way_and_says_who_is_in_the_way(connection: psycopg.Connec
         assert "run faultline recover again" in asked.stderr
 
 
+@pytest.mark.long
 def test_a_drill_prints_its_trace_and_its_verdict(dsn: str) -> None:
     asked = faultline("drill", "lease-race", "--dsn", dsn)
 
@@ -143,6 +144,7 @@ def test_a_drill_prints_its_trace_and_its_verdict(dsn: str) -> None:
     assert "lease-race: passed" in lines
 
 
+@pytest.mark.long
 def test_a_drill_with_its_log_prints_lines_with_times(dsn: str) -> None:
     asked = faultline("drill", "lease-race", "--log", "--dsn", dsn)
 
@@ -158,6 +160,7 @@ def test_an_unknown_drill_lists_the_known_ones() -> None:
     assert "there is no drill named nonsense; there are: lease-race, crash-mid-execution" in asked.stderr
 
 
+@pytest.mark.long
 def test_the_demo_sums_up(dsn: str) -> None:
     asked = faultline("demo", "--dsn", dsn)
 
@@ -171,6 +174,7 @@ def test_the_demo_sums_up(dsn: str) -> None:
         assert line in asked.stdout
 
 
+@pytest.mark.long
 def test_the_bench_prints_figures_as_json(dsn: str) -> None:
     asked = faultline("bench", "protocol", "--dsn", dsn, "--jobs", "1000", "--backlog", "1000", "--json")
 
@@ -178,6 +182,7 @@ def test_the_bench_prints_figures_as_json(dsn: str) -> None:
     assert "PostgreSQL CPU, claim + complete" in names
 
 
+@pytest.mark.long
 def test_a_private_server_is_started_described_and_removed(tmp_path: Path) -> None:
     folder = f"--folder={tmp_path / 'db'}"
 

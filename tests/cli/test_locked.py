@@ -61,6 +61,7 @@ def test_a_command_about_many_jobs_behind_a_locked_table_waits_once(holder: int,
     assert asked.stderr.endswith(f": {jobs[1]} {jobs[2]}\n")
 
 
+@pytest.mark.long
 def test_the_doctor_goes_on_behind_a_locked_table_and_names_who_is_in_the_way(holder: int, dsn: str) -> None:
     asked = faultline("doctor", "--json", "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
 
@@ -75,6 +76,7 @@ def test_the_doctor_goes_on_behind_a_locked_table_and_names_who_is_in_the_way(ho
     assert {"server version", "autovacuum", "functions", "roles", "clock", "the clock is the servers"} <= answered
 
 
+@pytest.mark.long
 def test_the_doctor_leaves_no_question_behind_that_still_waits_for_the_table(holder: int, dsn: str) -> None:
     faultline("doctor", "--dsn", dsn, FAULTLINE_TIMEOUT=SECONDS)
 

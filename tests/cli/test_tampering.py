@@ -433,6 +433,7 @@ def test_evidence_is_seen_while_the_floor_is_ahead_of_the_clock(queue: Driver, d
 # A restore
 
 
+@pytest.mark.long
 def test_a_restore_into_a_cluster_without_the_roles_is_made_whole_by_migrate(
     queue: Driver, dsn: str, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_limit_that_makes_no_sense_is_refused_before_anything_starts(
     assert f"Invalid value for '{option}'" in asked.stderr
 
 
+@pytest.mark.long
 def test_what_a_killed_parent_left_is_removed_by_the_next_one_and_what_a_living_one_has_is_not(
     dsn: str, tmp_path: Path
 ) -> None:

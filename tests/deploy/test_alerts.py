@@ -192,6 +192,7 @@ def watched(dsn: str, tmp_path: Path) -> Iterator[tuple[Prometheus, Board]]:
             database.close()
 
 
+@pytest.mark.long
 @needs_prometheus
 def test_a_real_prometheus_sees_each_trouble(watched: tuple[Prometheus, Board], queue: Driver) -> None:
     prometheus, board = watched

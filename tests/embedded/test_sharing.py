@@ -8,6 +8,8 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+import pytest
+
 from faultline import embedded
 from tests.embedded.programs import FAST, Program, environment, eventually, keeper_pid, left_running, query
 
@@ -95,6 +97,7 @@ def test_a_forked_child_does_not_leave_in_its_parents_name(folder: Path) -> None
     assert left_running(folder) == []
 
 
+@pytest.mark.long
 def test_a_started_server_runs_without_users_until_it_is_stopped(new_folder: Path) -> None:
     before = embedded.status(new_folder)
     assert not before.running

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.examples.test_examples import run
+
+pytestmark = pytest.mark.long
 
 
 def test_the_crash_test_passes_one_task_and_finds_the_other_out(dsn: str) -> None:

@@ -72,6 +72,7 @@ def test_the_pipeline_pays_once_for_each_of_its_five_calls(dsn: str) -> None:
     assert paid == sum(line.endswith(": paid") for line in said) == 5
 
 
+@pytest.mark.long
 def test_the_web_program_ships_what_is_ordered_and_stops_when_told(dsn: str) -> None:
     pytest.importorskip("fastapi", reason="the web example needs fastapi")
     pytest.importorskip("uvicorn", reason="the web example needs uvicorn")

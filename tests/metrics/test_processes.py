@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import pytest
+
 from faultline import Faultline
 from faultline.metrics import Board, Exposition
 from faultline.runtime.tally import Tally
@@ -50,6 +52,7 @@ def named(text: str) -> set[str]:
     return {re.sub(r"_bucket$", "", name) for name in re.findall(r"\bfaultline_[a-z_]+", text)}
 
 
+@pytest.mark.long
 def test_scraped_numbers_are_the_ledgers_also_after_a_kill(dsn: str, queue: Driver) -> None:
     jobs, port = 40, free_port()
     for n in range(jobs):

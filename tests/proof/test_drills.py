@@ -15,6 +15,8 @@ from faultline.store import migrate
 if TYPE_CHECKING:
     from faultline.proof.drill import Verdict
 
+pytestmark = pytest.mark.long
+
 HISTORY = "promises broken in the history of "
 UNFENCED = ("j.fencing_token = l.token and j.lease_owner = l.owner", "true")
 

@@ -51,6 +51,7 @@ def template(servers: Servers) -> Iterator[str]:
         yield template_dsn
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_probe_ends_as_promised_on_the_sound_protocol(template: str, part: int) -> None:
     assert prove.play_sound(template, PROBES[part::PARTS]) is None
@@ -112,6 +113,7 @@ def test_an_unknown_guard_is_answered_with_the_known_ones() -> None:
         prove.named("tea", [Mutant("fence: locks the row", ("fence",), "")])
 
 
+@pytest.mark.long
 def test_the_command_shows_who_noticed(dsn: str) -> None:
     shown = CliRunner().invoke(command_line, ["prove", "--dsn", dsn, "--only", "HOLD: COMPARES THE", "--json"])
 

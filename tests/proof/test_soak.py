@@ -31,6 +31,8 @@ from tests.driver import Driver
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 300.0
 
 
@@ -43,7 +45,6 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "TMPDIR": str(folder)}
 
 
-@pytest.mark.long
 def test_nothing_is_lost_or_done_twice_under_every_kind_of_fault(tmp_path: Path) -> None:
     as_json, as_page, temporary = tmp_path / "soak.json", tmp_path / "soak.html", tmp_path / "temporary"
     temporary.mkdir()

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from faultline.proof import epochs, timeline
 from faultline.proof.drill import Verdict
 from faultline.web import svg
@@ -200,6 +202,7 @@ def test_a_drill_that_showed_nothing_says_so() -> None:
     assert page.findtext(".//span[@class='verdict broken']") == "failed"
 
 
+@pytest.mark.long
 def test_the_command_draws_the_drill_that_it_ran(dsn: str, tmp_path: Path) -> None:
     file = tmp_path / "race.html"
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from faultline.proof.world.world import Outcome
     from tests.conftest import Servers
 
+pytestmark = pytest.mark.long
+
 SEEDS = 30
 SEEDS_ALONE = 8
 
@@ -30,7 +32,6 @@ def alone(servers: Servers) -> list[Outcome]:
     return list(simulate(server_dsn, range(SEEDS_ALONE), processes=1, keep_history=True))
 
 
-@pytest.mark.long
 def test_every_seed_keeps_the_promises_and_every_kind_of_fault_took_effect(dsn: str, alone: list[Outcome]) -> None:
     outcomes = [*alone, *simulate(dsn, range(SEEDS_ALONE, SEEDS))]
 
@@ -43,7 +44,6 @@ def test_every_seed_keeps_the_promises_and_every_kind_of_fault_took_effect(dsn: 
     assert sum(outcome.refused for outcome in outcomes) > SEEDS  # stale writes were tried, and refused
 
 
-@pytest.mark.long
 def test_a_seed_is_a_history_whoever_else_is_played_beside_it(dsn: str, alone: list[Outcome]) -> None:
     with psycopg.connect(dsn) as somebody:
         # A transaction anywhere on the server keeps dead rows in their places, so new ones come to lie elsewhere.

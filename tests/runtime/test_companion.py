@@ -40,6 +40,7 @@ def companion_of(pid: int) -> int | None:
     return found[0] if found else None
 
 
+@pytest.mark.long
 def test_a_call_that_holds_the_interpreter_longer_than_its_lease_succeeds_in_one_attempt(dsn: str, queue: Driver) -> None:
     beside = queue.enqueue("nap", {"seconds": 6}, lease_seconds=8, priority=-1)
     seized = queue.enqueue("seize", {"seconds": 12}, lease_seconds=8)
@@ -53,6 +54,7 @@ def test_a_call_that_holds_the_interpreter_longer_than_its_lease_succeeds_in_one
     assert [queue.journal(job_id) for job_id in (beside, seized)] == [[], []]
 
 
+@pytest.mark.long
 def test_a_blocked_loop_gives_back_what_it_has_not_started(dsn: str, queue: Driver) -> None:
     blocking = queue.enqueue("block", {"seconds": 20}, priority=-1)
     rest = [place.job_id for place in queue.run(verbs.enqueue_many([Submission("note", f'{{"n": {n}}}') for n in range(5)]))]
@@ -73,6 +75,7 @@ def test_a_blocked_loop_gives_back_what_it_has_not_started(dsn: str, queue: Driv
     assert '"tasks": "block"' in log
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "words"), [("block", ["--silence", "3"]), ("block_within", [])])
 def test_a_loop_that_is_blocked_for_too_long_has_its_process_ended_and_its_task_named(
     dsn: str, queue: Driver, task: str, words: list[str]
@@ -91,6 +94,7 @@ def test_a_loop_that_is_blocked_for_too_long_has_its_process_ended_and_its_task_
     assert queue.job(job_id).result == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["block", "grind"])
 def test_sigterm_ends_a_worker_whose_loop_is_blocked(dsn: str, queue: Driver, task: str) -> None:
     queue.enqueue(task, {"seconds": 300})
@@ -145,6 +149,7 @@ def test_health_says_whether_the_loop_ticks_also_while_it_does_not(dsn: str, que
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_the_parent_of_several_processes_answers_for_all_of_them(dsn: str, queue: Driver) -> None:
     port = free_port()
     with worker(dsn, "--processes", "2", "--health-port", str(port)) as parent:

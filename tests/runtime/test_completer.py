@@ -187,6 +187,7 @@ def test_a_cancelled_completion_is_sent_again(app: Faultline, queue: Driver, dsn
     assert queue.value("select count(*) from faultline.journal") == 0
 
 
+@pytest.mark.long
 def test_a_table_that_is_locked_for_longer_than_a_statement_waits_costs_no_job_anything(
     app: Faultline, queue: Driver, dsn: str
 ) -> None:

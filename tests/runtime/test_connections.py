@@ -178,6 +178,7 @@ def test_a_worker_says_how_many_connections_it_may_open(queues: int, slots: int,
     assert Connections.of(queues, slots, jobs_max).most == most
 
 
+@pytest.mark.long
 def test_many_workers_with_one_slot_each_take_four_connections_each_under_load(dsn: str, queue: Driver) -> None:
     """So that 64 of them leave room on a server with 300."""
     workers, jobs, peak = 8, 400, 0

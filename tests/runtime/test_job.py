@@ -78,6 +78,7 @@ def test_a_notification_that_lies_stops_no_job(app: Faultline, queue: Driver) ->
     assert queue.journal(handle.id) == []
 
 
+@pytest.mark.long
 def test_a_transaction_that_outlasts_its_lease_costs_no_lease(app: Faultline) -> None:
     """While it is open nobody can renew the lease, and in the moment after its end anybody might take the job."""
 

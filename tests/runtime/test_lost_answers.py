@@ -17,6 +17,8 @@ from tests.runtime.working import work
 if TYPE_CHECKING:
     from tests.driver import Driver
 
+pytestmark = pytest.mark.long
+
 JOBS = 30
 POINTS = [point for point in faults.POINTS if point.endswith(("_sent", "_committed"))]
 

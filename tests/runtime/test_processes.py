@@ -79,6 +79,7 @@ def workers(queue: Driver) -> int:
     return int(queue.value("select count(*) from faultline.workers"))
 
 
+@pytest.mark.long
 def test_a_killed_workers_job_is_run_again_by_another(dsn: str, queue: Driver) -> None:
     job_id = queue.enqueue("survive", lease_seconds=3)
     with worker(dsn) as first:
@@ -159,6 +160,7 @@ def test_a_second_signal_ends_at_once(dsn: str, queue: Driver) -> None:
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
+@pytest.mark.long
 def test_a_parent_starts_a_killed_child_again_and_takes_all_along_when_it_goes(dsn: str, queue: Driver) -> None:
     with worker(dsn, "--processes", "2") as parent:
         until(lambda: workers(queue) == 2)
@@ -189,6 +191,7 @@ def test_children_of_a_killed_parent_finish_and_stop(dsn: str, queue: Driver) ->
     assert (queue.state(job_id), queue.job(job_id).attempt) == (JobState.QUEUED, 0)
 
 
+@pytest.mark.long
 def test_a_task_that_ignores_being_cancelled_does_not_keep_the_process(dsn: str, queue: Driver) -> None:
     job_id = queue.enqueue("stubborn")
     with worker(dsn, "--grace", "0.1") as process:
@@ -212,6 +215,7 @@ def test_a_worker_with_too_many_stuck_threads_asks_to_be_replaced(dsn: str, queu
     assert {queue.state(job_id) for job_id in jobs} == {JobState.FAILED}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("task", ["poison", "sweep"])
 def test_a_poison_job_ends_and_the_innocents_beside_it_succeed(dsn: str, queue: Driver, task: str) -> None:
     poison = queue.enqueue(task, priority=-1, lease_seconds=3, max_attempts=2)
@@ -259,6 +263,7 @@ def test_a_branch_that_ends_the_event_loop_fails_its_own_job_and_the_worker_goes
     assert "tests/runtime/jobs.py" in log or how == "stop"
 
 
+@pytest.mark.long
 def test_workers_go_on_after_the_whole_server_was_killed() -> None:
     with (
         embedded.join(FOLDER / "restart", settings=SETTINGS) as server,

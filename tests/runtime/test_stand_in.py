@@ -62,6 +62,7 @@ async def until(happened: Callable[[], object]) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_worker_that_is_refused_a_connection_keeps_its_jobs(dsn: str, queue: Driver, login: str) -> None:
     app, other = Faultline(make_conninfo(dsn, user=login)), Faultline(dsn)
 
@@ -112,6 +113,7 @@ def test_a_worker_that_stops_while_it_is_refused_leaves_no_sign_of_life(dsn: str
     assert watched(queue, asyncio.run(story())) is None
 
 
+@pytest.mark.long
 def test_a_beat_that_waits_for_a_locked_table_costs_no_lease_while_the_heartbeat_is_refused(
     dsn: str, queue: Driver, login: str
 ) -> None:

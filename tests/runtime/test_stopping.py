@@ -89,6 +89,7 @@ def test_what_a_task_raises_after_it_completed_its_job_is_told(
     assert queue.state(handle.id) == JobState.SUCCEEDED
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_give_its_jobs_back_names_them_and_does_not_call_it_a_success(
     dsn: str, queue: Driver, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_worker_that_cannot_give_its_jobs_back_names_them_and_does_not_call_it
     assert stopped.gave_up
 
 
+@pytest.mark.long
 def test_the_exit_code_of_a_worker_that_could_not_give_its_jobs_back_is_not_0(dsn: str, queue: Driver) -> None:
     job_id = queue.enqueue("nap", {"seconds": 600}, lease_seconds=600)
     with Proxy(dsn, lambda *_, **__: None) as proxy, worker(proxy.dsn, "--grace", "0.1") as process:

@@ -24,9 +24,12 @@ def servers_for(module: str) -> list[str]:
 
 
 def _param(name: str) -> object:
-    if name == servers.DEFAULT or name in servers.programs():
+    if name == servers.DEFAULT:
         return name
-    return pytest.param(name, marks=pytest.mark.skip(reason=servers.missing(int(name.rpartition("-")[2]))))
+    marks = [pytest.mark.version]
+    if name not in servers.programs():
+        marks.append(pytest.mark.skip(reason=servers.missing(int(name.rpartition("-")[2]))))
+    return pytest.param(name, marks=marks)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

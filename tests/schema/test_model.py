@@ -296,6 +296,7 @@ def forget_everything(queue: Driver) -> None:
         queue.connection.execute("update faultline.settings set token_floor = 0")
 
 
+@pytest.mark.long
 def test_every_verb_answers_and_does_what_the_model_says(queue: Driver, clock: Clock, server: str) -> None:
     class Here(Verbs):
         def __init__(self) -> None:

@@ -115,6 +115,7 @@ _BARE = (
 _ENQUEUE = "faultline.enqueue('mail', jsonb_build_object('to', 'ada'))"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sleeping", [False, True])
 def test_an_enqueue_in_plain_sql_costs_little_more_than_a_bare_insert(
     queue: Driver, record_property: Callable[[str, object], None], *, sleeping: bool

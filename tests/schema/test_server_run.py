@@ -51,6 +51,7 @@ def crash_a_session(postgres: Postgres) -> None:
             other.execute("select pg_sleep(20)")
 
 
+@pytest.mark.long
 def test_a_run_of_the_server_ends_with_its_sessions(tmp_path: Path) -> None:
     with Postgres(tmp_path / "primary", settings=_SETTINGS) as primary:
         runs = [run_of(primary)]

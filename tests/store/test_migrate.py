@@ -63,6 +63,7 @@ def test_migrating_two_databases_of_one_cluster_at_once_makes_the_roles_once(ser
     assert answers == [EVERYTHING, EVERYTHING]
 
 
+@pytest.mark.long
 def test_roles_that_another_database_is_just_creating_are_waited_for() -> None:
     """On a server of its own, since the roles must not be there yet."""
     with embedded.join(FOLDER / "roles", settings=SETTINGS) as fresh, Sessions(fresh.dsn) as sessions:

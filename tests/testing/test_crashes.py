@@ -16,6 +16,8 @@ from faultline.testing import crash_everywhere, enqueued, frozen_time
 if TYPE_CHECKING:
     from tests.driver import Driver
 
+pytestmark = pytest.mark.long
+
 INSERT = "insert into effects values (%s)"
 #: Where a task that writes beside its transaction has written and is not done.
 TOO_EARLY = ["after_execution", "before_complete_sent"]

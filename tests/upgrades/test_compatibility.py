@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 
 from faultline.store import schema_text
 from faultline.store.schema_text import Protocol, meaning, protocol, protocol_in
@@ -56,6 +57,7 @@ def test_the_numbered_files_of_the_previous_build_are_unchanged() -> None:
     assert {path: _texts()[path] for path in before} == before
 
 
+@pytest.mark.long
 def test_the_previous_builds_calls_find_their_verbs(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
     """By place or by name, with as few arguments as before; and the answers begin with the columns that they had."""
     Build(empty_dsn, unpack(tmp_path)).run("-m", "faultline", "migrate")
@@ -72,6 +74,7 @@ def test_the_previous_builds_calls_find_their_verbs(dsn: str, empty_dsn: str, tm
             assert _begins(our_columns, columns), f"{name}: other columns in its answer"
 
 
+@pytest.mark.long
 def test_the_previous_builds_calls_in_flight_find_their_helpers(dsn: str, empty_dsn: str, tmp_path: Path) -> None:
     """In the old text, after the migration. So a helper that is to answer otherwise needs other types, or another name."""
     Build(empty_dsn, unpack(tmp_path)).run("-m", "faultline", "migrate")

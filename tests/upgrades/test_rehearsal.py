@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 180.0
 #: Of each kind of job, how the acknowledged ones end.
 ENDS = {
@@ -133,7 +135,6 @@ def everything(connection: psycopg.Connection) -> list[tuple[object, ...]]:
     ).fetchall()
 
 
-@pytest.mark.long
 def test_the_previous_build_works_on_while_and_after_this_one_migrates(stage: Stage) -> None:
     assert str(stage.previous.folder) in stage.previous.run("-c", "import faultline; print(faultline.__file__)")
     stage.previous.run("-m", "faultline", "migrate")

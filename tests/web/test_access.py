@@ -193,6 +193,7 @@ def test_who_asks_too_often_is_told_when_to_ask_again(dsn: str, db: Driver) -> N
     assert 1 <= int(answers[3].headers["retry-after"]) <= 2
 
 
+@pytest.mark.long
 def test_who_tries_many_keys_is_asked_to_wait_and_nobody_else_is(api: Api, stranger: Api) -> None:
     assert api.get("/jobs").status_code == 200
 

@@ -87,6 +87,7 @@ def test_a_preview_does_not_tell_when_other_queues_jobs_failed(caller: Callable[
 # What belongs to everybody
 
 
+@pytest.mark.long
 def test_a_body_is_not_read_for_who_has_no_key(api: Api, address: str) -> None:
     """None is sent here: an answer can only come from who does not wait for it."""
     answer = said(address, f"{HEAD}Authorization: Bearer fl_nonsense\r\nConnection: close\r\n\r\n")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.driver import Driver
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
 PATIENCE = 30_000
 PHONE = {"width": 390, "height": 844}
 

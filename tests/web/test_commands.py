@@ -11,6 +11,7 @@ import sys
 import time
 
 import httpx
+import pytest
 
 from tests.cli import commands
 
@@ -43,6 +44,7 @@ def test_without_keys_serve_refuses_other_addresses_in_a_sentence(dsn: str) -> N
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.long
 def test_serve_runs_until_it_is_told_to_stop(dsn: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
