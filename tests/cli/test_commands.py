@@ -74,7 +74,7 @@ def test_migrate_says_what_it_did(empty_dsn: str) -> None:
 def test_an_error_is_a_sentence_and_an_exit_code() -> None:
     asked = faultline("workers")
 
-    assert asked.returncode == 1
+    assert asked.returncode == 2
     assert asked.stdout == ""
     assert asked.stderr.startswith("faultline: no database was named.")
     assert "Traceback" not in asked.stderr
@@ -156,7 +156,7 @@ def test_a_drill_with_its_log_prints_lines_with_times(dsn: str) -> None:
 def test_an_unknown_drill_lists_the_known_ones() -> None:
     asked = faultline("drill", "nonsense")
 
-    assert asked.returncode == 1
+    assert asked.returncode == 2
     assert "there is no drill named nonsense; there are: lease-race, crash-mid-execution" in asked.stderr
 
 
@@ -218,6 +218,6 @@ def test_a_private_server_is_started_described_and_removed(tmp_path: Path) -> No
 def test_what_is_no_dsn_is_not_shown_as_it_may_hold_a_password(dsn: str, command: str) -> None:
     asked = faultline(command, "--dsn", dsn)
 
-    assert asked.returncode == 1
+    assert asked.returncode == 2
     assert "this is no DSN" in asked.stderr + asked.stdout
     assert "SECRET" not in asked.stderr + asked.stdout

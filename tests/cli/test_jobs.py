@@ -53,28 +53,6 @@ def test_enqueue_reads_arguments_from_standard_input(queue: Driver, dsn: str) ->
     assert queue.job(UUID(made.stdout.strip())).args == {"text": "from a pipe"}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("enqueue", "t", "[1]"), "the arguments must be a JSON object"),
-        (("enqueue", "t", "{"), "the arguments are no JSON"),
-        (("enqueue", "t", "--delay", "soon"), "soon is no span of time; write seconds, or 90s, 5m, 1h30m, 2d"),
-        (("job", "nonsense"), "nonsense is no job id"),
-        (("job", NOBODY), f"there is no job {NOBODY}"),
-        (("cancel", NOBODY), f"there is no job {NOBODY}"),
-        (("retry", NOBODY), f"there is no job {NOBODY}"),
-        (("retry",), "name jobs by their ids, or all failed ones with --failed"),
-        (("retry", NOBODY, "--queue", "q"), "name jobs by their ids, or all failed ones with --failed"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line_and_exit_code_1(dsn: str, words: tuple[str, ...], message: str) -> None:
-    asked = faultline(*words, FAULTLINE_DSN=dsn)
-
-    assert (asked.returncode, asked.stdout) == (1, "")
-    assert asked.stderr.startswith(f"faultline: {message}")
-    assert asked.stderr.count("\n") == 1
-
-
 def test_a_job_is_shown_with_its_epochs_and_the_writes_that_were_refused(queue: Driver, clock: Clock, dsn: str) -> None:
     job_id = queue.enqueue("charge", {"order_id": 42})
     stale = queue.claim_one(worker="frozen")

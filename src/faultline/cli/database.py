@@ -29,7 +29,9 @@ db = typer.Typer(help="Run a private PostgreSQL in a folder.", no_args_is_help=T
 
 def migrate(
     dsn: Dsn = None,
-    wait: Annotated[float, typer.Option(help="How many seconds to try to get the locks it needs.")] = 60.0,
+    wait: Annotated[
+        float, typer.Option(min=0, max=86_400, help="How many seconds to try to get the locks it needs.")
+    ] = 60.0,
 ) -> None:
     """Bring the database to this build's schema. Safe to run twice, from several places, and beside running workers.
 
@@ -54,8 +56,10 @@ def migrate(
 
 def recover(
     dsn: Dsn = None,
-    floor: Annotated[int | None, typer.Option(help="Grant only greater tokens. Default: the time in microseconds.")] = None,
-    wait: Annotated[float, typer.Option(help="How many seconds to try to get the lock it needs.")] = 60.0,
+    floor: Annotated[
+        int | None, typer.Option(min=0, help="Grant only greater tokens. Default: the time in microseconds.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=0, max=86_400, help="How many seconds to try to get the lock it needs.")] = 60.0,
 ) -> None:
     """After a lossy failover or a restored backup: void every lease, and grant only tokens above a floor from now on."""
     from faultline.store import migrate as store_migrate  # noqa: PLC0415

@@ -12,7 +12,7 @@ import typer
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
 from faultline.core.config import choose_dsn, without_password
-from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, JobNotFound, OutcomeUnknown
+from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, JobNotFound, OutcomeUnknown, Unprepared
 from faultline.core.model import JobState  # noqa: TC001 - Typer looks at it
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _previewed(database: Database, which: Failed) -> Failed | None:
 def _agreed() -> bool:
     if not sys.stdin.isatty():
         # A script that goes on as if they had been retried must not.
-        raise ConfigError("nothing was retried: add --yes to retry them")
+        raise Unprepared("nothing was retried: add --yes to retry them")
     return typer.confirm("Retry them?")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.cli.database import AsJson, Dsn, opened
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, Unprepared
 
 if TYPE_CHECKING:
     from faultline.store.apikeys import ApiKeyLine
@@ -92,7 +92,7 @@ def revoke(
     with opened(dsn) as database:
         known = database.run(operate.revoke_key(wanted, reason=reason, by=operate.this_user()))
     if not known:
-        raise ConfigError(f"there is no key {key_id}; `faultline api-keys list` shows them")
+        raise Unprepared(f"there is no key {key_id}; `faultline api-keys list` shows them")
     print("revoked")
 
 

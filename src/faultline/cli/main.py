@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from faultline.cli import bench, database, doctor, jobs, keys, proof, queues, serve, top, up, work
-from faultline.core.errors import FaultlineError
+from faultline.core.errors import ConfigError, FaultlineError, Unprepared
 
 #: Longer than any first sentence: it is wrapped, not cut.
 _SENTENCE = 200
@@ -89,7 +89,9 @@ def main() -> None:
         app()
         sys.stdout.flush()
     except FaultlineError as error:
-        sys.exit(f"faultline: {error}")
+        print(f"faultline: {error}", file=sys.stderr)
+        # As the framework does it for options: 2 is for words that make no sense, whenever they are said.
+        sys.exit(2 if isinstance(error, ConfigError) and not isinstance(error, Unprepared) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from faultline.cli.database import Dsn, resolved
-from faultline.core.errors import ConfigError
+from faultline.core.errors import Unprepared
 
 
 def serve(
@@ -41,7 +41,7 @@ def serve(
         from faultline.web.proxies import Proxies  # noqa: PLC0415
         from faultline.web.server import server  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is not installed; run: pip install 'faultline-queue[server]'") from error
+        raise Unprepared(f"{error.name} is not installed; run: pip install 'faultline-queue[server]'") from error
 
     if not quiet:
         log_events()

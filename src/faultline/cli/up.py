@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.cli.database import Dsn, resolved
-from faultline.core.errors import ConfigError
+from faultline.core.errors import Unprepared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,7 +93,7 @@ class Crew:
     def check(self) -> None:
         for name, member in self._members.items():
             if member.poll() is not None:
-                raise ConfigError(f"{name} ended with exit code {member.returncode}; what it said stands above")
+                raise Unprepared(f"{name} ended with exit code {member.returncode}; what it said stands above")
 
     def stop(self) -> None:
         for member in self._members.values():
@@ -117,7 +117,7 @@ def _refuse_taken(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise ConfigError(f"port {port} is taken ({error.strerror}); name another: faultline up --port 9000") from None
+            raise Unprepared(f"port {port} is taken ({error.strerror}); name another: faultline up --port 9000") from None
 
 
 def _wait_for(crew: Crew, address: str) -> None:
@@ -133,7 +133,7 @@ def _wait_for(crew: Crew, address: str) -> None:
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise ConfigError(
+    raise Unprepared(
         f"nobody answers at {address} after {_START_SECONDS:g} s; is the port taken? Try: faultline up --port 9000"
     )
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, Unprepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -104,7 +104,7 @@ class _Serving:
             return keep_from_forks(socket.create_server((self.health_host, self.health_port)))
         except OSError as error:
             where = f"{self.health_host}:{self.health_port}"
-            raise ConfigError(f"cannot serve health at {where}: {error}; choose another --health-port") from error
+            raise Unprepared(f"cannot serve health at {where}: {error}; choose another --health-port") from error
 
 
 def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, parent: int | None) -> int:
@@ -203,7 +203,7 @@ def _metrics() -> ModuleType:
     try:
         from faultline import metrics  # noqa: PLC0415 - an extra that most do without
     except ModuleNotFoundError as error:
-        raise ConfigError("metrics need prometheus-client; run: pip install 'faultline-queue[metrics]'") from error
+        raise Unprepared("metrics need prometheus-client; run: pip install 'faultline-queue[metrics]'") from error
     return metrics
 
 

@@ -1,7 +1,8 @@
 """Every error Faultline raises. Each message says what happened, to what, and what to do next.
 
 FaultlineError
-├── ConfigError                 no database was named, or the name makes no sense
+├── ConfigError                 no database was named, or what was given makes no sense
+│   └── Unprepared              it makes sense, and what it needs is missing or taken: a port, a package, a key, a yes
 ├── DatabaseUnavailable         the server could not be reached or refused us; nothing was written
 ├── StatementTimeout            the database gave up on a statement that took too long; nothing was written
 ├── OutcomeUnknown              the answer to a write was lost; it may or may not have happened
@@ -40,6 +41,10 @@ class FaultlineError(Exception):
 
 
 class ConfigError(FaultlineError):
+    pass
+
+
+class Unprepared(ConfigError):
     pass
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import start_http_server
 
-from faultline.core.errors import ConfigError
+from faultline.core.errors import Unprepared
 from faultline.core.forks import keep_from_forks
 from faultline.runtime.tally import NOTHING, Report, summed
 
@@ -34,7 +34,7 @@ def serve(exposition: Exposition, host: str, port: int) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, host, exposition.registry)
     except OSError as error:
-        raise ConfigError(f"cannot serve metrics at {host}:{port}: {error}; choose another --metrics-port") from error
+        raise Unprepared(f"cannot serve metrics at {host}:{port}: {error}; choose another --metrics-port") from error
     keep_from_forks(server)
     try:
         yield

@@ -20,7 +20,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, Unprepared
 from faultline.proof import mutants
 from faultline.proof.catchers import catchers
 from faultline.proof.mutants import Disarmed, Mutant
@@ -109,7 +109,7 @@ def template(server_dsn: str) -> Iterator[str]:
     with scratch.database(server_dsn) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             if connection.info.parameter_status("is_superuser") != "on":
-                raise ConfigError(
+                raise Unprepared(
                     f"{connection.info.user} is no superuser there, and probes write past triggers, as a restore does; "
                     "name a server of your own with --dsn, or leave it out"
                 )

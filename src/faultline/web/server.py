@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from faultline.core.errors import ConfigError, DatabaseUnavailable
+from faultline.core.errors import DatabaseUnavailable, Unprepared
 from faultline.runtime.process import collect_less_often
 from faultline.store import apikeys
 from faultline.store.database import Database
@@ -85,7 +85,7 @@ def server(
     finally:
         database.close()
     if not has_keys and not keys_later and not is_loopback(host):
-        raise ConfigError(
+        raise Unprepared(
             f"there are no API keys, so everybody who reaches {host} could do everything. Make one with `faultline api-keys "
             "create NAME --scope read`, or listen on 127.0.0.1"
         )
