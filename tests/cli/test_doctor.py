@@ -158,6 +158,23 @@ def test_a_login_that_may_not_see_everything_is_told_what_it_did_not_see(dsn: st
     assert "what other logins hold was not seen" in notes["snapshots"]
 
 
+def test_a_login_that_lost_the_schema_is_told_whose_it_is(queue: Driver, dsn: str) -> None:
+    login = f"login_{uuid4().hex}"
+    queue.connection.execute(f"create role {login} login".encode())
+    try:
+        stranger = visit(f"{dsn} user={login}")["findings"][-1]
+        queue.connection.execute(f"alter table faultline.samples owner to {login}".encode())
+        former = visit(f"{dsn} user={login}")["findings"][-1]
+    finally:
+        queue.connection.execute("alter table faultline.samples owner to current_user")
+        queue.connection.execute(f"drop role {login}".encode())
+
+    owner = queue.value("select current_user")
+    assert stranger["todo"].startswith(f"the schema belongs to {owner}, who may: grant faultline_viewer to {login}")
+    assert former["todo"].startswith(f"the schema belongs to {owner}, who may: alter schema faultline owner to {login}")
+    assert former["found"] == "not seen: permission denied for schema faultline"
+
+
 def test_a_login_that_sees_no_other_sessions_counts_them_all_the_same(dsn: str) -> None:
     login = f"login_{uuid4().hex}"
     with psycopg.connect(dsn, autocommit=True) as owner, psycopg.connect(dsn), psycopg.connect(dsn):

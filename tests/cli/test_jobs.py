@@ -240,7 +240,7 @@ def test_the_command_for_the_next_page_has_every_option_and_no_password(queue: D
 def test_a_place_of_another_list_is_refused(dsn: str) -> None:
     asked = faultline("jobs", "--state", "failed", "--after", NOBODY, FAULTLINE_DSN=dsn)
 
-    assert asked.returncode == 1
+    assert asked.returncode == 2
     assert asked.stderr.startswith(f"faultline: --after {NOBODY}: no place in this list")
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
+from faultline.cli.visit import NotSeen, Visit
+from faultline.store import vitals
+from faultline.store.queue import Statement
 from tests.cli.commands import faultline
 
 if TYPE_CHECKING:
@@ -74,6 +78,28 @@ def test_the_doctor_goes_on_behind_a_locked_table_and_names_who_is_in_the_way(ho
     assert all(f"pg_terminate_backend({holder})" in finding["todo"] for finding in unanswered)
     answered = {finding["check"] for finding in told if finding not in unanswered}
     assert {"server version", "autovacuum", "functions", "roles", "clock", "the clock is the servers"} <= answered
+
+
+def test_the_doctor_goes_on_where_its_sessions_own_timeout_ends_a_question(holder: int, dsn: str) -> None:
+    asked = faultline("doctor", "--json", "--dsn", f"{dsn} options='-c lock_timeout=100ms'")
+
+    assert asked.stdout, asked.stderr
+    found = {finding["check"]: finding for finding in json.loads(asked.stdout)["findings"]}
+    unanswered = found["a token never went back"]
+    assert unanswered["found"] == "canceling statement due to lock timeout, so it was not checked", holder
+    assert "PGOPTIONS=" in unanswered["todo"]
+    assert found["the clock is the servers"]["level"] == "ok"
+
+
+def test_a_question_that_a_statement_timeout_ends_is_not_seen_and_the_next_one_is_asked(dsn: str) -> None:
+    with contextlib.closing(Visit(f"{dsn} options='-c statement_timeout=2s'", 60.0)) as visit:
+        slow: Statement[Any] = Statement("slow", "select pg_sleep(60)", (), lambda rows: rows, reads=True)
+
+        seen = visit.look(slow)
+
+        assert isinstance(seen, NotSeen)
+        assert seen.found == "canceling statement due to statement timeout, so it was not checked"
+        assert visit.must(vitals.server()).database
 
 
 @pytest.mark.long

@@ -248,6 +248,22 @@ def test_a_journal_that_does_not_count_on_is_wrong_and_migrate_sets_it_right(que
     assert queue.value("select max(id) - count(*) from faultline.journal") == 0
 
 
+def test_a_lost_record_of_what_was_applied_is_wrong_and_migrate_writes_it_again(queue: Driver, dsn: str) -> None:
+    queue.connection.execute("delete from faultline.schema_files where number > 2")
+
+    assert of_level(visit(dsn), "wrong")["files"].startswith("not on record in schema_files: 0005_server_run, ")
+    asked = faultline("migrate", "--dsn", dsn)
+    assert "applied the lost record of 0005_server_run" in asked.stdout, asked.stderr
+    assert of_level(visit(dsn), "wrong") == {}
+
+
+@pytest.mark.parametrize("table", ["migrations", "schema_files"])
+def test_the_tables_that_keep_the_record_have_their_keys(queue: Driver, dsn: str, table: str) -> None:
+    queue.connection.execute(f"alter table faultline.{table} drop constraint {table}_pkey".encode())
+
+    assert f"{table}.{table}_pkey" in of_level(visit(dsn), "wrong")["tables"]
+
+
 def test_recover_counts_the_journal_on_from_its_end(queue: Driver) -> None:
     """Sequences are not among what logical replication copies."""
     for _ in range(3):

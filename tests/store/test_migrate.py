@@ -37,6 +37,19 @@ def test_migrating_twice_does_it_once(connection: psycopg.Connection) -> None:
     assert migrate.migrate(connection) == []
 
 
+@pytest.mark.parametrize("lost", ["true", "number = 1", "number > 2", "number = 7"])
+def test_the_lost_record_of_what_was_applied_comes_back(connection: psycopg.Connection, lost: str) -> None:
+    migrate.migrate(connection)
+    before = connection.execute("select number, name, checksum from faultline.schema_files order by 1").fetchall()
+    connection.execute(f"delete from faultline.schema_files where {lost}".encode())
+
+    migrate.migrate(connection)
+
+    after = connection.execute("select number, name, checksum from faultline.schema_files order by 1").fetchall()
+    assert after == before
+    assert migrate.migrate(connection) == []
+
+
 def test_migrating_from_four_places_at_once_does_it_once(empty_dsn: str) -> None:
     def run(_: int) -> list[str]:
         with psycopg.connect(empty_dsn, autocommit=True) as own:

@@ -66,7 +66,7 @@ def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
 
 def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
     from faultline.cli.visit import NotSeen, Refused  # noqa: PLC0415
-    from faultline.store import migrate, vitals  # noqa: PLC0415
+    from faultline.store import migrate, shape, vitals  # noqa: PLC0415
 
     server = visit.must(vitals.server())
     yield from _under("server", checks.server(server, pooler=visit.pooler))
@@ -74,8 +74,7 @@ def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
     try:
         protocol = visit.look(vitals.protocol())
         if isinstance(protocol, NotSeen):
-            refused = isinstance(protocol, Refused)
-            todo = "grant one of the four roles to this login" if refused else protocol.todo
+            todo = visit.must(vitals.way_in()) if isinstance(protocol, Refused) else protocol.todo
             yield "schema", Finding("schema", Level.WRONG, protocol.found, todo)
             return
         migrate.check(protocol)
@@ -86,6 +85,9 @@ def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
     if protocol.version == migrate.protocol().version:
         for check, statement in tampering.about_definitions():
             yield from _under("schema", visit.about(check, statement))
+        unrecorded = visit.look(shape.unrecorded())
+        if not isinstance(unrecorded, NotSeen):
+            yield from _under("schema", tampering.files(unrecorded))
     yield from _under("schema", visit.about(checks.roles, vitals.roles(), superuser=server.is_superuser))
     yield from _under("schema", visit.about(tampering.history, vitals.lost_history()))
     yield from _going_on("housekeeping", _housekeeping(visit, server))

@@ -74,6 +74,12 @@ def numbering(seen: Numbering | None) -> Iterator[Finding]:
         yield Finding("numbering", Level.NOTE, "not seen: whether the journal counts on from its end", "ask as the owner")
 
 
+def files(unrecorded: Sequence[str]) -> Iterator[Finding]:
+    if unrecorded:
+        told = f"not on record in schema_files: {_listed(unrecorded)}"
+        yield Finding("files", Level.WRONG, told, f"{_MIGRATE}, which looks whether they were applied")
+
+
 def views(missing: Sequence[str]) -> Iterator[Finding]:
     if missing:
         yield Finding("views", Level.WRONG, f"missing or altered: {_listed(missing)}", _MIGRATE)

@@ -82,6 +82,9 @@ class Visit:
         if isinstance(seen, vitals.Unseen):
             todo = "to see it: grant faultline_viewer to this login, or ask as the owner"
             return Refused(Level.NOTE, f"not seen: {seen.why}", todo)
+        if isinstance(seen, vitals.CutShort):
+            todo = "give it more time: PGOPTIONS='-c statement_timeout=0 -c lock_timeout=0' faultline doctor"
+            return NotSeen(Level.WARNING, f"{seen.why}, so it was not checked", todo)
         return seen
 
     def must(self, statement: Statement[T]) -> T:

@@ -30,6 +30,7 @@ from faultline.core.errors import (
 from faultline.store import installed, queue, shape
 from faultline.store.replace import LOCK, drop_replaced, replace_definitions
 from faultline.store.schema_text import (
+    BOOK,
     Migration,
     Protocol,
     definitions,
@@ -57,25 +58,6 @@ _PAUSE_SECONDS = (0.2, 2.0)
 #: on working, and its own `migrate` finds nothing to do.
 _FIRST_BUILDS_NUMBERS = (1, 2)
 _FIRST_BUILDS_DEFINITIONS = "227ec6eb66b704af5bc891380974104f0023e0b54d8ccb527cedbb957a54d829"
-
-_BOOK = """
-create schema if not exists faultline;
-create table if not exists faultline.migrations (
-  number integer primary key,
-  name text not null,
-  checksum text not null,
-  applied_at timestamptz not null default clock_timestamp()
-);
-create table if not exists faultline.schema_files (
-  number integer primary key,
-  name text not null,
-  checksum text not null,
-  applied_at timestamptz not null default clock_timestamp()
-);
-insert into faultline.schema_files
-select number, name, checksum, applied_at from faultline.migrations where number > 0
-on conflict do nothing;
-"""
 
 #: Who holds locks on our tables, or is migrating; the oldest transaction first. Other logins' queries may be hidden from us.
 _BLOCKERS = """
@@ -183,17 +165,10 @@ def _apply(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
         _refuse_strangers(connection)
         if _is_newer(version_of(connection)):
             return applied
-        connection.execute(_BOOK)
+        connection.execute(BOOK)
         known: dict[int, str] = dict(connection.execute("select number, checksum from faultline.schema_files").fetchall())
         check_files(known)
-        for migration in numbered():
-            if migration.number not in known:
-                connection.execute(migration.text.encode())
-                connection.execute(
-                    "insert into faultline.schema_files (number, name, checksum) values (%s, %s, %s)",
-                    (migration.number, migration.name, migration.checksum),
-                )
-                applied.append(migration.name)
+        applied += [_apply_file(connection, migration) for migration in numbered() if migration.number not in known]
         if applied or _fingerprint_of(connection) != fingerprint() or _damage(connection):
             replace_definitions(connection)
             connection.execute(f"comment on function faultline.protocol() is 'definitions {fingerprint()}'".encode())
@@ -201,6 +176,19 @@ def _apply(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
             applied.append(definitions().name)
         applied += _count_on(connection)
     return applied
+
+
+def _apply_file(connection: psycopg.Connection, migration: Migration) -> str:
+    """Apply a numbered file and put that on record, in one transaction: one whose columns are there has lost its record."""
+    statement = shape.applied()
+    was_applied = migration.number in statement.read(connection.execute(statement.sql.encode()).fetchall())
+    if not was_applied:
+        connection.execute(migration.text.encode())
+    connection.execute(
+        "insert into faultline.schema_files (number, name, checksum) values (%s, %s, %s)",
+        (migration.number, migration.name, migration.checksum),
+    )
+    return f"the lost record of {migration.name}" if was_applied else migration.name
 
 
 def _count_on(connection: psycopg.Connection) -> list[str]:

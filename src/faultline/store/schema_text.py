@@ -21,6 +21,27 @@ if TYPE_CHECKING:
 _COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
 
 
+#: What is on record of the numbered files; `migrations` for the builds before `schema_files`.
+BOOK = """
+create schema if not exists faultline;
+create table if not exists faultline.migrations (
+  number integer primary key,
+  name text not null,
+  checksum text not null,
+  applied_at timestamptz not null default clock_timestamp()
+);
+create table if not exists faultline.schema_files (
+  number integer primary key,
+  name text not null,
+  checksum text not null,
+  applied_at timestamptz not null default clock_timestamp()
+);
+insert into faultline.schema_files
+select number, name, checksum, applied_at from faultline.migrations where number > 0
+on conflict do nothing;
+"""
+
+
 class Protocol(NamedTuple):
     """The version of a set of definitions, and the oldest version whose clients it serves."""
 

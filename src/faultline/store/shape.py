@@ -11,12 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from faultline.store.queue import Rows, Statement
-from faultline.store.schema_text import meaning, numbered
+from faultline.store.schema_text import BOOK, meaning, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_TABLE = re.compile(r"create table faultline\.(\w+) \(([^;]*?)\)(?: with \([^();]*\))?;")
+_TABLE = re.compile(r"create table (?:if not exists )?faultline\.(\w+) \(([^;]*?)\)(?: with \([^();]*\))?;")
 _ADDED = re.compile(r"alter table faultline\.(\w+) (add (?:column|constraint) [^;]*);")
 _DOMAIN = re.compile(r"create domain faultline\.(\w+) as \w+ constraint (\w+) (check \([^;]*\));")
 _DEFAULT = re.compile(r" default ('[^']*'|[\w.()]+)")
@@ -85,6 +85,8 @@ class _Shape(NamedTuple):
     #: `table.column` → whether it must have a value, and which one it gets by default.
     columns: dict[str, tuple[bool, str | None]]
     domains: set[str]
+    #: The number of a file → the columns it brings.
+    files: dict[int, set[str]]
 
 
 def lacks() -> Statement[list[Lack]]:
@@ -128,6 +130,35 @@ where s.seqrelid = pg_get_serial_sequence('faultline.journal', 'id')::regclass
 """,
         params=(),
         read=lambda rows: Numbering(*rows[0]) if rows else None,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def applied() -> Statement[set[int]]:
+    """The numbered files of which a column is there, whatever is on record."""
+    return Statement(
+        name="applied",
+        sql="""
+select c.relname || '.' || a.attname
+from pg_class c
+join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
+""",
+        params=(),
+        read=lambda rows: {number for number, columns in _shape().files.items() if columns & {name for (name,) in rows}},
+        repeatable=True,
+        reads=True,
+    )
+
+
+def unrecorded() -> Statement[list[str]]:
+    """The numbered files that are not on record as applied. Only the owner sees that."""
+    return Statement(
+        name="unrecorded",
+        sql="select number from faultline.schema_files",
+        params=(),
+        read=lambda rows: [file.name for file in numbered() if (file.number,) not in set(rows)],
         repeatable=True,
         reads=True,
     )
@@ -197,16 +228,21 @@ def _plain(default: str | None) -> str | None:
 
 @cache
 def _shape() -> _Shape:
-    shape = _Shape({}, {}, set())
-    for file in numbered():
-        text = meaning(file.text)
-        for domain, name, definition in _DOMAIN.findall(text):
-            shape.domains.add(domain)
-            shape.constraints[f"{domain}.{name}"] = definition
-        for table, body in [*_TABLE.findall(text), *_ADDED.findall(text)]:
-            for part in _parts(body):
-                _take(shape, table, part.removeprefix("add column ").removeprefix("add "))
+    shape = _Shape({}, {}, set(), {})
+    for number, text in [(0, BOOK), *((file.number, file.text) for file in numbered())]:
+        _read(shape, number, meaning(text))
     return shape
+
+
+def _read(shape: _Shape, number: int, text: str) -> None:
+    before = set(shape.columns)
+    for domain, name, definition in _DOMAIN.findall(text):
+        shape.domains.add(domain)
+        shape.constraints[f"{domain}.{name}"] = definition
+    for table, body in [*_TABLE.findall(text), *_ADDED.findall(text)]:
+        for part in _parts(body):
+            _take(shape, table, part.removeprefix("add column ").removeprefix("add "))
+    shape.files[number] = set(shape.columns) - before
 
 
 def _take(shape: _Shape, table: str, part: str) -> None:

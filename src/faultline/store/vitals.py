@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import psycopg
 
+from faultline.core.errors import StatementTimeout
 from faultline.store import migrate
 from faultline.store.database import run_on
 from faultline.store.queue import Statement
@@ -26,6 +27,12 @@ ROLES = ("faultline_producer", "faultline_worker", "faultline_viewer", "faultlin
 
 class Unseen(NamedTuple):
     """The login may not see it."""
+
+    why: str
+
+
+class CutShort(NamedTuple):
+    """A timeout of the session's own ended the question."""
 
     why: str
 
@@ -109,12 +116,16 @@ class Overdue(NamedTuple):
     seconds: float
 
 
-def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen:
+def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen | CutShort:
     """Ask, if we may."""
     try:
         return run_on(connection, statement)
     except psycopg.errors.InsufficientPrivilege as error:
         return Unseen(error.diag.message_primary or str(error))
+    except psycopg.errors.LockNotAvailable as error:
+        return CutShort(error.diag.message_primary or str(error))
+    except StatementTimeout as error:
+        return CutShort(str(error).partition("; ")[0])
 
 
 def in_the_way(pid: int) -> Statement[list[InTheWay]]:
@@ -154,6 +165,23 @@ def server() -> Statement[Server]:
 def protocol() -> Statement[migrate.Protocol]:
     """The version of the database's definitions, as `migrate.check` takes it."""
     return _one_row(migrate.Protocol, "select version, serves_from from faultline.protocol()")
+
+
+def way_in() -> Statement[str]:
+    """What gives a login the schema that may not use it."""
+    return Statement(
+        name="way_in",
+        sql="select 'the schema belongs to ' || pg_get_userbyid(n.nspowner) || ', who may: '"
+        " || case when exists (select from pg_class c where c.relnamespace = n.oid"
+        "     and pg_get_userbyid(c.relowner) = current_user)"
+        "   then format('alter schema faultline owner to %%I, whose tables are in it', current_user)"
+        "   else format('grant faultline_viewer to %%I, or another one of the four roles', current_user) end"
+        " from pg_namespace n where n.nspname = 'faultline'",
+        params=(),
+        read=lambda rows: str(rows[0][0]),
+        repeatable=True,
+        reads=True,
+    )
 
 
 def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
