@@ -31,6 +31,7 @@ def job_id(queue: Driver) -> UUID:
     queue.fail(leases[2], then="cancel")
     queue.run(verbs.step(leases[3], "s", 1))
     queue.complete(leases[3])
+    queue.enqueue(queue="other", idempotency_key="k")
     assert [queue.state(each) for each in ids] == ["running", "failed", "cancelled", "succeeded", "queued"]
     return ids[0]
 
@@ -97,6 +98,7 @@ CHANGES = [
     "insert into faultline.steps values (gen_random_uuid(), 's', 1, now(), null)",
     "update faultline.steps set result = '2'",
     "delete from faultline.steps",
+    "delete from faultline.keys",
 ]
 
 
@@ -121,7 +123,7 @@ def refusal(queue: Driver, statement: str) -> str | None:
 def _everything(queue: Driver) -> list[object]:
     return [
         queue.connection.execute(f"select * from faultline.{table} order by 1".encode()).fetchall()
-        for table in ("open_jobs", "ledger", "journal", "steps")
+        for table in ("open_jobs", "ledger", "journal", "steps", "keys")
     ]
 
 
@@ -149,6 +151,7 @@ def test_a_verb_leaves_no_door_open_for_the_rest_of_its_transaction(queue: Drive
         for attempt in (
             "delete from faultline.open_jobs",
             "delete from faultline.ledger",
+            "delete from faultline.keys",
             (
                 "insert into faultline.ledger select gen_random_uuid(), 1, now(), now(), now(), 0, 1, 5, 'w', 'q', 't',"
                 " null, '{}', null"
@@ -198,6 +201,23 @@ def test_a_guard_that_was_taken_away_is_noticed(queue: Driver, damage: str, brok
     queue.connection.execute(damage.encode())
 
     assert queue.broken_invariants() == [broken]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["delete from faultline.keys", "update faultline.keys set job_id = gen_random_uuid()"],
+    ids=["lost", "of another"],
+)
+def test_an_open_job_without_the_row_of_its_key_is_noticed(queue: Driver, damage: str) -> None:
+    queue.enqueue()
+    queue.enqueue(idempotency_key="k")
+    assert queue.broken_invariants() == []
+
+    with queue.connection.transaction():
+        queue.connection.execute("set local session_replication_role = replica")
+        queue.connection.execute(damage.encode())
+
+    assert queue.broken_invariants() == ["a_key_is_kept_while_its_job_is_open"]
 
 
 def test_every_trigger_is_known_to_the_invariant_and_to_the_doctor(queue: Driver) -> None:

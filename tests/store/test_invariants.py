@@ -29,9 +29,12 @@ def fill(queue: Driver) -> None:
         )
         queue.connection.execute(
             "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
-            " queue, task, args) select faultline.new_id(n), now(), now(), 30, 0, 5, true, 'default', 't', '{}'"
-            " from generate_series(1, %s) n",
+            " queue, task, args, idempotency_key) select faultline.new_id(n), now(), now(), 30, 0, 5, true, 'default', 't',"
+            " '{}', 'k' || n from generate_series(1, %s) n",
             (JOBS,),
+        )
+        queue.connection.execute(
+            "insert into faultline.keys select idempotency_key, id, '', created_at from faultline.open_jobs"
         )
 
 

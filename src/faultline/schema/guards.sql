@@ -107,6 +107,12 @@ for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
 execute function faultline.refuse_change('only prune forgets');
 
+create or replace trigger forgotten_by_prune
+before delete on faultline.keys
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
+execute function faultline.refuse_change('only prune forgets');
+
 create or replace trigger floor_grows
 before update of token_floor on faultline.settings
 for each row

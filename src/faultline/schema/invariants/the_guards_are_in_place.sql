@@ -9,7 +9,7 @@ from (values
   ('ledger.entered_by_complete'), ('ledger.never_rewritten'), ('ledger.forgotten_by_prune'), ('ledger.never_emptied'),
   ('journal.never_rewritten'), ('journal.forgotten_by_prune'), ('journal.never_emptied'),
   ('steps.recorded_by_step'), ('steps.never_rewritten'), ('steps.forgotten_by_prune'),
-  ('steps.never_emptied'), ('keys.never_emptied'),
+  ('steps.never_emptied'), ('keys.forgotten_by_prune'), ('keys.never_emptied'),
   ('settings.floor_grows of token_floor'), ('settings.never_forgotten'), ('settings.never_emptied'),
   ('migrations.never_taken_back'),
   ('state.known_state'), ('token.token_not_negative'),
