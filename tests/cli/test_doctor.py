@@ -11,8 +11,9 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from faultline.cli import checks
+from faultline.cli import checks, logins
 from faultline.cli.checks import Finding, Level
+from faultline.store import logins as stored_logins
 from faultline.store import queue as verbs
 from faultline.store.health import Health, Holder, TableHealth
 from faultline.store.overview import WorkerLine
@@ -173,6 +174,56 @@ def test_a_login_that_lost_the_schema_is_told_whose_it_is(queue: Driver, dsn: st
     assert stranger["todo"].startswith(f"the schema belongs to {owner}, who may: grant faultline_viewer to {login}")
     assert former["todo"].startswith(f"the schema belongs to {owner}, who may: alter schema faultline owner to {login}")
     assert former["found"] == "not seen: permission denied for schema faultline"
+
+
+@pytest.mark.parametrize(
+    ("role", "altered", "level", "told"),
+    [
+        ("worker", "set default_transaction_read_only = on", "wrong", "cannot write: default_transaction_read_only is on"),
+        ("worker", "set statement_timeout = '20ms'", "warning", "has a statement_timeout of 20 ms"),
+        ("worker", "connection limit 2", "warning", "may open 2 connections, and a worker needs 4 or more"),
+        ("producer", "superuser", "warning", "is a superuser"),
+        ("viewer", "set default_transaction_read_only = on", None, ""),
+        ("producer", "connection limit 2", None, ""),
+        ("worker", "set statement_timeout = '5s'", None, ""),
+        ("worker", "connection limit 50", None, ""),
+    ],
+)
+def test_what_stops_a_programs_login_is_told(
+    queue: Driver, dsn: str, role: str, altered: str, level: str | None, told: str
+) -> None:
+    login = f"login_{uuid4().hex}"
+    queue.connection.execute(f"create role {login} login in role faultline_{role}".encode())
+    try:
+        here = f"in database {queue.connection.info.dbname} " if altered.startswith("set ") else ""  # the server is shared
+        queue.connection.execute(f"alter role {login} {here}{altered}".encode())
+        found = [finding for finding in visit(dsn)["findings"] if login in finding["found"] and finding["level"] != "ok"]
+    finally:
+        queue.connection.execute(f"drop role {login}".encode())
+
+    if level is None:
+        assert found == []
+    else:
+        [finding] = found
+        assert (finding["check"], finding["level"]) == ("logins", level)
+        assert finding["found"].startswith(f"{login} (faultline_{role}) {told}")
+        assert login in finding["todo"]
+
+
+def test_a_login_that_does_not_inherit_its_role_is_told(queue: Driver) -> None:
+    login = f"login_{uuid4().hex}"
+    queue.connection.execute(f"create role {login} login noinherit in role faultline_worker".encode())
+    try:
+        [seen] = [one for one in queue.run(stored_logins.logins()) if one.name == login]
+        [finding] = logins.logins([seen])
+        for statement in finding.todo.removeprefix("run: ").replace("then grant the role again: ", "").split("; "):
+            queue.connection.execute(statement.encode())
+        [mended] = [one for one in queue.run(stored_logins.logins()) if one.name == login]
+    finally:
+        queue.connection.execute(f"drop role {login}".encode())
+
+    assert "does not inherit faultline_worker" in finding.found
+    assert list(logins.logins([mended])) == []
 
 
 def test_a_login_that_sees_no_other_sessions_counts_them_all_the_same(dsn: str) -> None:

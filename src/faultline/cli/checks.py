@@ -160,7 +160,7 @@ def settings(seen: Mapping[str, vitals.Setting]) -> Iterator[Finding]:
         values.get("wal_level", "?"),
         "no standby and no archive is possible: set wal_level = replica" if minimal else "",
     )
-    for name, short_ms, todo in _TIMEOUTS:
+    for name, short_ms, todo in TIMEOUTS:
         milliseconds = int(values.get(name, "0"))
         short = 0 < milliseconds < short_ms
         yield Finding(
@@ -181,7 +181,7 @@ _MUST_BE_ON = (
     ("data_checksums", NOTE, "enable with pg_checksums while the server is down: silent damage is then noticed"),
 )
 #: Name, how short is too short, and why. Workers set their own; these are the defaults for everyone else's sessions.
-_TIMEOUTS = (
+TIMEOUTS = (
     ("statement_timeout", 1000, "enqueueing many jobs at once and `faultline migrate` may need longer; set it per login"),
     ("lock_timeout", 100, "verbs for a single job wait for its row: give them a second or more"),
     ("idle_in_transaction_session_timeout", 1000, "a program that computes between two statements will be cut off"),

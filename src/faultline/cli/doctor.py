@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from faultline.cli import checks, tampering
+from faultline.cli import checks, logins, tampering
 from faultline.cli.checks import Finding, Level
 from faultline.cli.database import AsJson, Dsn, print_json, resolved
 from faultline.core.config import choose_timeout
@@ -66,6 +66,7 @@ def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
 
 def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
     from faultline.cli.visit import NotSeen, Refused  # noqa: PLC0415
+    from faultline.store import logins as stored_logins  # noqa: PLC0415
     from faultline.store import migrate, shape, vitals  # noqa: PLC0415
 
     server = visit.must(vitals.server())
@@ -89,6 +90,7 @@ def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
         if not isinstance(unrecorded, NotSeen):
             yield from _under("schema", tampering.files(unrecorded))
     yield from _under("schema", visit.about(checks.roles, vitals.roles(), superuser=server.is_superuser))
+    yield from _under("schema", visit.about(logins.logins, stored_logins.logins()))
     yield from _under("schema", visit.about(tampering.history, vitals.lost_history()))
     yield from _going_on("housekeeping", _housekeeping(visit, server))
     yield from _going_on("work", _at_work(visit, server))

@@ -1,0 +1,48 @@
+"""What a doctor makes of the logins of programs: settings that stop them show in no session but their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.cli.checks import TIMEOUTS, Finding, Level
+from faultline.cli.spans import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from faultline.store.logins import Login
+
+#: A worker with a single slot opens so many.
+_CONNECTIONS_LEAST = 4
+_READERS = {"faultline_viewer"}
+
+
+def logins(seen: Sequence[Login]) -> Iterator[Finding]:
+    for login in seen:
+        for level, told, todo in _judged(login):
+            yield Finding("logins", level, f"{login.name} ({', '.join(login.roles)}) {told}", todo)
+
+
+def _judged(login: Login) -> Iterator[tuple[Level, str, str]]:
+    alter = f'alter role "{login.name}"'
+    if login.is_superuser:
+        yield Level.WARNING, "is a superuser: it may change every table, past the guards", f"run: {alter} nosuperuser"
+        return
+    if login.is_on("default_transaction_read_only") and not _READERS.issuperset(login.roles):
+        yield (
+            Level.WRONG,
+            "cannot write: default_transaction_read_only is on",
+            f"run: {alter} reset default_transaction_read_only",
+        )
+    for role in login.not_inherited:
+        told = f"does not inherit {role}: refused, unless its programs set the role"
+        # From PostgreSQL 16 on each grant remembers whether it is inherited.
+        todo = f'run: {alter} inherit; revoke {role} from "{login.name}"; grant {role} to "{login.name}"'
+        yield Level.WARNING, told, todo
+    if "faultline_worker" in login.roles and 0 <= login.connection_limit < _CONNECTIONS_LEAST:
+        told = f"may open {login.connection_limit} connections, and a worker needs {_CONNECTIONS_LEAST} or more"
+        yield Level.WARNING, told, f"run: {alter} connection limit -1, or at least the sum of its workers"
+    for name, short_ms, why in TIMEOUTS:
+        milliseconds = login.milliseconds(name)
+        if 0 < milliseconds < short_ms:
+            yield Level.WARNING, f"has a {name} of {span(milliseconds / 1000)}", f"{why}; run: {alter} reset {name}"
