@@ -18,6 +18,7 @@ import pytest
 from faultline.store import audit
 from faultline.store import queue as verbs
 from tests.cli.commands import FAULTLINE, environment, faultline
+from tests.web.conftest import away
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,3 +165,17 @@ def test_top_goes_on_when_its_connections_are_cut(terminal: Terminal, queue: Dri
     terminal.press("q")
     terminal.read_until("\x1b[?1049l")
     assert terminal.wait() == 0
+
+
+def test_top_says_that_the_database_is_away_and_since_when(terminal: Terminal, queue: Driver, dsn: str) -> None:
+    terminal.read_until("No worker is running")
+
+    queue.connection.close()
+    with away(dsn):
+        terminal.seen = ""
+        terminal.read_until("The database has not answered since ")
+    terminal.seen = ""
+    terminal.read_until("No worker is running")
+
+    terminal.press("q")
+    terminal.read_until("\x1b[?1049l")

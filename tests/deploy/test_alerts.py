@@ -17,8 +17,10 @@ from psycopg.conninfo import make_conninfo
 from faultline.metrics import Board, Exposition, serve
 from faultline.store import queue as verbs
 from faultline.store.database import Database
+from tests.cli.commands import FAULTLINE, environment
 from tests.deploy.test_deploy import ROOT
 from tests.metrics.test_exposition import free_port
+from tests.web.conftest import away
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,28 +36,28 @@ needs_prometheus = pytest.mark.skipif(
 PATIENCE_SECONDS = 60.0
 
 UP = {
-    'up{job="faultline-api", instance="api"}': "1x60",
-    'up{job="faultline-workers", instance="w"}': "1x60",
-    "faultline_jobs_failed_total": "0x60",
+    'up{job="faultline-api", instance="api"}': "1x120",
+    'up{job="faultline-workers", instance="w"}': "1x120",
+    "faultline_jobs_failed_total": "0x120",
 }
 #: What an API server tells while all is well.
 WELL = UP | {
-    'faultline_database_up{instance="api"}': "1x60",
-    "faultline_queue_workers_alive": "2x60",
-    "faultline_queue_workers_silent": "0x60",
-    "faultline_queue_invariants_broken": "0x60",
-    "faultline_queue_invariants_unchecked": "0x60",
-    "faultline_queue_invariants_age_seconds": "0+15x60",
-    "faultline_queue_depth_age_seconds": "4x60",
-    'faultline_queue_oldest_waiting_seconds{queue="mail"}': "1x60",
-    'faultline_queue_paused{queue="mail"}': "0x60",
+    'faultline_database_up{instance="api"}': "1x120",
+    "faultline_queue_workers_alive": "2x120",
+    "faultline_queue_workers_silent": "0x120",
+    "faultline_queue_invariants_broken": "0x120",
+    "faultline_queue_invariants_unchecked": "0x120",
+    "faultline_queue_invariants_age_seconds": "0+15x120",
+    "faultline_queue_depth_age_seconds": "4x120",
+    'faultline_queue_oldest_waiting_seconds{queue="mail"}': "1x120",
+    'faultline_queue_paused{queue="mail"}': "0x120",
 }
 #: And while the database is down: what it does not know is left out.
 DOWN = UP | {
-    'faultline_database_up{instance="api"}': "0x60",
-    "faultline_queue_invariants_broken": "0x60",
-    "faultline_queue_invariants_unchecked": "8x60",
-    "faultline_queue_invariants_age_seconds": "0+15x60",
+    'faultline_database_up{instance="api"}': "0x120",
+    "faultline_queue_invariants_broken": "0x120",
+    "faultline_queue_invariants_unchecked": "8x120",
+    "faultline_queue_invariants_age_seconds": "0+15x120",
 }
 STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
     "all is well": (WELL, set()),
@@ -64,37 +66,51 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"FaultlineDatabaseDown", "FaultlineNoWorkersAlive", "FaultlineInvariantsUnchecked"},
     ),
     "the API is down": (
-        {'up{job="faultline-api", instance="api"}': "0x60"},
+        {'up{job="faultline-api", instance="api"}': "0x120"},
         {"FaultlineNothingKnown", "FaultlineNoWorkersAlive", "FaultlineInvariantsUnchecked"},
     ),
     "nothing is scraped": (
-        {"other": "1x60"},
+        {"other": "1x120"},
         {"FaultlineNothingKnown", "FaultlineNoWorkersAlive", "FaultlineInvariantsUnchecked"},
     ),
-    "no worker is alive": (WELL | {"faultline_queue_workers_alive": "0x60"}, {"FaultlineNoWorkersAlive"}),
-    "a worker hangs": (WELL | {"faultline_queue_workers_silent": "1x60"}, {"FaultlineWorkerHung"}),
+    "no worker is alive": (WELL | {"faultline_queue_workers_alive": "0x120"}, {"FaultlineNoWorkersAlive"}),
+    "a worker hangs": (WELL | {"faultline_queue_workers_silent": "1x120"}, {"FaultlineWorkerHung"}),
     "a queue is stuck": (
-        WELL | {'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x60"},
+        WELL | {'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x120"},
         {"FaultlineOldestWaitingTooOld"},
     ),
     "a stuck queue is paused": (
         WELL
         | {
-            'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x60",
-            'faultline_queue_paused{queue="mail"}': "1x60",
+            'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x120",
+            'faultline_queue_paused{queue="mail"}': "1x120",
         },
         set(),
     ),
-    "an invariant is broken": (WELL | {"faultline_queue_invariants_broken": "1x60"}, {"FaultlineInvariantsBroken"}),
+    "an invariant is broken": (WELL | {"faultline_queue_invariants_broken": "1x120"}, {"FaultlineInvariantsBroken"}),
     "an invariant cannot be checked": (
-        WELL | {"faultline_queue_invariants_unchecked": "1x60"},
+        WELL | {"faultline_queue_invariants_unchecked": "1x120"},
         {"FaultlineInvariantsUnchecked"},
     ),
     "invariants were not checked for long": (
-        WELL | {"faultline_queue_invariants_age_seconds": "4000+15x60"},
+        WELL | {"faultline_queue_invariants_age_seconds": "4000+15x120"},
         {"FaultlineInvariantsUnchecked"},
     ),
-    "depths are old": (WELL | {"faultline_queue_depth_age_seconds": "90+15x60"}, {"FaultlineDepthsOld"}),
+    "jobs fail": (WELL | {'faultline_jobs_failed_total{queue="mail"}': "0x80 3x40"}, {"FaultlineJobsFailed"}),
+    "jobs failed before a worker was first scraped": (
+        WELL | {'faultline_jobs_failed_total{queue="mail"}': "_x80 3x40"},
+        {"FaultlineJobsFailed"},
+    ),
+    "jobs failed long ago": (WELL | {'faultline_jobs_failed_total{queue="mail"}': "3x120"}, set()),
+    "the first leases expire": (
+        WELL | {'faultline_leases_expired_total{reason="worker_lost"}': "_x80 9x40"},
+        {"FaultlineLeasesExpiring"},
+    ),
+    "the first stale writes come": (
+        WELL | {'faultline_stale_writes_blocked_total{verb="complete"}': "_x80 20x40"},
+        {"FaultlineStaleWritesRising"},
+    ),
+    "depths are old": (WELL | {"faultline_queue_depth_age_seconds": "90+15x120"}, {"FaultlineDepthsOld"}),
 }
 
 
@@ -109,7 +125,7 @@ def test_each_alert_fires_when_it_must_and_no_other_does(tmp_path: Path) -> None
             "promql_expr_test": [
                 {
                     "expr": "group by (alertname) (ALERTS{alertstate='firing'})",
-                    "eval_time": "14m",
+                    "eval_time": "29m",
                     "exp_samples": [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in sorted(fired)],
                 }
             ],
@@ -231,14 +247,26 @@ def test_a_real_prometheus_sees_each_trouble(watched: tuple[Prometheus, Board], 
     prometheus.until_firing({"FaultlineInvariantsBroken", "FaultlineInvariantsUnchecked"})
 
 
-@needs_prometheus
-def test_a_database_that_is_down_is_seen_at_once(tmp_path: Path) -> None:
-    database = Database(f"host={tmp_path} dbname=nowhere", timeout=5)
+@pytest.fixture
+def served(dsn: str) -> Iterator[int]:
+    """The port where `faultline serve` tells its metrics: a process of its own, as it is run in earnest."""
     port = free_port()
-    with serve(Exposition(board=Board(database)), "127.0.0.1", port):
-        prometheus = Prometheus(tmp_path, port)
-        try:
+    words = ["serve", "--port", str(free_port()), "--metrics-port", str(port), "--dsn", dsn]
+    process = subprocess.Popen([FAULTLINE, *words], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@needs_prometheus
+def test_a_database_that_goes_down_behind_a_running_api_is_seen_at_once(dsn: str, served: int, tmp_path: Path) -> None:
+    prometheus = Prometheus(tmp_path, served)
+    try:
+        prometheus.until_firing({"FaultlineNoWorkersAlive"})
+        with away(dsn):
             prometheus.until_firing({"FaultlineDatabaseDown", "FaultlineNoWorkersAlive"})
-        finally:
-            prometheus.close()
-            database.close()
+        prometheus.until_firing({"FaultlineNoWorkersAlive"})
+    finally:
+        prometheus.close()

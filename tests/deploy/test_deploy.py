@@ -115,6 +115,17 @@ def test_every_module_that_is_run_is_in_the_image(name: str) -> None:
         assert (ROOT / "src" / Path(*module.split("."))).with_suffix(".py").exists()
 
 
+@pytest.mark.parametrize("name", list(OURS))
+def test_ours_run_with_no_rights_that_they_do_not_need(name: str) -> None:
+    service = OURS[name]
+
+    assert service["read_only"] is True
+    assert service["tmpfs"] == ["/tmp"]  # noqa: S108 - the container's own
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "volumes" not in service
+
+
 def healthcheck(service: dict[str, Any]) -> list[str] | None:
     """The command that says whether a service is well. Ours have the image's where they have none."""
     check = service.get("healthcheck")

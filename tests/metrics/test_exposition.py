@@ -22,8 +22,10 @@ from faultline.metrics.serving import Reports, report_to, serve
 from faultline.runtime.tally import NOTHING, Report, Tally
 from faultline.store import queue as verbs
 from faultline.store.database import Database
+from tests.web.conftest import away
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from faultline.runtime.client import Faultline
@@ -226,3 +228,29 @@ def test_a_target_whose_database_is_down_is_scraped_and_says_so(tmp_path: Path) 
     assert number(found, "faultline_database_up") == 0
     assert number(found, "faultline_jobs_started_total", queue="mail") == 1
     assert not any(name == "faultline_queue_workers_alive" for name, _ in found)
+
+
+def test_what_was_seen_before_the_database_failed_is_not_told_as_news(dsn: str) -> None:
+    now = {"now": 100.0}  # it stands still: nothing grows old by itself
+    with closing(Database(dsn, connect_seconds=1)) as database:
+        board = Board(database, monotonic=lambda: now["now"])
+        board.start()
+        try:
+            assert told(board) == 1
+            with away(dsn):
+                until(lambda: told(board) == 0)
+            now["now"] += 1
+            until(lambda: told(board) == 1)
+        finally:
+            board.close()
+
+
+def told(board: Board) -> float:
+    return number(samples(Exposition(board=board).render()), "faultline_database_up")
+
+
+def until(true: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < give_up
+        time.sleep(0.1)

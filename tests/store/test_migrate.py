@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 OURS = migrate.protocol().version
 OUR_FUNCTIONS = {definition.name for definition in definition_files() if definition.is_function} | {"refuse_change"}
+#: Before this file, constraints were added and validated in one.
+FIRST_UNVALIDATED = 10
 EVERYTHING = [*(migration.name for migration in migrate.numbered()), "definitions"]
 
 
@@ -434,3 +436,27 @@ def test_every_function_of_the_protocol_is_pinned_to_a_search_path_if_it_runs_as
         ).fetchall()
 
     assert loose == []
+
+
+def test_a_constraint_that_is_added_to_a_table_is_validated_afterwards_beside_those_who_write(
+    connection: psycopg.Connection, empty_dsn: str
+) -> None:
+    """To validate it where it is added would hold a lock that nobody reads or writes beside, for as long as that takes."""
+    added = [
+        statement
+        for file in migrate.numbered()
+        for statement in meaning(file.text).split(";")
+        if file.number >= FIRST_UNVALIDATED and " add constraint " in statement
+    ]
+    assert added
+    assert all(statement.endswith(" not valid") for statement in added)
+    migrate.migrate(connection)
+    validated = "select bool_and(convalidated) from pg_constraint where connamespace = 'faultline'::regnamespace"
+    assert connection.execute(validated).fetchone() == (True,)
+
+    connection.execute("alter table faultline.journal drop constraint known_event")
+    connection.execute("alter table faultline.journal add constraint known_event check (event <> '') not valid")
+    with psycopg.connect(empty_dsn) as writer:
+        writer.execute("lock table faultline.journal in row exclusive mode")
+        migrate.migrate(connection)
+    assert connection.execute(validated).fetchone() == (True,)

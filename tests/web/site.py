@@ -8,7 +8,9 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from fastapi.routing import APIRoute
 
+from faultline.web import pages
 from tests.web.conftest import running
 
 if TYPE_CHECKING:
@@ -16,7 +18,14 @@ if TYPE_CHECKING:
 
     from httpx import Response
 
-PAGES = ("/", "/jobs", "/queues", "/workers", "/failures", "/failures/redrive", "/database", "/sign-in")
+#: Every address of a page, as the routers have them.
+PATHS = [
+    route.path
+    for page in pages.PAGES
+    for route in page.router.routes
+    if isinstance(route, APIRoute) and "GET" in route.methods
+]
+PAGES = tuple(path for path in PATHS if "{" not in path)
 _VOID = {"meta", "link", "input", "br", "img", "hr"}
 #: Shapes are written without an end tag of their own.
 _CLOSED = {"path", "line", "rect", "circle", "ellipse", "polygon", "polyline"}

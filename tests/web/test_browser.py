@@ -10,7 +10,7 @@ import pytest
 
 from faultline.core.model import JobState
 from tests.web.conftest import away, running
-from tests.web.site import PAGES
+from tests.web.site import PAGES, PATHS
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -140,7 +140,7 @@ def test_while_the_database_is_away_the_page_says_since_when_it_is_stale(dsn: st
         with away(dsn):
             sync_api.expect(live).to_have_attribute("data-live", "stale", timeout=PATIENCE)
             sync_api.expect(page.locator("#live-word")).to_have_text(re.compile(r"Stale since \d\d:\d\d:\d\d UTC"))
-            sync_api.expect(notice).to_contain_text("the database cannot be used")
+            sync_api.expect(notice).to_contain_text("the database has not answered since")
             said(page, "seen")
             told = notice.text_content()
             page.wait_for_timeout(2600)
@@ -148,6 +148,20 @@ def test_while_the_database_is_away_the_page_says_since_when_it_is_stale(dsn: st
 
         sync_api.expect(live).to_have_attribute("data-live", "live", timeout=PATIENCE)
         sync_api.expect(notice).to_be_hidden()
+
+
+def test_every_open_page_says_that_the_database_is_away_and_since_when(dsn: str, queue: Driver, chromium: Browser) -> None:
+    job_id = str(queue.enqueue())
+    with running(dsn) as address, chromium.new_context(base_url=address) as context:
+        tabs = [context.new_page() for path in PATHS if path != "/sign-in"]
+        for tab, path in zip(tabs, (path for path in PATHS if path != "/sign-in"), strict=True):
+            tab.goto(path.replace("{job_id}", job_id))
+
+        with away(dsn):
+            for tab in tabs:
+                sync_api.expect(tab.locator("#live")).to_have_attribute("data-live", "stale", timeout=PATIENCE)
+                since = re.compile(r"the database has not answered since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
+                sync_api.expect(tab.locator("#standing")).to_contain_text(since, timeout=PATIENCE)
 
 
 def test_a_server_that_answers_no_more_makes_the_page_stale(page: Page) -> None:

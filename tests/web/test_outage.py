@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -18,16 +19,19 @@ from faultline.store.async_database import AsyncDatabase
 from faultline.store.queue import Statement
 from faultline.web.service import Service
 from tests.web.conftest import QUICK, Api, away, new_key, refused, running
+from tests.web.site import PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import httpx
     import pytest
 
     from tests.driver import Driver
 
 WHO = Statement("who", "select current_user::text", (), lambda rows: str(rows[0][0]))
 PATIENCE = 60
+SINCE = re.compile(r"The database has not answered since ([-0-9]+ [0-9:]+ UTC)")
 
 
 def test_a_server_that_starts_before_its_database_answers_at_once_and_needs_no_restart(
@@ -54,6 +58,37 @@ def test_a_server_that_starts_before_its_database_answers_at_once_and_needs_no_r
             assert time.monotonic() < deadline
             time.sleep(0.1)
         api.submit()
+
+
+def test_every_page_says_that_the_database_is_away_and_since_when(dsn: str, db: Driver) -> None:
+    _, key = new_key(db, "admin")
+    job_id = db.enqueue()
+    began = datetime.now(UTC)
+    with running(dsn) as address, Api(address, key) as api:
+
+        def page(path: str) -> httpx.Response:
+            return api.http.get(path.replace("{job_id}", str(job_id)), headers={"accept": "text/html"})
+
+        for path in PATHS:
+            assert page(path).status_code == 200, path
+
+        with away(dsn):
+            for path in (*PATHS, "/nowhere", "/ready", "/api/v1/jobs", "/metrics"):
+                deadline = time.monotonic() + PATIENCE
+                while (since := SINCE.search((answer := page(path)).text)) is None:
+                    assert time.monotonic() < deadline, (path, answer.status_code, answer.text)
+                assert (
+                    began.replace(microsecond=0)
+                    <= datetime.strptime(since[1], "%Y-%m-%d %H:%M:%S %Z").replace(tzinfo=UTC)
+                    <= datetime.now(UTC)
+                ), path
+                assert answer.status_code == {"/sign-in": 200, "/nowhere": 404}.get(path, 503), path
+
+        for path in PATHS:
+            deadline = time.monotonic() + PATIENCE
+            while (answer := page(path)).status_code != 200 or SINCE.search(answer.text):
+                assert time.monotonic() < deadline, (path, answer.text)
+                time.sleep(0.1)
 
 
 @contextlib.contextmanager

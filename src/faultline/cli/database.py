@@ -122,11 +122,19 @@ def resolved(dsn: str | None) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def opened(dsn: str | None) -> Iterator[Database]:
-    """The database to ask, for as long as the command runs. Its calls end at the same deadline as a program's."""
+def opened(dsn: str | None, *, connect_seconds: float | None = None) -> Iterator[Database]:
+    """The database to ask, for as long as the command runs. Its calls end at the same deadline as a program's.
+
+    `connect_seconds`: how long one that cannot be reached is waited for, where that is to be told sooner.
+    """
+    from faultline.store.connecting import CONNECT_SECONDS  # noqa: PLC0415
     from faultline.store.database import Database  # noqa: PLC0415
 
-    with resolved(dsn) as found, contextlib.closing(Database(found, timeout=choose_timeout())) as database:
+    patience = CONNECT_SECONDS if connect_seconds is None else connect_seconds
+    with (
+        resolved(dsn) as found,
+        contextlib.closing(Database(found, timeout=choose_timeout(), connect_seconds=patience)) as database,
+    ):
         yield database
 
 

@@ -88,8 +88,10 @@ def frame(look: Look, *, columns: int, rows: int | None) -> RenderableType:
     )
 
 
-def away(why: str) -> RenderableType:
-    return Group(Text("faultline top", style="bold"), Text(), Text(why, style="wrong"), screen.quiet("asking again; q ends"))
+def away(why: str, since: str | None) -> RenderableType:
+    head = f"The database has not answered since {since}." if since else "The database does not answer."
+    wrong = [Text(head, style="wrong"), Text(why, style="wrong")]
+    return Group(Text("faultline top", style="bold"), Text(), *wrong, screen.quiet("asking again; q ends"))
 
 
 def _head(look: Look, columns: int) -> Text:

@@ -39,7 +39,7 @@ def top(
     from faultline.cli import screen  # noqa: PLC0415 - late, so that --help is quick
 
     console = screen.console()
-    with opened(dsn) as database:
+    with opened(dsn, connect_seconds=_CONNECT_SECONDS) as database:
         database.facts()
         watch = _Watch(database)
         if once:
@@ -58,6 +58,8 @@ def top(
 
 #: Workers tell what they did once a second: rates over less would jump.
 _RATE_SECONDS = 8.0
+#: Until then the screen shows what was.
+_CONNECT_SECONDS = 2.0
 
 
 class _Watch:
@@ -74,7 +76,7 @@ class _Watch:
         try:
             return self.frame(columns, rows)
         except (DatabaseUnavailable, OutcomeUnknown) as error:
-            return frame.away(str(error))
+            return frame.away(str(error), since=self._looks[-1].at if self._looks else None)
 
     def frame(self, columns: int, rows: int | None) -> RenderableType:
         from faultline.cli import frame  # noqa: PLC0415

@@ -6,7 +6,6 @@ counting jobs where no worker does, and checking the invariants.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ class Board:
         self._monotonic = monotonic
         self._reading = threading.Lock()
         self._seen: Seen | None = None
-        self._seen_at = 0.0
+        self._seen_at = self._failed_at = float("-inf")
         self._asked_at = 0.0
         self._broken: set[str] = set()
         self._unchecked: set[str] = set()
@@ -83,15 +82,15 @@ class Board:
         """Raises what keeps the database from answering. Where a thread looks, nobody waits long for that."""
         with self._reading:
             self._asked_at = now = self._monotonic()
-            age_max = FRESH_SECONDS if not self._threads else STALE_SECONDS
-            if self._seen is not None and now < self._seen_at + age_max:
-                return self._seen
             if not self._threads:
-                return self._look()
-            self._wanted.set()
+                fresh = now < self._seen_at + FRESH_SECONDS
+                return self._seen if self._seen is not None and fresh else self._look()
             with self._looked:
-                self._looked.wait_for(lambda: self._seen_at >= now, _LOOK_SECONDS)
-                if self._seen is not None and self._seen_at >= now:
+                if max(self._seen_at, self._failed_at) <= now - STALE_SECONDS:
+                    self._wanted.set()
+                    self._looked.wait_for(lambda: max(self._seen_at, self._failed_at) >= now, _LOOK_SECONDS)
+                # What was seen before the database failed is no news, however short that is ago.
+                if self._seen is not None and self._seen_at > max(self._failed_at, now - STALE_SECONDS):
                     return self._seen
             raise DatabaseUnavailable("the database has not answered for some seconds; see the log for database_unavailable")
 
@@ -161,8 +160,12 @@ class Board:
             self._wanted.wait(FRESH_SECONDS)
             self._wanted.clear()
             if self._monotonic() < self._asked_at + _INTEREST_SECONDS:
-                with contextlib.suppress(Exception):  # whoever reads next asks for itself, and is told
+                try:
                     self._look()
+                except Exception:  # noqa: BLE001 - whoever reads is told
+                    with self._looked:
+                        self._failed_at = self._monotonic()
+                        self._looked.notify_all()
 
     def _tend(self) -> None:
         pause = 0.0

@@ -13,6 +13,7 @@ Running programs must not notice:
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,10 @@ _PAUSE_SECONDS = (0.2, 2.0)
 _FIRST_BUILDS_NUMBERS = (1, 2)
 _FIRST_BUILDS_DEFINITIONS = "227ec6eb66b704af5bc891380974104f0023e0b54d8ccb527cedbb957a54d829"
 
+_UNVALIDATED = (
+    "select conrelid::regclass::text, quote_ident(conname) from pg_constraint"
+    " where connamespace = 'faultline'::regnamespace and conrelid <> 0 and not convalidated and contype = 'c' order by 1, 2"
+)
 #: Who holds locks on our tables, or is migrating; the oldest transaction first. Other logins' queries may be hidden from us.
 _BLOCKERS = """
 select distinct on (a.xact_start, a.pid) a.pid, a.usename, a.state,
@@ -93,6 +98,7 @@ def migrate(connection: psycopg.Connection, *, wait_seconds: float = WAIT_SECOND
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             tries.append(error)
         else:
+            _validate(connection)
             drop_replaced(connection)
             return applied
     raise AssertionError("the last try raises")
@@ -189,6 +195,20 @@ def _apply_file(connection: psycopg.Connection, migration: Migration) -> str:
         (migration.number, migration.name, migration.checksum),
     )
     return f"the lost record of {migration.name}" if was_applied else migration.name
+
+
+def _validate(connection: psycopg.Connection) -> None:
+    """Read the rows that a new constraint has not seen yet, in a transaction of its own: others read and write meanwhile.
+
+    What is locked is for the next migration. What a row breaks, the doctor tells.
+    """
+    if _is_newer(version_of(connection)):
+        return
+    with contextlib.suppress(psycopg.errors.LockNotAvailable, psycopg.errors.CheckViolation), connection.transaction():
+        connection.execute(f"set local lock_timeout = {round(_LOCK_SECONDS * 1000)}".encode())
+        connection.execute("set local search_path = pg_catalog")
+        for table, name in connection.execute(_UNVALIDATED.encode()).fetchall():
+            connection.execute(f"alter table {table} validate constraint {name}".encode())
 
 
 def _count_on(connection: psycopg.Connection) -> list[str]:

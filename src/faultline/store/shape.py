@@ -250,7 +250,7 @@ def _take(shape: _Shape, table: str, part: str) -> None:
     first, _, rest = part.partition(" ")
     if first == "constraint":
         name, _, definition = rest.partition(" ")
-        shape.constraints[f"{table}.{name}"] = definition
+        shape.constraints[f"{table}.{name}"] = definition.removesuffix(" not valid")
     elif part.startswith("primary key"):
         shape.constraints[f"{table}.{table}_pkey"] = part
     else:

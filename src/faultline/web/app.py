@@ -26,7 +26,7 @@ from faultline.web import api, assets, pages, scrape, watch
 from faultline.web.guard import Guard
 from faultline.web.problems import Problem, problem_of
 from faultline.web.proxies import Proxies
-from faultline.web.service import Limits, Service
+from faultline.web.service import Limits, Service, service_of
 from faultline.web.shapes import JSON_OBJECT, JSON_VALUE
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _describe_arguments(app: FastAPI) -> None:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     """Answer with a problem: as JSON for programs, as a page for people. What is not the caller's fault is logged."""
-    problem = _problem(error)
+    problem = service_of(request).readiness.with_time(_problem(error))
     if problem.status == 405:  # noqa: PLR2004 - a method that this place does not know
         problem.headers["Allow"] = ", ".join(sorted(_methods(request)))
     if problem.status >= 500:  # noqa: PLR2004 - ours, not theirs

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Whoever scrapes waits no longer than 10 seconds.
 _LOOK_SECONDS = 8.0
+#: A database that cannot be reached is told of sooner.
+_CONNECT_SECONDS = 3.0
 
 
 class Numbers:
@@ -38,7 +40,7 @@ class Numbers:
 
     def open(self, dsn: str, audit_dsn: str) -> None:
         """Begin to look at the database. `audit_dsn` leaves the time that looking at every job takes."""
-        database, audit = Database(dsn, timeout=_LOOK_SECONDS), Database(audit_dsn)
+        database, audit = Database(dsn, timeout=_LOOK_SECONDS, connect_seconds=_CONNECT_SECONDS), Database(audit_dsn)
         self._stack.callback(database.close)
         self._stack.callback(audit.close)
         board = Board(database, audit)

@@ -52,6 +52,8 @@ class Problem(errors.FaultlineError):
         return Response(body, self.status, {"Cache-Control": "no-store", **self.headers}, "application/problem+json")
 
 
+#: The header that says since when the database is away, for the script of a page that is open already.
+AWAY_SINCE = "Faultline-Away-Since"
 _AWAY = "The database cannot be used at the moment; nothing was written."
 #: For errors whose own words are for whoever runs the server: status, what the caller is told, and what to do.
 _TOLD: dict[type[errors.FaultlineError], tuple[int, str, str]] = {

@@ -1,25 +1,31 @@
-"""Whether the database can be used, for everybody who asks within a second: a flood of questions is one to the database."""
+"""Whether the database can be used, for everybody who asks within a second: a flood of questions is one to the database.
+
+It is also asked in the background, so that whoever finds the database away can be told since when.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from faultline.core.errors import FaultlineError
+from faultline.core.errors import DatabaseUnavailable, FaultlineError
 from faultline.store import overview
 from faultline.store.facts import schema_is_right
-from faultline.web.problems import problem_of
+from faultline.web.problems import AWAY_SINCE, Problem, problem_of
 
 if TYPE_CHECKING:
     from faultline.web.service import Service
 
 _GOOD_SECONDS = 1.0
+_WATCH_SECONDS = 2.0
 
 
 class Look(NamedTuple):
     at: float
     #: Why it cannot; None: it can.
-    fault: str | None
+    fault: Problem | None
     workers_alive: int | None
 
 
@@ -28,6 +34,28 @@ class Readiness:
         self._service = service
         self._asking = asyncio.Lock()
         self._last: Look | None = None
+        #: When the database last answered; until then, when we began to ask.
+        self._answered_at = self._now()
+
+    async def watch(self) -> None:
+        """For as long as the server lives."""
+        while True:
+            with contextlib.suppress(Exception):  # what we did not foresee is told by /ready
+                await self.latest()
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    @property
+    def fault(self) -> Problem | None:
+        """Why the database could not be used at the last look."""
+        return None if self._last is None else self._last.fault
+
+    def with_time(self, problem: Problem) -> Problem:
+        """That the database is away, with the time since when."""
+        if problem.code == DatabaseUnavailable.__name__:
+            since = f"{self._answered_at:%Y-%m-%d %H:%M:%S} UTC"
+            problem.detail = f"The database has not answered since {since}; nothing was written."
+            problem.headers[AWAY_SINCE] = since
+        return problem
 
     async def latest(self) -> Look:
         async with self._asking:
@@ -42,6 +70,9 @@ class Readiness:
             await read.run(schema_is_right())
             alive = sum(line.alive for line in await read.run(overview.workers()))
         except FaultlineError as error:
-            problem = problem_of(error)
-            return Look(self._service.host.monotonic(), f"{problem.code}: {problem.detail}", None)
+            return Look(self._service.host.monotonic(), self.with_time(problem_of(error)), None)
+        self._answered_at = self._now()
         return Look(self._service.host.monotonic(), None, alive)
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._service.host.seconds(), UTC)

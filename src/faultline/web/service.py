@@ -128,7 +128,7 @@ class Service:
         )
         await asyncio.gather(*(self._warm(database, statements) for database, statements in asked))
         self.numbers.open(reader, self.audit.dsn)
-        self._background.append(asyncio.create_task(self.changes.run()))
+        self._background += [asyncio.create_task(self.changes.run()), asyncio.create_task(self.readiness.watch())]
 
     async def close(self) -> None:
         for task in self._background:

@@ -33,7 +33,7 @@ async def ready(
 ) -> Readiness:
     """Ready when the database can be reached and has the right schema. Workers are counted, and demanded only if asked."""
     _, fault, alive = await service_of(request).readiness.latest()
-    reasons = [] if fault is None else [fault]
+    reasons = [] if fault is None else [f"{fault.code}: {fault.detail}"]
     if workers == "1" and alive == 0:
         reasons.append("NoWorkers: no worker is alive.")
     if reasons:

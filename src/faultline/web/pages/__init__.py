@@ -10,8 +10,10 @@ from fastapi import APIRouter
 from faultline.web.pages import database, failures, job, jobs, overview, queues, signin, workers
 from faultline.web.pages.shell import load, show_problem
 
-__all__ = ["load", "router", "show_problem"]
+__all__ = ["PAGES", "load", "router", "show_problem"]
 
+#: Every page, with its forms.
+PAGES = (overview, jobs, job, queues, workers, failures, database, signin)
 router = APIRouter(include_in_schema=False)
-for page in (overview, jobs, job, queues, workers, failures, database, signin):
+for page in PAGES:
     router.include_router(page.router)

@@ -69,7 +69,12 @@ def show(request: Request, caller: Caller | None, template: str, *, status: int 
     """A page. `template` names its file; `facts` are escaped as they are put in."""
     page = environment.get_template(f"{template}.html")
     made = datetime.fromtimestamp(service_of(request).host.seconds(), UTC)
-    text = page.render(who=caller, here=here(request), at=template, said=_said(request), made=f"{made:%H:%M:%S}", **facts)
+    # A page that shows nothing of the database tells as well that it is away. Others cannot be made then.
+    fault = service_of(request).readiness.fault if caller is None else None
+    if fault is not None and fault.code == getattr(facts.get("problem"), "code", None):
+        fault = None  # said already
+    frame = {"here": here(request), "at": template, "said": _said(request), "made": f"{made:%H:%M:%S}", "fault": fault}
+    text = page.render(who=caller, **frame, **facts)
     return HTMLResponse(text, status)
 
 

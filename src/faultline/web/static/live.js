@@ -54,7 +54,10 @@
     const { response, status } = event.detail.ctx;
     if (response?.raw?.redirected && new URL(response.raw.url).pathname === "/sign-in") return location.reload();
     if (!response) fault = "the server cannot be reached";
-    else if (response.status === 503) fault = "the database cannot be used";
+    else if (response.status === 503) {
+      const away = response.raw?.headers.get("Faultline-Away-Since");
+      fault = away ? `the database has not answered since ${away}` : "the database cannot be used";
+    }
     else if (response.status >= 400) fault = `the server answered ${response.status}`;
     else {
       fault = "";
