@@ -23,7 +23,7 @@ PATHS = [
     route.path
     for page in pages.PAGES
     for route in page.router.routes
-    if isinstance(route, APIRoute) and "GET" in route.methods
+    if isinstance(route, APIRoute) and "GET" in (route.methods or ())
 ]
 PAGES = tuple(path for path in PATHS if "{" not in path)
 _VOID = {"meta", "link", "input", "br", "img", "hr"}

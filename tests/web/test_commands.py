@@ -13,6 +13,7 @@ import time
 import httpx
 import pytest
 
+from faultline import operate
 from tests.cli import commands
 
 COMMAND = [sys.executable, "-m", "faultline"]
@@ -31,7 +32,11 @@ def test_a_key_is_shown_once_listed_without_its_secret_and_revoked(dsn: str) -> 
     assert "queues a" in listed
     assert made["key"] not in listed
     assert faultline(dsn, "api-keys", "revoke", made["id"]).stdout == "revoked\n"
-    assert "revoked 2" in faultline(dsn, "api-keys", "list").stdout
+    after = faultline(dsn, "api-keys", "list").stdout
+    assert "revoked 2" in after
+    assert f"created by {operate.this_user()}" in listed
+    assert "revoked by" not in listed
+    assert f"revoked by {operate.this_user()}" in after
     unknown = faultline(dsn, "api-keys", "create", "ci", "--scope", "everything")
     assert unknown.stderr.startswith("faultline: --scope everything")
 

@@ -184,6 +184,21 @@ def test_no_get_changes_anything(site: Site, queue: Driver, clock: Clock) -> Non
     assert everything() == before
 
 
+def test_whatever_is_done_on_a_page_can_be_given_a_reason(site: Site, queue: Driver, clock: Clock) -> None:
+    jobs = fill(queue, clock)
+    queue.enqueue(queue="open")
+    forms = [
+        form
+        for path in (*PAGES, *(f"/jobs/{job_id}" for job_id in jobs))
+        for form in re.findall(r'<form[^>]*method="post".*?</form>', site.page(path).html, re.DOTALL)
+        if "/sign-" not in form
+    ]
+
+    assert len({re.sub(r"/jobs/[-0-9a-f]{36}", "", form)[:80] for form in forms}) >= 5
+    for form in forms:
+        assert '<input name="reason"' in form, form
+
+
 @pytest.mark.parametrize("token", [None, "", "wrong"])
 def test_a_form_without_its_token_does_nothing(site: Site, queue: Driver, token: str | None) -> None:
     job_id = queue.enqueue()

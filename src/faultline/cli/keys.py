@@ -71,7 +71,7 @@ def list_keys(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002
         print(json.dumps([asdict(line) for line in lines], default=str))
         return
     for line in lines:
-        print(f"{line.id}  {line.name}  {','.join(line.scopes)}  {_where(line)}  {_how_long(line)}")
+        print(f"{line.id}  {line.name}  {','.join(line.scopes)}  {_where(line)}  {_how_long(line)}  {_who(line)}".rstrip())
 
 
 @keys.command()
@@ -98,6 +98,14 @@ def revoke(
 
 def _where(line: ApiKeyLine) -> str:
     return "all queues" if line.queues is None else f"queues {','.join(line.queues)}"
+
+
+def _who(line: ApiKeyLine) -> str:
+    """As far as it is on record: the journal is pruned."""
+    from faultline import operate  # noqa: PLC0415
+
+    signed = (("created", line.created_by, line.created_login), ("revoked", line.revoked_by, line.revoked_login))
+    return "  ".join(f"{did} by {operate.told({'by': by, 'login': login})}" for did, by, login in signed if by)
 
 
 def _how_long(line: ApiKeyLine) -> str:

@@ -44,6 +44,11 @@ class ApiKeyLine:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    #: Who did it, as far as the journal remembers: the name that was given, and the database login.
+    created_by: str | None
+    created_login: str | None
+    revoked_by: str | None
+    revoked_login: str | None
 
 
 def new_key(chance: random.Random) -> tuple[UUID, str]:
@@ -115,10 +120,19 @@ def lines() -> Statement[list[ApiKeyLine]]:
     """All keys, newest first, without what could be used."""
     return Statement(
         name="api_keys",
-        sql="select id, name, scopes, queues, created_at, expires_at, revoked_at, last_used_at"
-        " from faultline.api_keys order by created_at desc, id",
+        sql="select k.id, k.name, k.scopes, k.queues, k.created_at, k.expires_at, k.revoked_at, k.last_used_at,"
+        " added.detail ->> 'by', added.detail ->> 'login', revoked.detail ->> 'by', revoked.detail ->> 'login'"
+        f" from faultline.api_keys k {_journal('added')} {_journal('revoked')} order by k.created_at desc, k.id",
         params=(),
         read=lambda rows: [ApiKeyLine(*row) for row in rows],
         repeatable=True,
         reads=True,
+    )
+
+
+def _journal(done: str) -> str:
+    return (
+        "left join lateral (select j.detail from faultline.journal j"
+        f" where j.job_id is null and j.event = 'api_key_{done}' and j.detail ->> 'key' = k.id::text"
+        f" order by j.id desc limit 1) {done} on true"
     )
