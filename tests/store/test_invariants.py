@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline.store import invariants
+from faultline.store import invariants, shape, vitals
+from faultline.store import queue as verbs
 
 if TYPE_CHECKING:
+    from faultline.store.queue import Statement
     from tests.driver import Driver
 
 JOBS = 3_000
@@ -26,6 +28,10 @@ def fill(queue: Driver) -> None:
         queue.connection.execute(
             "insert into faultline.journal (at, job_id, event, fencing_token, owner)"
             " select now(), job_id, 'attempt_failed', 1, 'w/1' from faultline.ledger"
+        )
+        queue.connection.execute(
+            "insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)"
+            " select now(), job_id, 'stale_write_blocked', 1, 'w/1', '{\"current_token\": null}' from faultline.ledger"
         )
         queue.connection.execute(
             "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
@@ -52,6 +58,24 @@ def test_no_row_is_compared_with_each_of_another_table(queue: Driver, name: str,
     assert read(plan[0]["Plan"]) < 20 * JOBS
 
 
+@pytest.mark.parametrize("statistics", ["none", "fresh"])
+@pytest.mark.parametrize(
+    "statement",
+    [vitals.lost_history(), vitals.waiting(), vitals.waiting_tasks(), vitals.overdue(), vitals.failed(), shape.numbering()],
+    ids=lambda statement: statement.name,
+)
+def test_no_other_question_of_the_doctor_takes_more_than_its_rows(
+    queue: Driver, statement: Statement[Any], statistics: str
+) -> None:
+    fill(queue)
+    if statistics == "fresh":
+        queue.connection.execute("analyze")
+
+    plan = queue.value(f"explain (analyze, timing off, format json) {statement.sql}", *statement.params)
+
+    assert read(plan[0]["Plan"]) < 20 * JOBS
+
+
 def read(node: dict[str, Any]) -> float:
     """How many rows all parts of a plan have taken up or thrown away."""
     here = sum(float(node.get(what, 0)) for what in ("Actual Rows", *(f"Rows Removed by {by}" for by in _THROWN_AWAY)))
@@ -59,3 +83,19 @@ def read(node: dict[str, Any]) -> float:
 
 
 _THROWN_AWAY = ("Filter", "Join Filter", "Index Recheck")
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["done", "open"])
+def test_a_record_with_a_greater_token_than_its_job_is_noticed(queue: Driver, *, done: bool) -> None:
+    queue.enqueue()
+    lease = queue.claim_one()
+    queue.run(verbs.step(lease, "s", 1))
+    if done:
+        queue.complete(lease)
+    assert queue.broken_invariants() == []
+
+    with queue.connection.transaction():
+        queue.connection.execute("set local session_replication_role = replica")
+        queue.connection.execute("update faultline.steps set fencing_token = 2")
+
+    assert queue.broken_invariants() == ["a_token_never_went_back"]
