@@ -15,9 +15,12 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from faultline.store import views
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.queue import Statement
+from faultline.web.problems import problem_of
 from faultline.web.service import Service
+from faultline.web.share import Share
 from tests.web.conftest import QUICK, Api, away, new_key, refused, running
 from tests.web.site import PATHS
 
@@ -157,6 +160,25 @@ def test_a_flood_of_questions_whether_we_are_ready_is_one_to_the_database(dsn: s
         return found
 
     assert asyncio.run(asked()) == [2, 4]  # the schema, and the workers
+
+
+def test_who_waits_for_a_turn_while_the_database_is_away_is_told_that_and_not_blamed(dsn: str) -> None:
+    async def told() -> set[str]:
+        service = Service(dsn, limits=replace(QUICK, reads_caller_max=1, connect_seconds=0.5))
+        service.read = AsyncDatabase(dsn, connect_seconds=0.5)
+        try:
+            await service.read.run(WHO)
+            with away(dsn):
+                assert (await service.readiness.latest()).fault is not None
+                share = Share(service)
+                reads = await asyncio.gather(*(share.run(views.clock()) for _ in range(5)), return_exceptions=True)
+            return {problem_of(read).code for read in reads if isinstance(read, Exception)}
+        finally:
+            await service.read.close()
+
+    codes = asyncio.run(told())
+    assert "DatabaseUnavailable" in codes
+    assert "TooManyReads" not in codes
 
 
 def test_what_pages_load_is_kept_for_ever_under_a_name_of_its_content(dsn: str) -> None:

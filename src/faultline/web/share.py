@@ -35,6 +35,8 @@ class Share:
             async with asyncio.timeout(limits.connect_seconds):
                 await self._turns.acquire()
         except TimeoutError:
+            if self._service.readiness.fault is not None:  # the turns before wait in vain: that is not the caller's doing
+                raise self._service.readiness.fault from None
             raise Problem(
                 429,
                 "TooManyReads",
