@@ -23,6 +23,8 @@ from bench.stores import Account
 if TYPE_CHECKING:
     from bench.catalog import System
 
+pytestmark = pytest.mark.long
+
 ADAPTERS = pytest.mark.parametrize("system", catalog.ALL, ids=lambda system: system.key)
 
 

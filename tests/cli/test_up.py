@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from tests.driver import Driver
 
+pytestmark = pytest.mark.long
+
 PATIENCE_SECONDS = 40.0
 
 

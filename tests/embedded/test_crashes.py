@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 
 def test_a_killed_server_comes_back_with_its_data(folder: Path) -> None:
     with Program(folder) as user:

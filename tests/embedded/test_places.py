@@ -23,6 +23,8 @@ from tests.embedded.programs import FAST, SOURCE, Program, as_root, kill, kill_k
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.long
+
 
 def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
@@ -59,7 +61,6 @@ def test_below_a_folder_only_root_can_enter_the_data_lies_elsewhere(closed_folde
     assert not closed_folder.exists()
 
 
-@pytest.mark.long
 @as_root
 def test_a_folder_that_was_moved_is_not_served_with_other_data(closed_folder: Path) -> None:
     embedded.join(closed_folder, settings=FAST).close()
@@ -82,7 +83,6 @@ def test_a_folder_and_files_made_by_root_give_the_server_only_its_own(new_folder
         assert query(server.dsn, "show listen_addresses") == [("",)]
 
 
-@pytest.mark.long
 @as_root
 def test_programs_only_root_can_reach_are_copied_for_the_server(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,8 @@ from faultline.core.errors import ConfigError, EmbeddedError, PostgresNotFound
 from faultline.embedded import binaries
 from tests.embedded.programs import FAST, left_running
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def no_postgres(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from tests.embedded.programs import FAST, Program, environment, eventually, keep
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 
 def test_two_programs_share_one_server_and_the_last_to_leave_ends_it(folder: Path) -> None:
     with Program(folder) as one, Program(folder) as two:
@@ -97,7 +99,6 @@ def test_a_forked_child_does_not_leave_in_its_parents_name(folder: Path) -> None
     assert left_running(folder) == []
 
 
-@pytest.mark.long
 def test_a_started_server_runs_without_users_until_it_is_stopped(new_folder: Path) -> None:
     before = embedded.status(new_folder)
     assert not before.running

@@ -11,6 +11,8 @@ from faultline.proof.explorer import SCENARIOS, explore
 from faultline.proof.explorer.search import Orders
 from faultline.store import migrate
 
+pytestmark = pytest.mark.long
+
 #: function, what is taken out, what stands there instead, where it is noticed, how
 MUTANTS = {
     "a completion that does not compare the lease": (
@@ -119,7 +121,6 @@ def silent(_: str) -> None:
     pass
 
 
-@pytest.mark.long
 def test_every_order_of_every_scenario_keeps_the_rules(dsn: str) -> None:
     exploration = explore(dsn, tell=silent)
 

@@ -296,9 +296,9 @@ def test_a_first_call_waits_for_a_full_server_no_longer_than_it_may(dsn: str, cr
 
     with pytest.raises(DatabaseUnavailable, match=r"nothing was sent.*too many connections for role"):
         if kind == "async":
-            asyncio.run(AsyncDatabase(login, timeout=0.3).run(views.job(uuid4())))
+            asyncio.run(AsyncDatabase(login, timeout=3).run(views.job(uuid4())))
         else:
-            Database(login, timeout=0.3).run(views.job(uuid4()))
+            Database(login, timeout=3).run(views.job(uuid4()))
 
 
 def test_a_worker_on_a_full_server_is_told_at_once_so_that_it_can_tell_of_it(dsn: str, crowded: Crowded) -> None:

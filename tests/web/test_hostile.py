@@ -171,7 +171,7 @@ def test_half_a_request_and_a_flood_of_them_leave_the_server_well(shared: Api) -
 
 
 def test_a_statement_that_takes_too_long_is_given_up_and_said_to_be(dsn: str, db: Driver) -> None:
-    with running(dsn, replace(QUICK, statement_seconds=0.3)) as address, Api(address) as api:
+    with running(dsn, replace(QUICK, statement_seconds=2.0)) as address, Api(address) as api:
         job_id = api.submit()
         with db.connection.transaction():
             db.connection.execute("select from faultline.open_jobs where id = %s for update", (job_id,))

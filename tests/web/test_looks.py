@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.driver import Clock, Driver
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on the path")]
 CONTRAST_MIN = 4.5  # WCAG 2.2, level AA
 
 #: Every text that is seen, with the contrast of its colour to what lies behind it: the colours of all that it lies in, laid

@@ -25,7 +25,7 @@ from faultline.store.facts import FACTS, Facts, read_clock, read_facts
 from faultline.store.lending import Loan, Terms
 from faultline.store.pools import AsyncPools
 from faultline.store.room import Room
-from faultline.store.settings import ABOUT_SESSION, is_direct, nothing_prepared, set_again, taken_over
+from faultline.store.settings import about_session, nothing_prepared, set_again, taken_over
 from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import is_simulated, wire
 
@@ -109,7 +109,7 @@ class AsyncDatabase:
         patience = Patience(self.host.monotonic, deadline.within(self._connect_seconds))
         while True:
             try:
-                return await aconnect(self.dsn, self.host, deadline, self._name)
+                return await self._open(deadline)
             except psycopg.OperationalError as error:
                 # A worker waits longer, and tells of it meanwhile.
                 if self._for_worker or not is_full(str(error)):
@@ -156,7 +156,9 @@ class AsyncDatabase:
     async def connect(self) -> psycopg.AsyncConnection:
         """Open a connection of one's own, outside the pool."""
         with translated(self.dsn):
-            return await aconnect(self.dsn, self.host, self._deadline(), self._name)
+            connection = await self._open(self._deadline())
+        connection.prepare_threshold = None
+        return connection
 
     @contextlib.asynccontextmanager
     async def connection(self, loan: Loan | None = None) -> AsyncIterator[psycopg.AsyncConnection]:
@@ -190,12 +192,8 @@ class AsyncDatabase:
         connection = await aconnect(self.dsn, self.host, deadline, self._name)
         try:
             async with auntil(connection, deadline.within(self._answer_seconds)):
-                cursor = await connection.execute(ABOUT_SESSION)
-                row = await cursor.fetchone()
-                self._direct = is_direct(connection, row)
-                settings = taken_over(connection, row, for_worker=self._for_worker)
-                if settings:
-                    await connection.execute(settings)
+                cursor = await connection.execute(about_session(connection, for_worker=self._for_worker))
+                self._direct = taken_over(connection, await cursor.fetchone())
         except BaseException:  # being cancelled counts
             await connection.close()
             raise

@@ -40,6 +40,8 @@ _DEFAULTS: dict[str, Any] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
+    # Whatever the database and the environment have.
+    "client_encoding": "utf8",
 }
 
 

@@ -26,7 +26,7 @@ from faultline.store.lending import Loan, Terms
 from faultline.store.pool import Pool
 from faultline.store.pools import Pools
 from faultline.store.room import Room
-from faultline.store.settings import ABOUT_SESSION, is_direct, nothing_prepared, set_again, taken_over
+from faultline.store.settings import about_session, nothing_prepared, set_again, taken_over
 from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import is_simulated, wire
 
@@ -109,7 +109,7 @@ class Database:
         patience = Patience(self.host.monotonic, deadline.within(self._connect_seconds))
         while True:
             try:
-                return connect(self.dsn, self.host, deadline, self._name)
+                return self._open(deadline)
             except psycopg.OperationalError as error:
                 # A worker waits longer, and tells of it meanwhile.
                 if self._for_worker or not is_full(str(error)):
@@ -155,7 +155,9 @@ class Database:
     def connect(self) -> psycopg.Connection:
         """Open a connection of one's own, outside the pool."""
         with translated(self.dsn):
-            return connect(self.dsn, self.host, self._deadline(), self._name)
+            connection = self._open(self._deadline())
+        connection.prepare_threshold = None
+        return connection
 
     @contextlib.contextmanager
     def connection(self, loan: Loan | None = None) -> Iterator[psycopg.Connection]:
@@ -189,12 +191,8 @@ class Database:
         connection = connect(self.dsn, self.host, deadline, self._name)
         try:
             with until(connection, deadline.within(self._answer_seconds)):
-                cursor = connection.execute(ABOUT_SESSION)
-                row = cursor.fetchone()
-                self._direct = is_direct(connection, row)
-                settings = taken_over(connection, row, for_worker=self._for_worker)
-                if settings:
-                    connection.execute(settings)
+                cursor = connection.execute(about_session(connection, for_worker=self._for_worker))
+                self._direct = taken_over(connection, cursor.fetchone())
         except BaseException:
             connection.close()
             raise

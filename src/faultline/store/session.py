@@ -8,7 +8,7 @@ from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
 from faultline.store.connecting import CONNECT_SECONDS, connect, hosts
 from faultline.store.deadline import Deadline, until
-from faultline.store.settings import WORKER_SETTINGS, is_direct
+from faultline.store.settings import about_session, is_direct
 from faultline.store.translation import translated
 from faultline.store.wires import cut, is_reusable, wire
 
@@ -23,7 +23,12 @@ T = TypeVar("T")
 
 #: A heartbeat that a crash forgets is beaten again; it need not wait for the disk. It waits for a lock for less time than
 #: for an answer: a table that somebody has locked must not look like a server that is frozen.
-_BEAT_SETTINGS = "set synchronous_commit = off; set lock_timeout = '1s'"
+_BEAT_SETTINGS = {"synchronous_commit": "off", "lock_timeout": "1s"}
+
+
+def _set_up(connection: psycopg.Connection) -> bool:
+    about = about_session(connection, for_worker=True, **_BEAT_SETTINGS)
+    return is_direct(connection, connection.execute(about).fetchone())
 
 
 def session_name(worker_id: str) -> str:
@@ -70,9 +75,7 @@ class WorkerSession:
                 connection = connect(self._dsn, self._host, deadline, session_name(self._lock_name))
             self._connection, self.locked = connection, False
             self.reconnects += 1
-            self.direct = self._run(connection, lambda c: is_direct(c, c.execute("select pg_backend_pid()").fetchone()))
-            if self.direct:
-                self._run(connection, lambda c: c.execute(f"{WORKER_SETTINGS}; {_BEAT_SETTINGS}".encode()))
+            self.direct = self._run(connection, _set_up)
         if self.direct and not self.locked:
             lock = "select pg_try_advisory_lock(faultline.worker_lock(%s))"
             row = self._run(connection, lambda c: c.execute(lock, (self._lock_name,)).fetchone())

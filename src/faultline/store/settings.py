@@ -17,15 +17,40 @@ if TYPE_CHECKING:
 _PREPARED_AFTER = 3
 #: How long a statement in a worker's sessions waits for a lock.
 LOCK_SECONDS = 10.0
-#: What a worker's own sessions are set to. A frozen or killed worker must not keep locks: the server ends its transactions.
-WORKER_SETTINGS = (
-    f"set lock_timeout = '{LOCK_SECONDS:g}s'; set idle_in_transaction_session_timeout = '60s';"
-    " set default_transaction_isolation = 'read committed'; set client_connection_check_interval = '2s'"
-)
-#: The verbs are made for it: at a higher level they would not see what was committed while they waited.
-_CLIENT_SETTINGS = "set default_transaction_isolation = 'read committed'"
+#: Whatever the server, the database, the login or the environment say of these.
+_CLIENT = {
+    # The verbs are made for it: at a higher level they would not see what was committed while they waited.
+    "default_transaction_isolation": "read committed",
+    # psycopg reads times in no other style.
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "postgres",
+    # Definitions are compared as the server prints them.
+    "quote_all_identifiers": "off",
+    "standard_conforming_strings": "on",
+    # To compile one of our statements takes up to a thousand times as long as to run it.
+    "jit": "off",
+    # A session that waits in a pool is one that somebody is going to use.
+    "idle_session_timeout": "0",
+}
+_WORKER = {
+    **_CLIENT,
+    "lock_timeout": f"{LOCK_SECONDS:g}s",
+    # A frozen or killed worker must not keep locks: the server ends its transactions.
+    "idle_in_transaction_session_timeout": "60s",
+    "client_connection_check_interval": "2s",
+}
 
-ABOUT_SESSION = "select pg_backend_pid(), current_setting('default_transaction_isolation')"
+
+def about_session(
+    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], *, for_worker: bool, **more: str
+) -> bytes:
+    """Ask who answers, and set the session if that is the server itself, all in one round trip."""
+    chosen = {**(_WORKER if for_worker else _CLIENT), **more}
+    values = ", ".join(f"('{name}', '{value}')" for name, value in chosen.items())
+    return (
+        "select pg_backend_pid(), (select count(set_config(s.name, s.value, false))"
+        f" from (values {values}) s (name, value) where pg_backend_pid() = {connection.info.backend_pid})"
+    ).encode()
 
 
 def is_direct(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: tuple[Any, ...] | None) -> bool:
@@ -33,26 +58,20 @@ def is_direct(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
     return answer is not None and answer[0] == connection.info.backend_pid
 
 
-def taken_over(
-    connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
-    row: tuple[Any, ...] | None,
-    *,
-    for_worker: bool,
-) -> bytes | None:
-    """Make use of a session that is ours alone, and tell what to set there."""
-    if not is_direct(connection, row):
-        return None
-    connection.prepare_threshold = _PREPARED_AFTER
-    if for_worker:
-        return WORKER_SETTINGS.encode()
-    return None if row and row[1] == "read committed" else _CLIENT_SETTINGS.encode()
+def taken_over(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: tuple[Any, ...] | None) -> bool:
+    """Make use of a session that is ours alone. Answers whether it is."""
+    direct = is_direct(connection, row)
+    if direct:
+        connection.prepare_threshold = _PREPARED_AFTER
+    return direct
 
 
 def set_again(*, direct: bool, for_worker: bool) -> tuple[str | None, int | None]:
     """What a session is set to when it comes back from others, and after how many times it prepares a statement."""
     if not direct:
         return None, None
-    return WORKER_SETTINGS if for_worker else _CLIENT_SETTINGS, _PREPARED_AFTER
+    chosen = _WORKER if for_worker else _CLIENT
+    return "; ".join(f"set {name} = '{value}'" for name, value in chosen.items()), _PREPARED_AFTER
 
 
 @contextlib.contextmanager
