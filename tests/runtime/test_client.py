@@ -170,6 +170,50 @@ def test_parameters_without_a_name_to_store_them_under_are_refused(app: Faultlin
         def square(x: int, /) -> None: ...
 
 
+def test_what_no_worker_could_run_is_refused_when_it_is_made_a_task(app: Faultline) -> None:
+    def logged(fn: Any) -> Any:
+        @functools.wraps(fn)
+        def wrapper(*args: Any, **words: Any) -> Any:
+            return fn(*args, **words)
+
+        return wrapper
+
+    async def hidden(n: int) -> int:
+        return n
+
+    def generated(n: int) -> Any:
+        yield n
+
+    async def streamed(n: int) -> Any:
+        yield n
+
+    def late(n: int, job: BlockingJob) -> None: ...
+    def late_or_none(n: int, job: Job | None = None) -> None: ...
+
+    with pytest.raises(ConfigError, match="hides that the function is"):
+        app.task(name="hidden")(logged(hidden))
+    for fn in (generated, streamed, logged(generated)):
+        with pytest.raises(ConfigError, match="a generator runs only as far"):
+            app.task(name="generated")(fn)
+    for task in (late, late_or_none):
+        with pytest.raises(ConfigError, match="make job the first"):
+            app.task(task)
+    assert app.tasks == {}
+
+
+def test_an_object_whose_call_is_async_is_an_async_task(app: Faultline) -> None:
+    class Mailer:
+        async def __call__(self, n: int) -> int:
+            return n
+
+        async def send(self, n: int) -> int:
+            return n
+
+    assert app.task(name="mailer")(Mailer()).is_async
+    assert app.task(name="send")(Mailer().send).is_async
+    assert app.task(name="partial")(functools.partial(Mailer().send, 1)).is_async
+
+
 def test_a_parameter_named_conn_is_refused(app: Faultline) -> None:
     with pytest.raises(ConfigError, match="cannot be named conn"):
 

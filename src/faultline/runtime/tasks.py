@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from copy import copy
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.model import Submission
@@ -42,6 +44,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FITS_MAX = 1000
+_JOB = re.compile(r"\b(Blocking)?Job\b")
 
 
 class Task(Generic[P, R]):
@@ -70,7 +73,7 @@ class Task(Generic[P, R]):
         self._app = app
         self._take(options)
         self.signature, self.takes_job = _enqueued_signature(fn, name)
-        self.is_async = inspect.iscoroutinefunction(fn)
+        self.is_async = _is_async(fn, name)
         parameters = self.signature.parameters.values()
         self._positional = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._known_fits: set[tuple[str, ...]] = set()
@@ -155,6 +158,22 @@ class Task(Generic[P, R]):
         return Submission(self.name, jsontext.encode_args(given, self._about_args), *self._in_common)
 
 
+def _is_async(fn: Callable[..., Any], name: str) -> bool:
+    """Whether it is awaited on the event loop. What neither a worker could await nor a thread could run is refused."""
+    call = fn if inspect.isroutine(fn) or isinstance(fn, partial) else getattr(fn, "__call__", fn)  # noqa: B004
+    inside = inspect.unwrap(call)
+    if inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside):
+        raise ConfigError(f"task {name}: a generator runs only as far as somebody reads it, and nobody does; return a value")
+    if inspect.iscoroutinefunction(call):
+        return True
+    if inspect.iscoroutinefunction(inside):
+        raise ConfigError(
+            f"task {name}: a decorator that is not async hides that the function is. Make its wrapper `async def` and await "
+            "the function there; or, if the wrapper runs the function to its end itself, `del wrapper.__wrapped__`"
+        )
+    return False
+
+
 def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Signature, bool]:
     """The parameters that a caller gives, without the `job` that the worker gives; and whether there is one."""
     parameters = list(inspect.signature(fn).parameters.values())
@@ -166,13 +185,20 @@ def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Sign
                 f"task {name}: parameter {parameter.name} has no name to store its value under; arguments are stored as a "
                 "JSON object, so that SQL can read and write them. Use named parameters"
             )
+        if _is_job(parameter, named=False):
+            raise ConfigError(
+                f"task {name}: the worker gives the job as the first argument; make {parameter.name} the first"
+            )
         if parameter.name == "conn":
             raise ConfigError(f"task {name}: a parameter cannot be named conn, which enqueue takes for itself; rename it")
     return inspect.Signature(given), takes_job
 
 
-def _is_job(parameter: inspect.Parameter) -> bool:
+def _is_job(parameter: inspect.Parameter, *, named: bool = True) -> bool:
+    """By its annotation; where it has none and `named`, by its name."""
     annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        return named and parameter.name == "job"
     if isinstance(annotation, str):
-        return annotation.rsplit(".", 1)[-1] in (Job.__name__, BlockingJob.__name__)
-    return annotation in (Job, BlockingJob) or (annotation is inspect.Parameter.empty and parameter.name == "job")
+        return _JOB.search(annotation) is not None
+    return any(one in (Job, BlockingJob) for one in (annotation, *get_args(annotation)))
