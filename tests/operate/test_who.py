@@ -168,12 +168,17 @@ def test_python_says_who_and_why(app: Faultline, queue: Driver, login: str) -> N
     app.cancel(first, reason="withdrawn", by="billing")
     app.retry(first, reason="paid after all", by="billing")
     app.cancel(second, "only why")
+    app.pause("mail", reason="the provider is down", by="billing")
+    assert app.resume("mail", reason="it is up", by="billing")
+    assert not app.resume("mail")
 
     assert [part(detail) for detail in told(queue, "cancelled")] == [
         signed("billing", login, "withdrawn"),
         signed(login, login, "only why"),
     ]
     assert [part(detail) for detail in told(queue, "retried")] == [signed("billing", login, "paid after all")]
+    assert [part(detail) for detail in told(queue, "paused")] == [signed("billing", login, "the provider is down")]
+    assert part(told(queue, "resumed")[0]) == signed("billing", login, "it is up")
 
 
 def test_async_python_says_who_and_why(app: Faultline, queue: Driver, login: str) -> None:
@@ -182,6 +187,8 @@ def test_async_python_says_who_and_why(app: Faultline, queue: Driver, login: str
     async def operate() -> None:
         await app.acancel(job_id, reason="withdrawn", by="billing")
         await app.aretry(job_id, reason="paid after all", by="billing")
+        await app.apause("mail", reason="the provider is down", by="billing")
+        assert await app.aresume("mail", reason="it is up", by="billing")
         await app.aclose()
 
     asyncio.run(operate())

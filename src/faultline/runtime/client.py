@@ -26,6 +26,7 @@ from faultline.store.database import Database, run_on
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
     from uuid import UUID
 
     from psycopg import AsyncConnection, Connection
@@ -190,6 +191,20 @@ class Faultline:
 
     async def aretry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
         return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
+
+    def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
+        """Hold a queue back: no worker claims from it until `resume`. Answers since when."""
+        return self.database.run(operate.pause(name, reason=reason, by=by))
+
+    async def apause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
+        return await self.async_database.run(operate.pause(name, reason=reason, by=by))
+
+    def resume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
+        """Let workers claim from a queue again. Answers whether it was paused."""
+        return self.database.run(operate.resume(name, reason=reason, by=by))
+
+    async def aresume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
+        return await self.async_database.run(operate.resume(name, reason=reason, by=by))
 
     def job(self, job_id: UUID | str) -> JobRecord:
         """Look a job up, open or done. Raises `JobNotFound`."""
