@@ -20,6 +20,7 @@ from faultline.store.database import Database
 from tests.cli.commands import FAULTLINE, environment
 from tests.deploy.test_deploy import ROOT
 from tests.metrics.test_exposition import free_port
+from tests.schema.workers import hold_lock
 from tests.web.conftest import away
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
     "the first stale writes come": (
         WELL | {'faultline_stale_writes_blocked_total{verb="complete"}': "_x80 20x40"},
         {"FaultlineStaleWritesRising"},
+    ),
+    "depths were never counted": (
+        WELL | {"faultline_queue_depth_age_seconds": " ".join(["Inf"] * 121)},
+        {"FaultlineDepthsOld"},
     ),
     "depths are old": (WELL | {"faultline_queue_depth_age_seconds": "90+15x120"}, {"FaultlineDepthsOld"}),
 }
@@ -220,7 +225,8 @@ def test_a_real_prometheus_sees_each_trouble(watched: tuple[Prometheus, Board], 
     queue.connection.execute("update faultline.workers set beat_at = beat_at + interval '1 hour'")  # alive for all of this
     prometheus.until_firing(set())
 
-    queue.run(verbs.beat("frozen", host="h", pid=2, version="0", queues=["mail"], sleeping=[], watched=False))
+    queue.run(verbs.beat("frozen", host="h", pid=2, version="0", queues=["mail"], sleeping=[], watched=True))
+    hold_lock(queue, "frozen")
     queue.connection.execute("update faultline.workers set beat_at = beat_at - interval '1 hour' where id = 'frozen'")
     prometheus.until_firing({"FaultlineWorkerHung"})
     queue.connection.execute("delete from faultline.workers where id = 'frozen'")

@@ -154,6 +154,21 @@ def test_depths_are_right_without_workers_in_the_role_of_the_api(dsn: str, queue
     assert not line.counts_are_old
 
 
+def test_depths_that_nobody_counted_are_left_out_and_their_age_says_so(dsn: str, queue: Driver) -> None:
+    """A 0 would scale everything down, and keep the alerts quiet."""
+    queue.connection.execute("insert into faultline.tallies (queue, minute, worker) values ('mail', now(), 'w')")
+    queue.run(verbs.beat("dead", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=True))
+    queue.connection.execute("update faultline.workers set beat_at = beat_at - interval '1 hour'")
+    with closing(Database(make_conninfo(dsn, options="-c role=faultline_viewer"))) as database:
+        found = samples(Exposition(board=Board(database)).render())
+
+    names = {name for name, _ in found}
+    assert not names & {"faultline_queue_depth", "faultline_queue_depth_estimated", "faultline_queue_oldest_waiting_seconds"}
+    assert number(found, "faultline_queue_depth_age_seconds") == float("inf")
+    assert number(found, "faultline_queue_jobs_started_total", queue="mail") == 0
+    assert number(found, "faultline_queue_workers_silent") == 0, "its session is gone"
+
+
 def test_the_database_is_asked_at_most_every_few_seconds(app: Faultline, queue: Driver) -> None:
     now = {"now": 0.0}
     board = Board(app.database, monotonic=lambda: now["now"])

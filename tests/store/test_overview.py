@@ -9,9 +9,10 @@ import pytest
 from faultline.core import buckets
 from faultline.store import overview
 from faultline.store import queue as verbs
+from tests.schema.workers import beat, hold_lock
 
 if TYPE_CHECKING:
-    from tests.driver import Clock, Driver
+    from tests.driver import Clock, Driver, Sessions
 
 
 def told(queue: Driver, *, minutes_ago: int, name: str = "mail", worker: str = "w", **counts: object) -> None:
@@ -147,3 +148,52 @@ def test_an_empty_queue_is_as_freshly_counted_as_the_others(queue: Driver, clock
 
     (line,) = queue.run(overview.queues())
     assert (line.name, line.due, line.counted_seconds_ago) == ("mail", 0, 0.0)
+
+
+def test_what_nobody_counted_is_not_told_as_counted_now(queue: Driver, clock: Clock) -> None:
+    told(queue, minutes_ago=0, started=1)
+
+    (line,) = queue.run(overview.queues())
+
+    assert (line.sampled_at, line.counted_seconds_ago, line.counts_are_old) == (None, None, True)
+    assert queue.run(overview.counted_seconds_ago()) is None
+
+
+def test_counts_that_were_rolled_up_are_not_known_any_more(queue: Driver, clock: Clock) -> None:
+    queue.enqueue(queue="mail")
+    queue.run(verbs.sample())
+    clock.advance(26 * 3600)
+    told(queue, minutes_ago=0, started=1)
+    (old,) = queue.run(overview.queues())
+
+    queue.run(verbs.roll_up())
+
+    (line,) = queue.run(overview.queues())
+    assert (old.due, old.counted_seconds_ago) == (1, 26 * 3600)
+    assert (line.sampled_at, line.counted_seconds_ago) == (None, None)
+    assert queue.run(overview.counted_seconds_ago()) == 26 * 3600, "the last count grows older, whatever is left of it"
+
+
+def test_a_queue_that_a_count_has_found_empty_is_as_old_as_that_count(queue: Driver, clock: Clock) -> None:
+    """Nothing is written down of a paused queue that never had a job: that is no reason to call its depth unknown."""
+    queue.run(verbs.pause("never used"))
+    queue.run(verbs.sample())
+    clock.advance(7)
+
+    (line,) = queue.run(overview.queues())
+
+    assert (line.name, line.due, line.counted_seconds_ago) == ("never used", 0, 7.0)
+
+
+def test_only_a_silent_worker_whose_session_lives_is_hung(queue: Driver, sessions: Sessions, clock: Clock) -> None:
+    session = sessions.open()
+    session.do(lambda q: hold_lock(q, "frozen"))
+    for worker in ("frozen", "dead"):
+        beat(queue, worker=worker)
+    beat(queue, worker="behind a pooler", watched=False)
+
+    clock.advance(29)
+    fresh = queue.run(overview.connected_and_silent())
+    clock.advance(2)
+
+    assert (fresh, queue.run(overview.connected_and_silent())) == (0, 1)

@@ -126,6 +126,8 @@ def _remark(line: QueueLine) -> RenderableType:
     if line.paused_at is not None:
         why = f": {line.paused_because}" if line.paused_because else ""
         return Text(f"paused{why}{f', by {line.paused_by}' if line.paused_by else ''}", style="warning")
+    if line.counted_seconds_ago is None:
+        return Text("not counted yet", style="warning")
     if line.drain_seconds:
         return _span(line.drain_seconds, "empty in ")
     return ""

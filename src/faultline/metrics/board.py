@@ -39,8 +39,10 @@ class Seen:
     queues: list[overview.QueueLine]
     totals: list[overview.Total]
     workers_alive: int
-    #: Still on the list of workers, and not heard of for long: frozen, or cut off from the database.
+    #: Their sessions live, and they were not heard of for long: frozen, or cut off from the database.
     workers_silent: int
+    #: Since the depths were counted. None: never.
+    counted_seconds_ago: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,12 @@ class Board:
 
     def _look(self) -> Seen:
         now = self._monotonic()
-        workers = self._database.run(overview.workers())
         seen = Seen(
             self._database.run(overview.queues()),
             self._database.run(overview.totals()),
-            sum(worker.alive for worker in workers),
-            sum(worker.age_seconds > overview.HUNG_SECONDS for worker in workers),
+            sum(worker.alive for worker in self._database.run(overview.workers())),
+            self._database.run(overview.connected_and_silent()),
+            self._database.run(overview.counted_seconds_ago()),
         )
         with self._looked:
             self._seen, self._seen_at = seen, now

@@ -142,33 +142,33 @@ class Exposition(Collector):
         return family
 
     def _depths(self, seen: Seen) -> Iterator[Metric]:
+        counted = [line for line in seen.queues if line.sampled_at is not None]
         depth = GaugeMetricFamily("faultline_queue_depth", "Jobs of a queue, when last counted.", labels=["queue", "state"])
         for state in ("due", "delayed", "running", "failed"):
-            for queue, number in self._summed((line.name, getattr(line, state)) for line in seen.queues).items():
+            for queue, number in self._summed((line.name, getattr(line, state)) for line in counted).items():
                 depth.add_metric([queue, state], number)
         yield depth
         estimated = GaugeMetricFamily(
             "faultline_queue_depth_estimated", "1 where a depth is an estimate.", labels=["queue", "state"]
         )
         for state in ("due", "delayed", "running", "failed"):
-            found = self._summed((line.name, float(state in line.estimated)) for line in seen.queues)
+            found = self._summed((line.name, float(state in line.estimated)) for line in counted)
             for queue, number in found.items():
                 estimated.add_metric([queue, state], min(1.0, number))
         yield estimated
-        ages = (line.counted_seconds_ago for line in seen.queues)
-        age = max((float("inf") if age is None else age for age in ages), default=0.0)
-        yield GaugeMetricFamily("faultline_queue_depth_age_seconds", "Since jobs were last counted.", age)
-
-    def _of_database(self, seen: Seen) -> Iterator[Metric]:
-        yield from self._depths(seen)
+        age = float("inf") if seen.counted_seconds_ago is None else seen.counted_seconds_ago
+        yield GaugeMetricFamily("faultline_queue_depth_age_seconds", "Since jobs were last counted; +Inf: never.", age)
         oldest = GaugeMetricFamily("faultline_queue_oldest_waiting_seconds", "The longest due job.", labels=["queue"])
         waits: dict[str, float] = {}
-        for line in seen.queues:
+        for line in counted:
             label = self._label(line.name)
             waits[label] = max(waits.get(label, 0.0), line.oldest_due_seconds or 0.0)
         for queue, seconds in waits.items():
             oldest.add_metric([queue], seconds)
         yield oldest
+
+    def _of_database(self, seen: Seen) -> Iterator[Metric]:
+        yield from self._depths(seen)
         for name, told, numbers in (
             (
                 "backlog_growth_per_second",
@@ -197,6 +197,6 @@ class Exposition(Collector):
         )
         yield GaugeMetricFamily(
             "faultline_queue_workers_silent",
-            "Workers without a heartbeat for 30 seconds that are not gone.",
+            "Workers without a heartbeat for 30 seconds whose sessions live.",
             seen.workers_silent,
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: A worker that has not beaten for so long is asked after by `dead_workers`.
 SILENT_SECONDS = 3.0
-#: A worker that is still on the list then is frozen, or cut off: a dead one would have been taken off.
+#: A worker that is still connected then is frozen, or cut off.
 HUNG_SECONDS = 30.0
 #: Counts that are older than this are said to be old, wherever they are shown.
 OLD_SECONDS = 60.0
@@ -25,7 +25,10 @@ OLD_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """One queue. Counts are as old as `sampled_at` (None: never counted); rates and times are of the last five minutes."""
+    """One queue. Counts are as old as `sampled_at` (None: nobody counted, and the zeros mean nothing).
+
+    Rates and times are of the last five minutes.
+    """
 
     name: str
     due: int
@@ -50,7 +53,7 @@ class QueueLine:
     oldest_due_seconds: float | None
     #: Which of the four counts are estimates: there was too much to count.
     estimated: list[str]
-    #: The age of the counts, by the database's clock. None: never counted.
+    #: The age of the counts, by the database's clock. None: not counted.
     counted_seconds_ago: float | None
     #: Who paused it, with the login.
     paused_by: str | None
@@ -162,6 +165,36 @@ def workers() -> Statement[list[WorkerLine]]:
     )
 
 
+def connected_and_silent() -> Statement[int]:
+    """How many workers are hung: no heartbeat for long, and the session that holds their lock lives."""
+    return Statement(
+        name="hung_workers",
+        # The key is that of `faultline.worker_lock`, which whoever only looks may not call.
+        sql="select count(*) from faultline.workers w"
+        f" where w.beat_at < faultline.clock() - interval '{HUNG_SECONDS} seconds' and exists ("
+        "select from pg_locks l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted"
+        " and l.database = (select d.oid from pg_database d where d.datname = current_database())"
+        " and (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended('faultline worker ' || w.id, 0))",
+        params=(),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def counted_seconds_ago() -> Statement[float | None]:
+    """Since all queues were last counted, whatever is known of each. None: never."""
+    return Statement(
+        name="counted",
+        sql="select greatest(extract(epoch from faultline.now() - sampled_at)::float8, 0) from faultline.sampling"
+        " where sampled_at > '-infinity'",
+        params=(),
+        read=lambda rows: float(rows[0][0]) if rows else None,
+        repeatable=True,
+        reads=True,
+    )
+
+
 def totals() -> Statement[list[Total]]:
     """For each queue, the sums over all time."""
     return Statement(
@@ -238,7 +271,9 @@ select
   coalesce(c.started, 0) / since.seconds, coalesce(c.succeeded, 0) / since.seconds,
   coalesce(c.failed, 0) / since.seconds, coalesce(c.retried, 0) / since.seconds,
   h.waits, h.runs, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8,
-  coalesce(s.estimated, '{{}}'), greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0),
+  coalesce(s.estimated, '{{}}'),
+  -- Not `greatest` alone: it passes over a null, and what was never counted would be told as counted just now.
+  case when l.sampled_at is not null then greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0) end,
   q.paused_by
 from known k
 cross join since
@@ -246,9 +281,12 @@ left join faultline.queues q on q.name = k.name
 left join lateral (
   select * from faultline.samples x where x.queue = k.name order by x.minute desc limit 1
 ) s on true
--- A queue that the last count has written nothing for was empty before, and was found so again.
+-- A queue that the last count has written nothing for was empty. Without any sample of it that is known for a day only:
+-- older ones are rolled up.
 left join lateral (
-  select greatest(s.sampled_at, x.sampled_at) as sampled_at from faultline.sampling x where s.queue is not null
+  select greatest(s.sampled_at, nullif(x.sampled_at, '-infinity')) as sampled_at
+  from (select max(g.sampled_at) as sampled_at from faultline.sampling g) x
+  where s.queue is not null or x.sampled_at > faultline.now() - interval '1 day'
 ) l on true
 left join lateral (
   select sum(t.started)::float8 as started, sum(t.succeeded)::float8 as succeeded, sum(t.failed)::float8 as failed,

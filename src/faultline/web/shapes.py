@@ -293,8 +293,9 @@ class Failures(BaseModel):
 
 
 class QueueState(BaseModel):
-    """One queue. Counts are as old as `sampled_at`; `estimated` names those that are estimates, where there was too much
-    to count. Rates and times are of the last five minutes.
+    """One queue. Counts are as old as `sampled_at`; where that is null nobody counted, and the zeros mean nothing.
+    `estimated` names those that are estimates, where there was too much to count. Rates and times are of the last five
+    minutes.
     """
 
     model_config = ConfigDict(from_attributes=True)
