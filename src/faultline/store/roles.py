@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.core import events
@@ -10,27 +13,47 @@ from faultline.store import connecting
 from faultline.store.deadline import Deadline
 from faultline.store.translation import translated
 
+#: What poolers say of options that they do not pass on. Before a session exists libpq gives no error code.
+_NO_OPTIONS = re.compile("startup parameter|command-line options", re.IGNORECASE)
+
 
 async def dsn_as(dsn: str, role: str, *, statement_seconds: float) -> str:
     """A DSN whose sessions have this role, and give up on statements that take longer.
 
     Where there is no such role, the login may not take it, or a pooler knows no options: one without, and a word in the log.
+    Any other refusal says nothing about the role, and is raised: a full server must not leave us the login's whole rights.
     """
     timeout = f"-c statement_timeout={round(statement_seconds * 1000)}"
     for options in (f"{timeout} -c role={role}", timeout, ""):
         chosen = _with_options(dsn, options)
-        try:
-            connection = await psycopg.AsyncConnection.connect(chosen, **connecting.options(dsn, Deadline()))
-        except psycopg.OperationalError:
-            if options:
-                continue
-            with translated(dsn):
+        with translated(dsn):
+            try:
+                connection = await _connect(chosen)
+            except psycopg.OperationalError as error:
+                if options and _NO_OPTIONS.search(str(error)):
+                    continue
+                if role in options and not await _may_take(dsn, role):
+                    continue
                 raise
         await connection.close()
         if role not in options:
             events.emit("role_not_taken", role=role, limited=bool(options))
         return chosen
     raise AssertionError("the last try either connects or raises")
+
+
+async def _may_take(dsn: str, role: str) -> bool:
+    """Asked in a session, which tells an error code. One that cannot be had is raised."""
+    async with await _connect(dsn) as connection:
+        try:
+            await connection.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.InvalidParameterValue):
+            return False
+    return True
+
+
+async def _connect(dsn: str) -> psycopg.AsyncConnection:
+    return await psycopg.AsyncConnection.connect(dsn, **connecting.options(dsn, Deadline()))
 
 
 def assumed(dsn: str, role: str, *, statement_seconds: float) -> str:

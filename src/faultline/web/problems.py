@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 from fastapi.responses import Response
 
 from faultline.core import errors
@@ -93,4 +94,12 @@ def problem_of(error: BaseException) -> Problem:
     for known, (status, next_step) in _STATUS.items():
         if isinstance(error, known):
             return Problem(status, type(error).__name__, str(error), next_step=next_step, sqlstate=known.sqlstate)
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return Problem(
+            503,
+            "PermissionDenied",
+            "The server's login lacks a right in the database; nothing was written.",
+            next_step="Look at the server's log, or run `faultline doctor`.",
+            headers={"Retry-After": _RETRY_SECONDS},
+        )
     return Problem(500, "InternalError", "Something went wrong here that should not.", next_step="Look at the server's log.")

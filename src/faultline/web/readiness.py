@@ -10,6 +10,8 @@ import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+import psycopg
+
 from faultline.core.errors import DatabaseUnavailable, FaultlineError
 from faultline.store import overview
 from faultline.store.facts import schema_is_right
@@ -69,7 +71,7 @@ class Readiness:
         try:
             await read.run(schema_is_right())
             alive = sum(line.alive for line in await read.run(overview.workers()))
-        except FaultlineError as error:
+        except (FaultlineError, psycopg.Error) as error:
             return Look(self._service.host.monotonic(), self.with_time(problem_of(error)), None)
         self._answered_at = self._now()
         return Look(self._service.host.monotonic(), None, alive)

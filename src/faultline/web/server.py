@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ import uvicorn
 from faultline.core.errors import DatabaseUnavailable, Unprepared
 from faultline.runtime.process import collect_less_often
 from faultline.store import apikeys
-from faultline.store.database import Database
+from faultline.store.async_database import AsyncDatabase
 from faultline.web.access import is_loopback
 from faultline.web.app import create_app
+from faultline.web.beginning import answer
 from faultline.web.service import Limits
 from faultline.web.wire import Wire
 
@@ -72,18 +74,13 @@ def server(
 ) -> Server:
     """A server that is ready to run. Raises when there is no key to protect it.
 
-    A database that is away does not keep it from running. Whether there are keys is then not known, so keys are asked for.
+    Whatever is wrong with the database does not keep it from running. Whether there are keys is then not known, so keys are
+    asked for.
 
     `keys_later`: there may be no key yet. Until there is one, others get no further than /health and /ready.
     `proxies`: who is trusted to say for whom they ask; nobody else is.
     """
-    database = Database(dsn, connect_seconds=(limits or Limits()).connect_seconds)
-    try:
-        has_keys = database.run(apikeys.exist())
-    except DatabaseUnavailable:
-        has_keys = True
-    finally:
-        database.close()
+    has_keys = asyncio.run(_may_have_keys(dsn, limits or Limits()))
     if not has_keys and not keys_later and not is_loopback(host):
         raise Unprepared(
             f"there are no API keys, so everybody who reaches {host} could do everything. Make one with `faultline api-keys "
@@ -104,3 +101,13 @@ def server(
             timeout_graceful_shutdown=_GRACE_SECONDS,
         )
     )
+
+
+async def _may_have_keys(dsn: str, limits: Limits) -> bool:
+    database = AsyncDatabase(dsn, connect_seconds=limits.connect_seconds)
+    try:
+        return await answer(database.run(apikeys.exist()))
+    except DatabaseUnavailable:
+        return True  # it is told when the application begins
+    finally:
+        await database.close()

@@ -16,11 +16,12 @@ from weakref import WeakValueDictionary
 
 from faultline.core import events
 from faultline.core.database_time import DatabaseTime
-from faultline.core.errors import DatabaseUnavailable, FaultlineError
+from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.store import apikeys, listing, overview, queue, roles
 from faultline.store.async_database import AsyncDatabase
+from faultline.web.beginning import answer
 from faultline.web.bucket import Bucket
 from faultline.web.changes import Changes
 from faultline.web.keys import Keys
@@ -107,27 +108,21 @@ class Service:
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Take the roles that exist. Fails with what is wrong with the database, so that a mistake shows at the start.
+        """Take the roles that exist, and be quick for the first who comes.
 
-        A database that is away is no mistake: everybody is told so until it is back, and nobody has to start us again.
+        What is wrong with the database does not keep us from answering: the log, /ready and every request tell of it until
+        it is right, and nobody has to start us again.
         """
-        away = await self._why_away()
-        if away is None:
-            reader = self._use(await self._taken())
+        try:
+            self._use(await answer(self._taken()))
+        except DatabaseUnavailable as error:
+            events.emit("database_unavailable", error=str(error))
+            assumed = [roles.assumed(self.dsn, role, statement_seconds=seconds) for role, seconds in self._roles()]
+            self._use(assumed)
+            self._background.append(asyncio.create_task(self._take_roles_later(assumed)))
         else:
-            events.emit("database_unavailable", error=away)
-            reader = self._use([roles.assumed(self.dsn, role, statement_seconds=seconds) for role, seconds in self._roles()])
-            self._background.append(asyncio.create_task(self._take_roles_later(reader)))
-
-        # Nobody is answered before this: what is slow the first time is done when a crowd comes. What is wrong with the
-        # database is told by /ready, and by every request until it is right.
-        asked: tuple[tuple[AsyncDatabase, list[Statement[Any]]], ...] = (
-            (self.read, _READS),
-            (self.enqueue, _SUBMISSIONS),
-            (self.operate, []),
-        )
-        await asyncio.gather(*(self._warm(database, statements) for database, statements in asked))
-        self.numbers.open(reader, self.audit.dsn)
+            await self._warm_all()
+        self.numbers.open(self.read.dsn, self.audit.dsn)
         self._background += [asyncio.create_task(self.changes.run()), asyncio.create_task(self.readiness.watch())]
 
     async def close(self) -> None:
@@ -144,39 +139,26 @@ class Service:
         known = [(f"faultline_{name}", seconds) for name in ("viewer", "producer", "operator")]
         return [*known, ("faultline_viewer", _AUDIT_SECONDS)]
 
-    async def _why_away(self) -> str | None:
-        database = self._database(self.dsn)
-        try:
-            await database.facts()
-        except DatabaseUnavailable as error:
-            return str(error)
-        except FaultlineError:
-            return None  # there, and not as it should be: every answer says so
-        finally:
-            await database.close()
-        return None
-
     async def _taken(self) -> list[str]:
         return [await roles.dsn_as(self.dsn, role, statement_seconds=seconds) for role, seconds in self._roles()]
 
-    def _use(self, dsns: list[str]) -> str:
+    def _use(self, dsns: list[str]) -> None:
         self.read, self.enqueue, self.operate = map(self._database, dsns[:3])
         self.audit = self._database(dsns[3], answer_seconds=_AUDIT_SECONDS)
-        return dsns[0]
 
-    async def _take_roles_later(self, reader: str) -> None:
+    async def _take_roles_later(self, assumed: list[str]) -> None:
         """The roles were assumed while nobody could be asked. Where they cannot be taken, go on without, as at a start."""
         while True:
             await asyncio.sleep(_REACH_SECONDS)
             with contextlib.suppress(DatabaseUnavailable):
-                found = await self._taken()
+                found = await answer(self._taken())
                 break
-        if found[0] == reader:
+        if found == assumed:
             return
         before = (self.read, self.enqueue, self.operate, self.audit)
         self._use(found)
         await asyncio.to_thread(self.numbers.close)
-        self.numbers.open(found[0], self.audit.dsn)
+        self.numbers.open(self.read.dsn, self.audit.dsn)
         for database in before:
             await database.close()
 
@@ -191,15 +173,28 @@ class Service:
         await self.enqueue.facts_and_time()
         return self._ids
 
+    async def _warm_all(self) -> None:
+        """Nobody is answered before this: what is slow the first time is done when a crowd comes."""
+        asked: tuple[tuple[AsyncDatabase, list[Statement[Any]]], ...] = (
+            (self.read, _READS),
+            (self.enqueue, _SUBMISSIONS),
+            (self.operate, []),
+        )
+        tried = (answer(self._warm(database, statements)) for database, statements in asked)
+        for failed in await asyncio.gather(*tried, return_exceptions=True):
+            if isinstance(failed, DatabaseUnavailable):
+                events.emit("database_unavailable", error=str(failed))
+            elif isinstance(failed, BaseException):
+                raise failed
+
     async def _warm(self, database: AsyncDatabase, statements: list[Statement[Any]]) -> None:
         """Have some connections at hand that have run these statements, and so have compiled and planned them before."""
-        with contextlib.suppress(FaultlineError):
-            await database.facts()
-            # At once: one after the other, the second would take the connection of the first.
-            tried = (database.run_all(statements) for _ in range(self.limits.connections_ready))
-            for failed in await asyncio.gather(*tried, return_exceptions=True):
-                if isinstance(failed, BaseException):
-                    raise failed
+        await database.facts()
+        # At once: one after the other, the second would take the connection of the first.
+        tried = (database.run_all(statements) for _ in range(self.limits.connections_ready))
+        for failed in await asyncio.gather(*tried, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                raise failed
 
     def _database(self, dsn: str, *, answer_seconds: float | None = None) -> AsyncDatabase:
         database = AsyncDatabase(

@@ -1,0 +1,43 @@
+"""What is asked of the database before anybody is answered. Each question has a deadline, and no answer ends the server.
+
+A server that does not listen is started again and again, and cannot say what is wrong. So whatever the database says
+(a missing grant, another schema) or does not say (a locked table, a frozen server), the caller gets `DatabaseUnavailable`,
+goes on with what is safe, and the server tells of it at /ready until it is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+import psycopg
+
+from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError
+from faultline.store import rights
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+T = TypeVar("T")
+_SECONDS = 5.0
+
+
+async def answer(question: Coroutine[object, object, T], *, seconds: float = _SECONDS) -> T:
+    """What the database answers. Raises `DatabaseUnavailable` where it does not; a DSN that makes no sense is a mistake."""
+    scope = asyncio.timeout(seconds)
+    try:
+        async with scope:
+            return await question
+    except (ConfigError, DatabaseUnavailable):
+        raise
+    except psycopg.errors.InsufficientPrivilege as error:
+        refusal = error.diag.message_primary or str(error)
+        advice = rights.advice(refusal) or "run faultline doctor, which names what is missing"
+        raise DatabaseUnavailable(f"{refusal}; {advice}") from error
+    except (FaultlineError, psycopg.Error) as error:
+        raise DatabaseUnavailable(str(error)) from error
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        told = f"no answer within {seconds:g} s; faultline doctor tells who locks a table, or whether the server is frozen"
+        raise DatabaseUnavailable(told) from error
