@@ -76,7 +76,7 @@ def test_a_key_that_is_bound_to_queues_hears_of_their_jobs_alone(caller: Callabl
     bound = caller("read", queues=["a"])
     for queue in ("b", "a"):
         api.submit(queue=queue)
-    before = run_on(db.connection, changes.end())
+    before, _ = run_on(db.connection, changes.end())
     for queue in ("b", "a"):
         db.fail(db.claim_one(queue=queue), then="fail")
 
@@ -110,16 +110,45 @@ def test_a_line_that_was_committed_late_is_told_too(dsn: str, db: Driver) -> Non
         await service.close()
         found = []
         while not client.waiting.empty():
-            text = (client.waiting.get_nowait() or b"").decode()
-            if text.startswith("event: journal"):
-                lines = dict(line.split(": ", 1) for line in text.strip().split("\n"))
-                found.append((lines["id"], json.loads(lines["data"])["id"]))
+            text = client.waiting.get_nowait() or b""
+            if text.startswith(b"event: journal"):
+                found.append(numbers(text))
         return found
 
     (first_settled, first), (second_settled, second) = asyncio.run(story())
 
     assert (first, second) == (2, 1)
     assert (first_settled, second_settled) == ("0", "2"), "nobody is told to go on behind a line that is missing"
+
+
+def test_a_line_whose_transaction_was_open_when_a_stream_began_is_told_too(dsn: str, db: Driver) -> None:
+    insert = "insert into faultline.journal (at, job_id, event) values (now(), null, 'recovered')"
+
+    async def story() -> tuple[list[bytes], list[bytes]]:
+        service = Service(dsn, limits=Limits(), loopback_only=True)
+        source = Changes(service)
+        caller = Caller("x", "x", frozenset({"read"}))
+        with db.connection.transaction():
+            db.connection.execute(insert)
+            async with await service.read.connect() as other:
+                await other.execute(insert)
+            client = await source.join(caller)
+            missed = await source.missed(caller, 0)
+            await source.tick()
+        await source.tick()
+        await service.close()
+        return missed, [client.waiting.get_nowait() or b"" for _ in range(client.waiting.qsize())]
+
+    missed, live = asyncio.run(story())
+
+    assert [numbers(text) for text in missed] == [("0", 2)], "nobody is told to go on behind a line that is missing"
+    assert [numbers(text) for text in live if text.startswith(b"event: journal")] == [("2", 1)]
+
+
+def numbers(text: bytes) -> tuple[str, int]:
+    """Where to go on after this line, and its own number."""
+    lines = dict(line.split(": ", 1) for line in text.decode().strip().split("\n"))
+    return lines["id"], json.loads(lines["data"])["id"]
 
 
 def test_who_does_not_keep_up_is_let_go_and_told_why(dsn: str) -> None:

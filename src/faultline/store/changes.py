@@ -35,10 +35,18 @@ _COLUMNS = (
 )
 
 
-def end() -> Statement[int]:
-    """The number of the last line so far."""
-    sql = "select coalesce(max(id), 0) from faultline.journal"
-    return Statement("journal_end", sql, (), lambda rows: int(rows[0][0]), repeatable=True, reads=True)
+def end(numbers_max: int = 0) -> Statement[tuple[int, list[int]]]:
+    """The number of the last line so far, and those that are missing among the last ones: they may be committed late."""
+    return Statement(
+        name="journal_end",
+        sql="select e.id, array(select n from generate_series(greatest(1, e.id - %s), e.id - 1) n"
+        " where not exists (select from faultline.journal j where j.id = n))"
+        " from (select coalesce(max(id), 0) as id from faultline.journal) e",
+        params=(numbers_max,),
+        read=lambda rows: (int(rows[0][0]), list(rows[0][1])),
+        repeatable=True,
+        reads=True,
+    )
 
 
 def since(number: int, *, also: Sequence[int] = (), lines_max: int) -> Statement[list[Change]]:

@@ -138,7 +138,8 @@ def _scope(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
 #: Where an index holds more than the state that is asked for, it is looked for within the window: a million failed jobs must
 #: not stand between us and a cancelled one.
 _SCOPES: dict[JobState | None, str] = {
-    JobState.SUCCEEDED: "state = 'succeeded'",
+    # An open job has a time to run at, and its table says so: a plan leaves it out. By the state alone all were read.
+    JobState.SUCCEEDED: "state = 'succeeded' and next_run_at is null",
     JobState.RUNNING: "state = 'running'",
     JobState.QUEUED: "state <> 'succeeded'",
     JobState.FAILED: "state in ('failed', 'cancelled')",

@@ -112,10 +112,11 @@ class Changes:
 
     async def missed(self, caller: Caller, number: int) -> list[bytes]:
         """What was told behind this number. Too much of it is not told at all: the watcher had better begin anew."""
+        settled = self._settled()
         found = await self._service.read_for(caller).run(changes.since(number, lines_max=_LINES_MAX))
         if len(found) >= _LINES_MAX:
             return [_event("reset", {"reason": f"more than {_LINES_MAX} lines were missed"})]
-        return [_told(change, change.id) for change in found if _may_see(caller, change)]
+        return [_told(change, min(change.id, settled)) for change in found if _may_see(caller, change)]
 
     async def run(self) -> None:
         """For as long as the server lives."""
@@ -163,14 +164,16 @@ class Changes:
             await self._look_at_queues()
 
     async def _begin(self) -> None:
-        """Know where the journal ends, before anybody asks for what came before that."""
+        """Know where the journal ends, before anybody asks for what came before, and which lines may still come late."""
         if self._last is None:
-            end = await self._service.read.run(changes.end())
-            self._begin_at(end)
+            end, missing = await self._service.read.run(changes.end(_GAPS_MAX))
+            self._begin_at(end, missing)
 
-    def _begin_at(self, end: int) -> None:
+    def _begin_at(self, end: int, missing: list[int]) -> None:
         """Whoever asked at the same time may have heard of an earlier end."""
-        self._last = end if self._last is None else min(end, self._last)
+        if self._last is None or end < self._last:
+            self._last = end
+            self._gaps = dict.fromkeys(missing, self._service.host.monotonic() + _GAP_SECONDS)
 
     async def _look_at_queues(self) -> None:
         with contextlib.suppress(FaultlineError):
