@@ -103,6 +103,27 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"FaultlineJobsFailed"},
     ),
     "jobs failed long ago": (WELL | {'faultline_jobs_failed_total{queue="mail"}': "3x120"}, set()),
+    "jobs fail in a worker that nobody scrapes": (
+        WELL | {'faultline_queue_jobs_failed_total{queue="mail", instance="api"}': "0x80 5x40"},
+        {"FaultlineJobsFailed"},
+    ),
+    "the first job of a queue fails in a worker that nobody scrapes": (
+        WELL | {'faultline_queue_jobs_failed_total{queue="mail", instance="api"}': "_x80 1x40"},
+        {"FaultlineJobsFailed"},
+    ),
+    "jobs failed before another API server was first scraped": (
+        WELL
+        | {
+            'faultline_database_up{instance="new"}': "_x80 1x40",
+            'faultline_queue_jobs_failed_total{queue="mail", instance="api"}': "500x120",
+            'faultline_queue_jobs_failed_total{queue="mail", instance="new"}': "_x80 500x40",
+        },
+        set(),
+    ),
+    "stale writes come in a burst": (
+        WELL | {'faultline_stale_writes_blocked_total{verb="complete"}': "0x80 20x40"},
+        {"FaultlineStaleWritesRising"},
+    ),
     "the first leases expire": (
         WELL | {'faultline_leases_expired_total{reason="worker_lost"}': "_x80 9x40"},
         {"FaultlineLeasesExpiring"},
@@ -152,7 +173,7 @@ def test_numbers_are_told_as_people_read_them() -> None:
     for rule in yaml.safe_load(RULES.read_text())["groups"][0]["rules"]:
         plain = re.search(r"\{\{ \$value \}\}", rule["annotations"]["summary"])
         if plain and ("increase(" in rule["expr"] or "rate(" in rule["expr"]):
-            assert rule["expr"].startswith("ceil("), rule["alert"]
+            assert rule["expr"].startswith("round("), rule["alert"]
 
 
 class Prometheus:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
@@ -15,18 +17,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import make_conninfo
 
+import faultline.runtime
 from faultline.core.errors import ConfigError
+from faultline.core.model import Reason
 from faultline.metrics import Board, Exposition
 from faultline.metrics.exposition import QUEUES_MAX
 from faultline.metrics.serving import Reports, report_to, serve
-from faultline.runtime.tally import NOTHING, Report, Tally
+from faultline.runtime import completer
+from faultline.runtime.tally import NOTHING, REFUSALS, Report, Tally
 from faultline.store import queue as verbs
 from faultline.store.database import Database
 from tests.web.conftest import away
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from faultline.runtime.client import Faultline
     from tests.driver import Driver
@@ -65,6 +69,33 @@ def test_histograms_are_cumulative_and_have_a_sum() -> None:
     assert number(found, "faultline_job_run_seconds_bucket", queue="mail", le="+Inf") == 3
     assert number(found, "faultline_job_run_seconds_count", queue="mail") == 3
     assert number(found, "faultline_job_run_seconds_sum", queue="mail") == pytest.approx(0.006)
+
+
+def test_every_refusal_is_told_before_its_first_time() -> None:
+    """An alert sees an increase only over what was there before; and a burst is how refusals come."""
+    tally = Tally(lambda: 0.0)
+    tally.of("mail").refuse("complete", "token_mismatch")
+    found = samples(Exposition(lambda: tally.report(enqueued={}, reconnects=0, leases=0)).render())
+
+    told = {
+        (dict(labels)["verb"], dict(labels)["reason"]): value
+        for (name, labels), value in found.items()
+        if name == "faultline_stale_writes_blocked_total"
+    }
+    assert {refusal for refusal, value in told.items() if value} == {("complete", "token_mismatch")}
+    assert set(told) == set(REFUSALS)
+
+
+def test_the_refusals_that_are_known_are_all_there_are() -> None:
+    runtime = Path(faultline.runtime.__file__).parent
+    source = "".join(path.read_text() for path in runtime.glob("*.py"))
+    verbs_refused = {
+        *re.findall(r'(?:refuse|_refuse_if_stale|_lost)\(\s*"(\w+)"', source),
+        *completer._VERBS.values(),  # noqa: SLF001
+    }
+
+    assert {verb for verb, _ in REFUSALS} == verbs_refused
+    assert {reason for _, reason in REFUSALS} == set(Reason) - {Reason.BUSY}
 
 
 def test_many_queues_share_a_label_and_none_is_lost() -> None:

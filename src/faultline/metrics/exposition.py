@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from faultline.core.buckets import BOUNDS
 from faultline.core.errors import FaultlineError
-from faultline.runtime.tally import NOTHING
+from faultline.runtime.tally import NOTHING, REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -123,7 +123,9 @@ class Exposition(Collector):
         blocked = CounterMetricFamily(
             "faultline_stale_writes_blocked", "Writes that the database refused.", labels=["verb", "reason"]
         )
-        for verb, reason, times in report["refusals"]:
+        # Each is there before its first time: what begins above 0 is no increase.
+        refusals = dict.fromkeys(REFUSALS, 0) | {(verb, reason): times for verb, reason, times in report["refusals"]}
+        for (verb, reason), times in refusals.items():
             blocked.add_metric([verb, reason], times)
         yield blocked
         yield GaugeMetricFamily("faultline_leases_held", "Leases that are held now.", report["leases"])

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from faultline.core.buckets import BOUNDS
+from faultline.core.model import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,14 @@ NUMBERS = (
     "started", "succeeded", "failed", "retried", "released", "lost", "refused", "recovered",
     "wait_seconds_sum", "run_seconds_sum",
 )  # fmt: skip
+
+#: All that the database can refuse, and why. A fence alone is refused to a lease that nobody took, and that has expired.
+REFUSALS = tuple(
+    (verb, reason.value)
+    for verb in ("mark_started", "renew", "step", "progress", "fence", "complete", "fail", "release")
+    for reason in (Reason.TOKEN_MISMATCH, Reason.LEASE_LOST, Reason.NOT_RUNNING, Reason.LEASE_EXPIRED)
+    if verb == "fence" or reason is not Reason.LEASE_EXPIRED
+)
 
 
 class Counts:
