@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from faultline.core.host import Host
 from faultline.store import apikeys, changes
 from faultline.store.database import run_on
 from faultline.web.access import Caller
@@ -143,6 +144,38 @@ def test_a_line_whose_transaction_was_open_when_a_stream_began_is_told_too(dsn: 
 
     assert [numbers(text) for text in missed] == [("0", 2)], "nobody is told to go on behind a line that is missing"
     assert [numbers(text) for text in live if text.startswith(b"event: journal")] == [("2", 1)]
+
+
+def test_a_number_is_waited_for_as_long_as_its_transaction_is_open_and_no_longer(dsn: str, db: Driver) -> None:
+    insert = "insert into faultline.journal (at, job_id, event) values (now(), null, 'recovered')"
+    now = {"now": 0.0}
+
+    async def story() -> list[bytes]:
+        service = Service(dsn, limits=Limits(), loopback_only=True, host=Host(monotonic=lambda: now["now"]))
+        source = Changes(service)
+        client = await source.join(Caller("x", "x", frozenset({"read"})))
+        async with await service.read.connect() as other:
+            with db.connection.transaction():
+                db.connection.execute(insert)
+                await other.execute(insert)
+                for _ in range(4):
+                    await source.tick()
+                    now["now"] += 11
+            await source.tick()  # and 1 comes late
+            with db.connection.transaction(force_rollback=True):
+                db.connection.execute(insert)
+            await other.execute(insert)
+            await source.tick()
+            now["now"] += 11
+            await source.tick()
+            await other.execute(insert)
+            await source.tick()
+        await service.close()
+        return [client.waiting.get_nowait() or b"" for _ in range(client.waiting.qsize())]
+
+    live = [numbers(text) for text in asyncio.run(story()) if text.startswith(b"event: journal")]
+
+    assert live == [("0", 2), ("2", 1), ("2", 4), ("5", 5)], "3 was rolled back, and 10 seconds later nobody waits for it"
 
 
 def numbers(text: bytes) -> tuple[str, int]:

@@ -49,6 +49,21 @@ def end(numbers_max: int = 0) -> Statement[tuple[int, list[int]]]:
     )
 
 
+def writers() -> Statement[frozenset[str]]:
+    """The transactions that have written lines, or are about to. A number is given out only under this lock."""
+    return Statement(
+        name="journal_writers",
+        sql="select virtualtransaction from pg_locks"
+        " where locktype = 'relation' and relation = 'faultline.journal'::regclass"
+        " and database = (select oid from pg_database where datname = current_database())"
+        " and mode = 'RowExclusiveLock' and granted",
+        params=(),
+        read=lambda rows: frozenset(row[0] for row in rows),
+        repeatable=True,
+        reads=True,
+    )
+
+
 def since(number: int, *, also: Sequence[int] = (), lines_max: int) -> Statement[list[Change]]:
     """The lines behind a number, in order; `also` asks for single ones before it, which may have been committed late."""
     return Statement(

@@ -2,7 +2,8 @@
 
 Lines of the journal are told at least once: each carries its number, and a stream that is taken up again with the number it
 saw last (`Last-Event-ID`) begins there. Numbers are given out before they are committed, so a line may come late; the gaps
-are looked after for a while, and a stream is never told to go on behind one. A client that does not keep up is let go.
+are looked after until all who may fill them have ended, and a stream is never told to go on behind one. A client that does
+not keep up is let go.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from faultline.store.queue import sample
 from faultline.web.problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from faultline.store.changes import Change
     from faultline.store.overview import QueueLine
     from faultline.web.access import Caller
@@ -31,11 +34,19 @@ _TICK_SECONDS = 1.0
 #: A hint makes us look sooner, but not more often than this.
 _TICK_SECONDS_MIN = 0.2
 _LINES_MAX = 1000
-#: How long a number that was skipped may still turn up.
+#: A number that was skipped for so long was given back, unless a transaction that wrote lines has been open since.
 _GAP_SECONDS = 10.0
 _GAPS_MAX = 1000
 _WAITING_MAX = 256
 _json = TypeAdapter(Any)
+
+
+@dataclass(slots=True)
+class Gap:
+    """A number that was skipped. Given up after `until`, once all who wrote lines then have ended."""
+
+    until: float
+    writers: frozenset[str] | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +81,7 @@ class Changes:
         self._watched = asyncio.Event()
         self._hint = asyncio.Event()
         self._last: int | None = None
-        self._gaps: dict[int, float] = {}
+        self._gaps: dict[int, Gap] = {}
         self._queues: list[QueueLine] = []
         self._looked_at = 0.0
 
@@ -151,6 +162,11 @@ class Changes:
             return
         now = self._service.host.monotonic()
         await self._begin()
+        over = [gap for gap in self._gaps.values() if gap.until <= now]
+        if over:  # asked before the lines: what has ended by then is among them
+            writers = await self._service.read.run(changes.writers())
+            for gap in over:
+                gap.writers = writers if gap.writers is None else gap.writers & writers
         found = await self._service.read.run(changes.since(self._last or 0, also=list(self._gaps), lines_max=_LINES_MAX))
         for change in found:
             self._note(change, now)
@@ -158,7 +174,7 @@ class Changes:
             for client in self._clients:
                 if _may_see(client.caller, change):
                     client.tell(text)
-        self._gaps = {number: until for number, until in self._gaps.items() if until > now}
+        self._gaps = {number: gap for number, gap in self._gaps.items() if gap.writers is None or gap.writers}
         if now - self._looked_at >= _TICK_SECONDS:
             self._looked_at = now
             await self._look_at_queues()
@@ -173,7 +189,13 @@ class Changes:
         """Whoever asked at the same time may have heard of an earlier end."""
         if self._last is None or end < self._last:
             self._last = end
-            self._gaps = dict.fromkeys(missing, self._service.host.monotonic() + _GAP_SECONDS)
+            self._gaps.clear()
+            self._miss(missing, self._service.host.monotonic())
+
+    def _miss(self, numbers: Iterable[int], now: float) -> None:
+        self._gaps |= {number: Gap(now + _GAP_SECONDS) for number in numbers}
+        for number in list(self._gaps)[:-_GAPS_MAX]:
+            del self._gaps[number]
 
     async def _look_at_queues(self) -> None:
         with contextlib.suppress(FaultlineError):
@@ -193,9 +215,7 @@ class Changes:
         self._gaps.pop(change.id, None)
         if self._last is not None and change.id > self._last:
             first = max(self._last + 1, change.id - _GAPS_MAX)
-            self._gaps |= dict.fromkeys(range(first, change.id), now + _GAP_SECONDS)
-            for number in list(self._gaps)[:-_GAPS_MAX]:
-                del self._gaps[number]
+            self._miss(range(first, change.id), now)
             self._last = change.id
 
     def _settled(self) -> int:
