@@ -387,3 +387,15 @@ def test_a_limit_of_the_login_or_the_database_is_shown_with_what_counts_against_
     shown = re.search(rf"Connections of the database {name} (\d+) of 50", text)
     assert shown is not None, text
     assert 1 <= int(shown[1]) <= sessions + 10
+
+
+def test_what_nobody_counted_is_not_shown_as_nothing(site: Site, queue: Driver) -> None:
+    queue.connection.execute("select pg_advisory_lock(hashtextextended('faultline sample', 0))")  # nobody counts
+    queue.connection.execute("update faultline.sampling set sampled_at = '-infinity'")
+    queue.connection.execute("insert into faultline.tallies (queue, minute, worker) values ('mail', now(), 'w')")
+
+    overview, queues = site.page("/"), site.page("/queues")
+
+    assert "nothing waits" not in overview.text
+    assert "not all queues were counted" in overview.text
+    assert "not counted" in queues.text

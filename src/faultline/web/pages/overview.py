@@ -39,6 +39,8 @@ class Sums:
     oldest_seconds: float | None
     per_second: float
     growth_per_second: float | None
+    #: All queues were counted once; otherwise nobody knows how much waits.
+    counted: bool
 
     @property
     def keeps_up(self) -> bool:
@@ -68,6 +70,7 @@ def sums(lines: Sequence[QueueLine]) -> Sums:
         oldest_seconds=max(oldest, default=None),
         per_second=sum(line.succeeded_per_second for line in lines),
         growth_per_second=sum(growths) if growths else None,
+        counted=all(line.sampled_at for line in lines),
     )
 
 
