@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -300,3 +301,21 @@ def until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < give_up
         time.sleep(0.1)
+
+
+def test_all_who_scrape_in_an_outage_wait_at_once_and_get_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("faultline.metrics.board._LOOK_SECONDS", 2.0)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # it takes connections and says nothing
+        port = frozen.getsockname()[1]
+        with closing(Database(f"host=127.0.0.1 port={port} dbname=x user=x sslmode=disable connect_timeout=30")) as database:
+            board = Board(database)
+            board.start()
+            began = time.monotonic()
+            with ThreadPoolExecutor(12) as scrapers:
+                found = list(scrapers.map(lambda _: told(board), range(12)))
+            took = time.monotonic() - began
+            frozen.close()
+            board.close()
+
+    assert found == [0] * 12
+    assert took < 12  # one behind the other: 24

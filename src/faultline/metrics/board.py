@@ -82,19 +82,20 @@ class Board:
 
     def read(self) -> Seen:
         """Raises what keeps the database from answering. Where a thread looks, nobody waits long for that."""
-        with self._reading:
-            self._asked_at = now = self._monotonic()
-            if not self._threads:
-                fresh = now < self._seen_at + FRESH_SECONDS
+        if not self._threads:
+            with self._reading:
+                fresh = self._monotonic() < self._seen_at + FRESH_SECONDS
                 return self._seen if self._seen is not None and fresh else self._look()
-            with self._looked:
-                if max(self._seen_at, self._failed_at) <= now - STALE_SECONDS:
-                    self._wanted.set()
-                    self._looked.wait_for(lambda: max(self._seen_at, self._failed_at) >= now, _LOOK_SECONDS)
-                # What was seen before the database failed is no news, however short that is ago.
-                if self._seen is not None and self._seen_at > max(self._failed_at, now - STALE_SECONDS):
-                    return self._seen
-            raise DatabaseUnavailable("the database has not answered for some seconds; see the log for database_unavailable")
+        self._asked_at = now = self._monotonic()
+        # Waiting lets the others in: all who read in an outage wait at once, and none behind another.
+        with self._looked:
+            if max(self._seen_at, self._failed_at) <= now - STALE_SECONDS:
+                self._wanted.set()
+                self._looked.wait_for(lambda: max(self._seen_at, self._failed_at) >= now, _LOOK_SECONDS)
+            # What was seen before the database failed is no news, however short that is ago.
+            if self._seen is not None and self._seen_at > max(self._failed_at, now - STALE_SECONDS):
+                return self._seen
+        raise DatabaseUnavailable("the database has not answered for some seconds; see the log for database_unavailable")
 
     def checked(self) -> Checked:
         return Checked(len(self._broken), len(self._unchecked), self._monotonic() - self._checked_at)
