@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline.core.errors import DatabaseUnavailable
+from faultline.core.host import Host
 from faultline.store import invariants
 from faultline.store.async_database import AsyncDatabase
 from faultline.web.service import Service
@@ -17,6 +18,7 @@ from tests.web.conftest import Api, away
 from tests.web.site import browsed
 
 if TYPE_CHECKING:
+    from faultline.store.queue import Statement
     from faultline.web.shapes import Verdict
     from tests.driver import Driver
 
@@ -72,3 +74,30 @@ def test_a_check_that_takes_too_long_is_unchecked_and_a_database_that_is_away_is
     assert len(unchecked) < len(verdict.invariants)
     with away(dsn), pytest.raises(DatabaseUnavailable):
         asyncio.run(judged())
+
+
+def test_all_who_wait_share_one_check_however_long_it_takes() -> None:
+    class Slow(AsyncDatabase):
+        now = 0.0
+        asked = 0
+
+        async def run(self, statement: Statement[Any]) -> Any:  # noqa: ARG002 - nothing is broken
+            self.asked += 1
+            self.now += 10
+            await asyncio.sleep(0)
+
+    async def asked() -> list[int]:
+        slow = Slow("")
+        service = Service("", host=Host(monotonic=lambda: slow.now))
+        service.audit = slow
+        found = []
+        for _ in range(2):
+            await asyncio.gather(*(service.verdicts.latest() for _ in range(4)))
+            found.append(slow.asked)
+            await service.verdicts.latest()
+            slow.now += 31
+        return [*found, slow.asked]
+
+    once = len(invariants.names())
+
+    assert asyncio.run(asked()) == [once, 2 * once, 2 * once]

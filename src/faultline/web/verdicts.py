@@ -20,15 +20,23 @@ _GOOD_SECONDS = 30.0
 class Verdicts:
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._asking = asyncio.Lock()
+        self._checking: asyncio.Task[Verdict] | None = None
+        #: When it was done: a check may take longer than its answer is good.
         self._last: tuple[float, Verdict] | None = None
 
     async def latest(self) -> Verdict:
-        async with self._asking:
-            now = self._service.host.monotonic()
-            if self._last is None or now - self._last[0] > _GOOD_SECONDS:
-                self._last = (now, await self._check())
+        """Join the check that is under way. Who gives up waiting takes nothing from the others."""
+        if self._last is not None and self._service.host.monotonic() - self._last[0] <= _GOOD_SECONDS:
             return self._last[1]
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check())
+            self._checking.add_done_callback(self._done)
+        return await asyncio.shield(self._checking)
+
+    def _done(self, check: asyncio.Task[Verdict]) -> None:
+        self._checking = None
+        if not check.cancelled() and check.exception() is None:
+            self._last = (self._service.host.monotonic(), check.result())
 
     async def _check(self) -> Verdict:
         began = self._service.host.monotonic()
