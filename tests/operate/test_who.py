@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
+    from faultline.store.queue import Statement
     from tests.driver import Driver
 
 AT_HAND = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()} (command line)"
@@ -212,6 +213,23 @@ def test_python_is_told_what_is_wrong_before_anything_is_sent(queue: Driver, wor
     for call in (nowhere.cancel, nowhere.retry):
         with pytest.raises(JobRejected, match=message):
             call("00000000-0000-0000-0000-000000000001", **words)
+
+
+@pytest.mark.parametrize("reason", ["x" * 1001, "a\x1b[2Jb", "a\u202eb"])
+def test_sql_is_refused_what_would_make_the_journal_lie(queue: Driver, reason: str) -> None:
+    job_id = queue.enqueue()
+
+    calls: list[Statement[Any]] = [
+        verbs.cancel(job_id, reason),
+        verbs.pause("mail", reason),
+        verbs.resume("mail", reason=reason),
+    ]
+    for call in calls:
+        with pytest.raises(JobRejected, match="the reason has"):
+            queue.run(call)
+
+    assert queue.state(job_id) is JobState.QUEUED
+    assert queue.journal(job_id) == []
 
 
 # The command line

@@ -20,14 +20,27 @@ _SIGNATURE = [
 _CHANGED = "(was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', told)"
 
 _RECORDED = [
-    Cut("cancel", "tells who it was", "faultline.signature(cancel.by)", "faultline.signature()"),
+    Cut("cancel", "tells who it was", "signature(cancel.by, ", "signature(null, "),
+    Cut("cancel", "tells why", "cancel.reason);", "null);"),
+    Cut(
+        "cancel",
+        "takes no reason that makes the journal lie",
+        "faultline.signature(cancel.by, cancel.reason)",
+        "faultline.signature(cancel.by) || jsonb_build_object('reason', cancel.reason)",
+    ),
     Cut("retry", "tells who it was", "signature(retry.by, ", "signature(null, "),
     Cut("retry", "tells why", "retry.reason);", "null);"),
     Cut("retry_failed", "tells who it was", "signature(retry_failed.by, ", "signature(null, "),
     Cut("retry_failed", "tells why", "retry_failed.reason);", "null);"),
     Cut("start_over", "tells who did it", " || start_over.signed"),
-    Cut("pause", "tells who it was", "faultline.signature(pause.by)", "faultline.signature()"),
-    Cut("pause", "cuts an endless reason", "left(pause.reason, 1000)", "pause.reason"),
+    Cut("pause", "tells who it was", "signature(pause.by, ", "signature(null, "),
+    Cut("pause", "tells why", "pause.reason);", "null);"),
+    Cut(
+        "pause",
+        "takes no reason that makes the journal lie",
+        "faultline.signature(pause.by, pause.reason)",
+        "faultline.signature(pause.by) || jsonb_build_object('reason', pause.reason)",
+    ),
     Cut("pause", "writes the login last", "' (login ' || nullif(signed ->> 'login', signed ->> 'by') || ')'", "''"),
     Cut(
         "pause",

@@ -287,15 +287,6 @@ _END = [
     Cut("cancel", "clears the expiry", ",\n        lease_expires_at = null\n", "\n"),
     Cut(
         "cancel",
-        "cuts an endless reason",
-        "last_error = 'cancelled' || coalesce(': ' || left(cancel.reason, 65536), '')",
-        "last_error = 'cancelled' || coalesce(': ' || cancel.reason, '')",
-    ),
-    Cut(
-        "cancel", "cuts an endless reason in the journal", "'reason', left(cancel.reason, 65536)", "'reason', cancel.reason"
-    ),
-    Cut(
-        "cancel",
         "is told by the journal",
         "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
         "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"

@@ -33,16 +33,6 @@ def from_its_cancel_on_a_job_can_write_nothing(sessions: Sessions) -> None:
     expect("journal of the other", q.events(lease.job_id), ["cancelled", "stale_write_blocked"])
 
 
-@probe("cancel")
-def an_endless_reason_is_cut(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        job_id = q.enqueue()
-        q.run(verbs.cancel(job_id, "x" * 70_000))
-        expect("length of the error", len(q.job(job_id).last_error or ""), len("cancelled: ") + 65536)
-        expect("length in the journal", len(q.journal(job_id)[0].detail["reason"]), 65536)
-
-
 @probe("cancel", "retry", "not_open")
 def what_has_ended_otherwise_can_be_neither_cancelled_nor_retried(sessions: Sessions) -> None:
     q = sessions.open()

@@ -64,7 +64,7 @@ def a_pause_is_told_once_unless_somebody_changes_it(sessions: Sessions) -> None:
     with q.unsaved():
         q.run(verbs.pause("q"))
         expect("by the login", q.value("select paused_by from faultline.queues"), login)
-        for by, reason in (("a (login b)", "x" * 2000), ("a (login b)", "x" * 2000), ("a (login b)", "y"), ("c", "y")):
+        for by, reason in (("a (login b)", "x" * 1000), ("a (login b)", "x" * 1000), ("a (login b)", "y"), ("c", "y")):
             q.run(verbs.pause("q", reason, by=by))
             expect("who", q.value("select paused_by from faultline.queues"), f"{by} (login {login})")
         found = [(by, reason and len(reason)) for _, by, _, reason in _told(q)]
@@ -81,14 +81,19 @@ def the_login_is_told_and_not_the_role_that_the_verb_runs_in(sessions: Sessions)
         expect("told", [row[1:3] for row in _told(q)], [("the owner", _OPERATOR), (_OPERATOR, _OPERATOR)])
 
 
-@probe("signature")
+@probe("signature", "cancel", "pause")
 def what_would_make_the_journal_lie_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
+        waiting = q.enqueue()
         for by in ("", "x" * 201, "a\x1bb", "a\nb", "a\x7fb", "a\u200fb", "a\u202eb", "a\u2066b", "a\u2028b"):
             with refused(q, "FL005", "by has", what=repr(by)):
                 q.run(verbs.resume("q", by=by))
         for reason in ("x" * 1001, "a\x1bb", "a\x9fb", "a\u202eb", "a\u2067b"):
             with refused(q, "FL005", "the reason has", what=repr(reason[:9])):
                 q.run(verbs.resume("q", reason=reason))
+            with refused(q, "FL005", "the reason has", what=f"cancel {reason[:9]!r}"):
+                q.run(verbs.cancel(waiting, reason))
+            with refused(q, "FL005", "the reason has", what=f"pause {reason[:9]!r}"):
+                q.run(verbs.pause("q", reason))
         q.run(verbs.resume("q", by="x" * 200, reason="Zeile\n\tund " + "y" * 980))

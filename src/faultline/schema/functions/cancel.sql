@@ -16,8 +16,7 @@ as $$
 #variable_conflict use_column
 declare
   job record;
-  -- Older builds give any reason, and of any length: it is cut, as ever.
-  signed constant jsonb := faultline.signature(cancel.by) || jsonb_build_object('reason', left(cancel.reason, 65536));
+  signed constant jsonb := faultline.signature(cancel.by, cancel.reason);
 begin
   perform faultline.durable();
   select j.state, j.fencing_token, j.lease_owner, j.claimed_at, j.lease_expires_at, j.renewals into job
@@ -32,7 +31,7 @@ begin
     update faultline.open_jobs j
     set state = 'cancelled',
         finished_at = faultline.clock(),
-        last_error = 'cancelled' || coalesce(': ' || left(cancel.reason, 65536), ''),
+        last_error = 'cancelled' || coalesce(': ' || cancel.reason, ''),
         lease_owner = null,
         lease_expires_at = null
     where j.id = cancel.job_id;

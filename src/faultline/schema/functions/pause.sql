@@ -7,8 +7,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  -- Older builds give any reason, and of any length: it is cut, as ever.
-  signed constant jsonb := faultline.signature(pause.by) || jsonb_build_object('reason', left(pause.reason, 1000));
+  signed constant jsonb := faultline.signature(pause.by, pause.reason);
   -- The login comes last: nobody can write something behind it.
   told constant text := concat(signed ->> 'by', ' (login ' || nullif(signed ->> 'login', signed ->> 'by') || ')');
   was faultline.queues;
