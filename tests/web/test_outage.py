@@ -195,3 +195,16 @@ def test_what_pages_load_is_kept_for_ever_under_a_name_of_its_content(dsn: str) 
             assert other.headers["cache-control"] == "no-store"
             assert kept.content == other.content
         assert api.http.get("/static/faultline.css").status_code == 404
+
+
+def test_a_database_that_takes_no_writes_is_read_with_a_key_and_is_not_ready(dsn: str, db: Driver) -> None:
+    _, key = new_key(db, "admin")
+    job_id = db.enqueue()
+    read_only = make_conninfo(dsn, options="-c default_transaction_read_only=on")
+
+    with running(read_only) as address, Api(address, key) as api:
+        ready = api.get("/ready")
+        assert (ready.status_code, ready.json()["reasons"][0].partition(":")[0]) == (503, "DatabaseReadOnly")
+        assert api.get(f"/jobs/{job_id}").json()["id"] == str(job_id)
+        assert {api.get(path).status_code for path in ("/jobs", "/queues", "/workers")} == {200}
+        refused(api.post("/jobs", json={"task": "t"}), 503, "DatabaseUnavailable")

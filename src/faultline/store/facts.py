@@ -11,6 +11,8 @@ from faultline.store.queue import Statement
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from faultline.store.queue import Rows
+
 FACTS = (
     "select p.version, p.serves_from, (select args_bytes_max from faultline.settings), faultline.clock()"
     " from faultline.protocol() p"
@@ -29,9 +31,16 @@ def read_facts(row: tuple[Any, ...] | None) -> Facts:
     return Facts(args_bytes_max, clock)
 
 
-def schema_is_right() -> Statement[Facts]:
-    """Raises what is wrong with the schema, also where it was right before."""
-    return Statement("schema", FACTS, (), lambda rows: read_facts(rows[0]), repeatable=True)
+def takes_writes() -> Statement[bool]:
+    """Whether the database takes writes: a standby does not. Raises what is wrong with the schema, also if it was right."""
+
+    def read(rows: Rows) -> bool:
+        *facts, writable = rows[0]
+        read_facts(tuple(facts))
+        return bool(writable)
+
+    sql = f"select f.*, current_setting('transaction_read_only') = 'off' from ({FACTS}) f"
+    return Statement("schema", sql, (), read, repeatable=True)
 
 
 def read_clock() -> Statement[datetime]:

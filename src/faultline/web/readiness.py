@@ -14,7 +14,7 @@ import psycopg
 
 from faultline.core.errors import DatabaseUnavailable, FaultlineError
 from faultline.store import overview
-from faultline.store.facts import schema_is_right
+from faultline.store.facts import takes_writes
 from faultline.web.problems import AWAY_SINCE, Problem, problem_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Look(NamedTuple):
     #: Why it cannot; None: it can.
     fault: Problem | None
     workers_alive: int | None
+    #: Whether it can be read only, as a standby.
+    read_only: bool = False
 
 
 class Readiness:
@@ -69,12 +71,12 @@ class Readiness:
     async def _look(self) -> Look:
         read = self._service.read
         try:
-            await read.run(schema_is_right())
+            writable = await read.run(takes_writes())
             alive = sum(line.alive for line in await read.run(overview.workers()))
         except (FaultlineError, psycopg.Error) as error:
             return Look(self._service.host.monotonic(), self.with_time(problem_of(error)), None)
         self._answered_at = self._now()
-        return Look(self._service.host.monotonic(), None, alive)
+        return Look(self._service.host.monotonic(), None, alive, read_only=not writable)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._service.host.seconds(), UTC)

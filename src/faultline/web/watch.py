@@ -31,9 +31,11 @@ async def ready(
     response: Response,
     workers: Annotated[Literal["0", "1"], Query(description="1: at least one worker must be alive, too.")] = "0",
 ) -> Readiness:
-    """Ready when the database can be reached and has the right schema. Workers are counted, and demanded only if asked."""
-    _, fault, alive = await service_of(request).readiness.latest()
+    """Ready when the database can be reached, has the right schema and takes writes. Workers are demanded only if asked."""
+    _, fault, alive, read_only = await service_of(request).readiness.latest()
     reasons = [] if fault is None else [f"{fault.code}: {fault.detail}"]
+    if read_only:
+        reasons.append("DatabaseReadOnly: the database takes no writes; what is there can be read.")
     if workers == "1" and alive == 0:
         reasons.append("NoWorkers: no worker is alive.")
     if reasons:

@@ -201,3 +201,12 @@ def the_use_of_a_key_is_noted_once_a_minute_and_waits_for_nobody(sessions: Sessi
     other.execute("select from faultline.api_keys for update")
     expect("beside a lock", q.run(apikeys.find(digest)) is not None, True)
     other.rollback()
+
+
+@probe("api_key")
+def a_key_lets_in_where_nothing_can_be_written(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        digest = _key(q, 1)
+        q.execute("set local transaction_read_only = on")
+        expect("the key", q.run(apikeys.find(digest)) is not None, True)

@@ -1,5 +1,6 @@
 -- Who holds the key with this digest, and what it may do. No row for a key that is unknown, revoked or past its time: which
--- of these it is, is nobody's business. Notes the minute of its use, unless somebody else is just noting it.
+-- of these it is, is nobody's business. Notes the minute of its use, unless somebody else is just noting it or nothing can be
+-- written (a standby, a server with a full disk): who may only read is let in all the same.
 create or replace function faultline.api_key(digest bytea) returns table (
   id uuid,
   name text,
@@ -12,16 +13,18 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  update faultline.api_keys k
-  set last_used_at = date_trunc('minute', faultline.now())
-  where k.id in (
-    select u.id
-    from faultline.api_keys u
-    where u.digest = api_key.digest
-      and u.revoked_at is null
-      and u.last_used_at is distinct from date_trunc('minute', faultline.now())
-    for no key update skip locked
-  );
+  if current_setting('transaction_read_only') = 'off' then
+    update faultline.api_keys k
+    set last_used_at = date_trunc('minute', faultline.now())
+    where k.id in (
+      select u.id
+      from faultline.api_keys u
+      where u.digest = api_key.digest
+        and u.revoked_at is null
+        and u.last_used_at is distinct from date_trunc('minute', faultline.now())
+      for no key update skip locked
+    );
+  end if;
   return query
   select k.id, k.name, k.scopes, k.queues, k.expires_at
   from faultline.api_keys k
