@@ -95,14 +95,16 @@ def test_every_page_says_that_the_database_is_away_and_since_when(dsn: str, db: 
 
 
 @contextlib.contextmanager
-def login_without_roles(dsn: str) -> Iterator[str]:
-    """A DSN of somebody who reads some of it and may take none of our roles."""
+def login_without_roles(dsn: str, *but: str) -> Iterator[str]:
+    """A DSN of somebody who reads some of it and may take none of our roles but these."""
     name = sql.Identifier(f"faultline_test_{secrets.token_hex(4)}")
     with psycopg.connect(dsn, autocommit=True) as owner:
         owner.execute(sql.SQL("create role {} login").format(name))
         owner.execute(sql.SQL("grant usage on schema faultline to {}").format(name))
         owner.execute(sql.SQL("grant select on all tables in schema faultline to {}").format(name))
         owner.execute(sql.SQL("grant execute on all functions in schema faultline to {}").format(name))
+        for role in but:
+            owner.execute(sql.SQL("grant {} to {}").format(sql.Identifier(role), name))
     try:
         yield make_conninfo(dsn, user=name.as_string(None).strip('"'))
     finally:
@@ -134,6 +136,27 @@ def test_what_was_taken_for_granted_while_the_database_was_away_is_looked_at_lat
 
     assert first == "faultline_viewer"
     assert second.startswith("faultline_test_")
+
+
+def test_each_role_that_was_taken_for_granted_is_looked_at_later(dsn: str) -> None:
+    async def users() -> list[str]:
+        service = Service(login, limits=replace(QUICK, connect_seconds=0.3))
+        with away(dsn):
+            await service.open()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    with contextlib.suppress(Exception):
+                        return [await database.run(WHO) for database in (service.read, service.enqueue)]
+                    await asyncio.sleep(0.1)
+        finally:
+            await service.close()
+
+    with login_without_roles(dsn, "faultline_viewer") as login:
+        reader, producer = asyncio.run(users())
+
+    assert reader == "faultline_viewer"
+    assert producer.startswith("faultline_test_")
 
 
 class Counted(AsyncDatabase):
