@@ -234,7 +234,7 @@ def test_before_anybody_is_answered_connections_have_run_what_is_mostly_asked_fo
         api.post("/jobs", json={"task": "t"}, headers={"Idempotency-Key": "k"})
         api.get("/jobs")
 
-        assert len(before) >= 3 * 3 - 1  # one may have looked since whether the database is there
+        assert len(before) >= 3 * 2  # one of each role may have looked since whether the database is there
         assert not connected() - before
         assert written == 0
         assert len(environment.cache) == len(environment.list_templates())

@@ -170,7 +170,7 @@ class Counted(AsyncDatabase):
 def test_a_flood_of_questions_whether_we_are_ready_is_one_to_the_database(dsn: str) -> None:
     async def asked() -> list[int]:
         service = Service(dsn, limits=QUICK)
-        service.read = counted = Counted(dsn)
+        service.read = service.enqueue = service.operate = counted = Counted(dsn)
         found = []
         try:
             for _ in range(2):
@@ -182,7 +182,7 @@ def test_a_flood_of_questions_whether_we_are_ready_is_one_to_the_database(dsn: s
             await counted.close()
         return found
 
-    assert asyncio.run(asked()) == [2, 4]  # the schema, and the workers
+    assert asyncio.run(asked()) == [5, 10]  # the schema in each role, a key, and the workers
 
 
 def test_who_waits_for_a_turn_while_the_database_is_away_is_told_that_and_not_blamed(dsn: str) -> None:

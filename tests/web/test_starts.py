@@ -36,21 +36,23 @@ def wait_until_ready(api: Api) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.parametrize("role", ["viewer", "producer", "operator"])
 def test_a_server_whose_login_lacks_a_grant_comes_up_says_so_and_gets_well(
-    dsn: str, db: Driver, caplog: pytest.LogCaptureFixture
+    dsn: str, db: Driver, caplog: pytest.LogCaptureFixture, role: str
 ) -> None:
     _, key = new_key(db, "admin")
-    db.connection.execute("revoke execute on function faultline.protocol from faultline_viewer, faultline_producer")
+    db.connection.execute(f"revoke execute on function faultline.protocol from faultline_{role}".encode())
 
     with running(dsn) as address, Api(address, key) as api:
         assert api.get("/health").status_code == 200
         ready = api.get("/ready")
         assert (ready.status_code, ready.json()["reasons"][0].partition(":")[0]) == (503, "PermissionDenied")
-        refused(api.get("/jobs"), 503, "PermissionDenied")
+        if role == "viewer":
+            refused(api.get("/jobs"), 503, "PermissionDenied")
         told = [vars(r)["faultline_fields"] for r in caplog.records if r.getMessage() == "database_unavailable"]
         assert any("permission denied for function protocol" in fields["error"] for fields in told)
 
-        db.connection.execute("grant execute on function faultline.protocol to faultline_viewer, faultline_producer")
+        db.connection.execute(f"grant execute on function faultline.protocol to faultline_{role}".encode())
         wait_until_ready(api)
         api.submit()
 
@@ -65,6 +67,7 @@ def test_a_server_comes_up_beside_a_locked_table(dsn: str, db: Driver, table: st
         api = stack.enter_context(Api(stack.enter_context(running(dsn)), key))
 
         assert api.get("/health").status_code == 200
+        assert "StatementTimeout" in api.get("/ready").json()["reasons"][0]
 
         lock.rollback()
         wait_until_ready(api)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 
 from faultline.core.errors import DatabaseUnavailable, FaultlineError
-from faultline.store import overview
+from faultline.store import apikeys, overview
 from faultline.store.facts import takes_writes
 from faultline.web.problems import AWAY_SINCE, Problem, problem_of
 
@@ -69,14 +69,17 @@ class Readiness:
             return self._last
 
     async def _look(self) -> Look:
-        read = self._service.read
+        service = self._service
+        read = service.read
         try:
-            writable = await read.run(takes_writes())
+            # In each role, and whether a key could be looked up: what a request needs, and not less.
+            writable = [await database.run(takes_writes()) for database in (read, service.enqueue, service.operate)]
+            await read.run(apikeys.find(b""))
             alive = sum(line.alive for line in await read.run(overview.workers()))
         except (FaultlineError, psycopg.Error) as error:
             return Look(self._service.host.monotonic(), self.with_time(problem_of(error)), None)
         self._answered_at = self._now()
-        return Look(self._service.host.monotonic(), None, alive, read_only=not writable)
+        return Look(self._service.host.monotonic(), None, alive, read_only=not all(writable))
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._service.host.seconds(), UTC)
