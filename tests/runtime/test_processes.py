@@ -302,6 +302,6 @@ def _ledger_rows(dsn: str) -> int | None:
 def test_a_worker_that_cannot_start_says_why(dsn: str, words: list[str], why: str) -> None:
     ran = faultline("worker", *words, FAULTLINE_DSN=dsn)
 
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     assert why in ran.stderr
     assert "Traceback" not in ran.stderr
