@@ -36,8 +36,8 @@ WORKERS = 3
 _LOSSES = frozenset({"crash", "freeze", "cut off"})
 #: For so long at most the server refuses connections.
 _TURNED_AWAY_SECONDS_MAX = 10.0
-#: A worker whose heartbeat was refused a connection is heard over others, if it has some left and they are not slow. This is
-#: how long a silence makes it look dead, and by when it has to use them.
+#: A worker whose heartbeat was refused a connection is heard over others, if it has some left, they are not slow and its
+#: event loop is free to use them. This is how long a silence makes it look dead, and by when it has to use them.
 _SILENT_SECONDS, _STANDS_IN_SECONDS = 3.0, 1.5
 #: After the faults stop, everything must end within a lease, a sweep and its backoffs, over and over for each attempt.
 CALM_SECONDS_MAX = 90.0
@@ -192,13 +192,19 @@ class _World:
         # Also what may have been going on when the lease was granted.
         since = self.record.lines[begun].at - _TURNED_AWAY_SECONDS_MAX
         told = [line for line in self.record.lines[:until] if line.at >= since]
-        if any(line.host == grant.process and line.verb == "slow" for line in told):
+        at = self._loop.time() if reap is None else self.record.lines[until].at
+        if any(line.host == grant.process and line.verb == "slow" for line in told) or self._was_blocked(grant.process, at):
             heard = False
         else:
-            at = self._loop.time() if reap is None else self.record.lines[until].at
             answered = self.record.answered_at[grant.process]
             heard = any(at - _SILENT_SECONDS <= when <= at - _STANDS_IN_SECONDS for when in answered)
         return not heard and any(line.verb == storms.TURNS_AWAY for line in told)
+
+    def _was_blocked(self, host: str, at: float) -> bool:
+        """Whether its event loop could not stand in for the heartbeat: it was blocked meanwhile."""
+        loop = [line for line in self.record.lines if line.host == host and line.verb in ("loop blocked", "loop free")]
+        before = [line for line in loop if line.at <= at]
+        return bool(before) and (before[-1].verb == "loop blocked" or before[-1].at > at - _STANDS_IN_SECONDS)
 
     def _told_wrong(self, control: psycopg.Connection) -> list[str]:
         broken = [f"invariant {found.invariant}" for found in self._violations(control)]
