@@ -8,7 +8,8 @@ goes on with what is safe, and the server tells of it at /ready until it is righ
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SECONDS = 5.0
+
+
+def run_apart(question: Coroutine[Any, Any, T]) -> T:
+    """From code that is not async, also where an event loop runs beside it."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, question).result()
 
 
 async def answer(question: Coroutine[object, object, T], *, seconds: float = _SECONDS) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from faultline.store import apikeys
 from faultline.store.async_database import AsyncDatabase
 from faultline.web.access import is_loopback
 from faultline.web.app import create_app
-from faultline.web.beginning import answer
+from faultline.web.beginning import answer, run_apart
 from faultline.web.service import Limits
 from faultline.web.wire import Wire
 
@@ -80,7 +79,7 @@ def server(
     `keys_later`: there may be no key yet. Until there is one, others get no further than /health and /ready.
     `proxies`: who is trusted to say for whom they ask; nobody else is.
     """
-    has_keys = asyncio.run(_may_have_keys(dsn, limits or Limits()))
+    has_keys = run_apart(_may_have_keys(dsn, limits or Limits()))
     if not has_keys and not keys_later and not is_loopback(host):
         raise Unprepared(
             f"there are no API keys, so everybody who reaches {host} could do everything. Make one with `faultline api-keys "
