@@ -14,7 +14,7 @@ from pathlib import Path
 
 FAULTLINE = Path(sys.executable).with_name("faultline")
 _ROOT = Path(__file__).parents[2]
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 180.0
 
 
 def environment(**more: str) -> dict[str, str]:

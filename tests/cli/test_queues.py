@@ -104,7 +104,7 @@ class Terminal:
         self.seen = ""
 
     def read_until(self, text: str) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while text not in self.seen:
             assert time.monotonic() < until, self.seen
             self.seen += os.read(self._ours, 65536).decode(errors="replace")

@@ -47,7 +47,7 @@ def test_schemathesis_finds_nothing(dsn: str, db: Driver, tmp_path: Path) -> Non
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=1200,
             cwd=tmp_path,
             env={**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(tmp_path)},
         )
