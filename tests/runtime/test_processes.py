@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 40.0
+PATIENCE = 90.0
 
 
 @contextlib.contextmanager
