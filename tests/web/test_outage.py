@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
-    import pytest
 
     from tests.driver import Driver
 
@@ -113,50 +113,36 @@ def login_without_roles(dsn: str, *but: str) -> Iterator[str]:
             owner.execute(sql.SQL("drop role {}").format(name))
 
 
-def test_what_was_taken_for_granted_while_the_database_was_away_is_looked_at_later(dsn: str) -> None:
-    async def users() -> list[str]:
-        found = []
-        for login in (dsn, plain):
-            service = Service(login, limits=replace(QUICK, connect_seconds=0.3))
-            with away(dsn):
-                await service.open()
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    while True:
-                        with contextlib.suppress(Exception):
-                            found.append(await service.read.run(WHO))
-                            break
-                        await asyncio.sleep(0.1)
-            finally:
-                await service.close()
-        return found
-
-    with login_without_roles(dsn) as plain:
-        first, second = asyncio.run(users())
-
-    assert first == "faultline_viewer"
-    assert second.startswith("faultline_test_")
+async def roles_after_an_outage(dsn: str, login: str) -> list[str]:
+    """As whom a service reads and submits that was opened while the database was away."""
+    service = Service(login, limits=replace(QUICK, connect_seconds=0.3))
+    with away(dsn):
+        await service.open()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.suppress(Exception):
+                    return [await database.run(WHO) for database in (service.read, service.enqueue)]
+                await asyncio.sleep(0.1)
+    finally:
+        await service.close()
 
 
-def test_each_role_that_was_taken_for_granted_is_looked_at_later(dsn: str) -> None:
-    async def users() -> list[str]:
-        service = Service(login, limits=replace(QUICK, connect_seconds=0.3))
-        with away(dsn):
-            await service.open()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    with contextlib.suppress(Exception):
-                        return [await database.run(WHO) for database in (service.read, service.enqueue)]
-                    await asyncio.sleep(0.1)
-        finally:
-            await service.close()
+@pytest.mark.parametrize(
+    ("granted", "taken"),
+    [([], ["own", "own"]), (["faultline_viewer"], ["faultline_viewer", "own"])],
+)
+def test_each_role_that_was_taken_for_granted_in_an_outage_is_looked_at_later(
+    dsn: str, granted: list[str], taken: list[str]
+) -> None:
+    with login_without_roles(dsn, *granted) as login:
+        found = asyncio.run(roles_after_an_outage(dsn, login))
 
-    with login_without_roles(dsn, "faultline_viewer") as login:
-        reader, producer = asyncio.run(users())
+    assert ["own" if role.startswith("faultline_test_") else role for role in found] == taken
 
-    assert reader == "faultline_viewer"
-    assert producer.startswith("faultline_test_")
+
+def test_a_login_with_all_roles_has_them_after_an_outage(dsn: str) -> None:
+    assert asyncio.run(roles_after_an_outage(dsn, dsn)) == ["faultline_viewer", "faultline_producer"]
 
 
 class Counted(AsyncDatabase):

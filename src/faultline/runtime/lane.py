@@ -269,7 +269,9 @@ class Lane:
         return params
 
     async def settle_claim(self) -> None:
-        """A claim was cut off, since the worker stops. What that was granted would wait for its leases to run out."""
+        """Give back what a claim was granted that was cut off, since the worker stops or a task cancelled it. Otherwise it
+        would wait for its leases to run out.
+        """
         owner, self._asked_as = self._asked_as, None
         if owner is not None:
             asked_at = asyncio.get_running_loop().time()
