@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-quick reference previous lock postgresql-17 image clean
+.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-quick reference docs site previous lock postgresql-17 image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -26,7 +26,7 @@ test: check  ## check the code and run the tests, but for those that take long
 test-all: check  ## every test: drills, seeds, a soak, browsers, and the protocol on each version of PostgreSQL that is here
 	$(PYTEST) || { [ $$? = 1 ] && echo "What failed beside other tests is run once more, alone." && $(BIN)/pytest --last-failed --maxfail 1 -v; }
 
-check: $(READY)  ## ruff, strict types, import layers, tidiness
+check: $(READY) site  ## ruff, strict types, import layers, tidiness, the documentation and its links
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy --no-error-summary
@@ -58,7 +58,7 @@ prove: $(READY)  ## every drill, every order of small scenes, every mutant, 1,00
 
 # One part that fails must not take the others with it, and never leaves half a result behind.
 RESULTS := bench/results
-bench: $(READY)  ## Faultline and its peers, the floor, how cost grows; written into docs/performance.md (about 45 minutes)
+bench: $(READY)  ## Faultline and its peers, the floor, how cost grows; written into docs/explanation/performance.md (about 45 minutes)
 	@mkdir -p $(RESULTS)
 	-@$(BIN)/python -m bench
 	-@$(BIN)/faultline bench limit --json > $(RESULTS)/limit.new && mv $(RESULTS)/limit.new $(RESULTS)/limit.json
@@ -71,8 +71,18 @@ bench-quick: $(READY)  ## four systems, two workloads, and the floor (about five
 	@$(BIN)/python -m bench.report --print $(RESULTS)/quick/peers.json
 	@$(BIN)/faultline bench limit --quick
 
-reference: $(READY)  ## write the tables of docs/reference.md from the code
+reference: $(READY)  ## write the tables of docs/reference from the code
 	$(BIN)/python -m tests.reference
+
+# A warning (a broken link, a missing anchor, a page that no list names) is an error. Built anew: a page that Sphinx has read
+# before is not warned about again.
+SITE := build/docs
+site: $(READY)
+	@$(BIN)/sphinx-build -q -W --keep-going -E -a -j 2 -d $(SITE)/doctrees docs $(SITE)/html
+
+docs: site  ## build the documentation and open it
+	@echo "$(CURDIR)/$(SITE)/html/index.html"
+	-@$(BIN)/python -m webbrowser "file://$(CURDIR)/$(SITE)/html/index.html" > /dev/null 2>&1
 
 # Tests run the previous build beside this one, and must find it in a clean clone. Run it on the commit of a release.
 PREVIOUS := tests/upgrades/previous

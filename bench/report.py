@@ -1,4 +1,4 @@
-"""Write results as tables and pictures into docs/performance.md: `python -m bench.report RESULT.json …`, or `--print` them.
+"""Write results as tables and pictures into the page on performance. `python -m bench.report RESULT.json …`, or `--print`.
 
 Each result names its part (peers, limit, growth) and fills the section between that part's markers. The rest of the file is
 written by hand and stays. A part that has no result yet keeps what stands there.
@@ -19,7 +19,7 @@ from bench import plots, safety
 from bench.catalog import HERE
 
 ROOT = HERE.parent
-PAGE = ROOT / "docs/performance.md"
+PAGE = ROOT / "docs/explanation/performance.md"
 PICTURES = "performance"
 OURS = "Faultline"
 
@@ -368,7 +368,7 @@ def fill(page: str, part: str, text: str) -> str:
     """Put the text between the markers of that part."""
     begin, end = f"<!-- bench:{part} -->", f"<!-- /bench:{part} -->"
     if begin not in page or end not in page:
-        raise SystemExit(f"docs/performance.md has no place for {part}: it needs the lines {begin} and {end}")
+        raise SystemExit(f"docs/explanation/performance.md has no place for {part}: it needs the lines {begin} and {end}")
     return page[: page.index(begin) + len(begin)] + f"\n{text}\n" + page[page.index(end) :]
 
 

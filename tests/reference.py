@@ -1,21 +1,17 @@
-"""The parts of docs/reference.md that the code already says: `python -m tests.reference` writes them anew.
+"""The tables of docs/reference that the code already says: `python -m tests.reference` writes them anew.
 
-A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else in the file is written by hand.
+A table stands between `<!-- begin NAME -->` and `<!-- end NAME -->`; everything else on the page is written by hand. Classes
+and their methods are not among them: Sphinx reads their docstrings.
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
-import itertools
 import logging
 import re
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import faultline
-from faultline.core.errors import FaultlineError
 from faultline.core.events import LEVELS
 from tests.words import commands
 
@@ -26,90 +22,8 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 ROOT = Path(__file__).parents[1]
-REFERENCE = ROOT / "docs/reference.md"
-#: Public for Faultline's own modules, and no promise to anybody else.
-INNER = {
-    "abandon", "async_database", "check", "database", "enqueued", "fn", "handles", "host", "is_async", "poller", "signature",
-    "takes_job", "timed_out",
-}  # fmt: skip
+PAGES = ROOT / "docs/reference"
 ROLES = ("producer", "worker", "viewer", "operator")
-
-
-def python_names() -> str:
-    """Every public name, with the first line of what it says of itself."""
-    lines = ["| name | |", "|---|---|"]
-    for name in sorted(faultline.__all__, key=str.lower):
-        found = getattr(faultline, name)
-        lines.append(f"| `{name}` | {_first_line(found)} |")
-    return "\n".join(lines)
-
-
-def _first_line(found: Any) -> str:
-    if isinstance(found, type) and issubclass(found, FaultlineError) and found is not FaultlineError:
-        tree = inspect.getmodule(FaultlineError)
-        assert tree is not None
-        told = re.search(rf"[├└]── {found.__name__}[ ]*(?:\(FL\d+\))?[ ]*(.*)", tree.__doc__ or "")
-        state = f" (SQLSTATE {found.sqlstate})" if found.sqlstate else ""
-        return f"error{state}: {told[1] if told and told[1] else 'the schema is missing, behind, ahead or altered'}"
-    if isinstance(found, type) and issubclass(found, StrEnum):
-        return ", ".join(f"`{member}`" for member in found)
-    return (inspect.getdoc(found) or "").partition("\n")[0].replace("|", "\\|")
-
-
-def class_members() -> str:
-    """What programs use of the classes they meet: attributes and methods, each with its first line."""
-    told = []
-    for found in (faultline.Faultline, faultline.Task, faultline.JobHandle, faultline.Job, faultline.BlockingJob):
-        rows = {name: line for name, line in _members(found).items() if name.partition("(")[0] not in INNER}
-        table = [f"| `{name}` | {line} |" for name, line in sorted(rows.items())]
-        told.append("\n".join([f"### `{found.__name__}`", "", "| member | |", "|---|---|", *table]))
-    return "\n\n".join(told)
-
-
-def _members(found: type) -> dict[str, str]:
-    members: dict[str, str] = {}
-    for one in reversed(found.__mro__[:-1]):
-        if one.__module__.startswith("faultline."):
-            members |= _attributes(one)
-            for name, member in vars(one).items():
-                function = getattr(member, "func", member)  # of a cached property
-                if name.startswith("_") or not (callable(function) or isinstance(member, property)):
-                    continue
-                awaited = "await " if inspect.iscoroutinefunction(function) else ""
-                twin = f"`{name[1:]}` for async programs." if awaited and name[1:] in vars(one) else ""
-                line = _first_line(member) or twin
-                shown = name if not inspect.isfunction(function) or function is not member else _called_as(one, name)
-                members[shown] = f"{f'({awaited.strip()}) ' if awaited else ''}{line}"
-    return members
-
-
-def _called_as(one: type, name: str) -> str:
-    """A method with the names of its parameters, those that need not be given with their defaults."""
-    from faultline.runtime.worker import Worker  # noqa: PLC0415
-
-    parameters = dict(inspect.signature(getattr(one, name)).parameters)
-    if name in ("worker", "run_worker"):  # hands its options on
-        parameters = {"self": parameters["self"], **dict(list(inspect.signature(Worker).parameters.items())[1:])}
-    shown: list[str] = []
-    for parameter in list(parameters.values())[1:]:
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and not any(word.startswith("*") for word in shown):
-            shown.append("*")
-        given = re.sub(r": .*?(?= = |$)", "", str(parameter))
-        shown.append(given.replace(" = ", "="))
-    return f"{name}({', '.join(shown)})"
-
-
-def _attributes(one: type) -> dict[str, str]:
-    """What the constructor sets and does not begin with an underscore, with the comment `#:` above it."""
-    lines = inspect.getsource(one).splitlines()
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines):
-        named = re.match(r" {8}self\.([a-z]\w*)(?:: .*?)? = ", line)
-        if named:
-            above = list(itertools.takewhile(lambda text: text.strip().startswith("#:"), reversed(lines[:number])))
-            told = " ".join(text.strip().removeprefix("#:").strip() for text in reversed(above))
-            found.setdefault(named[1], told.replace("|", "\\|"))
-    return found
 
 
 def command_line() -> str:
@@ -125,7 +39,7 @@ def command_line() -> str:
             if param.param_type_name == "option" and param.name not in ("help", "install_completion", "show_completion")
         ]
         table = ["", "| option | |", "|---|---|", *rows] if rows else []
-        parts.append("\n".join([f"### `{usage}`", "", about, *table]))
+        parts.append("\n".join([f"## `{usage}`", "", about, *table]))
     return "\n\n".join(parts)
 
 
@@ -229,29 +143,32 @@ def metrics() -> list[Metric]:
 
 
 PARTS: dict[str, Callable[[], str]] = {
-    "names": python_names,
-    "members": class_members,
     "commands": command_line,
     "paths": http_paths,
     "events": event_names,
     "metrics": metric_names,
 }
+#: The page of each table.
+PAGE = {
+    "commands": PAGES / "command-line.md",
+    "paths": PAGES / "http.md",
+    "events": PAGES / "events.md",
+    "metrics": PAGES / "metrics.md",
+    "verbs": PAGES / "sql.md",
+}
 
 
 def part(name: str) -> str:
-    """What stands in the file under this name."""
-    found = re.search(rf"<!-- begin {name} -->\n(.*?)\n<!-- end {name} -->", REFERENCE.read_text(), re.DOTALL)
-    assert found is not None, f"docs/reference.md has no part {name}"
+    """The table of this name, as it stands on its page."""
+    found = re.search(rf"<!-- begin {name} -->\n(.*?)\n<!-- end {name} -->", PAGE[name].read_text(), re.DOTALL)
+    assert found is not None, f"{PAGE[name].relative_to(ROOT)} has no part {name}"
     return found[1]
 
 
-def rewrite(parts: dict[str, str]) -> None:
-    text = REFERENCE.read_text()
-    for name, content in parts.items():
-        before, _, rest = text.partition(f"<!-- begin {name} -->\n")
-        after = rest.partition(f"<!-- end {name} -->")[2]
-        text = f"{before}<!-- begin {name} -->\n{content}\n<!-- end {name} -->{after}"
-    REFERENCE.write_text(text)
+def rewrite(name: str, content: str) -> None:
+    before, _, rest = PAGE[name].read_text().partition(f"<!-- begin {name} -->\n")
+    after = rest.partition(f"<!-- end {name} -->")[2]
+    PAGE[name].write_text(f"{before}<!-- begin {name} -->\n{content}\n<!-- end {name} -->{after}")
 
 
 def main() -> None:
@@ -268,7 +185,8 @@ def main() -> None:
         driver.connect(server.dsn, autocommit=True) as connection,
     ):
         migrate.migrate(connection)
-        rewrite({**{name: make() for name, make in PARTS.items()}, "verbs": sql_verbs(connection)})
+        for name, content in {**{name: make() for name, make in PARTS.items()}, "verbs": sql_verbs(connection)}.items():
+            rewrite(name, content)
 
 
 if __name__ == "__main__":

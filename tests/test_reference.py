@@ -1,4 +1,4 @@
-"""The documentation says what there is. `make reference` writes the tables of docs/reference.md anew."""
+"""The documentation says what there is. `make reference` writes the tables of docs/reference anew."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import faultline
+import faultline.testing
 from tests import reference
 from tests.words import check_words
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from tests.driver import Driver
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 
 
 @pytest.mark.parametrize("name", list(reference.PARTS))
@@ -26,6 +30,16 @@ def test_the_reference_lists_what_the_code_has(name: str) -> None:
 
 def test_the_reference_lists_the_functions_of_the_catalogue(queue: Driver) -> None:
     assert reference.part("verbs") == reference.sql_verbs(queue.connection), "run: make reference"
+
+
+@pytest.mark.parametrize(("page", "module"), [("python.md", faultline), ("testing.md", faultline.testing)])
+def test_every_public_name_is_documented(page: str, module: ModuleType) -> None:
+    """Sphinx fills in what a class or function says of itself; a name that no directive names has no place at all."""
+    named = re.findall(
+        rf"\.\. auto\w+:: {re.escape(module.__name__)}\.(\w+)$", (reference.PAGES / page).read_text(), re.MULTILINE
+    )
+
+    assert sorted(named) == sorted(module.__all__), f"docs/reference/{page} needs one directive for each name"
 
 
 def test_every_metric_that_is_named_anywhere_exists() -> None:
@@ -44,7 +58,7 @@ def test_every_metric_that_is_named_anywhere_exists() -> None:
     assert wrong == set()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_command_line_in_the_documentation_can_be_typed(document: Path) -> None:
     for line in re.findall(r"(?m)^(?:\$ )?(?:[A-Z_]+=\S+ )*faultline (.*)$", document.read_text()):
         words = shlex.split(line, comments=True)

@@ -2,8 +2,8 @@
 
 Settings:
 - `faultline worker` at its defaults, 50 jobs at a time; 500 for jobs that wait |
-  docs/reference.md
-- many jobs are enqueued with `enqueue_many` | docs/reference.md
+  docs/reference/python.md
+- many jobs are enqueued with `enqueue_many` | docs/reference/python.md
 """
 
 import os

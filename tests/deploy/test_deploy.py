@@ -223,7 +223,9 @@ def test_every_alert_is_told_what_to_do_about() -> None:
     rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
 
-    assert set(re.findall(r"^\| `(Faultline\w+)` \|", (ROOT / "docs/operations.md").read_text(), re.MULTILINE)) == alerts
+    assert (
+        set(re.findall(r"^\| `(Faultline\w+)` \|", (ROOT / "docs/how-to/operations.md").read_text(), re.MULTILINE)) == alerts
+    )
 
 
 def test_grafana_is_given_a_source_and_the_dashboard() -> None:
