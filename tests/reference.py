@@ -85,7 +85,8 @@ def _short(signature: str) -> str:
 
 def _sql_comment(name: str) -> str:
     """The first sentence of a function's file."""
-    text = (ROOT / f"src/faultline/schema/functions/{name}.sql").read_text()
+    (file,) = (ROOT / "src/faultline/schema").rglob(f"{name}.sql")
+    text = file.read_text()
     comment = " ".join(line.removeprefix("--").strip() for line in text.partition("create or replace")[0].splitlines())
     return re.split(r"(?<=\.)\s", comment)[0].replace("|", "\\|").strip()
 
@@ -127,8 +128,8 @@ def metric_names() -> str:
 
 
 def metrics() -> list[Metric]:
-    from faultline.metrics import Exposition  # noqa: PLC0415 - an extra
-    from faultline.metrics.board import Checked, Seen  # noqa: PLC0415
+    from faultline.integrations.prometheus import Exposition  # noqa: PLC0415 - an extra
+    from faultline.integrations.prometheus.board import Checked, Seen  # noqa: PLC0415
 
     class Empty:
         @staticmethod
@@ -177,7 +178,7 @@ def main() -> None:
     import psycopg as driver  # noqa: PLC0415
 
     from faultline import embedded  # noqa: PLC0415
-    from faultline.store import migrate  # noqa: PLC0415
+    from faultline.store.install import migrate  # noqa: PLC0415
 
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer.main
 
+from faultline.cli import others
 from faultline.cli.main import app
 
 if TYPE_CHECKING:
@@ -36,3 +37,4 @@ def commands() -> Iterator[tuple[str, Any]]:
             yield from walk(f"{name} {word}".strip(), one)
 
     yield from walk("", typer.main.get_command(app))
+    yield from others.installed().items()

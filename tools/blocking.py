@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/faultline"
 #: Each generated file and its source.
 GENERATED = {
-    PACKAGE / "runtime/blocking_job.py": PACKAGE / "runtime/job.py",
+    PACKAGE / "app/blocking_job.py": PACKAGE / "app/job.py",
     PACKAGE / "store/database.py": PACKAGE / "store/async_database.py",
     PACKAGE / "store/pool.py": PACKAGE / "store/async_pool.py",
 }

@@ -4,6 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from faultline.app.application import Faultline as Faultline
+    from faultline.app.blocking_job import BlockingJob as BlockingJob
+    from faultline.app.handle import JobHandle as JobHandle
+    from faultline.app.job import Job as Job
+    from faultline.app.outcomes import Cancel as Cancel
+    from faultline.app.outcomes import Retry as Retry
+    from faultline.app.outcomes import Snooze as Snooze
+    from faultline.app.tasks import Task as Task
     from faultline.core.errors import ConfigError as ConfigError
     from faultline.core.errors import DatabaseUnavailable as DatabaseUnavailable
     from faultline.core.errors import FaultlineError as FaultlineError
@@ -22,14 +30,6 @@ if TYPE_CHECKING:
     from faultline.core.events import log_events as log_events
     from faultline.core.model import JobRecord as JobRecord
     from faultline.core.model import JobState as JobState
-    from faultline.runtime.blocking_job import BlockingJob as BlockingJob
-    from faultline.runtime.client import Faultline as Faultline
-    from faultline.runtime.handle import JobHandle as JobHandle
-    from faultline.runtime.job import Job as Job
-    from faultline.runtime.outcome import Cancel as Cancel
-    from faultline.runtime.outcome import Retry as Retry
-    from faultline.runtime.outcome import Snooze as Snooze
-    from faultline.runtime.tasks import Task as Task
 
 _HOME = {
     "core.errors": (
@@ -38,12 +38,12 @@ _HOME = {
     ),
     "core.events": "JsonLines log_events",
     "core.model": "JobRecord JobState",
-    "runtime.blocking_job": "BlockingJob",
-    "runtime.client": "Faultline",
-    "runtime.handle": "JobHandle",
-    "runtime.job": "Job",
-    "runtime.outcome": "Cancel Retry Snooze",
-    "runtime.tasks": "Task",
+    "app.blocking_job": "BlockingJob",
+    "app.application": "Faultline",
+    "app.handle": "JobHandle",
+    "app.job": "Job",
+    "app.outcomes": "Cancel Retry Snooze",
+    "app.tasks": "Task",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

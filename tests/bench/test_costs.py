@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline.bench import dissect, limit
-from faultline.bench.protocol import ARGS, drain
+from faultline.app.application import Faultline
 from faultline.core.model import Submission
-from faultline.proof.servers import IN_MEMORY, own_server
-from faultline.runtime.client import Faultline
 from faultline.store import scratch
 from faultline.store.database import Database
+from faultline_proof.bench import dissect, limit
+from faultline_proof.bench.protocol import ARGS, drain
+from faultline_proof.servers import IN_MEMORY, own_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

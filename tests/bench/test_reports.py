@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline.bench import growth, limit, steady
-from faultline.bench.growth.points import Effort, growth_of, points
-from faultline.bench.protocol import Figure
-from faultline.bench.report import Curve, Report, Table
+from faultline_proof.bench import growth, limit, steady
+from faultline_proof.bench.growth.points import Effort, growth_of, points
+from faultline_proof.bench.protocol import Figure
+from faultline_proof.bench.report import Curve, Report, Table
 
 if TYPE_CHECKING:
-    from faultline.bench.report import Point
+    from faultline_proof.bench.report import Point
 
 pytestmark = pytest.mark.long
 

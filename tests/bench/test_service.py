@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.bench import service
+from faultline_proof.bench import service
 
 pytestmark = pytest.mark.long
 

@@ -18,10 +18,10 @@ _LATE = (
     "faultline.cli.lanes",
     "faultline.cli.screen",
     "faultline.cli.tables",
-    "faultline.runtime.client",
-    "faultline.store.failures",
-    "faultline.store.listing",
-    "faultline.store.views",
+    "faultline.app.application",
+    "faultline.store.reads.failures",
+    "faultline.store.reads.listing",
+    "faultline.store.reads.views",
     "faultline.web.server",
 )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from faultline.store.schema_text import protocol
+from faultline.store.install.schema_text import protocol
 from tests.cli.commands import faultline
 from tests.versions import pretend
 

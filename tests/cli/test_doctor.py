@@ -13,11 +13,11 @@ import pytest
 
 from faultline.cli import checks, logins
 from faultline.cli.checks import Finding, Level
-from faultline.store import logins as stored_logins
-from faultline.store import queue as verbs
-from faultline.store.health import Health, Holder, TableHealth
-from faultline.store.overview import WorkerLine
-from faultline.store.vitals import Overdue, Role, Server, Setting, Slot, Standby, Waiting, WaitingTask
+from faultline.store import verbs
+from faultline.store.reads import logins as stored_logins
+from faultline.store.reads.health import Health, Holder, TableHealth
+from faultline.store.reads.overview import WorkerLine
+from faultline.store.reads.vitals import Overdue, Role, Server, Setting, Slot, Standby, Waiting, WaitingTask
 from tests.cli.commands import faultline
 from tests.versions import pretend
 

@@ -11,7 +11,7 @@ from tests.cli.commands import faultline
 NOBODY = "0198c2e4-5d3a-7b11-9f60-2a54c0de7f01"
 SPAN = "is no span of time; write seconds, or 90s, 5m, 1h30m, 2d"
 WHICH = "name jobs by their ids, or all failed ones with --failed"
-APP = "tests.runtime.jobs:app"
+APP = "tests.worker.jobs:app"
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ APP = "tests.runtime.jobs:app"
         (("retry",), WHICH),
         (("retry", NOBODY, "--queue", "q"), WHICH),
         (("worker", APP, "--queue", "a=x"), "--queue a=x: write NAME or NAME=CONCURRENCY"),
-        (("worker", "tests.runtime.jobs:nobody"), "tests.runtime.jobs has no Faultline application named nobody"),
+        (("worker", "tests.worker.jobs:nobody"), "tests.worker.jobs has no Faultline application named nobody"),
         (("worker", "tests.nobody:app"), "there is no module tests.nobody"),
         (("api-keys", "create", "x", "--scope", "bogus"), "--scope bogus: there is read, enqueue, operate and admin"),
         (("api-keys", "create", "", "--scope", "read"), "a key's name has 1 to 100 characters"),

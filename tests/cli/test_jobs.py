@@ -14,9 +14,9 @@ import pytest
 
 from faultline import Faultline, JobFailed
 from faultline.core.model import JobState
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from tests.cli.commands import FAULTLINE, environment, faultline
-from tests.runtime.working import results
+from tests.worker.working import results
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from faultline.cli.visit import NotSeen, Visit
-from faultline.store import vitals
-from faultline.store.queue import Statement
+from faultline.store.reads import vitals
+from faultline.store.statement import Statement
 from tests.cli.commands import faultline
 
 if TYPE_CHECKING:

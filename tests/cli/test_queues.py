@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline.store import audit
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.reads import audit
 from tests.cli.commands import FAULTLINE, environment, faultline
 from tests.web.conftest import away
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.cli import race
-from faultline.core.epochs import EpochEnd, epochs
+from faultline.drawing.epochs import EpochEnd, epochs
 from faultline.store.database import Database
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from faultline.store.rights import advice
+from faultline.store.install.rights import advice
 from tests.cli.commands import faultline
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline import embedded
-from faultline.store import installed, migrate, shape
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.install import installed, migrate, shape
 from tests.cli.commands import faultline
 from tests.cli.test_doctor import of_level, visit
 from tests.conftest import SETTINGS

@@ -24,7 +24,7 @@ PATIENCE = 60.0
 
 @contextlib.contextmanager
 def worker(dsn: str, folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "faultline", "worker", "tests.runtime.jobs:app", *words]
+    command = [sys.executable, "-m", "faultline", "worker", "tests.worker.jobs:app", *words]
     environ = environment(FAULTLINE_DSN=dsn, TMPDIR=str(folder))
     with (folder / "log").open("a") as log:
         process = subprocess.Popen(command, cwd=ROOT, env=environ, stderr=log, start_new_session=True)
@@ -70,7 +70,7 @@ def test_a_database_that_is_down_is_waited_for(tmp_path: Path, words: tuple[str,
 def test_a_limit_that_makes_no_sense_is_refused_before_anything_starts(
     dsn: str, option: str, given: str, words: tuple[str, ...]
 ) -> None:
-    asked = faultline("worker", "tests.runtime.jobs:app", option, given, *words, FAULTLINE_DSN=dsn)
+    asked = faultline("worker", "tests.worker.jobs:app", option, given, *words, FAULTLINE_DSN=dsn)
 
     assert asked.returncode == 2
     assert f"Invalid value for '{option}'" in asked.stderr

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from faultline.core.config import choose_dsn, without_password
 from faultline.core.errors import ConfigError
+from faultline.core.settings import choose_dsn, without_password
 
 
 def test_a_given_dsn_comes_before_the_environment() -> None:

@@ -14,12 +14,12 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from psycopg.conninfo import make_conninfo
 
-from faultline.metrics import Board, Exposition, serve
-from faultline.store import queue as verbs
+from faultline.integrations.prometheus import Board, Exposition, serve
+from faultline.store import verbs
 from faultline.store.database import Database
 from tests.cli.commands import FAULTLINE, environment
 from tests.deploy.test_deploy import ROOT
-from tests.metrics.test_exposition import free_port
+from tests.integrations.test_exposition import free_port
 from tests.schema.workers import hold_lock
 from tests.web.conftest import away
 

@@ -14,9 +14,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from faultline.store import migrate
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.store.database import run_on
+from faultline.store.install import migrate
 from tests.cli.commands import faultline
 from tests.driver import Driver
 from tests.words import check_words

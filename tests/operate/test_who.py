@@ -23,8 +23,8 @@ import pytest
 from faultline import Faultline, JobNotFound, JobRejected
 from faultline.core import events
 from faultline.core.model import JobState
-from faultline.store import apikeys
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.verbs import access
 from tests.cli.commands import FAULTLINE, environment, faultline
 from tests.web.conftest import Api, running
 from tests.web.site import browsed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
     from tests.driver import Driver
 
 AT_HAND = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()} (command line)"
@@ -147,11 +147,11 @@ def test_what_was_rolled_back_was_not_done_and_is_not_told(queue: Driver) -> Non
 
 
 def test_keys_that_come_and_go_are_told_without_what_could_be_used(queue: Driver, login: str) -> None:
-    key_id, text = apikeys.new_key(random.Random(1))
-    digest = apikeys.digest_of(text) or b""
-    queue.run(apikeys.add(key_id, digest, name="ci", scopes=["read"], queues=["a"], by="me", reason="for CI"))
+    key_id, text = access.new_key(random.Random(1))
+    digest = access.digest_of(text) or b""
+    queue.run(access.add(key_id, digest, name="ci", scopes=["read"], queues=["a"], by="me", reason="for CI"))
     for _ in range(2):
-        assert queue.run(apikeys.revoke(key_id, by="you", reason="leaked"))
+        assert queue.run(access.revoke(key_id, by="you", reason="leaked"))
 
     (added,), (revoked,) = told(queue, "api_key_added"), told(queue, "api_key_revoked")
     assert (added["key"], added["name"], added["scopes"], added["queues"]) == (str(key_id), "ci", ["read"], ["a"])
@@ -338,9 +338,9 @@ def api(dsn: str, queue: Driver) -> Iterator[Callable[..., tuple[Api, str]]]:
     with running(dsn) as address:
 
         def make(name: str, **fields: Any) -> tuple[Api, str]:
-            key_id, text = apikeys.new_key(random.SystemRandom())
-            digest = apikeys.digest_of(text) or b""
-            queue.run(apikeys.add(key_id, digest, name=name, scopes=["admin"], **fields))
+            key_id, text = access.new_key(random.SystemRandom())
+            digest = access.digest_of(text) or b""
+            queue.run(access.add(key_id, digest, name=name, scopes=["admin"], **fields))
             return Api(address, text, key_id), f"{key_id.hex[:12]}"
 
         yield make
@@ -402,8 +402,8 @@ def test_what_was_done_is_logged_whoever_did_it(app: Faultline, queue: Driver) -
 
 
 def test_the_page_names_the_key_that_signed_in_and_shows_who_did_what(dsn: str, queue: Driver, login: str) -> None:
-    key_id, text = apikeys.new_key(random.Random(1))
-    queue.run(apikeys.add(key_id, apikeys.digest_of(text) or b"", name="ops", scopes=["admin"]))
+    key_id, text = access.new_key(random.Random(1))
+    queue.run(access.add(key_id, access.digest_of(text) or b"", name="ops", scopes=["admin"]))
     job_id, ticked, _ = queue.enqueue(queue="mail"), queue.enqueue(), failed(queue, "b")
     queue.connection.execute("select faultline.sample()")
     page = f"/jobs/{job_id}"
@@ -445,8 +445,8 @@ def test_the_page_cancels_nothing_without_a_reason(dsn: str, queue: Driver, reas
 
 
 def test_a_key_that_is_bound_to_queues_sees_who_paused_those_alone(dsn: str, queue: Driver) -> None:
-    key_id, text = apikeys.new_key(random.Random(1))
-    queue.run(apikeys.add(key_id, apikeys.digest_of(text) or b"", name="mail team", scopes=["read"], queues=["mail"]))
+    key_id, text = access.new_key(random.Random(1))
+    queue.run(access.add(key_id, access.digest_of(text) or b"", name="mail team", scopes=["read"], queues=["mail"]))
     queue.run(verbs.pause("mail", "seen", by="somebody"))
     queue.run(verbs.pause("secret", "hidden", by="the secret team"))
     with browsed(dsn) as site:
@@ -460,8 +460,8 @@ def test_a_key_that_is_bound_to_queues_sees_who_paused_those_alone(dsn: str, que
 
 @pytest.mark.parametrize(("scope", "heard"), [("admin", ["api_key_added", "paused"]), ("read", ["paused"])])
 def test_who_holds_which_key_is_told_to_administrators_alone(dsn: str, queue: Driver, scope: str, heard: list[str]) -> None:
-    key_id, text = apikeys.new_key(random.Random(1))
-    queue.run(apikeys.add(key_id, apikeys.digest_of(text) or b"", name="a secret project", scopes=[scope]))
+    key_id, text = access.new_key(random.Random(1))
+    queue.run(access.add(key_id, access.digest_of(text) or b"", name="a secret project", scopes=[scope]))
     queue.run(verbs.pause("mail", by="somebody"))
     with browsed(dsn) as site, running(dsn) as address, Api(address, text) as client:
         site.post("/sign-in", {"key": text})

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from faultline.proof.checker import Fault, Limits, check
-from faultline.proof.history import Effect, Final, History, Operation
-from faultline.store.holdings import JobHeld, StepHeld, Transition
+from faultline.store.reads.holdings import JobHeld, StepHeld, Transition
+from faultline_proof.checker import Fault, Limits, check
+from faultline_proof.history import Effect, Final, History, Operation
 
 if TYPE_CHECKING:
-    from faultline.proof.history import Outcome
+    from faultline_proof.history import Outcome
 
 
 class Tale:

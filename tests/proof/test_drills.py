@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faultline.core.errors import ConfigError
-from faultline.proof import drill
-from faultline.proof.drills import DRILLS, chosen
-from faultline.proof.stage import Stage
-from faultline.store import migrate
+from faultline.store.install import migrate
+from faultline_proof import drill
+from faultline_proof.drills import DRILLS, chosen
+from faultline_proof.stage import Stage
 
 if TYPE_CHECKING:
-    from faultline.proof.drill import Check, Verdict
+    from faultline_proof.drill import Check, Verdict
 
 pytestmark = pytest.mark.long
 

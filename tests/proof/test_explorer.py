@@ -7,9 +7,9 @@ from itertools import permutations
 import pytest
 
 from faultline.core.errors import ConfigError
-from faultline.proof.explorer import SCENARIOS, explore
-from faultline.proof.explorer.search import Orders
-from faultline.store import migrate
+from faultline.store.install import migrate
+from faultline_proof.explorer import SCENARIOS, explore
+from faultline_proof.explorer.search import Orders
 
 pytestmark = pytest.mark.long
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from faultline.proof.checker import Rule, check
-from faultline.proof.history import Final, History
-from faultline.store.holdings import JobHeld
+from faultline.store.reads.holdings import JobHeld
+from faultline_proof.checker import Rule, check
+from faultline_proof.history import Final, History
 from tests.proof.forgeries import FORGERIES, claimed
 from tests.proof.tales import Tale, legal_runs
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from faultline.cli.main import app as command_line
 from faultline.core.errors import ConfigError
-from faultline.proof import prove
-from faultline.proof.mutants import Cut, Disarmed, Mutant, ground, texts
-from faultline.proof.probes import PROBES
+from faultline_proof import prove
+from faultline_proof.mutants import Cut, Disarmed, Mutant, ground, texts
+from faultline_proof.probes import PROBES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

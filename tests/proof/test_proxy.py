@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from faultline.proof.proxy import Moment, Proxy, noticing_silence_after
+from faultline_proof.proxy import Moment, Proxy, noticing_silence_after
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

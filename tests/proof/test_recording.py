@@ -18,22 +18,22 @@ from faultline import Faultline, Job, Retry, Snooze
 from faultline.core import faults
 from faultline.core.ids import Ids
 from faultline.core.model import Failure, Lease, Submission
-from faultline.proof import tape
-from faultline.proof.checker import Limits, Rule, check
-from faultline.proof.history import Final, History
-from faultline.proof.recording import Line
-from faultline.proof.tape import Recording
-from faultline.store import migrate
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.install import migrate
+from faultline_proof import tape
+from faultline_proof.checker import Limits, Rule, check
+from faultline_proof.history import Final, History
+from faultline_proof.recording import Line
+from faultline_proof.tape import Recording
 from tests.driver import Driver
-from tests.runtime.working import work
 from tests.schema.test_model import EXAMPLES, Verbs
+from tests.worker.working import work
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from faultline.proof.recording import Call
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
+    from faultline_proof.recording import Call
     from tests.driver import Clock
 
 JOB, OTHER = UUID(int=7), UUID(int=8)

@@ -18,14 +18,14 @@ import psycopg
 import pytest
 
 from faultline import embedded
-from faultline.proof.mutants import Cut
-from faultline.proof.soak import tasks
-from faultline.proof.soak.judge import LOST, OTHERS, TWICE, judge
-from faultline.proof.soak.producer import Record
-from faultline.proof.soak.trouble import KINDS
-from faultline.proof.tape import Recording
-from faultline.runtime.companion import is_stopped
 from faultline.store.database import Database
+from faultline.worker.companion import is_stopped
+from faultline_proof.mutants import Cut
+from faultline_proof.soak import tasks
+from faultline_proof.soak.judge import LOST, OTHERS, TWICE, judge
+from faultline_proof.soak.producer import Record
+from faultline_proof.soak.trouble import KINDS
+from faultline_proof.tape import Recording
 from tests.driver import Driver
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def test_workers_end_with_a_soak_that_was_killed(tmp_path: Path) -> None:
 def test_a_worker_that_is_frozen_ends_with_a_soak_that_was_killed(dsn: str, tmp_path: Path) -> None:
     program = f"""
 import pathlib, time
-from faultline.proof.soak.crew import Crew
+from faultline_proof.soak.crew import Crew
 crew = Crew({dsn!r}, 1, pathlib.Path({str(tmp_path)!r}), pathlib.Path({str(tmp_path)!r}))
 crew.freeze(crew.members[0], 600)
 print(crew.members[0].pid, flush=True)

@@ -14,15 +14,15 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from faultline.app.application import Faultline
 from faultline.core.model import Submission
-from faultline.proof import tape
-from faultline.proof.tape import Recording
-from faultline.runtime.client import Faultline
+from faultline_proof import tape
+from faultline_proof.tape import Recording
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from faultline.proof.history import History
+    from faultline_proof.history import History
 
 CLIENT = """"client"
 [1,1.0,"sent","enqueue_many",[["j",null,null,"k"]]]
@@ -110,8 +110,8 @@ import os, signal, sys
 from pathlib import Path
 from faultline.core.faults import Faults
 from faultline.core.model import Submission
-from faultline.proof.tape import Recording
-from faultline.runtime.client import Faultline
+from faultline_proof.tape import Recording
+from faultline.app.application import Faultline
 
 class Kill(Faults):
     wanted = True

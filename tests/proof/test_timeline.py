@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from faultline.proof import epochs, timeline
-from faultline.proof.drill import Verdict
-from faultline.web import svg
+from faultline.drawing import svg
+from faultline_proof import epochs, timeline
+from faultline_proof.drill import Verdict
 from tests.cli.commands import faultline
 
 if TYPE_CHECKING:

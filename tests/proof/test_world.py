@@ -10,13 +10,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from faultline.proof.world.simulate import played_again, simulate
-from faultline.proof.world.storm import DEFAULT, KINDS
-from faultline.proof.world.story import DOOMED, jobs_with
-from faultline.store import migrate
+from faultline.store.install import migrate
+from faultline_proof.world.simulate import played_again, simulate
+from faultline_proof.world.storm import DEFAULT, KINDS
+from faultline_proof.world.story import DOOMED, jobs_with
 
 if TYPE_CHECKING:
-    from faultline.proof.world.world import Outcome
+    from faultline_proof.world.world import Outcome
     from tests.conftest import Servers
 
 pytestmark = pytest.mark.long

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.model import Reason
-from faultline.store import queue as verbs
+from faultline.store import verbs
 
 if TYPE_CHECKING:
     from faultline.core.model import Lease

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from faultline.core.errors import JobRejected, KeyConflict
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.store.translation import is_about_data
 
 if TYPE_CHECKING:

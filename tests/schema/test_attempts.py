@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.model import JobState, Settled, Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from tests.schema.workers import beat, crash_and_reap
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 from faultline.core.errors import JobRejected
 from faultline.core.model import Bound, JobState, Settled, Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver, Sessions

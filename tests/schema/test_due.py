@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.core.model import Bound, Submission
-from faultline.store import queue as verbs
-from faultline.store import views
+from faultline.store import verbs
+from faultline.store.reads import views
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver, Sessions

@@ -10,7 +10,7 @@ import pytest
 
 from faultline.core.errors import IllegalTransition, JobNotFound, JobRejected
 from faultline.core.model import JobState, Reason, Settled, Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from tests.driver import reasons
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from psycopg.types.json import Jsonb
 
 from faultline.core.errors import JobRejected, KeyConflict
 from faultline.core.model import JobState, Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.store.translation import translated
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.core.epochs import Epoch, EpochEnd, epochs
-from faultline.store import queue as verbs
+from faultline.drawing.epochs import Epoch, EpochEnd, epochs
+from faultline.store import verbs
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -8,7 +8,7 @@ import pytest
 
 from faultline.core.errors import JobRejected
 from faultline.core.model import Failure, JobState, Settled, Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 
 if TYPE_CHECKING:
     from faultline.core.model import Lease

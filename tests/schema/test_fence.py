@@ -10,7 +10,7 @@ import pytest
 
 from faultline.core.errors import IllegalTransition, StaleLease
 from faultline.core.model import JobState, Settled
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from tests.schema.losses import LOSSES, reaped
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from faultline.core.model import JobState, Submission
-from faultline.store import installed
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.install import installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -251,7 +251,7 @@ def test_no_session_can_move_the_databases_idea_of_time(queue: Driver) -> None:
 
 
 def test_a_clock_that_was_replaced_is_noticed(queue: Driver) -> None:
-    from faultline.store import invariants  # noqa: PLC0415
+    from faultline.store.reads import invariants  # noqa: PLC0415
 
     queue.connection.execute(
         "create or replace function faultline.clock() returns timestamptz language sql volatile"

@@ -9,7 +9,7 @@ import pytest
 
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState, Settled
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.store.translation import translated
 from tests.driver import reasons
 from tests.schema.writes import VERBS

@@ -22,15 +22,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from faultline.core.errors import FaultlineError, KeyConflict, StaleLease
 from faultline.core.ids import Ids
 from faultline.core.model import Bound, Failure, JobState, Submission
-from faultline.store import jsontext
-from faultline.store import queue as verbs
+from faultline.store import jsontext, verbs
 from tests import servers
 from tests.schema.conftest import BETWEEN
 from tests.schema.model import Model, Refused
 
 if TYPE_CHECKING:
     from faultline.core.model import Lease, Settled
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
     from tests.driver import Clock, Driver
 
 EXAMPLES = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)  # in every run the same

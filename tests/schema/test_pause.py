@@ -8,7 +8,7 @@ import pytest
 
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState, Settled
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.store.translation import translated
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from faultline.bench.system import thread_cpu_seconds
+from faultline_proof.bench.system import thread_cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline.core.model import Failure, Submission, bounds_after
-from faultline.store import queue as verbs
+from faultline.store import verbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faultline.core.model import JobState, Settled, Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from tests.driver import reasons
 from tests.schema.workers import crash_and_reap
 

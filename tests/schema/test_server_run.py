@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from faultline.proof.postgres import Postgres
+from faultline_proof.postgres import Postgres
 from tests import servers
 
 if TYPE_CHECKING:

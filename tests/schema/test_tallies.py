@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline.core.errors import JobRejected
-from faultline.store import overview, vitals
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.reads import overview, vitals
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver, Sessions

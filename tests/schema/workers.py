@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.store import queue as verbs
+from faultline.store import verbs
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver

@@ -14,11 +14,13 @@ from psycopg.conninfo import make_conninfo
 from faultline.core import errors
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
-from faultline.store import queue, views
+from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.connecting import NoConnection
 from faultline.store.database import Database, run_on
 from faultline.store.deadline import Deadline
+from faultline.store.reads import views
+from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,16 +82,16 @@ def test_async_errors_are_the_same() -> None:
 class Cut:
     """A statement whose connection is cut at a chosen moment: before it is sent, or after the server has committed it."""
 
-    def __init__(self, statement: queue.Statement[Any], killer: psycopg.Connection, moment: str, times: int = 1) -> None:
+    def __init__(self, statement: Statement[Any], killer: psycopg.Connection, moment: str, times: int = 1) -> None:
         self._statement = statement
         self._killer = killer
         self._moment = moment
         self.times_left = times
 
-    def build(self) -> queue.Statement[Any]:
+    def build(self) -> Statement[Any]:
         original = self._statement
 
-        def read(rows: queue.Rows) -> Any:
+        def read(rows: Rows) -> Any:
             if self._moment == "after" and self.times_left:
                 self.times_left -= 1
                 kill_others(self._killer)
@@ -103,7 +105,7 @@ def test_an_enqueue_whose_answer_is_lost_is_sent_again_and_makes_one_job(
     database: Database, killer: psycopg.Connection
 ) -> None:
     job_id = uuid4()
-    statement = queue.enqueue_many([Submission("t", id=job_id)])
+    statement = verbs.enqueue_many([Submission("t", id=job_id)])
 
     (placed,) = database.run(Cut(statement, killer, "after").build())
 
@@ -117,17 +119,17 @@ def test_an_enqueue_on_connections_that_died_in_the_pool_is_sent_again(
     database.run(views.job(uuid4()))
     kill_others(killer)
 
-    (placed,) = database.run(queue.enqueue_many([Submission("t", id=uuid4())]))
+    (placed,) = database.run(verbs.enqueue_many([Submission("t", id=uuid4())]))
 
     assert placed.created
 
 
 def test_a_write_that_must_not_be_sent_twice_has_an_unknown_outcome(database: Database, killer: psycopg.Connection) -> None:
-    (placed,) = database.run(queue.enqueue_many([Submission("t", id=uuid4())]))
-    database.run(queue.cancel(placed.job_id))
+    (placed,) = database.run(verbs.enqueue_many([Submission("t", id=uuid4())]))
+    database.run(verbs.cancel(placed.job_id))
 
     with pytest.raises(errors.OutcomeUnknown, match="may or may not have happened"):
-        database.run(Cut(queue.retry(placed.job_id), killer, "after").build())
+        database.run(Cut(verbs.retry(placed.job_id), killer, "after").build())
 
     assert killer.execute("select state from faultline.jobs").fetchone() == ("queued",)
 
@@ -135,7 +137,7 @@ def test_a_write_that_must_not_be_sent_twice_has_an_unknown_outcome(database: Da
 def test_an_answer_that_is_lost_again_and_again_is_given_up_after_three_sends(
     database: Database, killer: psycopg.Connection
 ) -> None:
-    cut = Cut(queue.enqueue_many([Submission("t", id=uuid4())]), killer, "after", times=99)
+    cut = Cut(verbs.enqueue_many([Submission("t", id=uuid4())]), killer, "after", times=99)
 
     with pytest.raises(errors.OutcomeUnknown, match="enqueue"):
         database.run(cut.build())
@@ -148,14 +150,14 @@ def test_a_fresh_submission_is_not_taken_for_fresh_when_it_is_sent_again(
     database: Database, killer: psycopg.Connection
 ) -> None:
     """Also when the first one's job has finished meanwhile: it must not run again."""
-    statement = queue.enqueue_many([Submission("t")], Ids())
+    statement = verbs.enqueue_many([Submission("t")], Ids())
     assert statement.params[2] is True
 
-    def finish(rows: queue.Rows) -> Any:
+    def finish(rows: Rows) -> Any:
         if not done:
             done.append(True)
-            lease = run_on(killer, queue.claim("default", owner="w/1", max_jobs=1))
-            run_on(killer, queue.complete(lease, ["1"]))
+            lease = run_on(killer, verbs.claim("default", owner="w/1", max_jobs=1))
+            run_on(killer, verbs.complete(lease, ["1"]))
             kill_others(killer)
             raise psycopg.OperationalError("the answer was lost")
         return statement.read(rows)
@@ -170,7 +172,7 @@ def test_a_fresh_submission_is_not_taken_for_fresh_when_it_is_sent_again(
 def test_a_large_submission_whose_commit_got_no_answer_is_sent_again_as_a_whole(
     database: Database, killer: psycopg.Connection
 ) -> None:
-    parts = [queue.enqueue_many([Submission("t", id=uuid4()) for _ in range(50)]) for _ in range(3)]
+    parts = [verbs.enqueue_many([Submission("t", id=uuid4()) for _ in range(50)]) for _ in range(3)]
 
     answers = database.run_all([*parts[:2], Cut(parts[2], killer, "after").build()])
 
@@ -183,7 +185,7 @@ def test_failing_to_connect_again_after_a_lost_answer_is_an_unknown_outcome(
 ) -> None:
     """Only the second send says that it could not connect. The first may have happened."""
     database.run(views.job(uuid4()))
-    cut = Cut(queue.enqueue_many([Submission("t", id=uuid4())]), killer, "after")
+    cut = Cut(verbs.enqueue_many([Submission("t", id=uuid4())]), killer, "after")
     pool = database._open_pool()  # noqa: SLF001
     connections = iter([pool.connection(Deadline())])
 
@@ -208,14 +210,14 @@ def test_a_pool_that_gives_no_connection_wrote_nothing(database: Database, monke
     monkeypatch.setattr(database._open_pool(), "connection", connection)  # noqa: SLF001
 
     with pytest.raises(errors.DatabaseUnavailable, match="nothing was sent"):
-        database.run(queue.enqueue_many([Submission("t", id=uuid4())]))
+        database.run(verbs.enqueue_many([Submission("t", id=uuid4())]))
 
 
 @pytest.mark.parametrize(("autocommit", "error"), [(True, errors.OutcomeUnknown), (False, errors.DatabaseUnavailable)])
 def test_a_callers_connection_that_is_lost(dsn: str, killer: psycopg.Connection, autocommit: bool, error: Any) -> None:  # noqa: FBT001
     with contextlib.closing(psycopg.connect(dsn, autocommit=autocommit)) as connection:
         connection.execute("select 1")
-        statement = Cut(queue.enqueue_many([Submission("t")]), killer, "after").build()
+        statement = Cut(verbs.enqueue_many([Submission("t")]), killer, "after").build()
 
         with pytest.raises(error):
             run_on(connection, statement)
@@ -225,7 +227,7 @@ def test_a_servers_default_isolation_does_not_change_what_the_client_does(dsn: s
     killer.execute(f"alter database \"{killer.info.dbname}\" set default_transaction_isolation = 'serializable'".encode())
 
     with contextlib.closing(Database(dsn)) as database:
-        database.run(queue.enqueue_many([Submission("t", id=uuid4())]))
+        database.run(verbs.enqueue_many([Submission("t", id=uuid4())]))
         with database.connection() as connection:
             assert connection.execute("show transaction_isolation").fetchone() == ("read committed",)
 
@@ -247,7 +249,7 @@ def test_async_lost_answers_are_asked_for_too(dsn: str, killer: psycopg.Connecti
 
     async def enqueue() -> Any:
         database = AsyncDatabase(dsn)
-        statement = queue.enqueue_many([Submission("t", id=job_id)])
+        statement = verbs.enqueue_many([Submission("t", id=job_id)])
         placed = await database.run(Cut(statement, killer, "after").build())
         await database.close()
         return placed
@@ -259,7 +261,7 @@ def test_async_lost_answers_are_asked_for_too(dsn: str, killer: psycopg.Connecti
 
 
 def test_statements_of_one_submission_take_effect_together_or_not_at_all(database: Database) -> None:
-    good, bad = queue.enqueue_many([Submission("t")]), queue.enqueue_many([Submission("")])
+    good, bad = verbs.enqueue_many([Submission("t")]), verbs.enqueue_many([Submission("")])
 
     with pytest.raises(errors.JobRejected):
         database.run_all([good, bad])
@@ -269,7 +271,7 @@ def test_statements_of_one_submission_take_effect_together_or_not_at_all(databas
 
 
 def test_an_answer_that_does_not_come_is_not_waited_for_for_ever(dsn: str) -> None:
-    slow: queue.Statement[None] = queue.Statement("slow", "select pg_sleep(60)", (), lambda _: None)
+    slow: Statement[None] = Statement("slow", "select pg_sleep(60)", (), lambda _: None)
 
     async def ask() -> None:
         database = AsyncDatabase(dsn, answer_seconds=0.2)

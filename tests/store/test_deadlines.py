@@ -18,12 +18,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline import Faultline
 from faultline.core import errors
-from faultline.core.config import choose_timeout
 from faultline.core.model import Submission
-from faultline.store import connecting, queue, views
+from faultline.core.settings import choose_timeout
+from faultline.store import connecting, verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
 from faultline.store.deadline import Deadline
+from faultline.store.reads import views
+from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,20 +100,20 @@ def taking_less_than(seconds: float) -> Iterator[None]:
     assert time.monotonic() - began < seconds
 
 
-def sleeping(seconds: float, name: str = "slow") -> queue.Statement[None]:
-    return queue.Statement(name, "select pg_sleep(%s)", (seconds,), lambda _: None)
+def sleeping(seconds: float, name: str = "slow") -> Statement[None]:
+    return Statement(name, "select pg_sleep(%s)", (seconds,), lambda _: None)
 
 
 @kinds
 def test_a_call_to_a_frozen_server_ends_at_its_deadline(dsn: str, kind: str) -> None:
     stopped: list[int] = []
 
-    def stop(rows: queue.Rows) -> None:
+    def stop(rows: Rows) -> None:
         stopped.append(rows[0][0])
         os.kill(rows[0][0], signal.SIGSTOP)
 
-    freeze = queue.Statement("freeze", "select pg_backend_pid()", (), stop)
-    enqueue = queue.enqueue_many([Submission("t", id=uuid4())])
+    freeze = Statement("freeze", "select pg_backend_pid()", (), stop)
+    enqueue = verbs.enqueue_many([Submission("t", id=uuid4())])
 
     try:
         with taking_less_than(PATIENCE_SECONDS), pytest.raises(errors.OutcomeUnknown, match="no answer within 3 s while"):
@@ -180,7 +182,7 @@ def test_a_commit_without_an_answer_ends_at_the_deadline_too(dsn: str, kind: str
             "create constraint trigger slowly after insert on slow deferrable initially deferred"
             " for each row execute function slowly()"
         )
-    insert: queue.Statement[None] = queue.Statement("insert", "insert into slow values (1) returning n", (), lambda _: None)
+    insert: Statement[None] = Statement("insert", "insert into slow values (1) returning n", (), lambda _: None)
 
     with taking_less_than(PATIENCE_SECONDS), pytest.raises(errors.OutcomeUnknown, match="no answer within 3 s while insert"):
         call(kind, dsn, [insert, insert], timeout=3.0)

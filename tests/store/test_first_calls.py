@@ -18,13 +18,13 @@ import pytest
 
 from faultline import ConfigError, DatabaseUnavailable, Faultline
 from faultline.core.host import Host
-from faultline.store import views
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
 from faultline.store.deadline import BoundedConnection
 from faultline.store.idle import Idle
 from faultline.store.pools import AsyncPools
-from tests.runtime.working import PATIENCE
+from faultline.store.reads import views
+from tests.worker.working import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,7 +204,7 @@ def test_threads_that_are_the_first_to_use_an_application_share_one_database(
             with contextlib.suppress(threading.BrokenBarrierError):
                 together.wait(1)
 
-    monkeypatch.setattr("faultline.runtime.client.Database", Slow)
+    monkeypatch.setattr("faultline.app.application.Database", Slow)
     app = Faultline(dsn)
 
     with ThreadPoolExecutor(2) as threads:

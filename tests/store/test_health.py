@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from faultline.store.health import health, wal_bytes_per_second
+from faultline.store.reads.health import health, wal_bytes_per_second
 
 if TYPE_CHECKING:
     from tests.driver import Driver

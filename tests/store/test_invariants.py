@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline.store import invariants, shape, vitals
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.install import shape
+from faultline.store.reads import invariants, vitals
 
 if TYPE_CHECKING:
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
     from tests.driver import Driver
 
 JOBS = 3_000

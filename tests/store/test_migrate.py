@@ -9,9 +9,9 @@ import pytest
 
 from faultline import embedded
 from faultline.core import errors
-from faultline.store import installed, migrate, replace
 from faultline.store.database import Database, run_on
-from faultline.store.schema_text import definition_files, meaning
+from faultline.store.install import installed, migrate, replace
+from faultline.store.install.schema_text import definition_files, meaning
 from tests.conftest import FOLDER, SETTINGS, clone
 from tests.driver import Sessions
 from tests.versions import note_another_text, pretend

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from faultline.core import buckets
-from faultline.store import overview
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.reads import overview
 from tests.schema.workers import beat, hold_lock
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from psycopg.rows import dict_row
 
 from faultline.core.faults import Faults
 from faultline.core.host import Host
-from faultline.store import views
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
 from faultline.store.idle import IDLE_SECONDS
 from faultline.store.lending import Loan, Terms
+from faultline.store.reads import views
 from faultline.store.room import Room
-from tests.runtime.working import PATIENCE
+from tests.worker.working import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,13 +12,16 @@ import pytest
 
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
-from faultline.store import queue, views
+from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
 from faultline.store.deadline import Deadline
+from faultline.store.reads import views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from faultline.store.statement import Statement
 
 OFTEN = 5
 PREPARED = "select statement from pg_prepared_statements where not from_sql"
@@ -42,7 +45,7 @@ def prepared(database: Database) -> list[str]:
 
 def enqueue(database: Database, ids: Ids, times: int = 1) -> None:
     for _ in range(times):
-        database.run(queue.enqueue_many([Submission("t")], ids))
+        database.run(verbs.enqueue_many([Submission("t")], ids))
 
 
 def test_what_is_sent_often_is_prepared_and_what_is_asked_now_and_then_is_not(database: Database) -> None:
@@ -111,10 +114,10 @@ def test_a_session_that_was_in_use_when_another_lost_its_statements_uses_none_ei
             assert last_used is held  # it did not fail, and was not given up
 
 
-def counted(dsn: str) -> queue.Statement[Any]:
+def counted(dsn: str) -> Statement[Any]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("create table counted (n integer); insert into counted values (1)")
-    return replace(queue.granted_to("w/1"), sql="select n from counted", params=(), read=lambda rows: rows[0][0], often=True)
+    return replace(verbs.granted_to("w/1"), sql="select n from counted", params=(), read=lambda rows: rows[0][0], often=True)
 
 
 def test_a_result_whose_type_has_changed_is_asked_for_anew(database: Database, dsn: str) -> None:

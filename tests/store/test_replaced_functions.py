@@ -13,7 +13,7 @@ from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
 

@@ -12,9 +12,10 @@ import pytest
 from psycopg import sql
 
 from faultline import Faultline
-from faultline.store import migrate, views
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
+from faultline.store.install import migrate
+from faultline.store.reads import views
 from faultline.store.session import WorkerSession
 from tests.cli.commands import faultline
 from tests.driver import Driver

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from faultline import BlockingJob, ConfigError, Faultline, Job, JobState, Retry
-from faultline.store import invariants, views
+from faultline.store.reads import invariants, views
 from faultline.testing import crash_everywhere, enqueued, frozen_time
 
 if TYPE_CHECKING:

@@ -10,12 +10,14 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline import ConfigError, Faultline, SchemaError
-from faultline.store import invariants, queue, views
+from faultline.store import verbs
+from faultline.store.reads import invariants, views
 from faultline.testing import frozen_time, scratch_database
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from faultline.store.statement import Statement
     from tests.driver import Clock, Driver, Sessions
 
 
@@ -130,8 +132,8 @@ def test_a_dead_worker_and_this_process_own_are_no_strangers(app: Faultline) -> 
     asyncio.run(story())
 
 
-def beat(name: str, *, watched: bool) -> queue.Statement[datetime]:
-    return queue.beat(name, host="elsewhere", pid=1, version="1", queues=["default"], sleeping=[], watched=watched)
+def beat(name: str, *, watched: bool) -> Statement[datetime]:
+    return verbs.beat(name, host="elsewhere", pid=1, version="1", queues=["default"], sleeping=[], watched=watched)
 
 
 def test_time_is_in_one_tests_hands(app: Faultline) -> None:

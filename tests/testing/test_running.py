@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from faultline import BlockingJob, Cancel, ConfigError, Faultline, Job, JobFailed, JobState, Snooze
-from faultline.store import views
+from faultline.store.reads import views
 from faultline.testing import Drained, adrain, drain, frozen_time, inline
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from faultline.store import schema_text
-from faultline.store.schema_text import Protocol, meaning, protocol, protocol_in
+from faultline.store.install.schema_text import Protocol, definition_files, meaning, numbered, protocol, protocol_in
 from tests.upgrades.builds import Build, previous_texts, unpack
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ where c.relnamespace = 'faultline'::regnamespace and c.relkind in ('r', 'v', 'c'
 
 
 def test_a_changed_schema_has_a_higher_version() -> None:
-    """One step for each release, whatever changed in between. Raise it in schema/functions/protocol.sql."""
+    """One step for each release, whatever changed in between. Raise it in schema/internal/protocol.sql."""
     before = previous_texts()
     previous = protocol_in(before["functions/protocol.sql"]) if "functions/protocol.sql" in before else Protocol(1, 1)
     changed = {path for path, text in _texts().items() if meaning(text) != meaning(before.get(path, ""))}
@@ -97,10 +96,6 @@ def _begins(longer: list[Any] | None, shorter: list[Any] | None) -> bool:
 
 
 def _texts() -> dict[str, str]:
-    schema = schema_text.folder()
-    files = [*schema.iterdir(), *schema.joinpath("functions").iterdir()]
-    return {
-        ("functions/" if (schema / "functions" / file.name).is_file() else "") + file.name: file.read_text()
-        for file in files
-        if file.name.endswith(".sql")
-    }
+    """By the names that the previous build's files have: its functions stood in one folder, its numbered files beside it."""
+    definitions = {f"{'functions/' * part.is_function}{part.name}.sql": part.text for part in definition_files()}
+    return definitions | {f"{file.name}.sql": file.text for file in numbered()}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from faultline.store import invariants, migrate
 from faultline.store.database import run_on
+from faultline.store.install import migrate
+from faultline.store.reads import invariants
 from tests.upgrades.builds import Build, unpack
 from tests.versions import note_another_text
 

@@ -15,8 +15,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from faultline.store import apikeys
 from faultline.store.database import run_on
+from faultline.store.verbs import access
 from faultline.web.server import Server, server
 from faultline.web.service import Limits
 from tests.driver import Driver
@@ -119,9 +119,9 @@ def address(dsn: str) -> Iterator[str]:
 
 def new_key(db: Driver, *scopes: str, **fields: Any) -> tuple[UUID, str]:
     """A new key: its id, and what is shown."""
-    key_id, text = apikeys.new_key(random.SystemRandom())
-    digest = apikeys.digest_of(text) or b""
-    run_on(db.connection, apikeys.add(key_id, digest, name="test", scopes=scopes or ["admin"], **fields))
+    key_id, text = access.new_key(random.SystemRandom())
+    digest = access.digest_of(text) or b""
+    run_on(db.connection, access.add(key_id, digest, name="test", scopes=scopes or ["admin"], **fields))
     return key_id, text
 
 

@@ -12,9 +12,10 @@ from uuid import UUID
 import pytest
 
 from faultline.core.errors import ConfigError
-from faultline.store import apikeys, roles
+from faultline.store import roles
 from faultline.store.database import run_on
-from faultline.store.queue import Statement
+from faultline.store.statement import Statement
+from faultline.store.verbs import access
 from faultline.web.pages.shell import environment
 from faultline.web.server import server
 from faultline.web.service import Service
@@ -46,7 +47,7 @@ def test_a_key_is_good_until_it_is_revoked_or_its_time_is_over(caller: Callable[
     assert key.get("/jobs").status_code == 200
 
     assert key.key_id is not None
-    run_on(db.connection, apikeys.revoke(key.key_id))
+    run_on(db.connection, access.revoke(key.key_id))
 
     refused(key.get("/jobs"), 401, "Unauthorized")
     refused(expired.get("/jobs"), 401, "Unauthorized")
@@ -115,7 +116,7 @@ def test_without_keys_only_this_machine_is_answered_and_under_its_own_name(stran
 def test_once_there_is_a_key_this_machine_must_show_one_too(stranger: Api, db: Driver) -> None:
     assert stranger.get("/jobs").status_code == 200
 
-    run_on(db.connection, apikeys.add(UUID(int=1), bytes(32), name="n", scopes=["read"]))
+    run_on(db.connection, access.add(UUID(int=1), bytes(32), name="n", scopes=["read"]))
 
     refused(stranger.get("/jobs"), 401, "Unauthorized")
 
@@ -124,7 +125,7 @@ def test_without_keys_the_server_listens_to_nobody_else(dsn: str, db: Driver) ->
     with pytest.raises(ConfigError, match="there are no API keys"):
         server(dsn, host="0.0.0.0")  # noqa: S104 - that is the point
 
-    run_on(db.connection, apikeys.add(UUID(int=1), bytes(32), name="n", scopes=["read"]))
+    run_on(db.connection, access.add(UUID(int=1), bytes(32), name="n", scopes=["read"]))
 
     assert server(dsn, host="0.0.0.0").config.app.state.service.loopback_only is False  # type: ignore[union-attr]  # noqa: S104
 
@@ -254,8 +255,8 @@ def test_a_server_that_waits_for_its_first_key_lets_nobody_in_until_there_is_one
         assert (page.status_code, page.headers["location"]) == (303, "/sign-in?next=%2Fjobs")
         assert db.claim() == []
 
-        key_id, text = apikeys.new_key(random.SystemRandom())
-        run_on(db.connection, apikeys.add(key_id, apikeys.digest_of(text) or b"", name="first", scopes=["enqueue"]))
+        key_id, text = access.new_key(random.SystemRandom())
+        run_on(db.connection, access.add(key_id, access.digest_of(text) or b"", name="first", scopes=["enqueue"]))
         with Api(address, text) as first:
             first.submit()
         refused(stranger.get("/jobs"), 401, "Unauthorized")

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.web.server import server
 from faultline.web.sessions import Sessions
 from tests.web.conftest import QUICK, Api, new_key, refused, running

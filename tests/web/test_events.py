@@ -16,8 +16,9 @@ import httpx
 import pytest
 
 from faultline.core.host import Host
-from faultline.store import apikeys, changes
 from faultline.store.database import run_on
+from faultline.store.reads import changes
+from faultline.store.verbs import access
 from faultline.web.access import Caller
 from faultline.web.changes import Changes
 from faultline.web.service import Limits, Service
@@ -232,14 +233,14 @@ def test_a_stream_ends_by_itself_and_is_taken_up_where_it_ended(dsn: str, db: Dr
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_revoked_key_loses_its_stream_however_much_it_is_told(dsn: str, db: Driver, busy: bool) -> None:  # noqa: FBT001
-    key_id, text = apikeys.new_key(random.SystemRandom())
-    run_on(db.connection, apikeys.add(key_id, apikeys.digest_of(text) or b"", name="n", scopes=["read"]))
+    key_id, text = access.new_key(random.SystemRandom())
+    run_on(db.connection, access.add(key_id, access.digest_of(text) or b"", name="n", scopes=["read"]))
     limits = replace(QUICK, heartbeat_seconds=0.5 if busy else 0.1)
 
     with running(dsn, limits) as address, Api(address, text) as api, api.http.stream("GET", "/api/v1/events") as stream:
         lines = stream.iter_lines()
         told(lines, "queues")
-        run_on(db.connection, apikeys.revoke(key_id))
+        run_on(db.connection, access.revoke(key_id))
         for _ in range(40 if busy else 0):
             db.connection.execute("insert into faultline.journal (at, event) values (now(), 'recovered')")
         assert told(lines, "end")[1] == {"reason": "signed_out"}

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from faultline.proof.proxy import Moment, Proxy
+from faultline_proof.proxy import Moment, Proxy
 from tests.conftest import clone
 from tests.web.conftest import QUICK, Api, away, refused, running
 

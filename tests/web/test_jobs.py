@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from faultline.core.model import JobState
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from tests.web.conftest import Api, refused
 
 if TYPE_CHECKING:

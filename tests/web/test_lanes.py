@@ -9,11 +9,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from faultline.core.epochs import Epoch, EpochEnd, RefusedWrite
 from faultline.core.model import JobRecord, JobState
-from faultline.web.pages import lanes, story
-from faultline.web.pages.scale import Scale
-from faultline.web.pages.words import duration, rate, short, size
+from faultline.drawing import lanes
+from faultline.drawing.epochs import Epoch, EpochEnd, RefusedWrite
+from faultline.drawing.scale import Scale
+from faultline.drawing.words import duration, rate, short, size
+from faultline.web.pages import story
 
 START = datetime(2026, 1, 1, 10, 2, 1, tzinfo=UTC)
 LATER = START + timedelta(seconds=60)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline.core.model import JobState
-from faultline.store import listing
 from faultline.store.database import run_on
-from faultline.store.listing import Wanted
+from faultline.store.reads import listing
+from faultline.store.reads.listing import Wanted
 from tests.web.conftest import Api, refused
 from tests.web.test_commands import COMMAND
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from tests.web.conftest import running
 from tests.web.site import PAGES
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline.store import apikeys
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.store.database import run_on
+from faultline.store.verbs import access
 from tests.web.conftest import QUICK, running
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @pytest.mark.long
 def test_schemathesis_finds_nothing(dsn: str, db: Driver, tmp_path: Path) -> None:
     """Every path and every check. A 503 of /ready would be what it is for, so there is a worker that stays alive."""
-    key_id, key = apikeys.new_key(random.SystemRandom())
-    run_on(db.connection, apikeys.add(key_id, apikeys.digest_of(key) or b"", name="test", scopes=["admin"]))
+    key_id, key = access.new_key(random.SystemRandom())
+    run_on(db.connection, access.add(key_id, access.digest_of(key) or b"", name="test", scopes=["admin"]))
     db.run(verbs.beat("w1", host="h", pid=1, version="1", queues=["a"], sleeping=[], watched=False))
     db.connection.execute("update faultline.workers set beat_at = now() + interval '1 hour'")
 

@@ -16,9 +16,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from faultline.store import views
 from faultline.store.async_database import AsyncDatabase
-from faultline.store.queue import Statement
+from faultline.store.reads import views
+from faultline.store.statement import Statement
 from faultline.web.problems import problem_of
 from faultline.web.service import Service
 from faultline.web.share import Share

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from faultline.core.model import JobState
-from faultline.store import apikeys
-from faultline.store import queue as verbs
+from faultline.store import verbs
+from faultline.store.verbs import access
 from faultline.web.guard import POLICY
 from faultline.web.pages.job import percent
 from tests.web.site import PAGES, Page, Site, browsed
@@ -291,10 +291,10 @@ def test_filters_narrow_the_list(site: Site, queue: Driver) -> None:
 
 
 def key_for_mail(queue: Driver, *scopes: str) -> str:
-    key_id, text = apikeys.new_key(random.Random(1))
-    digest = apikeys.digest_of(text)
+    key_id, text = access.new_key(random.Random(1))
+    digest = access.digest_of(text)
     assert digest is not None
-    queue.run(apikeys.add(key_id, digest, name="mail team", scopes=scopes, queues=["mail"]))
+    queue.run(access.add(key_id, digest, name="mail team", scopes=scopes, queues=["mail"]))
     return text
 
 

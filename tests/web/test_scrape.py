@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from faultline.web.server import server
-from tests.metrics.test_exposition import free_port, number, samples
+from tests.integrations.test_exposition import free_port, number, samples
 from tests.web.conftest import QUICK, Api, refused, running
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import pytest
 from fastapi import Depends, FastAPI, Request, Response
 
-from faultline.store import apikeys
 from faultline.store.database import run_on
+from faultline.store.verbs import access
 from faultline.web.access import Caller, needs, sign_in, sign_out
 from faultline.web.forms import form_of
 from faultline.web.proxies import Proxies
@@ -116,7 +116,7 @@ def test_a_revoked_key_takes_its_sessions_with_it(api: Api, browser: tuple[Api, 
     client, _ = browser
     assert api.key_id is not None
 
-    run_on(db.connection, apikeys.revoke(api.key_id))
+    run_on(db.connection, access.revoke(api.key_id))
 
     refused(client.http.get("/try/who"), 401, "Unauthorized")
 

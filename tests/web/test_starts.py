@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.core.errors import DatabaseUnavailable
 from faultline.store import roles
-from faultline.store.queue import Statement
+from faultline.store.statement import Statement
 from faultline.web.service import Service
 from tests.web.conftest import QUICK, Api, new_key, refused, running
 

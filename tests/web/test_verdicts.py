@@ -11,14 +11,14 @@ from psycopg.conninfo import make_conninfo
 
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
-from faultline.store import invariants
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.reads import invariants
 from faultline.web.service import Service
 from tests.web.conftest import Api, away
 from tests.web.site import browsed
 
 if TYPE_CHECKING:
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
     from faultline.web.shapes import Verdict
     from tests.driver import Driver
 

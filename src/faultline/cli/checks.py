@@ -11,16 +11,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from faultline.cli.spans import span
-from faultline.core.config import CLAIMS_AT_ONCE
+from faultline.core.settings import CLAIMS_AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from faultline.store import vitals
-    from faultline.store.health import Health
-    from faultline.store.overview import WorkerLine
-    from faultline.store.schema_text import Protocol
+    from faultline.store.install.schema_text import Protocol
+    from faultline.store.reads import vitals
+    from faultline.store.reads.health import Health
+    from faultline.store.reads.overview import WorkerLine
 
 
 class Level(StrEnum):

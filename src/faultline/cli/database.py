@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from faultline.core.config import choose_dsn, choose_timeout, without_password
+from faultline.core.settings import choose_dsn, choose_timeout, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +37,9 @@ def migrate(
 
     Workers and clients of the previous build go on working. A database that a newer build has migrated stays as it is.
     """
-    from faultline.store import migrate as store_migrate  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.store import shape  # noqa: PLC0415
-    from faultline.store.database import Database, run_on  # noqa: PLC0415
+    from faultline.store.database import Database, run_on  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store.install import migrate as store_migrate  # noqa: PLC0415
+    from faultline.store.install import shape  # noqa: PLC0415
     from faultline.store.translation import translated  # noqa: PLC0415
 
     with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
@@ -62,8 +62,8 @@ def recover(
     wait: Annotated[float, typer.Option(min=0, max=86_400, help="How many seconds to try to get the lock it needs.")] = 60.0,
 ) -> None:
     """After a lossy failover or a restored backup: void every lease, and grant only tokens above a floor from now on."""
-    from faultline.store import migrate as store_migrate  # noqa: PLC0415
     from faultline.store.database import Database  # noqa: PLC0415
+    from faultline.store.install import migrate as store_migrate  # noqa: PLC0415
     from faultline.store.translation import translated  # noqa: PLC0415
 
     with resolved(dsn) as found, Database(found).connect() as connection, translated(found):

@@ -14,14 +14,14 @@ import typer
 from faultline.cli import checks, logins, tampering
 from faultline.cli.checks import Finding, Level
 from faultline.cli.database import AsJson, Dsn, print_json, resolved
-from faultline.core.config import choose_timeout
 from faultline.core.errors import DatabaseUnavailable, SchemaError
+from faultline.core.settings import choose_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from faultline.cli.visit import Visit
-    from faultline.store.vitals import Server
+    from faultline.store.reads.vitals import Server
 
 #: An invariant may be checked for so long: it looks at every row.
 _INVARIANT_SECONDS = 600.0
@@ -66,8 +66,9 @@ def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
 
 def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
     from faultline.cli.visit import NotSeen, Refused  # noqa: PLC0415
-    from faultline.store import logins as stored_logins  # noqa: PLC0415
-    from faultline.store import migrate, shape, vitals  # noqa: PLC0415
+    from faultline.store.install import migrate, shape  # noqa: PLC0415
+    from faultline.store.reads import logins as stored_logins  # noqa: PLC0415
+    from faultline.store.reads import vitals  # noqa: PLC0415
 
     server = visit.must(vitals.server())
     yield from _under("server", checks.server(server, pooler=visit.pooler))
@@ -98,7 +99,7 @@ def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
 
 
 def _housekeeping(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
-    from faultline.store import health, vitals  # noqa: PLC0415
+    from faultline.store.reads import health, vitals  # noqa: PLC0415
 
     def durable(standbys: list[vitals.Standby]) -> Iterator[Finding]:
         settings = visit.must(vitals.settings(checks.SETTINGS))
@@ -111,7 +112,7 @@ def _housekeeping(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]
 
 
 def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
-    from faultline.store import health, overview, vitals  # noqa: PLC0415
+    from faultline.store.reads import health, overview, vitals  # noqa: PLC0415
 
     before = time.time()
     now = visit.must(vitals.server()).clock
@@ -131,7 +132,7 @@ def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
 def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
     """The long part where there is much data: a terminal is told which one is being checked."""
     from faultline.cli.visit import NotSeen, Refused  # noqa: PLC0415
-    from faultline.store import invariants  # noqa: PLC0415
+    from faultline.store.reads import invariants  # noqa: PLC0415
 
     names, unseen = invariants.names(), 0
     for number, name in enumerate(names, start=1):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from faultline.store.database import Database
-    from faultline.store.overview import Minute, QueueLine, Trouble, WorkerLine
+    from faultline.store.reads.overview import Minute, QueueLine, Trouble, WorkerLine
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TREND_MINUTES = 60
@@ -41,7 +41,7 @@ class Look(NamedTuple):
 
 def ask(database: Database, before: Look | None = None) -> Look:
     """Look at the database. With an earlier look, rates are those since then instead of the last minutes'."""
-    from faultline.store import overview, vitals  # noqa: PLC0415 - late: the frame itself needs no database driver
+    from faultline.store.reads import overview, vitals  # noqa: PLC0415 - late, so that --help is quick
 
     server = database.run(vitals.server())
     done = {total.queue: total.succeeded for total in database.run(overview.totals())}

@@ -11,9 +11,9 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
-from faultline.core.config import choose_dsn, without_password
 from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, JobNotFound, OutcomeUnknown, Unprepared
 from faultline.core.model import JobState  # noqa: TC001 - Typer looks at it
+from faultline.core.settings import choose_dsn, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.store.database import Database
-    from faultline.store.failures import Failed
-    from faultline.store.listing import Page
-    from faultline.store.queue import Statement
+    from faultline.store.reads.failures import Failed
+    from faultline.store.reads.listing import Page
+    from faultline.store.statement import Statement
 
 #: `--because` is its older name.
 Why = Annotated[str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Kept with who did it.")]
@@ -40,7 +40,7 @@ def enqueue(
     key: Annotated[str | None, typer.Option(help="Idempotency key: the same one makes no second job.")] = None,
     max_attempts: Annotated[int | None, typer.Option(min=1, max=1000, help="Default: 5.")] = None,
     dsn: Dsn = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a command's flag
+    as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Make a job and print its id.
 
@@ -52,8 +52,8 @@ def enqueue(
       faultline enqueue report '{"day": "2026-01-31"}' --queue slow --delay 1h30m
       faultline enqueue charge '{"order_id": 42}' --key order:42
     """
+    from faultline.app.application import Faultline  # noqa: PLC0415
     from faultline.core.model import Submission  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.runtime.client import Faultline  # noqa: PLC0415
 
     submission = Submission(
         task=task,
@@ -84,7 +84,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs on a page.")] = 20,
     after: Annotated[str | None, typer.Option(metavar="PLACE", help="Go on behind this place.")] = None,
     dsn: Dsn = None,
-    as_json: AsJson = False,  # noqa: FBT002 - a command's flag
+    as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """List jobs: the newest first; failed ones by when they failed; a queue's waiting ones in the order they will run.
 
@@ -99,7 +99,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     """
     from datetime import timedelta  # noqa: PLC0415 - late, so that --help is quick
 
-    from faultline.store import listing, views  # noqa: PLC0415
+    from faultline.store.reads import listing, views  # noqa: PLC0415
 
     spans = [None if text is None else timedelta(seconds=values.seconds(text)) for text in (younger, older)]
     with opened(dsn) as database:
@@ -145,8 +145,8 @@ def job(
       faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01
       faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --json | jq .epochs
     """
-    from faultline.core.epochs import epochs, unrecorded  # noqa: PLC0415
-    from faultline.store import views  # noqa: PLC0415
+    from faultline.drawing.epochs import epochs, unrecorded  # noqa: PLC0415
+    from faultline.store.reads import views  # noqa: PLC0415
 
     wanted = values.job_id(job_id)
     with opened(dsn) as database:
@@ -188,7 +188,7 @@ def job(
 def cancel(
     job_ids: JobIds,
     reason: Why = None,
-    yes: Yes = False,  # noqa: FBT002 - a command's flag
+    yes: Yes = False,  # noqa: FBT002
     dsn: Dsn = None,
 ) -> None:
     """Stop jobs for good. Whoever runs one can write nothing more from that moment on.
@@ -234,7 +234,7 @@ def retry(
       faultline retry --failed --queue mail --yes
     """
     from faultline import operate  # noqa: PLC0415
-    from faultline.store.failures import Failed  # noqa: PLC0415
+    from faultline.store.reads.failures import Failed  # noqa: PLC0415
 
     if failed == bool(job_ids) or (job_ids and (queue or task or error)):
         raise ConfigError("name jobs by their ids, or all failed ones with --failed [--queue ..] [--task ..] [--error ..]")
@@ -256,7 +256,7 @@ def retry(
 def _previewed(database: Database, which: Failed) -> Failed | None:
     """Show the failed jobs in groups. Answers with what was shown, and not with what fails from now on."""
     from faultline.cli import screen, tables  # noqa: PLC0415
-    from faultline.store import failures, views  # noqa: PLC0415
+    from faultline.store.reads import failures, views  # noqa: PLC0415
 
     found = database.run(failures.groups(which))
     if not found.groups or found.until is None:

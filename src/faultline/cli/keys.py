@@ -13,7 +13,7 @@ from faultline.cli.database import AsJson, Dsn, opened
 from faultline.core.errors import ConfigError, Unprepared
 
 if TYPE_CHECKING:
-    from faultline.store.apikeys import ApiKeyLine
+    from faultline.store.verbs.access import ApiKeyLine
 
 keys = typer.Typer(help="Make, list and revoke the keys of the HTTP API.", no_args_is_help=True)
 
@@ -32,18 +32,18 @@ def create(
     as_json: AsJson = False,  # noqa: FBT002 - a command's flag
 ) -> None:
     """Make a key and show it, once. Only its digest is kept."""
-    from faultline import operate  # noqa: PLC0415
-    from faultline.store import apikeys  # noqa: PLC0415 - late, so that --help is quick
+    from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store.verbs import access  # noqa: PLC0415
 
-    unknown = sorted(set(scope) - set(apikeys.SCOPES))
+    unknown = sorted(set(scope) - set(access.SCOPES))
     if unknown:
         raise ConfigError(f"--scope {unknown[0]}: there is read, enqueue, operate and admin")
     if not 1 <= len(name) <= 100:  # noqa: PLR2004 - as in the table
         raise ConfigError("a key's name has 1 to 100 characters")
-    key_id, text = apikeys.new_key(random.SystemRandom())
+    key_id, text = access.new_key(random.SystemRandom())
     statement = operate.add_key(
         key_id,
-        apikeys.digest_of(text) or b"",
+        access.digest_of(text) or b"",
         name=name,
         scopes=sorted(set(scope)),
         queues=sorted(set(queue)) if queue else None,
@@ -63,10 +63,10 @@ def create(
 @keys.command("list")
 def list_keys(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
     """List all keys, without what could be used."""
-    from faultline.store import apikeys  # noqa: PLC0415
+    from faultline.store.verbs import access  # noqa: PLC0415
 
     with opened(dsn) as database:
-        lines = database.run(apikeys.lines())
+        lines = database.run(access.lines())
     if as_json:
         print(json.dumps([asdict(line) for line in lines], default=str))
         return

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from faultline import operate
 from faultline.cli import screen
-from faultline.core.epochs import Epoch, EpochEnd
+from faultline.drawing.epochs import Epoch, EpochEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

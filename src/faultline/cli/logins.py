@@ -10,7 +10,7 @@ from faultline.cli.spans import span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from faultline.store.logins import Login
+    from faultline.store.reads.logins import Login
 
 #: A worker with a single slot opens so many.
 _CONNECTIONS_LEAST = 4

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from faultline.cli import bench, database, doctor, jobs, keys, proof, queues, serve, top, up, work
+from faultline.cli import database, doctor, jobs, keys, others, queues, serve, top, up, work
 from faultline.core.errors import ConfigError, FaultlineError, Unprepared
 
 #: Longer than any first sentence: it is wrapped, not cut.
@@ -17,11 +17,23 @@ _SENTENCE = 200
 
 
 class Sections(TyperGroup):
-    """The list of commands by what they are about. Plain text: Rich's panels would double the time that help takes."""
+    """The list of commands by what they are about. Plain text: Rich's panels would double the time that help takes.
+
+    Commands of other distributions are looked for when somebody asks for one, or for the list.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *others.installed()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        own = super().get_command(ctx, cmd_name)
+        if own is None and cmd_name not in others.installed():
+            others.refuse_missing(cmd_name)
+        return own or others.installed().get(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the framework's signature
         sections: dict[str, list[tuple[str, str]]] = {}
-        for name, command in self.commands.items():
+        for name, command in {**self.commands, **others.installed()}.items():
             if not command.hidden:
                 about = str(getattr(command, "rich_help_panel", "Commands"))
                 sections.setdefault(about, []).append((f"{name:<9}", command.get_short_help_str(_SENTENCE)))
@@ -58,7 +70,7 @@ def _options(
     pass
 
 
-JOBS, RUNNING, DATABASE, PROOF = "Jobs", "Running", "Database", "Proof"
+JOBS, RUNNING, DATABASE = "Jobs", "Running", "Database"
 app.command(rich_help_panel=JOBS)(jobs.enqueue)
 app.command(rich_help_panel=JOBS)(jobs.jobs)
 app.command(rich_help_panel=JOBS)(jobs.job)
@@ -75,13 +87,6 @@ app.command(rich_help_panel=DATABASE)(database.migrate)
 app.command(rich_help_panel=DATABASE)(doctor.doctor)
 app.command(rich_help_panel=DATABASE)(database.recover)
 app.add_typer(database.db, name="db", rich_help_panel=DATABASE)
-app.command(rich_help_panel=PROOF)(proof.demo)
-app.command(rich_help_panel=PROOF)(proof.drill)
-app.command(rich_help_panel=PROOF)(proof.explore)
-app.command(rich_help_panel=PROOF)(proof.simulate)
-app.command(rich_help_panel=PROOF)(proof.soak)
-app.command(rich_help_panel=PROOF)(proof.prove)
-app.command(rich_help_panel=PROOF)(bench.bench)
 
 
 def main() -> None:
@@ -115,7 +120,7 @@ def _refused_by_the_server(error: Exception) -> str | None:
         return None
     said = str(error).strip().partition("\n")[0]
     if getattr(error, "sqlstate", None) == "42501":
-        from faultline.store.rights import advice  # noqa: PLC0415 - late, so that --help is quick
+        from faultline.store.install.rights import advice  # noqa: PLC0415
 
         todo = advice(said)
         return f"{said}; {todo}" if todo else said

@@ -13,7 +13,7 @@ from faultline.cli.database import AsJson, Dsn, opened, print_json
 
 if TYPE_CHECKING:
     from faultline.store.database import Database
-    from faultline.store.overview import QueueLine
+    from faultline.store.reads.overview import QueueLine
 
 queues = typer.Typer(rich_markup_mode=None)
 #: A busy machine is late now and then; who restarts it for that makes it busier.
@@ -100,7 +100,7 @@ def workers(
       faultline workers
       faultline workers --here
     """
-    from faultline.store import overview  # noqa: PLC0415
+    from faultline.store.reads import overview  # noqa: PLC0415
 
     with opened(dsn) as database:
         lines = database.run(overview.workers())
@@ -125,8 +125,8 @@ def counted(database: Database) -> list[QueueLine]:
     """The queues, counted afresh if that is due and this login may."""
     import psycopg  # noqa: PLC0415
 
-    from faultline.store import overview  # noqa: PLC0415
-    from faultline.store import queue as verbs  # noqa: PLC0415
+    from faultline.store import verbs  # noqa: PLC0415
+    from faultline.store.reads import overview  # noqa: PLC0415
 
     with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
         # Whoever looks has nothing in doubt if no answer comes.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from faultline.cli.database import resolved
 from faultline.core.errors import FaultlineError
 from faultline.core.model import Submission
-from faultline.store import queue
+from faultline.store import verbs
 from faultline.store.database import Database
 
 if TYPE_CHECKING:
@@ -32,23 +32,23 @@ _calls = itertools.count(1)
 def race(database: Database, turn: int, wait: Callable[[float], object]) -> None:
     """From the enqueue to the ledger. `wait` lets time pass."""
     job = Submission("settle_batch", f'{{"batch": {turn}}}', QUEUE, lease_seconds=_LEASE_SECONDS)
-    database.run(queue.enqueue_many([job]))
+    database.run(verbs.enqueue_many([job]))
     stalled = _taken(database, "worker-A", wait)
     wait(_LEASE_SECONDS / 2)
-    database.run(queue.renew([stalled]))
+    database.run(verbs.renew([stalled]))
     second = _taken(database, "worker-B", wait)
     wait(_LEASE_SECONDS / 2)
-    database.run(queue.renew([second]))
+    database.run(verbs.renew([second]))
     wait(0.5)
-    database.run(queue.complete([stalled], ['"too late"']))
+    database.run(verbs.complete([stalled], ['"too late"']))
     wait(1.0)
-    database.run(queue.complete([second], ['"settled"']))
+    database.run(verbs.complete([second], ['"settled"']))
 
 
 def _taken(database: Database, name: str, wait: Callable[[float], object]) -> Lease:
     for _ in range(int(_TAKEN_OVER_SECONDS / 0.2)):
         # A new owner for every call, as the protocol wants it.
-        leases = database.run(queue.claim(QUEUE, owner=f"{name}/{next(_calls)}", max_jobs=1))
+        leases = database.run(verbs.claim(QUEUE, owner=f"{name}/{next(_calls)}", max_jobs=1))
         if leases:
             return leases[0]
         wait(0.2)

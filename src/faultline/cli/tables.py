@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from faultline.store.failures import Group
-    from faultline.store.listing import JobLine
-    from faultline.store.overview import QueueLine, WorkerLine
-    from faultline.store.views import Step
+    from faultline.store.reads.failures import Group
+    from faultline.store.reads.listing import JobLine
+    from faultline.store.reads.overview import QueueLine, WorkerLine
+    from faultline.store.reads.views import Step
 
 _RESULT_MAX = 80
 

@@ -10,10 +10,10 @@ from faultline.cli.checks import Finding, Level
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from faultline.store.installed import Foreign
-    from faultline.store.queue import Statement
-    from faultline.store.shape import Lack, Numbering
-    from faultline.store.vitals import LostHistory
+    from faultline.store.install.installed import Foreign
+    from faultline.store.install.shape import Lack, Numbering
+    from faultline.store.reads.vitals import LostHistory
+    from faultline.store.statement import Statement
 
 _SHOWN = 6
 _MIGRATE = "run: faultline migrate"
@@ -21,7 +21,7 @@ _MIGRATE = "run: faultline migrate"
 
 def about_definitions() -> Iterator[tuple[Callable[..., Iterator[Finding]], Statement[Any]]]:
     """Each check, and what it asks. For a database with this build's version."""
-    from faultline.store import installed, shape  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store.install import installed, shape  # noqa: PLC0415 - late, so that --help is quick
 
     yield functions, installed.functions()
     yield guards, installed.guards()

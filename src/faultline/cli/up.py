@@ -43,8 +43,8 @@ def up(
       faultline up --trouble
       faultline up --port 9000 --workers 4 --no-load
     """
-    from faultline.store import migrate  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.store.database import Database  # noqa: PLC0415
+    from faultline.store.database import Database  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store.install import migrate  # noqa: PLC0415
     from faultline.store.translation import translated  # noqa: PLC0415
 
     _refuse_taken(port)

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from faultline.cli.checks import Finding, Level
 from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, SchemaError
-from faultline.store import vitals
 from faultline.store.connecting import CONNECT_SECONDS
 from faultline.store.database import Database, run_on
 from faultline.store.deadline import Deadline, until
+from faultline.store.reads import vitals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
 
 T = TypeVar("T")
 #: Where one question waited for a lock in vain, others wait for the same one.

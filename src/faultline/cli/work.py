@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from faultline.runtime.client import Faultline
-    from faultline.runtime.worker import Worker
+    from faultline.app.application import Faultline
+    from faultline.worker.worker import Worker
 
 #: Not as builds before this one named it: they do not lock theirs.
 _FOLDER = "faultline-processes-"
@@ -79,7 +79,7 @@ def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
 def _reach(app: Faultline) -> None:
     import asyncio  # noqa: PLC0415 - late, so that --help is quick
 
-    from faultline.runtime.reaching import reach  # noqa: PLC0415
+    from faultline.worker.reaching import reach  # noqa: PLC0415
 
     asyncio.run(reach(app))
 
@@ -108,7 +108,7 @@ class _Serving:
 
 
 def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, parent: int | None) -> int:
-    from faultline.runtime.process import CLOSE_SECONDS, end_after, run_until_signalled  # noqa: PLC0415
+    from faultline.worker.process import CLOSE_SECONDS, end_after, run_until_signalled  # noqa: PLC0415
 
     stack = contextlib.ExitStack()
     health = serving.health_socket()
@@ -137,8 +137,8 @@ def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, pare
 
 
 def _run_several(command: list[str], processes: int, serving: _Serving) -> int:
-    from faultline.runtime import health  # noqa: PLC0415
-    from faultline.runtime.process import Supervisor  # noqa: PLC0415
+    from faultline.worker import health  # noqa: PLC0415
+    from faultline.worker.process import Supervisor  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         # Before any child: a port that is taken is told at once.
@@ -201,15 +201,15 @@ def _opened(folder: Path) -> int:
 
 def _metrics() -> ModuleType:
     try:
-        from faultline import metrics  # noqa: PLC0415 - an extra that most do without
+        from faultline.integrations import prometheus  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise Unprepared("metrics need prometheus-client; run: pip install 'faultline-queue[metrics]'") from error
-    return metrics
+    return prometheus
 
 
 def load(application: str) -> Faultline:
     """Import MODULE:APP, with the current folder on the path."""
-    from faultline.runtime.client import Faultline  # noqa: PLC0415
+    from faultline.app.application import Faultline  # noqa: PLC0415
 
     module_name, _, name = application.partition(":")
     sys.path.insert(0, str(Path.cwd()))
@@ -228,7 +228,7 @@ def load(application: str) -> Faultline:
 
 
 def _queue(text: str) -> tuple[str, int]:
-    from faultline.runtime.client import CONCURRENCY  # noqa: PLC0415
+    from faultline.app.application import CONCURRENCY  # noqa: PLC0415
 
     name, _, number = text.partition("=")
     if not name or (number and (not number.isdigit() or int(number) < 1)):

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.operate import who
 from faultline.operate.logged import logged
-from faultline.store import failures, queue
+from faultline.store import verbs
+from faultline.store.reads import failures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
     from faultline.core.model import JobState
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
 
 _BATCH_JOBS = 1000
 
@@ -24,7 +25,7 @@ def cancel(
 ) -> Statement[JobState]:
     """Stop a job for good. With `only_queues`, no other queue's job exists."""
     who.check(by, reason)
-    statement = queue.cancel(job_id, reason, only_queues=only_queues, by=by)
+    statement = verbs.cancel(job_id, reason, only_queues=only_queues, by=by)
     return logged(statement, "job_cancelled_by_request", job_id=job_id, by=by, reason=reason)
 
 
@@ -33,7 +34,7 @@ def retry(
 ) -> Statement[JobState]:
     """Queue a failed or cancelled job again. With `only_queues`, no other queue's job exists."""
     who.check(by, reason)
-    statement = queue.retry(job_id, only_queues=only_queues, by=by, reason=reason)
+    statement = verbs.retry(job_id, only_queues=only_queues, by=by, reason=reason)
     return logged(statement, "job_retried_by_request", job_id=job_id, by=by, reason=reason)
 
 

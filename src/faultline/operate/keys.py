@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from faultline.operate import who
 from faultline.operate.logged import logged
-from faultline.store import apikeys
+from faultline.store.verbs import access
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
     from uuid import UUID
 
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
 
 
 def add_key(
@@ -29,7 +29,7 @@ def add_key(
 ) -> Statement[datetime | None]:
     """Let a key in. Answers with when it ends."""
     who.check(by, reason)
-    statement = apikeys.add(
+    statement = access.add(
         key_id, digest, name=name, scopes=scopes, queues=queues, valid_seconds=valid_seconds, by=by, reason=reason
     )
     return logged(statement, "api_key_added", key_id=key_id, name=name, scopes=",".join(scopes), by=by, reason=reason)
@@ -38,5 +38,5 @@ def add_key(
 def revoke_key(key_id: UUID, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
     """Let a key in no more. Answers whether there is such a key."""
     who.check(by, reason)
-    statement = apikeys.revoke(key_id, by=by, reason=reason)
+    statement = access.revoke(key_id, by=by, reason=reason)
     return logged(statement, "api_key_revoked", done=bool, key_id=key_id, by=by, reason=reason)

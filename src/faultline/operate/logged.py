@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from faultline.core.events import EventField
-    from faultline.store.queue import Rows, Statement
+    from faultline.store.statement import Rows, Statement
 
 T = TypeVar("T")
 

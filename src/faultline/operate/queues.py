@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 from faultline.operate import who
 from faultline.operate.logged import logged
-from faultline.store import queue
+from faultline.store import verbs
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
 
 
 def pause(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[datetime]:
     """Grant no more jobs of a queue. Answers with the time since when that holds."""
     who.check(by, reason)
-    return logged(queue.pause(name, reason, by=by), "queue_paused_by_request", queue=name, by=by, reason=reason)
+    return logged(verbs.pause(name, reason, by=by), "queue_paused_by_request", queue=name, by=by, reason=reason)
 
 
 def resume(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
     """Grant jobs of a queue again. Answers whether it was paused."""
     who.check(by, reason)
-    statement = queue.resume(name, by=by, reason=reason)
+    statement = verbs.resume(name, by=by, reason=reason)
     return logged(statement, "queue_resumed_by_request", done=bool, queue=name, by=by, reason=reason)

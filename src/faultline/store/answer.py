@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from faultline.store.deadline import Deadline
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
 
 _SENDS_MAX = 3
 #: What a session says that was not ours alone after all, or whose schema has changed. Nothing was run.

@@ -13,9 +13,9 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from faultline.core.config import whole
 from faultline.core.database_time import DatabaseTime
 from faultline.core.host import Host
+from faultline.core.settings import whole
 from faultline.store.answer import Answer, unanswered
 from faultline.store.async_pool import AsyncPool
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
@@ -25,14 +25,14 @@ from faultline.store.facts import FACTS, Facts, read_clock, read_facts
 from faultline.store.lending import Loan, Terms
 from faultline.store.pools import AsyncPools
 from faultline.store.room import Room
-from faultline.store.settings import about_session, nothing_prepared, set_again, taken_over
+from faultline.store.surroundings import about_session, nothing_prepared, set_again, taken_over
 from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import is_simulated, wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from faultline.store.queue import Rows, Statement
+    from faultline.store.statement import Rows, Statement
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from faultline.core.config import whole
 from faultline.core.database_time import DatabaseTime
 from faultline.core.host import Host
+from faultline.core.settings import whole
 from faultline.store.answer import Answer, unanswered
 from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, connect, is_full
@@ -26,14 +26,14 @@ from faultline.store.lending import Loan, Terms
 from faultline.store.pool import Pool
 from faultline.store.pools import Pools
 from faultline.store.room import Room
-from faultline.store.settings import about_session, nothing_prepared, set_again, taken_over
+from faultline.store.surroundings import about_session, nothing_prepared, set_again, taken_over
 from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import is_simulated, wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from faultline.store.queue import Rows, Statement
+    from faultline.store.statement import Rows, Statement
 
 T = TypeVar("T")
 

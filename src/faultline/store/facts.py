@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from faultline.store import migrate
-from faultline.store.queue import Statement
+from faultline.store.install import migrate
+from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from faultline.store.queue import Rows
+    from faultline.store.statement import Rows
 
 FACTS = (
     "select p.version, p.serves_from, (select args_bytes_max from faultline.settings), faultline.clock()"

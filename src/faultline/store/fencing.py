@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.store import queue
-from faultline.store.queue import Statement
+from faultline.store import verbs
+from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from faultline.core.model import Lease, Settled
@@ -28,7 +28,7 @@ def check(number: int) -> Statement[None]:
 
 def complete(lease: Lease, result: str, number: int) -> Statement[Settled]:
     """Complete the job in the transaction that was fenced. In any other one it raises `FenceBroken` and writes nothing."""
-    return queue.complete([lease], [result], only_if=_is_in(number))
+    return verbs.complete([lease], [result], only_if=_is_in(number))
 
 
 def cancel_itself() -> Statement[None]:

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from faultline.store import migrate
+from faultline.store.install import migrate
 from faultline.store.translation import translated
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
 from faultline.store.connecting import CONNECT_SECONDS, connect, hosts
 from faultline.store.deadline import Deadline, until
-from faultline.store.settings import about_session, is_direct
+from faultline.store.surroundings import about_session, is_direct
 from faultline.store.translation import translated
 from faultline.store.wires import cut, is_reusable, wire
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
 
 T = TypeVar("T")
 

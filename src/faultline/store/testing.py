@@ -14,9 +14,9 @@ import psycopg
 from psycopg import sql
 
 from faultline.core.errors import ConfigError
-from faultline.store import views
 from faultline.store.database import Database
-from faultline.store.queue import Statement
+from faultline.store.reads import views
+from faultline.store.statement import Statement
 from faultline.store.translation import translated
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class FrozenTime:
 
     def close(self) -> None:
         """Give the database its own clock back. On a fresh connection: the test may have cut ours."""
-        functions = resources.files("faultline.schema").joinpath("functions")
+        functions = resources.files("faultline.schema").joinpath("internal")
         try:
             with Database(self._dsn).connect() as connection, connection.transaction():
                 for name in _CLOCKS:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from faultline.core import errors
-from faultline.core.config import without_password
-from faultline.store import migrate
+from faultline.core.settings import without_password
 from faultline.store.connecting import NoConnection
+from faultline.store.install import migrate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

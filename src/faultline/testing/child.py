@@ -21,7 +21,7 @@ from faultline.core.faults import Faults
 from faultline.testing.running import adrain
 
 if TYPE_CHECKING:
-    from faultline.runtime.client import Faultline
+    from faultline.app.application import Faultline
 
 TIMEOUT_SECONDS = 30.0
 _ERROR = "error: "

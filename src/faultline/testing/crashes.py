@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.core.errors import ConfigError
 from faultline.core.faults import POINTS, Faults, check_point
 from faultline.core.model import JobState, Submission
-from faultline.store import queue as verbs
+from faultline.store import verbs
 from faultline.store.testing import due_queues
 from faultline.testing.child import run_in_child
 from faultline.testing.databases import frozen_time
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from uuid import UUID
 
+    from faultline.app.application import Faultline
     from faultline.core.model import JobRecord
-    from faultline.runtime.client import Faultline
     from faultline.store.testing import FrozenTime
 
 

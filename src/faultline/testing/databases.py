@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from faultline.runtime.client import Faultline
+from faultline.app.application import Faultline
 from faultline.store import scratch
 from faultline.store.testing import FrozenTime
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from faultline.app.tasks import Task
 from faultline.core.errors import ConfigError
 from faultline.core.model import JobState
-from faultline.runtime.tasks import Task
 from faultline.store import jsontext
 from faultline.store.testing import jobs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from faultline.app.application import Faultline
     from faultline.core.model import JobRecord
-    from faultline.runtime.client import Faultline
 
 _SHOWN_MAX = 20
 

@@ -12,22 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from faultline.app.outcomes import Outcome
 from faultline.core.errors import ConfigError, JobFailed
 from faultline.core.model import JobState
-from faultline.runtime.outcome import Outcome
-from faultline.store import queue as verbs
-from faultline.store import testing
+from faultline.store import testing, verbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from psycopg import AsyncConnection, Connection
 
+    from faultline.app.application import Faultline
+    from faultline.app.handle import JobHandle
+    from faultline.app.tasks import Task
     from faultline.core.model import Submission
-    from faultline.runtime.client import Faultline
-    from faultline.runtime.handle import JobHandle
-    from faultline.runtime.tasks import Task
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
     from faultline.store.testing import FrozenTime
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from fastapi import Request, Security
 from fastapi.security import HTTPBearer
 
 from faultline import operate
-from faultline.store import apikeys
+from faultline.store.verbs import access
 from faultline.web.forms import form_of
 from faultline.web.problems import Problem
 from faultline.web.proxies import limited_as
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from faultline.store.apikeys import ApiKey
-    from faultline.store.overview import WorkerLine
+    from faultline.store.reads.overview import WorkerLine
+    from faultline.store.verbs.access import ApiKey
 
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _ADMITTED = "faultline.admitted"
 LOOPBACK = "loopback"
-_EVERY_SCOPE = frozenset(apikeys.SCOPES)
+_EVERY_SCOPE = frozenset(access.SCOPES)
 _bearer = HTTPBearer(auto_error=False, scheme_name="api_key", description="An API key: `fl_...`")
 
 
@@ -150,7 +150,7 @@ async def sign_in(request: Request, response: Response, text: str) -> Caller:
     refuse_other_sites(request)
     key = await _holder(request, f"Bearer {text.strip()}")
     service.sessions.close(request.cookies.get(COOKIE))
-    session = service.sessions.open(apikeys.digest_of(text.strip()) or b"")
+    session = service.sessions.open(access.digest_of(text.strip()) or b"")
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, session.id, path="/", secure=secure, httponly=True, samesite="strict")
     return _caller(key, session.csrf)
@@ -210,7 +210,7 @@ def is_loopback(host: str) -> bool:
 async def _holder(request: Request, shown: str) -> ApiKey:
     address = limited_as(request.client.host) if request.client else ""
     kind, _, text = shown.partition(" ")
-    digest = apikeys.digest_of(text.strip()) if kind.lower() == "bearer" else None
+    digest = access.digest_of(text.strip()) if kind.lower() == "bearer" else None
     key = None if digest is None else await service_of(request).keys.holder(digest, address=address)
     if key is None:
         raise unauthorized("This API key is not known, or it is good no longer.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 
 from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError
-from faultline.store import rights
+from faultline.store.install import rights
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -17,16 +17,16 @@ from pydantic import TypeAdapter
 
 from faultline.core import events
 from faultline.core.errors import FaultlineError
-from faultline.runtime.notifier import Notifier
-from faultline.store import changes, overview, views
-from faultline.store.queue import sample
+from faultline.store.reads import changes, overview, views
+from faultline.store.verbs import sample
 from faultline.web.problems import Problem
+from faultline.worker.notifier import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from faultline.store.changes import Change
-    from faultline.store.overview import QueueLine
+    from faultline.store.reads.changes import Change
+    from faultline.store.reads.overview import QueueLine
     from faultline.web.access import Caller
     from faultline.web.service import Service
 

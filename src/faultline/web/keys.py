@@ -11,13 +11,13 @@ import hmac
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from faultline.store import apikeys
+from faultline.store.verbs import access
 from faultline.web.bucket import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from faultline.store.apikeys import ApiKey
+    from faultline.store.verbs.access import ApiKey
     from faultline.web.service import Service
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Keys:
     async def _ask(self, digest: bytes) -> ApiKey | None:
         # Counted from before the round trip: a slow answer must not lengthen our trust.
         until = self._service.host.monotonic() + self._service.limits.key_seconds
-        found = await self._service.read.run(apikeys.find(digest))
+        found = await self._service.read.run(access.find(digest))
         self._known.pop(digest[:8], None)
         if found is not None:
             self._known[digest[:8]] = (until, digest, found)
@@ -69,7 +69,7 @@ class Keys:
 
     async def _ask_for_any(self) -> None:
         until = self._service.host.monotonic() + self._service.limits.key_seconds
-        self._some = await self._service.read.run(apikeys.exist())
+        self._some = await self._service.read.run(access.exist())
         self._none_until = until
 
     async def _once(self, what: bytes, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -6,15 +6,15 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from faultline.metrics import Board, Exposition, serve
-from faultline.metrics.exposition import QUEUES_MAX
-from faultline.runtime.tally import NOTHING
+from faultline.integrations.prometheus import Board, Exposition, serve
+from faultline.integrations.prometheus.exposition import QUEUES_MAX
 from faultline.store.database import Database
+from faultline.worker.tally import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from faultline.runtime.tally import Report
+    from faultline.worker.tally import Report
 
 
 #: Whoever scrapes waits no longer than 10 seconds.

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import psycopg
 
 from faultline.core.errors import DatabaseUnavailable, FaultlineError
-from faultline.store import apikeys, overview
 from faultline.store.facts import takes_writes
+from faultline.store.reads import overview
+from faultline.store.verbs import access
 from faultline.web.problems import AWAY_SINCE, Problem, problem_of
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Readiness:
         try:
             # In each role, and whether a key could be looked up: what a request needs, and not less.
             writable = [await database.run(takes_writes()) for database in (read, service.enqueue, service.operate)]
-            await read.run(apikeys.find(b""))
+            await read.run(access.find(b""))
             alive = sum(line.alive for line in await read.run(overview.workers()))
         except (FaultlineError, psycopg.Error) as error:
             return Look(self._service.host.monotonic(), self.with_time(problem_of(error)), None)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from faultline.metrics import CONTENT_TYPE
+from faultline.integrations.prometheus import CONTENT_TYPE
 from faultline.web.access import Caller, needs
 from faultline.web.problems import Problem
 from faultline.web.routes import REFUSALS

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from faultline.core.errors import DatabaseUnavailable, Unprepared
-from faultline.runtime.process import collect_less_often
-from faultline.store import apikeys
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.verbs import access
 from faultline.web.access import is_loopback
 from faultline.web.app import create_app
 from faultline.web.beginning import answer, run_apart
 from faultline.web.service import Limits
 from faultline.web.wire import Wire
+from faultline.worker.process import collect_less_often
 
 if TYPE_CHECKING:
     from faultline.web.proxies import Proxies
@@ -105,7 +105,7 @@ def server(
 async def _may_have_keys(dsn: str, limits: Limits) -> bool:
     database = AsyncDatabase(dsn, connect_seconds=limits.connect_seconds)
     try:
-        return await answer(database.run(apikeys.exist()))
+        return await answer(database.run(access.exist()))
     except DatabaseUnavailable:
         return True  # it is told when the application begins
     finally:

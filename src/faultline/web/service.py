@@ -19,8 +19,10 @@ from faultline.core.database_time import DatabaseTime
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.host import Host
 from faultline.core.ids import Ids
-from faultline.store import apikeys, listing, overview, queue, roles
+from faultline.store import roles, verbs
 from faultline.store.async_database import AsyncDatabase
+from faultline.store.reads import listing, overview
+from faultline.store.verbs import access
 from faultline.web.beginning import answer
 from faultline.web.bucket import Bucket
 from faultline.web.changes import Changes
@@ -34,14 +36,14 @@ from faultline.web.verdicts import Verdicts
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection
 
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
     from faultline.web.access import Caller
 
 _AUDIT_SECONDS = 120.0
 _REACH_SECONDS = 1.0
 #: What is mostly asked for. A submission of no jobs writes nothing, and takes both ways: with ids of ours, and with keys.
-_READS: list[Statement[Any]] = [listing.jobs(listing.Wanted(), page_jobs=1), overview.queues(), apikeys.exist()]
-_SUBMISSIONS: list[Statement[Any]] = [queue.enqueue_many([], Ids()), queue.enqueue_many([])]
+_READS: list[Statement[Any]] = [listing.jobs(listing.Wanted(), page_jobs=1), overview.queues(), access.exist()]
+_SUBMISSIONS: list[Statement[Any]] = [verbs.enqueue_many([], Ids()), verbs.enqueue_many([])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
-from faultline.core.epochs import EpochEnd
 from faultline.core.model import JobState
+from faultline.drawing.epochs import EpochEnd
 from faultline.web import cursors
 
 BATCH_JOBS_MAX = 1000

@@ -13,7 +13,7 @@ from faultline.web.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from faultline.store.queue import Statement
+    from faultline.store.statement import Statement
     from faultline.web.service import Service
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from faultline.core import events
 from faultline.core.errors import DatabaseUnavailable
-from faultline.store import invariants
+from faultline.store.reads import invariants
 from faultline.web.shapes import Invariant, Verdict
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from faultline.core.epochs import epochs
 from faultline.core.errors import JobNotFound
 from faultline.core.model import JobState
-from faultline.store import failures, listing, views
+from faultline.drawing.epochs import epochs
+from faultline.store.reads import failures, listing, views
 from faultline.web import cursors
 from faultline.web.access import Caller, needs
 from faultline.web.service import service_of

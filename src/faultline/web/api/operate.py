@@ -8,21 +8,13 @@ from uuid import UUID
 from fastapi import APIRouter, Body, Depends, Path, Request
 
 from faultline import operate
-from faultline.store import failures
+from faultline.store.reads import failures
 from faultline.web import cursors
 from faultline.web.access import Caller, needs
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of
-from faultline.web.shapes import (
-    Changed,
-    Paused,
-    QueueName,
-    Resumed,
-    RetriedJobs,
-    RetryFailed,
-    Why,
-)
+from faultline.web.shapes import Changed, Paused, QueueName, Resumed, RetriedJobs, RetryFailed, Why
 
 router = APIRouter(route_class=CheckedRoute)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from faultline.store import overview
+from faultline.store.reads import overview
 from faultline.web.access import Caller, needs, seen_by
 from faultline.web.problems import Problem
 from faultline.web.service import service_of

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 
 from faultline.core.errors import KeyConflict
 from faultline.core.model import Submission
-from faultline.store import jsontext, queue
+from faultline.store import jsontext, verbs
 from faultline.web.access import Caller, needs
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
@@ -69,9 +69,9 @@ async def _submit(
     service = service_of(request)
     submissions = [_submission(place, len(jobs), job) for place, job in enumerate(jobs, start=1)]
     if key is None:
-        statement = queue.enqueue_many(submissions, await service.ids())
+        statement = verbs.enqueue_many(submissions, await service.ids())
     else:
-        statement = queue.enqueue_many(_once(submissions, jobs, f"http:{caller.id}:{key}"))
+        statement = verbs.enqueue_many(_once(submissions, jobs, f"http:{caller.id}:{key}"))
     try:
         placed = await service.enqueue.run(statement)
     except KeyConflict as conflict:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from faultline.store.health import Health, health, wal_bytes_per_second
+from faultline.store.reads.health import Health, health, wal_bytes_per_second
 from faultline.web.access import Caller, needs
 from faultline.web.pages.shell import show
 from faultline.web.problems import Problem

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
-from faultline.store import failures, views
+from faultline.store.reads import failures, views
 from faultline.web import cursors
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of

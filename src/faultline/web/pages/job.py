@@ -10,12 +10,13 @@ from fastapi import APIRouter, Depends, Request
 from markupsafe import Markup
 
 from faultline import operate
-from faultline.core.epochs import epochs as epochs_of
 from faultline.core.model import JobState
-from faultline.store import views
+from faultline.drawing import lanes
+from faultline.drawing.epochs import epochs as epochs_of
+from faultline.store.reads import views
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of
-from faultline.web.pages import lanes, story
+from faultline.web.pages import story
 from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Depends, Request
 from faultline import operate
 from faultline.core.errors import IllegalTransition, JobNotFound
 from faultline.core.model import JobState
-from faultline.store import listing, overview, views
+from faultline.store.reads import listing, overview, views
 from faultline.web import cursors
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of

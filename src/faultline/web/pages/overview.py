@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from faultline.store import overview, troubles, views
+from faultline.drawing.curves import curve
+from faultline.drawing.words import rate, short
+from faultline.store.reads import overview, troubles, views
 from faultline.web.access import Caller, needs
-from faultline.web.pages.curves import curve
 from faultline.web.pages.shell import show
 from faultline.web.pages.verdict import last_verdict
-from faultline.web.pages.words import rate, short
 from faultline.web.service import service_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fastapi.responses import HTMLResponse
 
-    from faultline.store.overview import Minute, QueueLine
+    from faultline.store.reads.overview import Minute, QueueLine
 
 router = APIRouter()
 _MINUTES = 60

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
-from faultline.store import overview, views
+from faultline.drawing.curves import curve
+from faultline.store.reads import overview, views
 from faultline.web.access import Caller, needs
 from faultline.web.forms import form_of
-from faultline.web.pages.curves import curve
 from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of

@@ -10,8 +10,8 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from faultline import operate
+from faultline.drawing import words
 from faultline.web import assets
-from faultline.web.pages import words
 from faultline.web.service import service_of
 from faultline.web.sessions import COOKIE
 

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
-from faultline.core.epochs import EpochEnd, unrecorded
 from faultline.core.model import JobState
-from faultline.web.pages.lanes import letters, worker_of
-from faultline.web.pages.words import ago, clock, count, duration, headline, times, words
+from faultline.drawing.epochs import EpochEnd, unrecorded
+from faultline.drawing.lanes import letters, worker_of
+from faultline.drawing.words import ago, clock, count, duration, headline, times, words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from faultline.core.epochs import Epoch, RefusedWrite
     from faultline.core.model import JobRecord
+    from faultline.drawing.epochs import Epoch, RefusedWrite
 
 #: More epochs than this are told in passing.
 _TOLD_MAX = 6

@@ -1,0 +1,88 @@
+"""The command that measures. It uses a private PostgreSQL unless told otherwise, and scratch databases in any case."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from faultline.cli.database import AsJson, resolved
+from faultline.core.errors import ConfigError
+from faultline_proof.commands.proof import EMBEDDED, PrivateDsn
+
+if TYPE_CHECKING:
+    from faultline_proof.bench.protocol import Figure
+    from faultline_proof.bench.report import Report
+
+#: What `all` is made of: the figures with goals, some minutes in all.
+_FIGURES = ("protocol", "worker", "service")
+#: Those that take their time and answer with tables and curves.
+_REPORTS = ("limit", "growth", "steady")
+
+
+def bench(  # noqa: PLR0913, PLR0917 - options of a command
+    part: Annotated[str, typer.Argument(help="protocol, worker, service or all; limit, growth or steady.")] = "all",
+    dsn: PrivateDsn = EMBEDDED,
+    jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
+    backlog: Annotated[int, typer.Option(min=1000, help="Jobs that wait while claims are timed.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of which the median is taken.")] = 5,
+    kills: Annotated[int, typer.Option(min=1, help="Workers to kill.")] = 20,
+    minutes: Annotated[float, typer.Option(min=0.1, help="steady: how long.")] = 60.0,
+    rate: Annotated[int, typer.Option(min=1, help="steady: jobs per second.")] = 300,
+    quick: Annotated[bool, typer.Option("--quick", help="limit, growth: the small ends only.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Measure on this machine what the protocol costs and what the worker makes of it.
+
+    `limit` is the floor under it and where each microsecond goes; `growth` how cost grows with backlog, ledger, workers and
+    eight other things (18 minutes, 2 with --quick); `steady` whether anything grows while the load does not.
+    """
+    if part not in (*_FIGURES, *_REPORTS, "all"):
+        known = ", ".join((*_FIGURES, *_REPORTS, "all"))
+        raise ConfigError(f"there is nothing named {part} to measure; there are: {known}")
+    # Whatever ends us, workers are stopped and scratch databases dropped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with resolved(dsn) as found:
+        if part in _REPORTS:
+            report = _reported(part, found, minutes=minutes, rate=rate, quick=quick)
+            print(json.dumps(report.told()) if as_json else "\n".join(report.lines()))
+            return
+        figures = _figures(part, found, jobs=jobs, backlog=backlog, rounds=rounds, kills=kills)
+    if as_json:
+        print(json.dumps([asdict(figure) for figure in figures]))
+        return
+    from faultline_proof.bench.report import line_of  # noqa: PLC0415 - late, so that --help is quick
+
+    for figure in figures:
+        print(line_of(figure))
+
+
+def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills: int) -> list[Figure]:
+    from faultline_proof.bench import protocol, service, worker  # noqa: PLC0415
+
+    figures: list[Figure] = []
+    if part in ("protocol", "all"):
+        figures += protocol.measure(dsn, jobs=jobs, backlog=backlog, tell=_tell)
+    if part in ("worker", "all"):
+        figures += worker.measure(dsn, effort=worker.Effort(jobs, rounds, kills), tell=_tell)
+    if part in ("service", "all"):
+        figures += service.measure(dsn, ledger=backlog, tell=_tell)
+    return figures
+
+
+def _reported(part: str, dsn: str, *, minutes: float, rate: int, quick: bool) -> Report:
+    from faultline_proof.bench import growth, limit, steady  # noqa: PLC0415
+
+    if part == "limit":
+        return limit.measure(dsn, quick=quick, tell=_tell)
+    if part == "growth":
+        return growth.measure(dsn, quick=quick, tell=_tell)
+    return steady.measure(dsn, steady.Plan(minutes=minutes, per_second=rate), tell=_tell)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

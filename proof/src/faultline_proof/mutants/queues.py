@@ -1,0 +1,489 @@
+"""The guards of what goes into a queue and comes out of it."""
+
+from __future__ import annotations
+
+from faultline_proof.mutants.texts import Cut
+
+_CLAIM = [
+    Cut("claim", "wants an owner", "claim.owner is null or "),
+    Cut("claim", "wants an owner of sane length", " or length(claim.owner) not between 1 and 200"),
+    Cut("claim", "grants nothing of a paused queue", "q.name = claim.queue and q.paused_at is not null", "false"),
+    Cut("claim", "grants of every other queue", "q.name = claim.queue and q.paused_at", "q.paused_at"),
+    Cut("pause", "wants a name", "pause.queue is null or "),
+    Cut("pause", "wants a name that can be read", "pause.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", "false"),
+    Cut("pause", "keeps the time of the first", "coalesce(q.paused_at, excluded.paused_at)", "excluded.paused_at"),
+    Cut("resume", "wakes the sleeping", "  perform faultline.wake(resume.queue, -32768, '1970-01-01 00:00:00+00');\n"),
+    Cut("resume", "resumes the named queue only", "where q.name = resume.queue and", "where"),
+    Cut("claim", "takes nothing when asked for nothing", "coalesce(claim.max_jobs, 0)", "claim.max_jobs"),
+    Cut("claim", "takes at most 10,000 jobs", "least(coalesce(claim.max_jobs, 0), 10000)", "coalesce(claim.max_jobs, 0)"),
+    Cut("claim", "takes no more than it was asked for", "remaining := remaining - granted;", "null;"),
+    Cut(
+        "claim", "finds priorities that the caller does not know", "coalesce(claim.priorities[next_known], 32767)", "-32768"
+    ),
+    Cut("claim", "finds them in front of those that it knows", "coalesce(claim.priorities[next_known], 32767)", "32767"),
+    Cut(
+        "claim",
+        "finds them between those that it knows",
+        "claim.priorities[next_known], 32767",
+        "claim.priorities[1], 32767",
+    ),
+    Cut("claim", "takes the most urgent first", "    order by j.priority\n", "    order by j.priority desc\n"),
+    Cut("claim", "takes the longest due first", "order by r.next_run_at, r.id", "order by r.next_run_at desc, r.id"),
+    Cut("claim", "keeps the order of one moment", "order by r.next_run_at, r.id", "order by r.next_run_at, r.id desc"),
+    Cut("claim", "starts where the live work starts", "          and (r.next_run_at, r.id) >= (lower_bound, lower_id)\n"),
+    Cut(
+        "claim",
+        "starts within one moment",
+        "(r.next_run_at, r.id) >= (lower_bound, lower_id)",
+        "r.next_run_at >= lower_bound",
+    ),
+    Cut(
+        "claim",
+        "starts with the moment where no id is given",
+        "coalesce(claim.lower_ids[next_known], '00000000-0000-0000-0000-000000000000')",
+        "claim.lower_ids[next_known]",
+    ),
+    Cut("claim", "knows of no bound where the caller gave none", "      lower_bound := '-infinity';\n", "      null;\n"),
+    Cut("claim", "lets delayed jobs wait", "          and r.next_run_at <= due\n"),
+    Cut("claim", "keeps the queues apart", "where r.queue = claim.queue\n          and", "where"),
+    Cut("claim", "takes waiting jobs only", "          and r.state = 'queued'\n"),
+    Cut("due", "names what is due and nothing else", "          and j.next_run_at <= at\n"),
+    Cut("due", "walks all priorities", "      previous := level;\n", "      exit;\n"),
+    Cut("due", "starts where the live work starts", "          and (j.next_run_at, j.id) >= (lower_bound, lower_id)\n"),
+    Cut(
+        "due",
+        "starts within one moment",
+        "(j.next_run_at, j.id) >= (lower_bound, lower_id)",
+        "j.next_run_at >= lower_bound",
+    ),
+    Cut("due", "knows of no bound where the caller gave none", "        lower_bound := '-infinity';\n", "        null;\n"),
+    Cut(
+        "due",
+        "looks between the priorities that the caller knows",
+        "j.priority < case when is_known then due.priorities[next_known] else 32767 end",
+        "j.priority < case when is_known then -32768 else 32767 end",
+    ),
+    Cut(
+        "due",
+        "steps over no dead rows on its way to a priority",
+        "j.priority < case when is_known then due.priorities[next_known] else 32767 end",
+        "j.priority < 32767",
+    ),
+    Cut(
+        "due",
+        "finds the bounds of the next queue",
+        "    while due.bound_queues[next_known] = wanted loop\n      next_known := next_known + 1;\n    end loop;\n",
+    ),
+    Cut(
+        "due",
+        "starts with the first moment where none is given",
+        "coalesce(due.lower_bounds[next_known], '-infinity')",
+        "due.lower_bounds[next_known]",
+    ),
+    Cut(
+        "due",
+        "starts with the moment where no id is given",
+        "coalesce(due.lower_ids[next_known], '00000000-0000-0000-0000-000000000000')",
+        "due.lower_ids[next_known]",
+    ),
+    Cut("due", "keeps the bounds of queues apart", "coalesce(due.bound_queues[next_known] = wanted, false)", "true"),
+    Cut("due", "names no paused queue", "and q.paused_at is not null", "and false"),
+    Cut(
+        "due",
+        "looks at its queue alone",
+        "      where j.queue = wanted\n        and",
+        "      where",
+        also=("        where j.queue = wanted\n          and", "        where"),
+    ),
+    Cut("claim", "takes turns", "    perform faultline.take_turn(claim.queue);\n", "    null;\n"),
+    Cut("take_turn", "takes turns within its queue", "faultline.claim_lock(take_turn.queue)", "faultline.claim_lock('')"),
+    Cut("take_turn", "does not wait again at once", "  if in_vain[1] > seconds then\n    return;\n  end if;\n"),
+    Cut("take_turn", "waits longer and longer before it asks again", "coalesce(in_vain[2] * 2, 1)", "1"),
+    Cut(
+        "take_turn",
+        "does not stop asking for good",
+        "coalesce(in_vain[2] * 2, 1), 32)",
+        "coalesce(in_vain[2] * 2, 1), 3200)",
+    ),
+    Cut(
+        "take_turn",
+        "asks as before once it got its turn",
+        "      perform set_config('faultline.no_turns', '', false);\n",
+        "      null;\n",
+    ),
+    Cut("claim", "takes no turns for a few", "if remaining > 20 then", "if remaining > 0 then"),
+    Cut("take_turn", "ignores what is no pair of numbers", "^[0-9]{1,12}(?:[.][0-9]+)? [0-9]{1,4}$", "^.+$"),
+    Cut("take_turn", "waits a moment for its turn", "perform set_config('lock_timeout', '250ms', true)", "null"),
+    Cut(
+        "take_turn",
+        "goes on without its turn",
+        "  exception when lock_not_available or deadlock_detected then\n"
+        "    perform set_config('faultline.no_turns', seconds + pause || ' ' || pause, false);\n",
+    ),
+    Cut("take_turn", "keeps the caller's patience", "    perform set_config('lock_timeout', patience, true);\n"),
+    Cut("claim", "sees time go on in a loop", "due := faultline.clock();", "due := faultline.now();"),
+    Cut("claim", "locks the rows", "        for update skip locked\n"),
+    Cut("claim", "passes over locked rows", "for update skip locked", "for update"),
+    Cut("claim", "names its owner", "lease_owner = claim.owner", "lease_owner = 'w'"),
+    Cut("claim", "tells since when", "claimed_at = due", "claimed_at = j.claimed_at"),
+    Cut("claim", "grants the job's own lease", "make_interval(secs => j.lease_seconds)", "interval '30 seconds'"),
+    Cut(
+        "claim",
+        "raises the token",
+        "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
+        "j.fencing_token",
+    ),
+    Cut(
+        "claim",
+        "grants no token below the floor",
+        "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
+        "j.fencing_token + 1",
+    ),
+    Cut(
+        "claim",
+        "grants no token of its job again",
+        "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
+        "(select s.token_floor from faultline.settings s) + 1",
+    ),
+    Cut(
+        "claim",
+        "reads the floor in the statement that grants",
+        "(select s.token_floor from faultline.settings s)",
+        "read_before",
+        also=(
+            "  remaining integer := ",
+            "  read_before constant bigint := (select s.token_floor from faultline.settings s);\n  remaining integer := ",
+        ),
+    ),
+    Cut(
+        "claim",
+        "wants to see the newest floor",
+        "current_setting('transaction_isolation') <> 'read committed'",
+        "false",
+    ),
+    Cut("claim", "notices a floor that is raised meanwhile", "    perform from faultline.settings s for share;\n"),
+    Cut("claim", "counts the attempt", "attempt = j.attempt + 1::smallint", "attempt = greatest(j.attempt, 1::smallint)"),
+    Cut("claim", "forgets the mark of the last attempt", "          started = false,\n"),
+    Cut("claim", "forgets the renewals of the last lease", ",\n          renewals = 0\n", "\n"),
+    Cut("claim", "has a last attempt marked", "j.attempt >= j.max_attempts or j.reaps > 0", "j.reaps > 0"),
+    Cut(
+        "claim",
+        "has attempts after a crash marked",
+        "j.attempt >= j.max_attempts or j.reaps > 0",
+        "j.attempt >= j.max_attempts",
+    ),
+]
+
+_ENQUEUE = [
+    Cut("read_jobs", "wants an array", "json_typeof(document) is distinct from 'array'", "false"),
+    Cut("read_jobs", "wants objects", "where json_typeof(j.value) <> 'object' or", "where"),
+    Cut("read_jobs", "knows every field", " or k.name <> all (fields)"),
+    Cut("read_jobs", "takes nothing that cannot be compared", "perform document::jsonb, count", "perform count"),
+    Cut(
+        "read_jobs",
+        "takes no value of another type",
+        ", count(p.task), max(p.next_run_at)\n"
+        "    from faultline.parse_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;",
+        ";",
+    ),
+    Cut("read_jobs", "keeps the text of the arguments", ":= read_jobs.jobs::json;", ":= read_jobs.jobs::jsonb;"),
+    Cut("read_jobs", "names the first job that is wrong", "        exit;\n"),
+    Cut("enqueue_many", "takes no key on trust", "if some_key is not null then", "if false then"),
+    Cut("enqueue_many", "places nothing on trust unless asked", "if enqueue_many.fresh then", "if true then"),
+    Cut("enqueue_many", "believes that the jobs appear late", "enqueue_many.appears_late\n    or "),
+    Cut("enqueue_many", "knows a transaction that has written", "    or pg_current_xact_id_if_assigned() is not null\n"),
+    Cut(
+        "enqueue_many",
+        "knows a transaction that has lasted",
+        "\n    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'",
+    ),
+    Cut("enqueue_many", "wakes who sleeps", "served.name = any (w.sleeping) or"),
+    Cut("enqueue_many", "wakes nobody who is awake", "where served.name = any (w.sleeping) or", "where true or"),
+    Cut("enqueue_many", "tells of jobs in the past", " or lowest_run_at < at"),
+    Cut("enqueue_many", "tells of jobs that appear late", " or late\n", "\n"),
+    Cut("enqueue_many", "wakes nobody for delayed jobs", "where lowest_run_at <= at\n    and", "where"),
+    Cut("enqueue_many", "wakes only queues with new jobs", "\n    and q.name between first_queue and last_queue"),
+    Cut(
+        "enqueue_many",
+        "tells of jobs that had to wait",
+        "  late := late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';\n",
+    ),
+    Cut("enqueue_many", "names no worker that would not fit", " and octet_length(to_json(w.id)::text) <= 100"),
+    Cut("enqueue_many", "wakes some for a few jobs", "transaction_timestamp()), q.chosen)", "transaction_timestamp()))"),
+    Cut("enqueue_many", "wakes all for many jobs", " and cardinality(ids) <= 20 then", " then"),
+    Cut("enqueue_many", "wakes all for jobs in the past", "when lowest_run_at = at and not late and", "when not late and"),
+    Cut("enqueue_many", "wakes all for jobs that appear late", " and not late and", " and"),
+    Cut("enqueue_many", "wakes more than there are jobs", "cardinality(ids) + 2]", "cardinality(ids)]"),
+    Cut("enqueue_many", "wakes who was seen lately", "w.beat_at > at - interval '3 seconds' and "),
+    Cut("enqueue_many", "wakes now these and now those", "order by random())", "order by w.id)"),
+    Cut("enqueue_many", "wakes no queue in between", "first_queue = last_queue or exists (", "true or exists ("),
+    Cut(
+        "enqueue_many",
+        "tells the lowest place of a longer transaction",
+        "least(lowest_run_at, transaction_timestamp())",
+        "lowest_run_at",
+    ),
+    Cut(
+        "enqueue_many",
+        "sees time go on in a loop",
+        "at constant timestamptz := faultline.clock();",
+        "at constant timestamptz := faultline.now();",
+    ),
+    Cut("enqueue_many", "keeps the text of the arguments", ":= enqueue_many.jobs::json;", ":= enqueue_many.jobs::jsonb;"),
+    Cut(
+        "enqueue_many",
+        "takes a document of the builds before",
+        "select * from faultline.enqueue_many(jobs::text, appears_late, fresh);",
+        "select * from faultline.enqueue_many(jobs::text, appears_late, true);",
+    ),
+    *(
+        Cut("enqueue", f"hands on {what}", piece)
+        for what, piece in (
+            ("the arguments", "          'args', enqueue.args::json,\n"),
+            ("the queue", "          'queue', enqueue.queue,\n"),
+            ("the priority", "          'priority', enqueue.priority,\n"),
+            ("the delay", "          'delay_seconds', extract(epoch from enqueue.delay),\n"),
+            ("the time", "          'run_at', enqueue.run_at,\n"),
+            ("the attempts", "          'max_attempts', enqueue.max_attempts,\n"),
+            ("the lease", "          'lease_seconds', extract(epoch from enqueue.lease),\n"),
+            ("the key", "          'idempotency_key', enqueue.idempotency_key,\n"),
+            ("the id", "          'id', enqueue.id,\n"),
+            ("what is to be kept", ",\n          'keep_args', enqueue.keep_args"),
+        )
+    ),
+    *(
+        Cut("enqueue", f"inserts no {what}", piece, "true")
+        for what, piece in (
+            ("known key", "enqueue.idempotency_key is null"),
+            ("known id", "enqueue.id is null"),
+            ("task with no or a long name", "length(enqueue.task) between 1 and 200"),
+            ("queue with no or a long name", "length(enqueue.queue) between 1 and 100"),
+            ("queue with a name that cannot be read", "enqueue.queue !~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'"),
+            ("priority out of bounds", "enqueue.priority between -1000 and 1000"),
+            ("attempts out of bounds", "enqueue.max_attempts between 1 and 1000"),
+            ("lease out of bounds", "extract(epoch from enqueue.lease) between 0.1 and 86400"),
+            (
+                "delay out of bounds",
+                "(enqueue.delay is null or extract(epoch from enqueue.delay) between 0 and 315360000)",
+            ),
+            (
+                "time out of bounds",
+                "(enqueue.run_at is null or enqueue.run_at between '1970-01-01Z' and '9999-01-01Z')",
+            ),
+            ("delay beside a time", "(enqueue.delay is null or enqueue.run_at is null)"),
+        )
+    ),
+    Cut("enqueue", "inserts no arguments that are too large", "    and fits\n"),
+    Cut("enqueue", "inserts no arguments that are no object", "    and is_object\n"),
+    Cut(
+        "enqueue",
+        "inserts no arguments that cannot be compared",
+        "jsonb_typeof(enqueue.args::jsonb)",
+        "json_typeof(enqueue.args::json)",
+    ),
+    Cut(
+        "enqueue",
+        "takes json",
+        "select faultline.enqueue(\n    $1, $2::text",
+        "select faultline.enqueue(\n    $1, '{}'::text",
+    ),
+    Cut("enqueue", "inserts the time", "coalesce(enqueue.run_at, at", "coalesce(at"),
+    Cut(
+        "enqueue",
+        "inserts the delay",
+        "at + make_interval(secs => extract(epoch from enqueue.delay)::float8), at",
+        "at",
+    ),
+    Cut(
+        "enqueue",
+        "sees time go on in a loop",
+        "at constant timestamptz := faultline.clock();",
+        "at constant timestamptz := faultline.now();",
+    ),
+    Cut("enqueue", "knows a transaction that has written", "pg_current_xact_id_if_assigned() is not null\n    or "),
+    Cut(
+        "enqueue",
+        "knows a transaction that has lasted",
+        "    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'\n",
+    ),
+    Cut(
+        "enqueue",
+        "knows a loop that has lasted",
+        "\n    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
+    ),
+    Cut("enqueue", "wakes nobody for delayed jobs", "if due <= at then", "if true then"),
+    Cut("enqueue", "tells of jobs in the past", "if late or due < at then", "if late then"),
+    Cut("enqueue", "tells of jobs that appear late", "if late or due < at then", "if due < at then"),
+    Cut("enqueue", "tells nobody else", "enqueue.queue = any (w.queues)", "true"),
+    Cut(
+        "enqueue",
+        "tells the lowest place of a longer transaction",
+        "perform faultline.wake(enqueue.queue, enqueue.priority, least(due, transaction_timestamp()));",
+        "perform faultline.wake(enqueue.queue, enqueue.priority, due);",
+    ),
+    Cut(
+        "enqueue",
+        "wakes nobody who is awake",
+        "elsif exists (select from faultline.workers w where enqueue.queue = any (w.sleeping)) then",
+        "elsif true then",
+    ),
+    Cut("enqueue", "wakes who sleeps", "elsif exists (", "elsif not exists ("),
+    Cut(
+        "enqueue",
+        "wakes who was seen lately",
+        "          and w.beat_at > at - interval '3 seconds' and octet",
+        "          and octet",
+    ),
+    Cut("enqueue", "names no worker that would not fit", " and octet_length(to_json(w.id)::text) <= 100"),
+    Cut("enqueue", "wakes now these and now those", "order by random()", "order by w.id"),
+    Cut("enqueue", "wakes a few", "limit 3", "limit 30"),
+    Cut("enqueue", "wakes all if none was seen lately", "nullif(chosen, '{}')", "chosen"),
+    Cut("parse_jobs", "keeps no long trace", "left(j.trace, 55) as trace", "j.trace as trace"),
+    Cut("enqueue_many", "keeps the trace", "p.args,\n        p.trace\n", "p.args,\n        null\n"),
+    Cut("place_known", "keeps the trace", "      p.args, p.trace\n", "      p.args, null\n"),
+    Cut("views.sql", "jobs: shows the trace", "as result, j.trace", "as result, null::text as trace"),
+    Cut("digest", "knows the task", "task || e'\\n' || args::jsonb::text", "args::jsonb::text"),
+    Cut("digest", "knows the arguments", "task || e'\\n' || args::jsonb::text", "task"),
+    Cut("digest", "asks what the arguments mean", "args::jsonb::text", "args::text"),
+    Cut(
+        "digest",
+        "knows what was given",
+        "coalesce(given, task || e'\\n' || args::jsonb::text)",
+        "task || e'\\n' || args::jsonb::text",
+    ),
+    Cut("place_known", "keeps the digest given", "p.args, p.digest)", "p.args)"),
+    Cut("resolve_known", "compares the digest given", "a.args, j.digest) as key_digest", "a.args) as key_digest"),
+]
+
+#: Every reason to refuse a job of a submission stands here once.
+_PARSE = [
+    Cut("parse_jobs", f"refuses {what}", piece, instead)
+    for what, piece, instead in (
+        (
+            "a job without a task",
+            "coalesce(length(j.task), 0) not between 1 and 200",
+            "length(j.task) not between 1 and 200",
+        ),
+        ("a task with no or a long name", "coalesce(length(j.task), 0) not between 1 and 200", "j.task is null"),
+        ("a queue with no or a long name", "or length(j.queue) not between 1 and 100", ""),
+        ("a queue with a name that cannot be read", "or j.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", ""),
+        ("arguments that are no object", "or json_typeof(j.args) not in ('object', 'null')", ""),
+        ("arguments that are too large", "or octet_length(j.args::text) > parse_jobs.args_bytes_max", ""),
+        ("an empty or long key", "or length(j.idempotency_key) not between 1 and 500", ""),
+        ("a priority out of bounds", "or j.priority not between -1000 and 1000", ""),
+        ("half a priority", "or j.priority % 1 <> 0", ""),
+        ("attempts out of bounds", "or j.max_attempts not between 1 and 1000", ""),
+        ("half an attempt", "or j.max_attempts % 1 <> 0", ""),
+        ("a lease out of bounds", "or j.lease_seconds not between 0.1 and 86400", ""),
+        ("a delay out of bounds", "or j.delay_seconds not between 0 and 315360000", ""),
+        ("a delay beside a run_at", "or (j.delay_seconds is not null and j.run_at is not null)", ""),
+        ("a run_at without a zone", "or j.run_at !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'", ""),
+        ("a run_at out of bounds", "or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'", ""),
+    )
+]
+
+_KNOWN = [
+    Cut("place_known", "takes keys in one order", "    order by p.key, p.place\n"),
+    Cut("place_known", "gives a key to the first that has it", "order by p.key, p.place", "order by p.key, p.place desc"),
+    Cut("place_known", "takes ids in one order", "    order by p.id\n"),
+    Cut("place_known", "lets a key stand once", "    on conflict (key) do nothing\n"),
+    Cut("place_known", "lets an id stand once", "    on conflict (id) do nothing\n"),
+    Cut(
+        "place_known",
+        "makes no job for a known key",
+        "where p.key is null or p.id in (select t.job_id from taken t)",
+        "where true",
+    ),
+    Cut(
+        "place_known",
+        "wants to see what has finished meanwhile",
+        "if named and current_setting('transaction_isolation') <> 'read committed' then",
+        "if false then",
+    ),
+    Cut(
+        "place_known",
+        "refuses the same id twice",
+        "if cardinality(array_positions(news, true)) > cardinality(placed) then",
+        "if false then",
+    ),
+    Cut(
+        "place_known",
+        "looks into the ledger after it has inserted",
+        "  news := faultline.withdraw_done(ids, news);\n",
+        "  delete from faultline.open_jobs j where j.id = any (done);\n"
+        "  news := array(select n.new and n.id <> all (done) from unnest(ids, news) with ordinality as n (id, new, place)"
+        " order by n.place);\n",
+        also=(
+            "  named boolean;\nbegin\n",
+            (
+                "  named boolean;\n  done constant uuid[] := array(select f.job_id from faultline.ledger f where f.job_id in"
+                " (select (e ->> 'id')::uuid from json_array_elements(place_known.jobs) e));\nbegin\n"
+            ),
+        ),
+    ),
+    Cut("place_known", "looks into the ledger", "  news := faultline.withdraw_done(ids, news);\n"),
+    Cut(
+        "place_known",
+        "looks for what is known",
+        "  select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;\n",
+    ),
+    Cut(
+        "withdraw_done",
+        "takes back what was done before",
+        "  delete from faultline.open_jobs j where j.id = any (finished);\n",
+    ),
+    Cut("withdraw_done", "says that it is not new", "u.new and u.id <> all (finished)", "u.new"),
+    Cut("resolve_known", "refuses other work under a known key", "k.digest <> s.key_digest", "false"),
+    Cut(
+        "resolve_known",
+        "refuses other work under the id of an open job",
+        "or faultline.digest(o.task, o.args) <> s.digest",
+        "",
+    ),
+    Cut(
+        "resolve_known",
+        "refuses other work under the id of a done job",
+        "or faultline.digest(f.task, f.args) <> s.digest",
+        "",
+    ),
+    Cut("resolve_known", "knows a job without arguments by its task", "or f.task <> s.task as differs", "as differs"),
+    Cut(
+        "resolve_known",
+        "knows that no arguments are an empty object",
+        "case when json_typeof(j.args) = 'object' then j.args else '{}' end as args",
+        "j.args",
+    ),
+    Cut("resolve_known", "answers with the job of the key", "coalesce(k.job_id, s.id) as job_id", "s.id as job_id"),
+    Cut("resolve_known", "notices a job that was pruned meanwhile", "if not known.found then", "if false then"),
+]
+
+_REJECT = [Cut("reject_job", "refuses the job", "  raise exception 'job %", "  return task; raise exception 'job %")]
+
+_WAKE = [
+    Cut(
+        "wake", "can be done without", "where coalesce(current_setting('faultline.notify', true), '') <> 'off'", "where true"
+    ),
+    Cut("wake", "names the queue", "'queue', queue", "'queue', ''"),
+    Cut("wake", "names the priority", "'priority', priority", "'priority', 0"),
+    Cut("wake", "names the place", "'run_at', run_at", "'run_at', null"),
+    Cut("wake_for", "wakes for its own jobs", "    where j.id = any (wake_for.job_ids)\n"),
+    Cut("wake_for", "wakes for waiting jobs only", "k.state = 'queued' and "),
+    Cut("wake_for", "wakes for due jobs only", " and k.next_run_at <= faultline.clock()"),
+    Cut("wake_for", "tells the most urgent", "min(k.priority)", "max(k.priority)"),
+    Cut("wake_for", "tells the longest due", "min(k.next_run_at)", "max(k.next_run_at)"),
+]
+
+CUTS = [*_CLAIM, *_ENQUEUE, *_PARSE, *_REJECT, *_KNOWN, *_WAKE]
+
+SINCE_18 = [Cut("new_id", "makes ids in the order of time", "return uuidv7();", "return gen_random_uuid();")]
+BEFORE_18 = [
+    # Since then the planner finds the ids by itself.
+    Cut("wake_for", "looks only at its own jobs", "    offset 0\n"),
+    Cut("new_id", "makes ids in the order of time", "lpad(to_hex(micros / 1000), 12, '0')", "left(random_bits, 12)"),
+    Cut(
+        "new_id",
+        "keeps the order of one statement",
+        "to_hex(8 + ((place >> 16) & 3)) || lpad(to_hex(place & 65535), 4, '0')",
+        "'8' || left(random_bits, 4)",
+    ),
+]

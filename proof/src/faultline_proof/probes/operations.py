@@ -1,0 +1,100 @@
+"""Who did it, and why: what the journal tells of cancel, retry, pause, resume and keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from faultline.store import verbs
+from faultline.store.reads import failures
+from faultline.store.verbs import access
+from faultline_proof.probes.probe import expect, probe, refused
+
+if TYPE_CHECKING:
+    from faultline_proof.sessions import Session, Sessions
+
+
+_OPERATOR = "faultline_operator"
+
+
+def _told(q: Session) -> list[tuple[Any, ...]]:
+    """What people did, in order: what, who by their own word, by which login, why."""
+    return q.execute(
+        "select event, detail ->> 'by', detail ->> 'login', detail ->> 'reason' from faultline.journal"
+        " where event <> 'attempt_failed' order by id"
+    )
+
+
+@probe("cancel", "retry", "retry_failed", "start_over", "pause", "resume", "add_api_key", "revoke_api_key", "signature")
+def who_did_it_and_why_stands_in_the_journal(sessions: Sessions) -> None:
+    q = sessions.open()
+    login = q.value("select session_user")
+    with q.unsaved():
+        waiting, failed, key = q.enqueue(delay_seconds=60), q.new_lease(), UUID(int=1)
+        q.fail(failed, then="fail")
+        q.execute("set local role faultline_operator")
+        q.run(verbs.cancel(waiting, "one", by="a"))
+        q.run(verbs.retry(waiting, by="b", reason="two"))
+        q.run(failures.retry(failures.Failed(), by="c", reason="three"))
+        q.run(verbs.pause("q", "four", by="d"))
+        q.run(verbs.resume("q", by="e", reason="five"))
+        q.run(verbs.resume("q", by="e", reason="five"))
+        q.execute("reset role")
+        q.run(access.add(key, bytes(32), name="k", scopes=["read"], by="f", reason="six"))
+        q.run(access.revoke(key, by="g", reason="seven"))
+        q.run(access.revoke(key, by="g", reason="seven"))
+        expect(
+            "told",
+            _told(q),
+            [
+                ("cancelled", "a", login, "one"),
+                ("retried", "b", login, "two"),
+                ("retried", "c", login, "three"),
+                ("paused", "d", login, "four"),
+                ("resumed", "e", login, "five"),
+                ("api_key_added", "f", login, "six"),
+                ("api_key_revoked", "g", login, "seven"),
+            ],
+        )
+
+
+@probe("pause", "signature")
+def a_pause_is_told_once_unless_somebody_changes_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    login = q.value("select session_user")
+    with q.unsaved():
+        q.run(verbs.pause("q"))
+        expect("by the login", q.value("select paused_by from faultline.queues"), login)
+        for by, reason in (("a (login b)", "x" * 1000), ("a (login b)", "x" * 1000), ("a (login b)", "y"), ("c", "y")):
+            q.run(verbs.pause("q", reason, by=by))
+            expect("who", q.value("select paused_by from faultline.queues"), f"{by} (login {login})")
+        found = [(by, reason and len(reason)) for _, by, _, reason in _told(q)]
+        expect("told", found, [(login, None), ("a (login b)", 1000), ("a (login b)", 1), ("c", 1)])
+
+
+@probe("signature")
+def the_login_is_told_and_not_the_role_that_the_verb_runs_in(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("set local session authorization faultline_operator")
+        q.run(verbs.pause("q", by="the owner"))
+        q.run(verbs.resume("q"))
+        expect("told", [row[1:3] for row in _told(q)], [("the owner", _OPERATOR), (_OPERATOR, _OPERATOR)])
+
+
+@probe("signature", "cancel", "pause")
+def what_would_make_the_journal_lie_is_refused(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        waiting = q.enqueue()
+        for by in ("", "x" * 201, "a\x1bb", "a\nb", "a\x7fb", "a\u200fb", "a\u202eb", "a\u2066b", "a\u2028b"):
+            with refused(q, "FL005", "by has", what=repr(by)):
+                q.run(verbs.resume("q", by=by))
+        for reason in ("x" * 1001, "a\x1bb", "a\x9fb", "a\u202eb", "a\u2067b"):
+            with refused(q, "FL005", "the reason has", what=repr(reason[:9])):
+                q.run(verbs.resume("q", reason=reason))
+            with refused(q, "FL005", "the reason has", what=f"cancel {reason[:9]!r}"):
+                q.run(verbs.cancel(waiting, reason))
+            with refused(q, "FL005", "the reason has", what=f"pause {reason[:9]!r}"):
+                q.run(verbs.pause("q", reason))
+        q.run(verbs.resume("q", by="x" * 200, reason="Zeile\n\tund " + "y" * 980))

@@ -1,0 +1,276 @@
+"""What becomes of a job that plain SQL enqueues: `select faultline.enqueue(…)`, in a loop or a trigger as well."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from psycopg.types.json import Json, Jsonb
+
+from faultline.core.ids import Ids
+from faultline.core.model import Submission
+from faultline.store import jsontext, verbs
+from faultline_proof.probes.probe import expect, probe, refused, the_one
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from faultline_proof.sessions import Session, Sessions
+
+#: What stands after the task, and what is said of it.
+_SENSELESS = (
+    ("'[1]'", "no JSON object"),
+    ("'1'", "no JSON object"),
+    ("""json_build_object('x', repeat('y', 2000))::text""", "more than the limit of 2000"),
+    ("'{}', queue => ''", "the name of its queue is empty"),
+    ("'{}', queue => repeat('q', 101)", "longer than 100"),
+    ("'{}', queue => ' q'", "white space"),
+    ("'{}', priority => 1001", "priority lies outside"),
+    ("'{}', max_attempts => 0", "max_attempts lies outside"),
+    ("'{}', lease => '0'", "lease lies outside"),
+    ("'{}', lease => '25 hours'", "lease lies outside"),
+    ("'{}', delay => '-1 s'", "delay is negative"),
+    ("'{}', delay => '11 years'", "longer than ten years"),
+    ("'{}', delay => '1 s', run_at => '2030-01-01Z'", "both a delay and a run_at"),
+    ("'{}', run_at => '0044-03-15Z'", "outside the years 1970 to 9998"),
+    ("'{}', run_at => '20000-01-01Z'", "outside the years 1970 to 9998"),
+    ("'{}', idempotency_key => ''", "idempotency_key is empty"),
+)
+
+#: A wrong job, and what is said of it.
+_WRONG_JOBS = (
+    ("1", " (task without name) is refused: it is no JSON object"),
+    ('{"task": "t", "priorty": 1}', ' (task t) is refused: no job has a field "priorty"'),
+    ('{"task": "t", "priority": "high"}', ' is refused: invalid input syntax for type numeric: "high"'),
+    ('{"task": "t", "id": "abc"}', " is refused: invalid input syntax for type uuid"),
+    ('{"task": "t", "run_at": "never Z"}', " is refused: invalid input syntax for type timestamp"),
+    ('{"task": "t", "args": {"a": 1e400000}}', " is refused: value overflows numeric format"),
+    ('{"task": "t", "args": {"a": "\\u0000"}}', " is refused: unsupported Unicode escape"),
+)
+
+
+@probe("enqueue", "args")
+def plain_sql_is_given_what_it_asks_for(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute(
+            """select faultline.enqueue('mail', '{"b" : 1e16, "a": -0.0}', queue => 'post', priority => -5,"""
+            " delay => '90 s', max_attempts => 3, lease => '7 s', keep_args => false)"
+        )
+        ((task, args, queue, priority, attempts, lease, kept, due),) = q.execute(
+            "select task, args::text, queue, priority, max_attempts, lease_seconds, keep_args, next_run_at - created_at"
+            " from faultline.open_jobs"
+        )
+        expect("task and queue", (task, queue, args), ("mail", "post", '{"b" : 1e16, "a": -0.0}'))
+        expect("options", (priority, attempts, lease, kept, due), (-5, 3, 7.0, False, timedelta(seconds=90)))
+    with q.unsaved():
+        q.execute("select faultline.enqueue('mail', '{}', run_at => '2030-01-01Z')")
+        expect("due at the time given", q.value("select next_run_at = '2030-01-01Z' from faultline.open_jobs"), True)
+    for kind in (Json, Jsonb):
+        with q.unsaved():
+            q.execute("select faultline.enqueue('mail', %s)", kind({"a": 1}))
+            expect(f"arguments that are {kind.__name__}", q.value("select args from faultline.open_jobs"), {"a": 1})
+
+
+@probe("enqueue", "reject_job")
+def plain_sql_is_told_what_is_wrong(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.execute("update faultline.settings set args_bytes_max = 2000")
+        for task in ("", "x" * 201):
+            with refused(q, "FL005"):
+                q.execute("select faultline.enqueue(%s, '{}')", task)
+        for options, why in _SENSELESS:
+            with refused(q, "FL005", why, what=options):
+                q.execute(f"select faultline.enqueue('t', {options})")
+        for value in ('"\\u0000"', '"\\ud800"', "1e400000", "NaN"):
+            with refused(q, "FL005", "its args cannot be stored", what=value):
+                q.execute("select faultline.enqueue('t', %s)", f'{{"a": {value}}}')
+        expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
+        q.execute("select faultline.enqueue('t', json_build_object('x', repeat('y', 1500))::text)")
+        expect("jobs", q.value("select count(*) from faultline.jobs"), 1)
+
+
+@probe("read_jobs", "enqueue_many", "reject_job")
+def a_submission_that_makes_no_sense_is_refused_with_the_job_and_the_reason(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for wrong, why in _WRONG_JOBS:
+            # Alone, and before another one that is wrong.
+            for jobs, more in ((2, ""), (3, ', {"task": "t", "id": "x"}')):
+                with refused(q, "FL005", f"job 2 of {jobs}{why}", what=wrong):
+                    q.execute("select from faultline.enqueue_many(%s)", f'[{{"task": "t"}}, {wrong}{more}]')
+        for document, why in (("{}", "array"), ("null", "array"), ("x", "invalid input syntax")):
+            with refused(q, "FL005", why, what=document):
+                q.execute("select from faultline.enqueue_many(%s)", document)
+        expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
+
+
+@probe("enqueue", "place_known")
+def plain_sql_knows_keys_and_ids(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for known in ("idempotency_key => 'k'", f"id => '{UUID(int=7)}'"):
+            made = [q.value(f"select faultline.enqueue('t', '{{}}', {known})") for _ in range(2)]
+            expect(known, len(set(made)), 1)
+        expect("jobs", q.value("select count(*) from faultline.jobs"), 2)
+
+
+# Text
+
+
+_SENT = '{"z" : 1e16, "a":[-0.0,1.50], "b": [' + ", ".join(["1e300"] * 200) + "]}"
+
+
+@probe("enqueue_many", "read_jobs", "parse_jobs", "enqueue", "args")
+def the_text_of_arguments_is_kept_as_it_was_sent(sessions: Sessions) -> None:
+    """Whichever way it comes. As jsonb it has other numbers and another order, and is over the limit."""
+    q = sessions.open()
+    for how, query, params in _ways_to_enqueue(_SENT):
+        with q.unsaved():
+            q.execute("update faultline.settings set args_bytes_max = %s", len(_SENT))
+            q.execute(query, *params)
+            expect(f"the text, {how}", q.value("select args::text from faultline.open_jobs"), _SENT)
+
+
+def _ways_to_enqueue(text: str) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    for how, job, ids in (
+        ("fresh", Submission("t", text), Ids(lambda: 0.0, random.Random(1))),  # noqa: S311 - ids of a story
+        ("without an id", Submission("t", text), None),
+        ("with an id", Submission("t", text, id=UUID(int=7)), None),
+        ("with a key", Submission("t", text, idempotency_key="k"), None),
+    ):
+        sent = verbs.enqueue_many([job], ids)
+        yield how, sent.sql, tuple(sent.params)
+    yield "a document of json", "select from faultline.enqueue_many(%s::json)", (f'[{{"task": "t", "args": {text}}}]',)
+    for kind in ("text", "json"):
+        for how, option in (("plain", ""), ("with a key", ", idempotency_key => 'k'")):
+            yield f"plain sql, {kind}, {how}", f"select faultline.enqueue('t', %s::{kind}{option})", (text,)
+
+
+@probe("digest", "resolve_known")
+def a_key_does_not_ask_how_the_arguments_were_written(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        texts = ('{"a": 1e2, "b": 1}', '{"b":1,"a":100}')
+        placed = [q.run(verbs.enqueue_many([Submission("t", text, idempotency_key="k")]))[0] for text in texts]
+        expect("one job", len({place.job_id for place in placed}), 1)
+
+
+@probe("enqueue_many")
+def a_document_of_the_builds_before_is_understood(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        jobs = Jsonb([{"task": "t", "id": str(UUID(int=7))}])
+        created = [q.value("select created from faultline.enqueue_many(%s, false)", jobs) for _ in range(2)]
+        expect("new", created, [True, False])
+
+
+# Time
+
+
+@probe("claim", "reap", "enqueue", "enqueue_many")
+def time_goes_on_in_a_loop(sessions: Sessions) -> None:
+    """All of it is one statement for PostgreSQL."""
+    q = sessions.open()
+    q.execute(
+        "create table story.seen (what text, jobs bigint);"
+        "do $$ begin"
+        " perform pg_sleep(0.15);"
+        " perform faultline.enqueue('t', '{}', lease => '0.1 s');"
+        """ perform faultline.enqueue_many('[{"task": "t", "lease_seconds": 0.1}]');"""
+        " insert into story.seen select 'enqueued', count(*) from faultline.open_jobs"
+        " where created_at > statement_timestamp() + interval '0.1 s';"
+        " insert into story.seen select 'claimed', count(*) from faultline.claim('default', 'w/1', 10);"
+        " insert into story.seen select 'held', count(*) from faultline.open_jobs"
+        " where lease_expires_at > statement_timestamp() + interval '0.2 s';"
+        " perform pg_sleep(0.2);"
+        " insert into story.seen select 'reaped', count(*) from faultline.reap();"
+        " end $$"
+    )
+    try:
+        seen = dict(q.execute("select what, jobs from story.seen"))
+    finally:
+        q.execute("drop table story.seen")
+    expect("in a loop", seen, {"enqueued": 2, "claimed": 2, "held": 2, "reaped": 2})
+
+
+# Who is told
+
+
+def _told(q: Session, *statements: str) -> list[dict[str, object]]:
+    for statement in statements:
+        q.execute(statement)
+    return [jsontext.decode(notice) for notice in q.notices()]
+
+
+@probe("enqueue", "wake")
+def plain_sql_wakes_who_sleeps_and_nobody_else(sessions: Sessions) -> None:
+    q = sessions.open()
+    q.execute("listen faultline")
+    q.beat()
+    expect("while all are awake", _told(q, "select faultline.enqueue('t')"), [])
+    q.beat(sleeping=["default"])
+    expect("of another queue", _told(q, "select faultline.enqueue('t', queue => 'other')"), [])
+    expect("of later", _told(q, "select faultline.enqueue('t', delay => '60 s')"), [])
+    notice = the_one("notifications", _told(q, "select faultline.enqueue('t', priority => -3)"))
+    expect("told", (notice["queue"], notice["priority"], notice["workers"]), ("default", -3, ["w"]))
+
+
+@probe("enqueue", "wake")
+def plain_sql_tells_the_awake_of_what_appears_below_their_place(sessions: Sessions) -> None:
+    q = sessions.open()
+    q.execute("listen faultline")
+    q.beat()
+    past = _told(q, "select faultline.enqueue('t', run_at => now() - interval '1 hour')")
+    expect("of a time in the past", [notice["workers"] for notice in past], [None])
+    # All in one message to the server: no time passes by which it could be told from a single statement.
+    written = "begin; select pg_current_xact_id(); select faultline.enqueue('t'); select faultline.enqueue('t'); commit"
+    expect("by a transaction that has written", [one["workers"] for one in _told(q, written)], [None])
+    other = written.replace("enqueue('t')", "enqueue('t', queue => 'other')")
+    expect("of a queue that nobody serves", _told(q, other), [])
+    q.begin()
+    q.execute("select pg_sleep(0.006)")
+    began = q.value("select to_json(transaction_timestamp())")
+    q.execute("select faultline.enqueue('t')")
+    q.commit()
+    notice = the_one("notifications", _told(q))
+    expect("by a transaction that has lasted", notice["run_at"], began)
+    lasted = _told(q, "do $$ begin perform pg_sleep(0.06); perform faultline.enqueue('t'); end $$")
+    expect("by a loop that has lasted", [one["workers"] for one in lasted], [None])
+
+
+@probe("enqueue", "wake")
+def plain_sql_wakes_a_few_workers_that_were_seen_lately(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    q.execute("listen faultline")
+    q.beat("stalled", sleeping=["default"])
+    sessions.clock.advance(4)
+    lively = [f"w{number}" for number in range(8)]
+    for worker in (*lively, "\x07" * 99):
+        q.beat(worker, sleeping=["default"])
+    tries = [the_one("notifications", _told(q, "select faultline.enqueue('t')"))["workers"] for _ in range(40)]
+    expect("how many", {len(some) for some in tries if isinstance(some, list)}, {3})
+    expect("all of them in time", sorted({one for some in tries if isinstance(some, list) for one in some}), lively)
+    sessions.clock.advance(4)
+    late = the_one("notifications", _told(q, "select faultline.enqueue('t')"))
+    expect("where none was seen lately", late["workers"], None)
+
+
+@probe("wake", "cancel")
+def a_transaction_can_do_without_notifications(sessions: Sessions) -> None:
+    q = sessions.open()
+    q.execute("listen faultline")
+    q.beat(sleeping=["default"])
+    q.begin()
+    q.execute("set local faultline.notify = off")
+    q.execute("select faultline.enqueue('t')")
+    q.enqueue()
+    q.run(verbs.cancel(q.claim_one().job_id))
+    q.commit()
+    expect("told", q.notices(), [])
+    q.enqueue()
+    expect("told by the next one", len(q.notices()), 1)

@@ -1,0 +1,292 @@
+"""A verb costs the same in a session that began when the tables were empty, and after they were. Counted in rows read."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import Bound, Submission
+from faultline.store import verbs
+from faultline.store.reads import views
+from faultline_proof.probes.leases import BATCH_VERBS
+from faultline_proof.probes.probe import PROBES, Probe, expect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Lease
+    from faultline.store.statement import Statement
+    from faultline_proof.sessions import Session, Sessions
+
+#: So many rows come into every table once the session has made its plans,
+_BACKLOG = 1_000
+#: and so many of them a verb for one job may look at.
+_FEW = 100
+#: A batch is worth turning a join round for, if the table is taken for empty.
+_BATCH = 200
+#: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
+_CALLS_BEFORE = 6
+
+
+def _expire(q: Session, lease: Lease) -> Lease:
+    q.execute("update faultline.open_jobs set lease_expires_at = created_at where id = %s", lease.job_id)
+    return lease
+
+
+#: Each call, and what else comes in beside waiting and running jobs.
+_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
+    "complete": (lambda q, lease: q.complete(lease), ()),
+    "renew": (lambda q, lease: q.renew(lease), ()),
+    "fail": (lambda q, lease: q.fail(lease, delay=3600), ()),
+    "release": (lambda q, lease: q.release(lease, delays=[3600]), ()),
+    "mark_started": (lambda q, lease: q.mark_started(lease), ()),
+    "fence": (lambda q, lease: q.fence(lease), ()),
+    "record_refusal": (lambda q, lease: q.run(verbs.record_refusal(_expire(q, lease))), ()),
+    "step": (lambda q, lease: q.step(lease), ("steps",)),
+    "recall": (lambda q, lease: q.run(verbs.recall(lease, "s")), ("steps",)),
+    "progress": (lambda q, lease: q.progress(lease), ()),
+    "cancel": (lambda q, lease: q.run(verbs.cancel(lease.job_id)), ("ledger",)),
+    "retry": (lambda q, lease: (q.fail(lease, then="fail"), q.run(verbs.retry(lease.job_id))), ("ledger",)),
+    "resolve_known": (lambda q, lease: q.run(verbs.enqueue_many([Submission("t", id=lease.job_id)])), ("ledger", "keys")),
+    "withdraw_done": (lambda q, lease: (q.complete(lease), q.enqueue(id=lease.job_id)), ("ledger",)),
+    "reap": (lambda q, lease: (_expire(q, lease), q.reap()), ()),
+    "first_expired": (lambda q, _: q.run(verbs.first_expired()), ()),
+    "claim": (lambda q, _: q.claim(3), ()),
+    "due": (lambda q, _: q.run(views.due(["default"])), ()),
+    "journal": (lambda q, lease: q.journal(lease.job_id), ("journal",)),
+    "roll_up": (lambda q, _: q.run(verbs.roll_up()), ("tallies",)),
+}
+
+#: Rows for each table, straight into it, past guards and statistics.
+_JOBS = (
+    "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue,"
+    " task, args, state, {more}) select gen_random_uuid(), now(), now() + n * interval '1 microsecond', 30, 0, 5, true,"
+    " 'default', 't', '{{}}', {values} from generate_series(1, %s) n"
+)
+_ROWS_FOR = {
+    "waiting": _JOBS.format(more="finished_at", values="'queued', null"),
+    "failed": _JOBS.format(more="finished_at", values="'failed', now()"),
+    "running": _JOBS.format(
+        more="lease_owner, lease_expires_at, fencing_token, attempt",
+        values="'running', 'x/1', now() + interval '1 hour', 1, 1",
+    ),
+    "ledger": "insert into faultline.ledger select gen_random_uuid(), 1, now(), now(), now(), 0, 1, 5, 'w/1', 'default',"
+    " 't', null, '{}', null from generate_series(1, %s)",
+    "steps": "insert into faultline.steps select gen_random_uuid(), 's', 1, now(), null from generate_series(1, %s)",
+    "journal": "insert into faultline.journal (at, job_id, event) select now(), gen_random_uuid(), 'retried'"
+    " from generate_series(1, %s)",
+    "tallies": "insert into faultline.tallies (queue, minute, worker) select 'default', now() - n * interval '1 minute', ''"
+    " from generate_series(61, %s) n",
+    "keys": "insert into faultline.keys select n::text, gen_random_uuid(), '', now() from generate_series(1, %s) n",
+}
+
+
+def _reads_few_rows(sessions: Sessions, *, name: str, begin: Callable[..., None]) -> None:
+    q, (call, more) = sessions.open(), _CALLS[name]
+    begin(sessions, *more)
+    with q.unsaved():
+        for _ in range(_CALLS_BEFORE):
+            call(q, q.new_lease())
+    for what in ("waiting", "running", *more):
+        sessions.hand.execute(_ROWS_FOR[what], _BACKLOG)
+    with q.unsaved():
+        lease = q.new_lease()
+        before = _rows_read(q)
+        call(q, lease)
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"{name} read {read} rows beside a backlog of {_BACKLOG}")
+
+
+def _reads_running_jobs_only(sessions: Sessions, *, begin: Callable[..., None]) -> None:
+    q = sessions.open()
+    begin(sessions)
+    with q.unsaved():
+        for _ in range(_CALLS_BEFORE):
+            q.run(verbs.recover())
+    sessions.hand.execute(_ROWS_FOR["waiting"], _BACKLOG)
+    with q.unsaved():
+        q.new_lease(priority=-1)
+        before = _rows_read(q)
+        expect("jobs queued again", q.run(verbs.recover())[2], 1)
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"recover read {read} rows beside a backlog of {_BACKLOG}")
+
+
+def _reads_few_rows_for_a_batch(sessions: Sessions, *, name: str) -> None:
+    q = sessions.open()
+    _begin_emptied(sessions)
+    for what in ("waiting", "running"):
+        sessions.hand.execute(_ROWS_FOR[what], _BACKLOG)
+    with q.unsaved():
+        q.run(verbs.enqueue_many([Submission("t", priority=-100)] * _BATCH))
+        leases = q.claim(_BATCH)
+        before = _rows_read(q)
+        BATCH_VERBS[name](q, *leases)
+        read = _rows_read(q) - before
+    if read > 12 * _BATCH:
+        raise AssertionError(f"{name} of {_BATCH} read {read} rows beside a backlog of {2 * _BACKLOG}")
+
+
+def _reads_nothing_below_its_bound(sessions: Sessions, *, name: str) -> None:
+    """Nor the dead rows there, which stay while somebody holds an old snapshot."""
+    q, holder = sessions.open(), sessions.open()
+    sessions.hand.execute(_ROWS_FOR["running"].replace("interval '1 hour'", "interval '-1 minute'"), _BACKLOG)
+    holder.begin("repeatable read")
+    holder.execute("select from faultline.open_jobs")
+    sessions.hand.execute("delete from faultline.open_jobs")
+    bound = q.value("select now() - interval '30 seconds'")
+    call: Statement[Any] = verbs.reap(lower_bound=bound) if name == "reap" else verbs.first_expired(bound)
+    with q.unsaved():
+        before = _rows_read(q)
+        q.run(call)
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"{name} read {read} rows below its bound")
+
+
+def _looks_at_nothing_below_its_bounds(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    sessions.hand.execute(_ROWS_FOR["waiting"], _BACKLOG)
+    holder.begin("repeatable read")
+    holder.execute("select from faultline.open_jobs")
+    priorities = [row[0] for row in q.execute("select distinct priority from faultline.open_jobs")]
+    sessions.hand.execute("delete from faultline.open_jobs")
+    bounds = [Bound(priority, q.value("select now() + interval '2 hours'")) for priority in priorities]
+    with q.unsaved():
+        before = _rows_read(q)
+        q.run(views.due(["default"], {"default": bounds}))
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"due read {read} rows below its bounds")
+
+
+def _begin_small(sessions: Sessions, *tables: str) -> None:
+    """Tables as they are on the first day, with statistics that say so."""
+    named = ", ".join(f"faultline.{table}" for table in ("open_jobs", *tables))
+    sessions.hand.execute(f"truncate {named}")
+    sessions.hand.execute("select faultline.enqueue('t')")
+    sessions.hand.execute(f"vacuum analyze {named}")
+
+
+def _begin_emptied(sessions: Sessions, *tables: str) -> None:
+    """Tables that were full and are empty, with statistics that say: many pages, no rows. Believed, any scan is cheap."""
+    _begin_small(sessions, *tables)
+    for what in ("waiting", *tables):
+        sessions.hand.execute(_ROWS_FOR[what], _BACKLOG)
+    for table in ("open_jobs", *tables):
+        sessions.hand.execute(f"delete from faultline.{table}")
+        sessions.hand.execute(f"vacuum analyze faultline.{table}")
+
+
+def _rows_read(q: Session) -> int:
+    """Rows and index entries of the protocol's tables that this session's transaction has read so far."""
+    return int(
+        q.value(
+            "select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) from pg_class"
+            " where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'i')"
+        )
+    )
+
+
+#: What can be pruned, its table, and the index that knows the age of whole ranges of pages, if it has one.
+_PRUNED = {
+    "ledger": ("ledger", "ledger_finished"),
+    "failed": ("open_jobs", None),
+    "journal": ("journal", "journal_at"),
+    "keys": ("keys", "keys_created"),
+}
+_ROWS = 12_000
+#: The newest pages of a table are not in such an index yet, so they are read.
+_LAST_RANGE = 6_000
+
+
+def _prunes_without_reading_all(sessions: Sessions, *, what: str) -> None:
+    q, (table, index) = sessions.open(), _PRUNED[what]
+    prune = verbs.prune(what, older_than_seconds=3600)
+    _begin_small(sessions, table)
+    for _ in range(_CALLS_BEFORE):
+        q.run(prune)
+    sessions.hand.execute(_ROWS_FOR[what], _ROWS)
+    if index is not None:
+        sessions.hand.execute("select brin_summarize_new_values(to_regclass(%s))", f"faultline.{index}")
+    with q.unsaved():
+        before = _rows_read(q)
+        expect("pruned", q.run(prune), 0)
+        read = _rows_read(q) - before
+    if read > _LAST_RANGE:
+        raise AssertionError(f"prune {what} read {read} rows, none of them old")
+
+
+_WITH_AGES = ("ledger", "journal", "keys")
+
+
+def _prunes_where_old_rows_lay_once(sessions: Sessions, *, what: str) -> None:
+    q = sessions.open()
+    prune = verbs.prune(what, older_than_seconds=3600, max_rows=_ROWS)
+    _begin_small(sessions, what)
+    old = _ROWS_FOR[what].replace("now()", "now() - interval '2 hours'").replace(" n::text,", " 'old' || n,")
+    sessions.hand.execute(old, _ROWS)
+    # A young row behind them, so that vacuum keeps their pages.
+    sessions.hand.execute(_ROWS_FOR[what].replace(" n::text,", " 'last',"), 1)
+    sessions.hand.execute(f"vacuum faultline.{what}")
+    expect("old rows pruned", q.run(prune), _ROWS)
+    sessions.hand.execute(f"vacuum faultline.{what}")
+    sessions.hand.execute(_ROWS_FOR[what], _ROWS)
+    with q.unsaved():
+        before = _rows_read(q)
+        expect("pruned", q.run(prune), 0)
+        read = _rows_read(q) - before
+    if read > _LAST_RANGE:
+        raise AssertionError(f"prune {what} read {read} rows where old ones had been")
+
+
+PROBES.extend(
+    Probe(f"{name} reads few rows {when}", frozenset(("plan", name)), partial(_reads_few_rows, name=name, begin=begin))
+    for name in _CALLS
+    for when, begin in (
+        ("in a session older than the backlog", _begin_small),
+        ("where all had been done before", _begin_emptied),
+    )
+)
+PROBES.extend(
+    Probe(
+        f"recover reads running jobs only {when}",
+        frozenset(("plan", "recover")),
+        partial(_reads_running_jobs_only, begin=begin),
+    )
+    for when, begin in (
+        ("in a session older than the backlog", _begin_small),
+        ("where all had been done before", _begin_emptied),
+    )
+)
+PROBES.extend(
+    Probe(
+        f"{name} of a batch reads few rows where all had been done before",
+        frozenset(("plan", name)),
+        partial(_reads_few_rows_for_a_batch, name=name),
+    )
+    for name in BATCH_VERBS
+)
+PROBES.extend(
+    Probe(f"prune {what} does not read all that is young", frozenset(("plan", "prune", _PRUNED[what][0])), play)
+    for what, play in ((what, partial(_prunes_without_reading_all, what=what)) for what in _PRUNED)
+)
+PROBES.extend(
+    Probe(
+        f"{name} reads nothing below its bound",
+        frozenset(("plan", name)),
+        partial(_reads_nothing_below_its_bound, name=name),
+    )
+    for name in ("reap", "first_expired")
+)
+PROBES.append(Probe("due reads nothing below its bounds", frozenset(("plan", "due")), _looks_at_nothing_below_its_bounds))
+PROBES.extend(
+    Probe(
+        f"prune {what} does not read all that lies where old rows lay",
+        frozenset(("plan", "prune", what)),
+        partial(_prunes_where_old_rows_lay_once, what=what),
+    )
+    for what in _WITH_AGES
+)

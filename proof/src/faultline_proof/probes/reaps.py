@@ -1,0 +1,190 @@
+"""Crashed work comes back: to its place, with the right number of attempts, whoever reaps it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import Settled
+from faultline.store import verbs
+from faultline_proof.probes.probe import expect, probe, reasons, the_one
+
+if TYPE_CHECKING:
+    from faultline.core.model import Lease
+    from faultline_proof.sessions import Session, Sessions
+
+
+def _reap_after(sessions: Sessions, seconds: float = 31) -> list[Any]:
+    sessions.clock.advance(seconds)
+    return sessions.open().reap()
+
+
+@probe("reap")
+def an_expired_lease_is_taken_back_and_keeps_its_place(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    lease = q.new_lease()
+    due = q.job(lease.job_id).next_run_at
+    reaped = the_one("reaped", _reap_after(sessions, 30))
+    found = (reaped.job_id, reaped.fencing_token, reaped.owner, reaped.state.value, reaped.reason)
+    expect("reaped", found, (lease.job_id, 1, lease.owner, "queued", "lease_expired"))
+    job = q.job(lease.job_id)
+    seen = (job.state.value, job.owner, job.lease_expires_at, job.fencing_token, job.attempt, job.reaps, job.next_run_at)
+    expect("the job", seen, ("queued", None, None, 1, 0, 1, due))
+    entry = the_one("journal", q.journal(lease.job_id))
+    expect("journal", (entry.event, entry.fencing_token, entry.owner), ("lease_reaped", 1, lease.owner))
+    told = (entry.detail["reason"], entry.detail["state"], entry.detail["attempt"])
+    expect("told", told, ("lease_expired", "queued", 0))
+    expect("a zombie's completion", reasons(q.complete(lease)), ["lease_lost"])
+
+
+@probe("reap")
+def live_leases_and_waiting_jobs_are_left_alone(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    q.new_lease()
+    q.enqueue()
+    q.fail(q.new_lease(), then="fail")
+    expect("reaped", _reap_after(sessions, 29.9), [])
+
+
+@probe("reap")
+def the_longest_expired_come_first_and_no_more_than_asked_for(sessions: Sessions) -> None:
+    q = sessions.open()
+    leases = [q.new_lease(lease_seconds=seconds) for seconds in (20, 10, 30)]
+    sessions.clock.advance(60)
+    expect("reaped", [job.job_id for job in q.reap(max_jobs=1)], [leases[1].job_id])
+    expect("reaped then", {job.job_id for job in q.reap(max_jobs=2)}, {leases[0].job_id, leases[2].job_id})
+
+
+@probe("first_expired", "reap")
+def the_bound_is_the_first_lease_that_ran_out_and_now_without_one(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    leases = [q.new_lease(lease_seconds=seconds) for seconds in (20, 10, 3600)]
+    expires = [q.job(lease.job_id).lease_expires_at for lease in leases]
+    expect("while none has", q.run(verbs.first_expired()), q.value("select faultline.now()"))
+    sessions.clock.advance(30)
+    expect("of two", q.run(verbs.first_expired()), expires[1])
+    expect("from the second on", q.run(verbs.first_expired(expires[0])), expires[0])
+    expect("reaped from the second on", [job.job_id for job in q.reap(lower_bound=expires[0])], [leases[0].job_id])
+    expect("reaped from the first on", [job.job_id for job in q.reap(lower_bound=expires[1])], [leases[1].job_id])
+    expect("when all are back", q.run(verbs.first_expired(expires[1])), q.value("select faultline.now()"))
+
+
+@probe("reap", "wake_for")
+def reaped_jobs_wake_who_has_claimed_past_them(sessions: Sessions) -> None:
+    q = sessions.open()
+    back, ended = q.new_lease(priority=-2), q.new_lease(priority=-5, max_attempts=1)
+    q.mark_started(ended)
+    q.execute("listen faultline")
+    sessions.clock.advance(31)
+    q.reap()
+    notice = the_one("notifications", q.notices())
+    expect("told of the job that came back", '"priority" : -2' in notice, True)
+    expect("it", q.state(back.job_id), "queued")
+
+
+# Attempts
+
+
+@probe("reap")
+def an_attempt_counts_if_it_had_started_alone(sessions: Sessions) -> None:
+    q = sessions.open()
+    waiting, alone = q.new_lease(), q.new_lease()
+    q.mark_started(alone)
+    first, second = (q.new_lease(worker="crowd") for _ in range(2))
+    q.mark_started(first, second)
+    _reap_after(sessions)
+    counted = [q.job(lease.job_id).attempt for lease in (waiting, alone, first, second)]
+    expect("attempts counted", counted, [0, 1, 0, 0])
+
+
+@probe("reap")
+def an_attempt_does_not_count_if_its_company_was_taken_back_before(sessions: Sessions) -> None:
+    q = sessions.open()
+    crowd = [q.new_lease(worker="crowd") for _ in range(2)]
+    waited, alone = (q.new_lease(worker="alone", lease_seconds=seconds) for seconds in (20, 30))
+    q.mark_started(*crowd)
+    q.mark_started(alone)
+    sessions.clock.advance(31)
+    while q.reap(max_jobs=1):
+        pass
+    counted = [q.job(lease.job_id).attempt for lease in (*crowd, waited, alone)]
+    expect("attempts counted", counted, [0, 0, 0, 1])
+
+
+@probe("reap")
+def what_a_worker_lost_before_its_last_sign_of_life_was_no_company(sessions: Sessions) -> None:
+    for sign in ("a renewal", "a heartbeat"):
+        q = sessions.open()
+        lost, kept = (q.new_lease(worker="w", lease_seconds=seconds, max_attempts=3) for seconds in (10, 60))
+        q.mark_started(lost, kept)
+        sessions.clock.advance(20)
+        q.reap()
+        sessions.clock.advance(1)
+        if sign == "a renewal":
+            q.renew(kept)
+        else:
+            q.beat()
+        sessions.clock.advance(61)
+        q.reap(notice_dead=True)
+        expect(f"attempts counted after {sign}", [q.job(lease.job_id).attempt for lease in (lost, kept)], [0, 1])
+        sessions.hand.execute("delete from faultline.open_jobs; delete from faultline.workers")
+
+
+@probe("reap")
+def a_last_attempt_ends_the_job_if_it_had_started(sessions: Sessions) -> None:
+    q = sessions.open()
+    ended, waiting, early = q.new_lease(max_attempts=1), q.new_lease(max_attempts=1), q.new_lease(max_attempts=3)
+    q.fail(early, error="an error of its own")
+    early = _again(q, early)
+    q.mark_started(ended)
+    q.mark_started(early)
+    reaped = {job.job_id: job for job in _reap_after(sessions)}[ended.job_id]
+    told = (reaped.task, reaped.attempt, reaped.max_attempts, reaped.last_error)
+    expect("told", told, (ended.task, 1, 1, "the worker was lost during the last attempt"))
+    job = q.job(ended.job_id)
+    expect(
+        "ended", (job.state.value, job.attempt, job.last_error), ("failed", 1, "the worker was lost during the last attempt")
+    )
+    expect("only prefetched", (q.state(waiting.job_id), q.job(waiting.job_id).attempt), ("queued", 0))
+    expect("not the last", (q.state(early.job_id), q.job(early.job_id).last_error), ("queued", "an error of its own"))
+
+
+def _again(q: Session, lease: Lease) -> Lease:
+    again = q.claim_one(worker="another")
+    expect("claimed again", again.job_id, lease.job_id)
+    return again
+
+
+@probe("reap", "mark_started")
+def a_job_can_be_reaped_for_ever(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    q.mark_started(lease)
+    q.execute("update faultline.open_jobs set reaps = 32767")
+    _reap_after(sessions)
+    expect("reaps", q.job(lease.job_id).reaps, 32767)
+
+
+@probe("reap", "mark_started")
+def a_job_that_only_waited_is_not_suspected_any_further(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    _reap_after(sessions)
+    _again(q, lease)
+    _reap_after(sessions)
+    expect("reaps of one that was never started", q.job(lease.job_id).reaps, 1)
+    q.mark_started(_again(q, lease))
+    _reap_after(sessions)
+    expect("reaps of one that was", q.job(lease.job_id).reaps, 2)
+
+
+@probe("mark_started", "reap")
+def the_mark_is_set_by_mark_started_alone(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        lease = q.new_lease()
+        expect("before", q.value("select started from faultline.open_jobs"), False)
+        expect("mark_started", q.mark_started(lease), Settled())
+        expect("after", q.value("select started from faultline.open_jobs"), True)

@@ -1,0 +1,215 @@
+"""What the roles may do, and what they may not even try."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from faultline.store import verbs
+from faultline.store.reads import failures, views
+from faultline.store.verbs import access
+from faultline_proof.probes.probe import expect, probe, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from faultline_proof.sessions import Session, Sessions
+
+_EVERYONE = {"now", "clock", "protocol"}
+_CALLS = {
+    "faultline_producer": {"enqueue", "enqueue_many", "cancel"},
+    "faultline_worker": {
+        "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "fence",
+        "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
+        "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce",
+    },
+    "faultline_viewer": {"api_key", "error_kind", "sample"},
+    "faultline_operator": {
+        "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap", "reconcile", "recover",
+        "prune", "sample", "roll_up", "error_kind",
+    },
+}  # fmt: skip
+_READS = {"jobs", "migrations", "settings"}
+_KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "revoked_at", "last_used_at"}
+_CALLED = "select funcname, sum(calls) from pg_stat_xact_user_functions where schemaname = 'faultline' group by funcname"
+_READS_MORE = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "sampling"}
+
+
+@probe("role")
+def roles_may_call_their_verbs_and_nothing_else(sessions: Sessions) -> None:
+    q = sessions.open()
+    for role, calls in _CALLS.items():
+        found = q.execute(
+            "select proname from pg_proc where pronamespace = 'faultline'::regnamespace"
+            " and has_function_privilege(%s, oid, 'execute')",
+            role,
+        )
+        expect(f"what {role} may call", sorted({name for (name,) in found}), sorted(calls | _EVERYONE))
+        reads = _READS | (_READS_MORE if role in ("faultline_viewer", "faultline_operator") else set())
+        for privilege, tables in (
+            ("select", reads),
+            *((word, set()) for word in ("insert", "update", "delete", "truncate")),
+        ):
+            found = q.execute(
+                "select relname from pg_class where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'v')"
+                " and has_table_privilege(%s, oid, %s)",
+                role,
+                privilege,
+            )
+            expect(f"what {role} may {privilege}", sorted(name for (name,) in found), sorted(tables))
+
+
+@probe("role")
+def nobody_reads_the_digests_of_api_keys(sessions: Sessions) -> None:
+    q = sessions.open()
+    for role in _CALLS:
+        found = q.execute(
+            "select attname from pg_attribute where attrelid = 'faultline.api_keys'::regclass and attnum > 0"
+            " and has_column_privilege(%s, attrelid, attnum, 'select')",
+            role,
+        )
+        told = role in ("faultline_viewer", "faultline_operator")
+        expect(f"what {role} may read of keys", {name for (name,) in found}, _KEY_FACTS if told else set())
+
+
+@probe("role")
+def everyone_else_is_shut_out(sessions: Sessions) -> None:
+    q = sessions.open()
+    for privilege in ("usage", "create"):
+        entered = q.value("select has_schema_privilege('public', 'faultline', %s)", privilege)
+        expect(f"{privilege} of the schema by everyone", entered, False)
+    found = q.execute(
+        "select proname from pg_proc where pronamespace = 'faultline'::regnamespace"
+        " and has_function_privilege('public', oid, 'execute')"
+    )
+    expect("what everyone may call", found, [])
+    found = q.execute(
+        "select relname from pg_class where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'v')"
+        " and has_table_privilege('public', oid, 'select, insert, update, delete, truncate')"
+    )
+    expect("what everyone may touch", found, [])
+
+
+@contextlib.contextmanager
+def _at_work(q: Session, role: str) -> Iterator[None]:
+    """Be this role, and call every function that lends it the rights of its owner."""
+    with q.unsaved():
+        q.execute("set local track_functions = 'all'")
+        before: dict[str, int] = dict(q.execute(_CALLED))
+        q.execute(f"set local role {role}")
+        yield
+        q.execute("reset role")
+        called = {name for name, times in q.execute(_CALLED) if times > before.get(name, 0)}
+        lent = q.execute("select proname from pg_proc where pronamespace = 'faultline'::regnamespace and prosecdef")
+        expect(f"what {role} may call and was not called", (_CALLS[role] & {name for (name,) in lent}) - called, set())
+
+
+@probe("role")
+def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
+    q = sessions.open()
+    with _at_work(q, "faultline_worker"):
+        q.value("select faultline.enqueue('t')")
+        for _ in range(4):
+            q.enqueue(idempotency_key="k")
+            q.enqueue()
+        expect("due", q.run(views.due(["default"])), ["default"])
+        done, failed, released, kept = q.claim(4)
+        q.renew(kept)
+        q.mark_started(kept)
+        q.step(kept)
+        q.run(verbs.recall(kept, "s"))
+        q.progress(kept)
+        q.fence(kept)
+        q.value("select faultline.same_transaction(pg_current_xact_id())")
+        q.run(verbs.record_refusal(kept))
+        q.complete(done)
+        q.complete(done, failed)
+        q.fail(failed)
+        q.fail(kept)
+        q.release(released)
+        q.beat(sleeping=["default"])
+        q.run(verbs.announce("w", ["t"]))
+        q.run(verbs.tally("w", []))
+        q.run(verbs.sample())
+        q.run(verbs.roll_up())
+        q.reap()
+        q.run(verbs.first_expired())
+        q.run(verbs.reconcile())
+        q.run(verbs.prune("ledger", older_than_seconds=60))
+        q.run(verbs.leave("w"))
+        with refused(q, "42501"):
+            q.run(verbs.retry(kept.job_id))
+
+
+@probe("role")
+def a_producer_can_enqueue_and_cancel(sessions: Sessions) -> None:
+    q = sessions.open()
+    with _at_work(q, "faultline_producer"):
+        q.value("select faultline.enqueue('t')")
+        q.run(verbs.cancel(q.enqueue(idempotency_key="k")))
+        with refused(q, "42501"):
+            q.claim()
+
+
+@probe("role")
+def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
+    q = sessions.open()
+    with _at_work(q, "faultline_operator"):
+        q.value("select faultline.enqueue('t')")
+        job_id = q.enqueue(idempotency_key="k")
+        q.run(verbs.cancel(job_id))
+        q.run(verbs.retry(job_id))
+        q.run(verbs.recover())
+        q.run(verbs.pause("default"))
+        q.run(verbs.resume("default"))
+        q.run(failures.retry(failures.Failed()))
+        q.run(failures.groups(failures.Failed()))
+        q.reap()
+        q.run(verbs.reconcile())
+        q.run(verbs.prune("ledger", older_than_seconds=60))
+        q.run(verbs.sample())
+        q.run(verbs.roll_up())
+        with refused(q, "42501"):
+            q.claim()
+
+
+@probe("role")
+def a_viewer_can_look_and_nothing_else(sessions: Sessions) -> None:
+    q = sessions.open()
+    job_id = q.enqueue()
+    with _at_work(q, "faultline_viewer"):
+        expect("what a viewer sees", q.state(job_id), "queued")
+        expect("a viewer counts, where no worker does", q.run(verbs.sample()), True)
+        for table in _READS_MORE:
+            q.execute(f"select from faultline.{table}")
+        q.run(failures.groups(failures.Failed()))
+        q.run(access.find(b"unknown"))
+        with refused(q, "42501"):
+            q.enqueue()
+
+
+@probe("role")
+def who_may_only_reap_cannot_take_live_leases(sessions: Sessions) -> None:
+    """Not with settings of its own, and not with objects of its own in the way of the functions' names."""
+    q = sessions.open()
+    with q.unsaved():
+        q.new_lease()
+        q.execute("create schema thief; grant all on schema thief to faultline_operator")
+        q.execute("set local role faultline_operator")
+        for name in ("statement_timestamp", "now", "clock_timestamp"):
+            q.execute(f"create function thief.{name}() returns timestamptz language sql return '2100-01-01'::timestamptz")
+        q.execute(
+            "create function thief.always(timestamptz, timestamptz) returns boolean language sql return true;"
+            "create operator thief.<= (leftarg = timestamptz, rightarg = timestamptz, function = thief.always)"
+        )
+        q.execute("set local search_path = thief, pg_catalog")
+        expect("reaped", q.reap(), [])
+
+
+@probe("role")
+def functions_that_lend_their_owners_rights_look_for_names_where_nobody_can_put_any(sessions: Sessions) -> None:
+    found = sessions.open().execute(
+        "select proname from pg_proc where pronamespace = 'faultline'::regnamespace and prosecdef"
+        " and coalesce('search_path=pg_catalog, pg_temp' <> all (proconfig), true)"
+    )
+    expect("without a search path of their own", found, [])

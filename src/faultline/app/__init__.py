@@ -1,0 +1,1 @@
+"""What a program imports: the application, its tasks and their options, handles of jobs, and what a task is given."""

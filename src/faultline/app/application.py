@@ -1,0 +1,378 @@
+"""The application's end of Faultline: register tasks, enqueue jobs, look at them. All that decides is in the database."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+
+from faultline import embedded, operate
+from faultline.app.handle import JobHandle, Poller
+from faultline.app.options import Options, id_of
+from faultline.app.tasks import Task
+from faultline.core import events
+from faultline.core.database_time import DatabaseTime
+from faultline.core.errors import ConfigError, JobNotFound, JobRejected
+from faultline.core.host import Host
+from faultline.core.ids import Ids
+from faultline.core.settings import choose_dsn, choose_timeout, whole
+from faultline.store import verbs
+from faultline.store.async_database import AsyncDatabase, arun_on
+from faultline.store.database import Database, run_on
+from faultline.store.reads import views
+from faultline.worker import tracing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from psycopg import AsyncConnection, Connection
+
+    from faultline.app.blocking_job import BlockingJob
+    from faultline.app.job import Job
+    from faultline.app.options import Duration
+    from faultline.app.tasks import OptionWords
+    from faultline.core.model import JobRecord, JobState, Placed, Submission
+    from faultline.store.facts import Facts
+    from faultline.store.statement import Statement
+    from faultline.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Jobs of one queue that a worker process runs at once, unless it is told otherwise.
+CONCURRENCY = 50
+_BATCH_JOBS_MAX = 2_000
+_BATCH_BYTES_MAX = 8 * 1024 * 1024
+
+
+class TaskDecorator(Protocol):
+    """What `@app.task(...)` gives: it turns a function into a task and keeps the types of its parameters and result."""
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[BlockingJob, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+
+
+class Faultline:
+    """One application on one database. Connects when first used; safe to share between threads and event loops.
+
+    `timeout`: how many seconds one call (enqueue, cancel, job, …) may wait for the database: for a free connection, for
+    connecting, for the answer. After that it raises `DatabaseUnavailable` if nothing was sent, else `OutcomeUnknown`.
+    Default: FAULTLINE_TIMEOUT, else 30; `math.inf` for no limit. A call of several statements may wait so long for each.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        connections_max: int = 10,
+        timeout: float | None = None,
+        host: Host | None = None,
+    ) -> None:
+        self._named = dsn
+        self._timeout = choose_timeout(timeout)
+        self.host = host or Host()
+        self._connections_max = whole("connections_max", connections_max)
+        self._time = DatabaseTime(self.host.monotonic, self.host.seconds)
+        self._ids = Ids(self._time.seconds, self.host.chance)
+        self._opening = threading.Lock()
+        self._server: embedded.Server | None = None
+        #: The registered tasks by their names.
+        self.tasks: dict[str, Task[..., Any]] = {}
+        #: How many new jobs this process has put into each queue. What its caller rolled back afterwards is among them.
+        self.enqueued: Counter[str] = Counter()
+        os.register_at_fork(after_in_child=_weakly(self._after_fork))
+
+    @overload
+    def task(self, fn: Callable[Concatenate[Job, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[BlockingJob, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        backoff: Callable[[int], float] | None = None,
+        **words: Unpack[OptionWords],
+    ) -> TaskDecorator: ...
+    def task(  # type: ignore[misc]
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        timeout: Duration | None = None,
+        backoff: Callable[[int], float] | None = None,
+        **words: Any,
+    ) -> Any:  # the overloads say what
+        """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`."""
+
+        def register(function: Callable[..., Any]) -> Task[..., Any]:
+            own_name = getattr(function, "__qualname__", None)
+            if name is None and own_name is None:
+                raise ConfigError(f"{function!r} has no name of its own; give the task one with name=...")
+            task_name = name or str(own_name).rsplit("<locals>.", 1)[-1]
+            if task_name in self.tasks:
+                raise ConfigError(f"there is a task named {task_name} already; give this one another name with name=...")
+            plain: Task[..., Any] = Task(self, function, task_name, Options(), timeout=timeout, backoff=backoff)
+            task = plain.options(**words)
+            self.tasks[task_name] = task
+            return task
+
+        return register if fn is None else register(fn)
+
+    def enqueue_many(
+        self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
+    ) -> list[JobHandle[Any]]:
+        """Enqueue many jobs, all or none: `app.enqueue_many(charge.bind(order) for order in orders)`."""
+        with tracing.enqueuing(list(submissions)) as traced:
+            return self._enqueue_many(traced, conn)
+
+    def _enqueue_many(self, submissions: list[Submission], conn: Connection[Any] | None) -> list[JobHandle[Any]]:
+        jobs, places = _in_key_order(submissions)
+        if conn is not None:
+            statements = [verbs.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
+            placed = [p for statement in statements for p in run_on(conn, statement)]
+        elif jobs:
+            statements = self._statements(jobs, self.database.facts_and_time())
+            placed = [p for answer in self.database.run_all(statements) for p in answer]
+        else:
+            placed = []
+        return self._handles(jobs, placed, places)
+
+    async def aenqueue_many(
+        self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
+    ) -> list[JobHandle[Any]]:
+        """`enqueue_many` for async programs."""
+        with tracing.enqueuing(list(submissions)) as traced:
+            return await self._aenqueue_many(traced, conn)
+
+    async def _aenqueue_many(self, submissions: list[Submission], conn: AsyncConnection[Any] | None) -> list[JobHandle[Any]]:
+        jobs, places = _in_key_order(submissions)
+        if conn is not None:
+            statements = [verbs.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
+            placed = [p for statement in statements for p in await arun_on(conn, statement)]
+        elif jobs:
+            statements = self._statements(jobs, await self.async_database.facts_and_time())
+            placed = [p for answer in await self.async_database.run_all(statements) for p in answer]
+        else:
+            placed = []
+        return self._handles(jobs, placed, places)
+
+    def cancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
+        """Stop a job for good, queued or running. Raises `IllegalTransition` when it has ended already.
+
+        The job's history tells why, and who did it: `by`, or else the database login, which is kept in any case.
+        """
+        return self.database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
+
+    async def acancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
+        return await self.async_database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
+
+    def retry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
+        """Queue a failed or cancelled job again, with all its attempts. Raises `IllegalTransition` for any other.
+
+        The job's history tells why, and who did it, as with `cancel`.
+        """
+        return self.database.run(operate.retry(id_of(job_id), reason=reason, by=by))
+
+    async def aretry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
+        return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
+
+    def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
+        """Hold a queue back: no worker claims from it until `resume`. Answers since when."""
+        return self.database.run(operate.pause(name, reason=reason, by=by))
+
+    async def apause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
+        return await self.async_database.run(operate.pause(name, reason=reason, by=by))
+
+    def resume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
+        """Let workers claim from a queue again. Answers whether it was paused."""
+        return self.database.run(operate.resume(name, reason=reason, by=by))
+
+    async def aresume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
+        return await self.async_database.run(operate.resume(name, reason=reason, by=by))
+
+    def job(self, job_id: UUID | str) -> JobRecord:
+        """Look a job up, open or done. Raises `JobNotFound`."""
+        return _found(job_id, self.database.run(views.job(id_of(job_id))))
+
+    async def ajob(self, job_id: UUID | str) -> JobRecord:
+        return _found(job_id, await self.async_database.run(views.job(id_of(job_id))))
+
+    def worker(self, queues: Mapping[str, int] | None = None, **words: Any) -> Worker:
+        """A worker to run beside the program: `async with app.worker({"mail": 50}): ...`. Without queues: its tasks'."""
+        from faultline.worker.worker import Worker  # noqa: PLC0415
+
+        return Worker(self, queues or self.queues(), **words)
+
+    def run_worker(self, queues: Mapping[str, int] | None = None, **words: Any) -> None:
+        """Run a worker until SIGTERM or SIGINT."""
+        from faultline.worker.process import run_until_signalled  # noqa: PLC0415
+
+        run_until_signalled(lambda: self.worker(queues, **words))
+
+    def queues(self) -> dict[str, int]:
+        """The queues of all registered tasks, each with the default concurrency."""
+        return {task.queue: CONCURRENCY for task in self.tasks.values()} or {"default": CONCURRENCY}
+
+    def handle(self, job_id: UUID | str) -> JobHandle[Any]:
+        """A handle on a job that somebody else enqueued."""
+        return JobHandle(self, id_of(job_id))
+
+    @cached_property
+    def dsn(self) -> str:
+        """Where the jobs are. An embedded server is started, or joined, when this is first asked for."""
+        with self._opening:
+            dsn = choose_dsn(self._named)
+            if not embedded.is_embedded(dsn):
+                return dsn
+            if self._server is None:
+                self._server = embedded.join(embedded.folder_of(dsn))
+            return self._server.dsn
+
+    @cached_property
+    def database(self) -> Database:
+        made = Database(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
+        made.time = self._time
+        return self._shared("database", made)
+
+    @cached_property
+    def async_database(self) -> AsyncDatabase:
+        made = AsyncDatabase(self.dsn, connections_max=self._connections_max, timeout=self._timeout, host=self.host)
+        made.time = self._time
+        return self._shared("async_database", made)
+
+    def _shared(self, name: str, made: R) -> R:
+        """The first one that was made: since Python 3.12, threads may compute a cached property at the same time."""
+        kept: R = self.__dict__.setdefault(name, made)
+        return kept
+
+    @cached_property
+    def poller(self) -> Poller:
+        return self._shared("poller", Poller(self.database))
+
+    def close(self) -> None:
+        """Give back connections and, as its last user, stop an embedded server. The application can be used again."""
+        database = self.__dict__.pop("database", None)
+        if database is not None:
+            database.close()
+        for name in ("dsn", "async_database", "poller"):
+            self.__dict__.pop(name, None)
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+
+    async def aclose(self) -> None:
+        if "async_database" in self.__dict__:
+            await self.async_database.close()
+        self.close()
+
+    def _after_fork(self) -> None:
+        """A forked child must not talk through its parent's sockets: answers would be crossed. It connects anew."""
+        for name in ("database", "async_database", "poller"):
+            inherited = self.__dict__.pop(name, None)
+            if inherited is not None:
+                # Kept, so that nothing of it is closed here: the sockets are the parent's.
+                _inherited.append(inherited)
+        self._opening = threading.Lock()
+        self._ids = Ids(self._time.seconds, self.host.chance)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def _statements(self, submissions: list[Submission], facts: Facts) -> list[Statement[list[Placed]]]:
+        """Give every job its id here, so that a submission whose answer is lost can be sent again and makes one job."""
+        for place, submission in enumerate(submissions, start=1):
+            # Four bytes are the most that a character takes; most arguments need not be counted exactly.
+            if len(submission.args) * 4 <= facts.args_bytes_max:
+                continue
+            size = len(submission.args.encode())
+            if size > facts.args_bytes_max:
+                raise JobRejected(
+                    f"job {place} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, "
+                    f"more than the limit of {facts.args_bytes_max}. Keep large values elsewhere and pass a reference"
+                )
+        return [verbs.enqueue_many(batch, self._ids) for batch in batches(submissions)]
+
+    def _handles(self, jobs: Sequence[Submission], placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:
+        """Handles in the order in which the jobs were given."""
+        self.enqueued.update([job.queue or "default" for job, one in zip(jobs, placed, strict=True) if one.created])
+        if events.are_detailed():
+            for one in placed:
+                events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
+        handles: list[JobHandle[Any]] = [JobHandle(self, job_id, created=created) for job_id, created in placed]
+        if isinstance(places, range):
+            return handles
+        return [handle for _, handle in sorted(zip(places, handles, strict=True), key=lambda pair: pair[0])]
+
+
+def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], Sequence[int]]:
+    """The jobs as they are to be sent, and the place of each in the order given.
+
+    A statement takes its keys in order; a submission of several statements must do so as a whole, or two such submissions
+    with the same keys in opposite order deadlock.
+    """
+    places = range(len(submissions))
+    if len(submissions) <= _BATCH_JOBS_MAX or all(job.idempotency_key is None for job in submissions):
+        return submissions, places
+    sorted_places = sorted(places, key=lambda n: submissions[n].idempotency_key or "")
+    return [submissions[n] for n in sorted_places], sorted_places
+
+
+def batches(submissions: list[Submission]) -> list[list[Submission]]:
+    """Split a submission by number and bytes: one statement must not hold the server up, nor outgrow what JSON may hold."""
+    split: list[list[Submission]] = [[]]
+    size = 0
+    for submission in submissions:
+        size += len(submission.args)
+        if split[-1] and (len(split[-1]) >= _BATCH_JOBS_MAX or size > _BATCH_BYTES_MAX):
+            split.append([])
+            size = len(submission.args)
+        split[-1].append(submission)
+    return split if submissions else []
+
+
+_inherited: list[object] = []
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """An application that nobody uses any more must not be kept alive by the hook."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        alive = reference()
+        if alive is not None:
+            alive()
+
+    return call
+
+
+def _found(job_id: UUID | str, record: JobRecord | None) -> JobRecord:
+    if record is None:
+        raise JobNotFound(f"there is no job {job_id}; it was never committed here, or it was pruned")
+    return record

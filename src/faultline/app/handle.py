@@ -1,0 +1,150 @@
+"""A job in the hands of whoever enqueued it: look at it, wait for its result. One poller serves all who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from faultline.app.options import seconds
+from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from faultline.core.model import JobRecord, JobState
+from faultline.store.reads import views
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from faultline.app.application import Faultline
+    from faultline.app.options import Duration
+    from faultline.store.database import Database
+    from faultline.store.reads.views import Ending
+
+R = TypeVar("R")
+
+
+class JobHandle(Generic[R]):
+    """A job by its id. `created` is False when an earlier submission with the same key or id had made it."""
+
+    __slots__ = ("_app", "created", "id")
+
+    def __init__(self, app: Faultline, job_id: UUID, *, created: bool = False) -> None:
+        self._app = app
+        #: Which job it is.
+        self.id = job_id
+        #: False when an earlier submission with the same key or id had made it.
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}>"
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the job to end and give its result. Raises `JobFailed`, `JobCancelled` or `ResultTimeout`."""
+        with self._app.poller.watching(self.id) as ending:
+            try:
+                return self._read(ending.result(seconds(timeout)))
+            except TimeoutError as error:
+                raise self._too_late(timeout) from error
+
+    async def aresult(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109 - the twin of result()
+        """`result` for async programs."""
+        with self._app.poller.watching(self.id) as ending:
+            try:
+                return self._read(await asyncio.wait_for(asyncio.wrap_future(ending), seconds(timeout)))
+            except TimeoutError as error:
+                raise self._too_late(timeout) from error
+
+    def job(self) -> JobRecord:
+        """The job as it stands now."""
+        return self._app.job(self.id)
+
+    async def ajob(self) -> JobRecord:
+        return await self._app.ajob(self.id)
+
+    def _read(self, ending: Ending) -> R:
+        if ending.state is JobState.SUCCEEDED:
+            result: R = ending.result
+            return result
+        if ending.state is JobState.CANCELLED:
+            # `cancel` writes "cancelled: …", a task that ended by Cancel(…) the reason alone.
+            why = ending.error or "cancelled"
+            raise JobCancelled(f"job {self.id} was {why if why.startswith('cancelled') else f'cancelled: {why}'}")
+        raise JobFailed(f"job {self.id} failed: {ending.error or 'no error was recorded'}")
+
+    def _too_late(self, timeout: Duration | None) -> ResultTimeout:
+        return ResultTimeout(f"job {self.id} has not ended within {seconds(timeout):g} s; it goes on, ask again later")
+
+
+class Poller:
+    """Asks the database about all awaited jobs at once: one query per round, however many wait.
+
+    The thread lives while somebody waits. It asks often at first and less and less while nothing happens.
+    """
+
+    def __init__(self, database: Database, *, seconds_min: float = 0.01, seconds_max: float = 0.5) -> None:
+        self._database = database
+        self._seconds_min = seconds_min
+        self._seconds_max = seconds_max
+        self._changed = threading.Condition()
+        self._awaited: dict[UUID, list[Future[Ending]]] = {}
+        self._running = False
+
+    @contextlib.contextmanager
+    def watching(self, job_id: UUID):  # type: ignore[no-untyped-def]  # noqa: ANN201 - an iterator of Future[Ending]
+        ending: Future[Ending] = Future()
+        with self._changed:
+            self._awaited.setdefault(job_id, []).append(ending)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._poll, name="faultline-results", daemon=True).start()
+            self._changed.notify()
+        try:
+            yield ending
+        finally:
+            with self._changed:
+                waiting = self._awaited.get(job_id, [])
+                if ending in waiting:
+                    waiting.remove(ending)
+                if not waiting:
+                    self._awaited.pop(job_id, None)
+                self._changed.notify()
+
+    def tick(self) -> bool:
+        """Ask once. True if some job has ended."""
+        with self._changed:
+            asked = list(self._awaited)
+        if not asked:
+            return False
+        try:
+            ended, known = self._database.run(views.endings(asked))
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            self._tell(asked, error)
+            return True
+        for ending in ended:
+            self._tell([ending.job_id], ending)
+        for job_id in set(asked) - known:
+            self._tell([job_id], JobNotFound(f"there is no job {job_id}; it was never committed here, or it was pruned"))
+        return bool(ended)
+
+    def _poll(self) -> None:
+        pause = self._seconds_min
+        while True:
+            with self._changed:
+                if not self._awaited:
+                    self._running = False
+                    return
+            pause = self._seconds_min if self.tick() else min(pause * 1.5, self._seconds_max)
+            with self._changed:
+                if self._awaited and self._changed.wait(pause):
+                    pause = self._seconds_min
+
+    def _tell(self, job_ids: list[UUID], outcome: Ending | Exception) -> None:
+        with self._changed:
+            told = [future for job_id in job_ids for future in self._awaited.pop(job_id, [])]
+        for future in told:
+            if future.set_running_or_notify_cancel():
+                if isinstance(outcome, Exception):
+                    future.set_exception(outcome)
+                else:
+                    future.set_result(outcome)

@@ -1,0 +1,280 @@
+"""The job as its task sees it. A task that wants it takes `job: Job` as its first parameter (`BlockingJob` in a thread).
+
+Everything written through it is fenced: once the lease is lost, nothing of this attempt is written any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+
+from faultline.app import attempt
+from faultline.app.attempt import Attempt, check_step_name
+from faultline.app.blame import Blame, words
+from faultline.app.transaction import Transaction, encoded
+from faultline.app.turns import aacquired, acalled
+from faultline.core import events
+from faultline.core.errors import FaultlineError, FenceBroken, StaleLease, StatementTimeout
+from faultline.store import fencing, jsontext, verbs
+from faultline.store.async_database import arun_on
+from faultline.store.lending import Loan, beside
+from faultline.store.reads import views
+from faultline.store.translation import connection_was_lost, translated
+from faultline.store.wires import wire
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from faultline.core.model import Json
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.store.statement import Statement
+    from faultline.worker.hold import Hold
+
+T = TypeVar("T")
+
+
+class Job(Attempt):
+    """The job of an `async def` task."""
+
+    def __init__(self, hold: Hold, database: AsyncDatabase, timeout_seconds: float | None = None) -> None:
+        super().__init__(hold, database.host, timeout_seconds)
+        self._database = database
+        #: Whose turn it is to write: a transaction holds the job's row, and another connection would wait for that.
+        self._turn = asyncio.Lock()
+        #: Each held while the function of that step runs.
+        self._steps: dict[str, asyncio.Lock] = {}
+
+    async def fence(self) -> None:
+        """Raise `StaleLease` unless this attempt may still write. Says nothing about the next moment: see `transaction`."""
+        try:
+            await self._write(verbs.fence(self._hold.lease))
+        except StaleLease as error:
+            raise await self._recorded(error) from error
+
+    async def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Json:
+        """Do a part of the job once, whichever attempt comes to it first, and remember its result.
+
+        Called in several branches at once, it runs in one of them and all get its result; if it fails there, the next one
+        runs it. Inside a transaction it is remembered when that is committed, and rolled back with it.
+        """
+        check_step_name(name)
+        own = self._own_transaction(asyncio.current_task)
+        with self._around(name):
+            running = await self._its_turn(name, own)
+            try:
+                text = self._given.get(name)
+                if text is None:
+                    done, result = await self._run(verbs.recall(self._hold.lease, name))
+                    if done:
+                        return result
+                    if own is not None:
+                        own.steps.add(name)
+                    text = encoded(await acalled(function, args, kwargs), f"result of step {name}")
+                    if own is None:
+                        self._given[name] = text
+            finally:
+                running.release()
+            # As it will be remembered: a first run and a later one must not differ.
+            result = jsontext.decode(text)
+            self._refuse_if_stale("step", await self._write(verbs.step(self._hold.lease, name, result)))
+            self._given.pop(name, None)
+        return result
+
+    async def progress(self, progress: Json) -> None:
+        """Show how far the job has come."""
+        self._refuse_if_stale("progress", await self._write(verbs.progress(self._hold.lease, progress)))
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """Write to the same database under the lease's protection. Raises `StaleLease` and rolls back when it is lost.
+
+        It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
+        """
+        self._refuse_nesting(asyncio.current_task)
+        await self._take_turn()
+        transaction: Transaction | None = None
+        self._loan = loan = Loan()
+        asked_at = self._monotonic()
+        try:
+            async with self._database.connection(loan) as connection:
+                transaction = await self._begin(connection, loan)
+                try:
+                    with self._opened(transaction):
+                        yield transaction
+                        transaction.close()
+                        await self._finish(transaction)
+                except BaseException as error:
+                    await self._undo(transaction, error)
+                    raise
+                finally:
+                    await self._judge(transaction)
+                    if transaction.altered:
+                        await connection.close()
+        except BaseException as error:
+            if transaction is None:
+                self._blame(error, asked_at)
+            raise
+        finally:
+            self._loan = None
+            self._turn.release()
+
+    async def _begin(self, connection: psycopg.AsyncConnection[Any], loan: Loan) -> Transaction:
+        with translated(self._database.dsn):
+            await connection.execute("begin")
+        try:
+            number = await arun_on(connection, fencing.fence(self._hold.lease))
+        except BaseException as error:
+            await self._roll_back(connection)
+            if isinstance(error, StaleLease) and not self.lease_lost:
+                raise await self._recorded(error) from error
+            raise
+        opener = asyncio.current_task()
+        return Transaction(self.id, connection, loan, number=number, opener=opener, monotonic=self._monotonic)
+
+    async def _finish(self, transaction: Transaction) -> None:
+        connection = transaction.raw
+        transaction.refuse_if_broken()
+        self._refuse_if_over()
+        renewed_at: float | None = None
+        if transaction.result is None:
+            await self._send(transaction, fencing.check(transaction.number))
+            if self._hold.busy_at is not None:
+                # It lasted long, and nobody else can renew the lease before it ends: it might be taken in that moment.
+                renewed_at = self._monotonic()
+                self._refuse_if_stale("renew", await self._send(transaction, verbs.renew([self._hold.lease])))
+        else:
+            completed = fencing.complete(self._hold.lease, transaction.result, transaction.number)
+            self._refuse_if_stale("complete", await self._send(transaction, completed))
+        transaction.ends = True
+        try:
+            with wire(self._database.host.faults, "commit", connection):
+                await connection.execute("commit")
+        except psycopg.Error as error:
+            transaction.met(error)
+            if not connection_was_lost(error):
+                raise
+            await self._settle_unknown_commit(transaction, error)
+        self._hold.settled = transaction.result is not None
+        if renewed_at is not None:
+            self._hold.renewed(renewed_at)
+
+    async def _settle_unknown_commit(self, transaction: Transaction, error: psycopg.Error) -> None:
+        """The answer to the commit was lost. If it was to complete the job, the ledger knows whether it did."""
+        if transaction.result is None or not self._was_completed_by_us(await self._database.run(views.job(self.id))):
+            raise self._unknown_commit() from error
+
+    async def _undo(self, transaction: Transaction, error: BaseException) -> None:
+        """Whatever went wrong: a transaction that somebody else has ended is worse, and is what is said."""
+        transaction.close()
+        transaction.let_out(error)
+        gone = transaction.is_gone() and not transaction.ends
+        await self._roll_back(transaction.raw)
+        if gone and not isinstance(error, FenceBroken):
+            raise transaction.broken() from error
+
+    async def _roll_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        try:
+            if not connection.closed:
+                await connection.execute("rollback")
+        except psycopg.Error:
+            await connection.close()
+
+    async def _judge(self, transaction: Transaction) -> None:
+        """Spare the job what the database did to its session. A session that was cut because the attempt was over has not
+        failed: the task was too slow.
+        """
+        for mishap in transaction.mishaps if self._over is None else ():
+            spared = mishap.blame is Blame.DATABASE
+            if mishap.blame is Blame.ASK:
+                spared = await self._was_cancelled(transaction, mishap.error)
+            elif mishap.blame is Blame.ASK_FOR_RIGHTS:
+                spared = await self._lacks_rights(transaction)
+            if spared:
+                self._spare(mishap.error)
+
+    async def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
+        """Whether somebody cancelled the statement: then the server says what it always says of a cancelled one. If not, it
+        took longer than the task, or its role, allows. Where the server cannot be asked, the job is spared.
+        """
+        if not transaction.is_gone():
+            return True
+        try:
+            await arun_on(transaction.raw, fencing.cancel_itself())
+        except StatementTimeout as cancelled:
+            return words(cancelled.__cause__) == words(error)
+        except (FaultlineError, psycopg.Error):
+            pass
+        return True
+
+    async def _lacks_rights(self, transaction: Transaction) -> bool:
+        """Whether the login itself may not end jobs any more. The role that a task took is undone with its transaction."""
+        if not transaction.is_gone():
+            return True
+        try:
+            return not await arun_on(transaction.raw, fencing.may_end_jobs())
+        except (FaultlineError, psycopg.Error):
+            return True
+
+    # One statement
+
+    async def _send(self, transaction: Transaction, statement: Statement[T]) -> T:
+        """A statement of ours in the job's transaction."""
+        try:
+            return await arun_on(transaction.raw, statement)
+        except (FaultlineError, psycopg.Error) as error:
+            transaction.met(error, ours=True)
+            raise
+
+    async def _write(self, statement: Statement[T]) -> T:
+        """Write in this branch's transaction, or by itself when no other branch's transaction holds the row."""
+        if self._own_transaction(asyncio.current_task) is not None:
+            return await self._run(statement)
+        await self._take_turn()
+        try:
+            return await self._run(statement)
+        finally:
+            self._turn.release()
+
+    async def _run(self, statement: Statement[T]) -> T:
+        own = self._own_transaction(asyncio.current_task)
+        if own is not None:
+            own.refuse_if_over()
+            return await self._send(own, statement)
+        asked_at = self._monotonic()
+        try:
+            with beside(self._loan):
+                return await self._database.run(statement)
+        except BaseException as error:
+            self._blame(error, asked_at)
+            raise
+
+    async def _recorded(self, error: StaleLease) -> StaleLease:
+        """The refusal undid its own transaction, so its record is a second call: best effort."""
+        try:
+            with beside(self._loan):
+                await self._database.run(verbs.record_refusal(self._hold.lease))
+        except FaultlineError as failure:
+            events.emit("refusal_not_recorded", job_id=self.id, error=str(failure))
+        return self._lost("fence", error.reason or "lease_lost", error.current_token)
+
+    # Turns
+
+    async def _take_turn(self) -> None:
+        if not await aacquired(self._turn, attempt.TURN_SECONDS, self._is_over):
+            raise self._no_turn()
+
+    async def _its_turn(self, step: str, own: Transaction | None) -> asyncio.Lock:
+        """Wait until no other branch runs this step, nor has run it in a transaction that is still open."""
+        running = self._steps.setdefault(step, asyncio.Lock())
+        while True:
+            # Without a limit: how long a step takes is the user's affair, and the task's timeout.
+            if not await aacquired(running, None, self._is_over):
+                raise self._no_turn()
+            if not self._is_done_elsewhere(step, own):
+                return running
+            running.release()
+            await self._take_turn()
+            self._turn.release()

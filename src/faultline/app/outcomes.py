@@ -1,0 +1,95 @@
+"""What a task may return, or raise, instead of a result. Checked when made: a bad one fails in the task that made it.
+
+`return Retry(...)` and `raise Retry(...)` mean the same; so do they for `Snooze` and `Cancel`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from faultline.app.options import check_seconds, seconds
+from faultline.app.texts import ERROR_LENGTH_MAX, storable, text_of
+from faultline.core.errors import JobRejected
+
+if TYPE_CHECKING:
+    from faultline.app.options import Duration
+
+#: What the database takes as a delay.
+DELAY_SECONDS_MAX = 31_536_000.0
+#: A job never sleeps for less: one that snoozes again and again would keep the database busy with itself.
+SNOOZE_SECONDS_MIN = 0.1
+
+
+class Outcome(Exception):
+    """A value that can be raised. Its fields are fixed; what Python itself notes on an exception is not."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__}.{name} cannot be changed; make another {type(self).__name__}")
+        super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, name) for name in self.__match_args__)  # type: ignore[attr-defined]
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _keep(self, **fields: object) -> None:
+        self.__dict__.update(fields)
+
+
+@dataclass(unsafe_hash=True, init=False)
+class Retry(Outcome):
+    """The attempt failed. It is tried again after so many seconds, or after the task's own backoff.
+
+    `error` is what is shown as the reason: a text, or the exception that was caught.
+    """
+
+    after: Duration | None
+    error: str
+
+    def __init__(
+        self, after: Duration | None = None, error: str | BaseException = "the task asked to be tried again"
+    ) -> None:
+        _check_delay("Retry(after=…)", after)
+        self._keep(after=after, error=_text("Retry(error=…)", error))
+
+
+@dataclass(unsafe_hash=True, init=False)
+class Snooze(Outcome):
+    """It is too early. The job runs again after so many seconds, without using up an attempt; 0.1 s at the least."""
+
+    duration: Duration
+
+    def __init__(self, duration: Duration) -> None:
+        if duration is None:
+            raise JobRejected("Snooze(duration) must be a number of seconds or a timedelta, not None")
+        _check_delay("Snooze(duration)", duration)
+        self._keep(duration=duration)
+
+
+@dataclass(unsafe_hash=True, init=False)
+class Cancel(Outcome):
+    """Give this job up for good. That is no failure."""
+
+    reason: str
+
+    def __init__(self, reason: str = "the task cancelled itself") -> None:
+        self._keep(reason=_text("Cancel(reason)", reason))
+
+
+def delay_seconds(duration: Duration) -> float:
+    return float(seconds(duration) or 0.0)
+
+
+def _check_delay(what: str, duration: Duration | None) -> None:
+    check_seconds(what, duration, 0.0, DELAY_SECONDS_MAX)
+
+
+def _text(what: str, value: str | BaseException) -> str:
+    if isinstance(value, BaseException):
+        return text_of(value)
+    if not isinstance(value, str):
+        raise JobRejected(f"{what} must be a text or an exception, not {value!r}"[:ERROR_LENGTH_MAX])
+    return storable(value[:ERROR_LENGTH_MAX])

@@ -1,0 +1,204 @@
+"""Tasks: functions that can be enqueued. Arguments are checked against the function's signature before anything is sent."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from copy import copy
+from dataclasses import fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, get_args, overload
+
+from faultline.app.blocking_job import BlockingJob
+from faultline.app.job import Job
+from faultline.app.options import DELAY_SECONDS_MAX, TASK_LENGTH_MAX, Options, check_seconds, check_text, seconds
+from faultline.core.errors import ConfigError, JobRejected
+from faultline.core.model import Submission
+from faultline.store import jsontext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+    from typing import TypedDict
+    from uuid import UUID
+
+    from psycopg import AsyncConnection, Connection
+
+    from faultline.app.application import Faultline
+    from faultline.app.handle import JobHandle
+    from faultline.app.options import Duration
+
+    class OptionWords(TypedDict, total=False):
+        queue: str
+        priority: int
+        delay: Duration
+        run_at: datetime
+        max_attempts: int
+        lease: Duration
+        idempotency_key: str
+        keep_args: bool
+        id: UUID
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_FITS_MAX = 1000
+_JOB = re.compile(r"\b(Blocking)?Job\b")
+
+
+class Task(Generic[P, R]):
+    """A function with a name, under which jobs are stored. Calling it calls the function; `enqueue` makes a job of it."""
+
+    def __init__(
+        self,
+        app: Faultline,
+        fn: Callable[..., Any],
+        name: str,
+        options: Options,
+        *,
+        timeout: Duration | None = None,
+        backoff: Callable[[int], float] | None = None,
+    ) -> None:
+        check_text("the name of a task", name, TASK_LENGTH_MAX)
+        check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
+        #: Jobs are stored under it.
+        self.name = name
+        self._about_args = f"arguments of {name}"
+        #: How long one attempt may take; None for as long as it likes.
+        self.timeout_seconds = seconds(timeout)
+        #: Called with the number of the attempt that failed, from 1 on: the seconds to wait. None for the doubling default.
+        self.backoff = backoff
+        self.fn = fn
+        self._app = app
+        self._take(options)
+        self.signature, self.takes_job = _enqueued_signature(fn, name)
+        self.is_async = _is_async(fn, name)
+        parameters = self.signature.parameters.values()
+        self._positional = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+        self._known_fits: set[tuple[str, ...]] = set()
+
+    def _take(self, options: Options) -> None:
+        self._options = options
+        #: What all its submissions have in common, in their order, behind task and arguments.
+        self._in_common = (
+            options.queue,
+            options.priority,
+            seconds(options.delay),
+            options.run_at,
+            options.max_attempts,
+            seconds(options.lease),
+            options.idempotency_key,
+            options.keep_args,
+            options.id,
+        )
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    @property
+    def queue(self) -> str:
+        """Where its jobs go, unless they are told otherwise."""
+        return self._options.queue or "default"
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name}>"
+
+    def check(self, args: dict[str, Any]) -> None:
+        """Raise TypeError unless these stored arguments fit the function. Looked at once for each set of names."""
+        names = tuple(args)
+        if names not in self._known_fits:
+            self.signature.bind(**args)
+            if len(self._known_fits) < _FITS_MAX:
+                self._known_fits.add(names)
+
+    def options(self, **words: Unpack[OptionWords]) -> Task[P, R]:
+        """The same task with other options, for the next enqueue: `task.options(delay=60).enqueue(42)`."""
+        known = {field.name for field in fields(Options)}
+        unknown = sorted(set(words) - known)
+        if unknown:
+            raise JobRejected(f"unknown option {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        other = copy(self)
+        other._take(replace(self._options, **words))  # noqa: SLF001 - another of ourselves
+        return other
+
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Submission:
+        """One job for `enqueue_many`, with its arguments checked."""
+        return self._submission(args, kwargs)
+
+    @overload
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    @overload
+    def enqueue(self, /, *args: Any, conn: Connection[Any], **kwargs: Any) -> JobHandle[R]: ...
+    def enqueue(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
+        self, /, *args: Any, conn: Connection[Any] | None = None, **kwargs: Any
+    ) -> JobHandle[R]:
+        """Make a job. With `conn` it joins the transaction of that psycopg connection and exists once that commits."""
+        return self._app.enqueue_many([self._submission(args, kwargs)], conn=conn)[0]
+
+    @overload
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
+    @overload
+    async def aenqueue(self, /, *args: Any, conn: AsyncConnection[Any], **kwargs: Any) -> JobHandle[R]: ...
+    async def aenqueue(  # type: ignore[misc]  # likewise
+        self, /, *args: Any, conn: AsyncConnection[Any] | None = None, **kwargs: Any
+    ) -> JobHandle[R]:
+        """`enqueue` for async programs."""
+        return (await self._app.aenqueue_many([self._submission(args, kwargs)], conn=conn))[0]
+
+    def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
+        given = dict(zip(self._positional, args, strict=False))
+        try:
+            if len(given) < len(args) or not given.keys().isdisjoint(kwargs):
+                self.signature.bind(*args, **kwargs)  # raises, and says what is wrong
+            given |= kwargs
+            self.check(given)
+        except TypeError as error:
+            raise JobRejected(f"{self.name}{self.signature}: {error}") from error
+        return Submission(self.name, jsontext.encode_args(given, self._about_args), *self._in_common)
+
+
+def _is_async(fn: Callable[..., Any], name: str) -> bool:
+    """Whether it is awaited on the event loop. What neither a worker could await nor a thread could run is refused."""
+    call = fn if inspect.isroutine(fn) or isinstance(fn, partial) else getattr(fn, "__call__", fn)  # noqa: B004
+    inside = inspect.unwrap(call)
+    if inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside):
+        raise ConfigError(f"task {name}: a generator runs only as far as somebody reads it, and nobody does; return a value")
+    if inspect.iscoroutinefunction(call):
+        return True
+    if inspect.iscoroutinefunction(inside):
+        raise ConfigError(
+            f"task {name}: a decorator that is not async hides that the function is. Make its wrapper `async def` and await "
+            "the function there; or, if the wrapper runs the function to its end itself, `del wrapper.__wrapped__`"
+        )
+    return False
+
+
+def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Signature, bool]:
+    """The parameters that a caller gives, without the `job` that the worker gives; and whether there is one."""
+    parameters = list(inspect.signature(fn).parameters.values())
+    takes_job = bool(parameters) and _is_job(parameters[0])
+    given = parameters[1:] if takes_job else parameters
+    for parameter in given:
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+            raise ConfigError(
+                f"task {name}: parameter {parameter.name} has no name to store its value under; arguments are stored as a "
+                "JSON object, so that SQL can read and write them. Use named parameters"
+            )
+        if _is_job(parameter, named=False):
+            raise ConfigError(
+                f"task {name}: the worker gives the job as the first argument; make {parameter.name} the first"
+            )
+        if parameter.name == "conn":
+            raise ConfigError(f"task {name}: a parameter cannot be named conn, which enqueue takes for itself; rename it")
+    return inspect.Signature(given), takes_job
+
+
+def _is_job(parameter: inspect.Parameter, *, named: bool = True) -> bool:
+    """By its annotation; where it has none and `named`, by its name."""
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        return named and parameter.name == "job"
+    if isinstance(annotation, str):
+        return _JOB.search(annotation) is not None
+    return any(one in (Job, BlockingJob) for one in (annotation, *get_args(annotation)))

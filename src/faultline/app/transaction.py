@@ -1,0 +1,320 @@
+"""The job's own transaction: what is written here and the completion commit together, or not at all.
+
+Only the worker may end it. A commit or rollback from inside would release the job's row, and what follows would be written
+unfenced. So the connection and its cursors are handed out guarded: calls that end a transaction are refused, and nothing is
+sent once it is gone. SQL text can hide a commit from us; the database finds that out at the end (`same_transaction`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from faultline.app.blame import ABORTED, Mishap, of_session
+from faultline.core.errors import ConfigError, FenceBroken, JobRejected, ResultRejected
+from faultline.store import jsontext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from faultline.core.model import Json
+    from faultline.store.lending import Loan
+
+_ENDS_TRANSACTION = re.compile(
+    r"(?:begin|start\s+transaction|commit|end|abort|prepare\s+transaction|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b))\b",
+    re.IGNORECASE,
+)
+_BLANK, _COMMENT_MARK = re.compile(r"(?:[\s;]|--[^\n]*)*+"), re.compile(r"/\*|\*/")
+_REFUSED = frozenset(
+    {
+        "commit", "rollback", "close", "autocommit", "set_autocommit", "isolation_level", "set_isolation_level",
+        "read_only", "set_read_only", "deferrable", "set_deferrable", "tpc_begin", "tpc_prepare", "tpc_commit",
+        "tpc_rollback", "__enter__", "__exit__", "__aenter__", "__aexit__",
+    }
+)  # fmt: skip
+_MISHAPS_MAX = 20
+_SENDS = frozenset({"execute", "executemany", "stream", "copy", "cursor", "transaction", "pipeline"})
+
+
+def encoded(result: Json, what: str) -> str:
+    """The JSON text of a result, or `ResultRejected`: run again, the job would come to the same end."""
+    try:
+        return jsontext.encode(result, what)
+    except JobRejected as error:
+        raise ResultRejected(str(error)) from error
+
+
+class Transaction:
+    """What `job.transaction()` gives. It belongs to the task or thread that opened it."""
+
+    def __init__(
+        self,
+        job_id: UUID,
+        connection: Any,
+        loan: Loan,
+        *,
+        number: int,
+        opener: object,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._job_id = job_id
+        self.monotonic = monotonic
+        self._began_at = monotonic()
+        self._open = True
+        #: The connection itself, for the engine.
+        self.raw = connection
+        #: Called in, it ends the transaction from outside.
+        self.loan = loan
+        #: Which transaction of the server it is, as long as it is the one that was fenced.
+        self.number = number
+        self.opener = opener
+        #: The steps that were run inside: they are done once it is committed.
+        self.steps: set[str] = set()
+        #: Its commit was sent.
+        self.ends = False
+        #: The user has changed the connection itself, so nobody else may get it afterwards.
+        self.altered = False
+        #: The psycopg connection, with the transaction open and the job's row locked. Guarded: it cannot be ended here.
+        self.connection: Any = _Connection(self, connection)
+        self.result: str | None = None
+        #: The last errors that its session raised.
+        self.mishaps: list[Mishap] = []
+        self._notice(connection)
+
+    def execute(self, query: Any, params: Any = None, **words: Any) -> Any:
+        """Run a statement, as `connection.execute` does."""
+        return self.connection.execute(query, params, **words)
+
+    def cursor(self, *args: Any, **words: Any) -> Any:
+        return self.connection.cursor(*args, **words)
+
+    def complete(self, result: Json = None) -> None:
+        """Complete the job with this result when the transaction commits."""
+        self.result = encoded(result, "result")
+
+    def close(self) -> None:
+        """From here on it is the engine's alone."""
+        self._open = False
+        vars(self.raw).pop("wait", None)
+
+    def refuse_if_over(self) -> None:
+        if not self._open:
+            raise ConfigError(f"the job's transaction is over; nothing more can be written through it (job {self._job_id})")
+        self.refuse_if_gone()
+
+    def refuse_if_gone(self) -> None:
+        if self.is_gone():
+            raise self.broken()
+
+    def is_gone(self) -> bool:
+        """Ended from inside, the fence is off. Known here without asking the server."""
+        return bool(self.raw.info.transaction_status == TransactionStatus.IDLE)
+
+    def broken(self) -> FenceBroken:
+        return FenceBroken(
+            f"the job's transaction was ended from inside (job {self._job_id}): what was committed there is not undone, and"
+            " the job is not completed; let the end of the `with` block end it"
+        )
+
+    def refuse_if_broken(self) -> None:
+        """PostgreSQL answers a commit after a failed statement with a silent rollback. What was written would be gone."""
+        self.refuse_if_gone()
+        if self.raw.info.transaction_status == TransactionStatus.INERROR:
+            broken = psycopg.errors.InFailedSqlTransaction(
+                "a statement in the job's transaction failed, so nothing of it can be committed; let its error out"
+            )
+            self.met(broken)
+            raise broken
+
+    # What went wrong in it
+
+    def _notice(self, connection: Any) -> None:
+        """Every answer of the server is waited for there, also by a cursor that fetches, and by a copy."""
+        wait = getattr(connection, "wait", None)
+        if wait is None:  # a simulated one
+            return
+
+        async def awaited(*args: Any, **words: Any) -> Any:
+            since = self.monotonic()
+            try:
+                return await wait(*args, **words)
+            except psycopg.Error as error:
+                self.met(error, since)
+                raise
+
+        def waited(*args: Any, **words: Any) -> Any:
+            since = self.monotonic()
+            try:
+                return wait(*args, **words)
+            except psycopg.Error as error:
+                self.met(error, since)
+                raise
+
+        connection.wait = awaited if inspect.iscoroutinefunction(wait) else waited
+
+    def met(self, error: BaseException, since: float | None = None, *, ours: bool = False) -> None:
+        """Note an error of its session: of a statement that was sent `since`, or at any time before."""
+        if any(mishap.error is error for mishap in self.mishaps):
+            return
+        if getattr(error, "sqlstate", None) == ABORTED:
+            # It says only that a statement failed before. That one is the reason, however it was dealt with.
+            error.__cause__ = self.mishaps[-1].error if self.mishaps else error.__cause__
+            return
+        seconds = self.monotonic() - (self._began_at if since is None else since)
+        self.mishaps = [*self.mishaps, Mishap(error, seconds, ours)][-_MISHAPS_MAX:]
+
+    def let_out(self, error: BaseException) -> None:
+        """Note what has come past the guards, as out of a copy. It is of this session if that has failed."""
+        if self.raw.closed or self.raw.info.transaction_status in (TransactionStatus.INERROR, TransactionStatus.UNKNOWN):
+            for found in of_session(error):
+                self.met(found)
+
+    def refuse_end(self, what: str) -> None:
+        raise ConfigError(
+            f"{what} would end or change the job's transaction (job {self._job_id}), and what follows would not be fenced;"
+            " the end of its `with` block commits it, an exception rolls it back; savepoints are allowed"
+        )
+
+
+class _Guarded:
+    """Stands before a connection or a cursor of the transaction and looks at what is asked of it."""
+
+    _transaction: Transaction
+    _raw: Any
+
+    def __init__(self, transaction: Transaction, raw: Any) -> None:
+        object.__setattr__(self, "_transaction", transaction)
+        object.__setattr__(self, "_raw", raw)
+
+    # Libraries ask for the type of what they are given.
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[Any]:
+        return type(self._raw)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._raw, name)
+        if name in _SENDS:
+            return self._looked_at(value)
+        return value
+
+    def _looked_at(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        transaction = self._transaction
+
+        def sent(*args: Any, **words: Any) -> Any:
+            transaction.refuse_if_over()
+            query = args[0] if args else words.get("query", words.get("statement"))
+            text = query.decode("utf-8", "replace") if isinstance(query, bytes) else query
+            if isinstance(text, str) and _ENDS_TRANSACTION.match(text, _start_of(text)):
+                transaction.refuse_end(text.strip()[:40])
+            sent_at = transaction.monotonic()
+            try:
+                given = send(*args, **words)
+            except psycopg.Error as error:
+                transaction.met(error, sent_at)
+                raise
+            return _guarded(transaction, given, sent_at)
+
+        return sent
+
+
+class _Connection(_Guarded):
+    """A connection. Its cursors are guarded as well."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _REFUSED and name not in ("autocommit", "isolation_level", "read_only", "deferrable"):
+            self._transaction.refuse_end(f"connection.{name}()")
+        if name in ("adapters", "add_notice_handler", "add_notify_handler"):
+            self._transaction.altered = True
+        return super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _REFUSED:
+            self._transaction.refuse_end(f"connection.{name}")
+        self._transaction.altered = True
+        setattr(self._raw, name, value)
+
+    def __enter__(self) -> Any:
+        self._transaction.refuse_end("`with connection`")
+
+    def __exit__(self, *_: object) -> None: ...
+
+    async def __aenter__(self) -> Any:
+        self._transaction.refuse_end("`async with connection`")
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+class _Cursor(_Guarded):
+    """A cursor, blocking or async."""
+
+    @property
+    def connection(self) -> Any:
+        return self._transaction.connection
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._raw, name, value)
+
+    def __enter__(self) -> Any:
+        self._raw.__enter__()
+        return self
+
+    def __exit__(self, *why: object) -> Any:
+        return self._raw.__exit__(*why)
+
+    async def __aenter__(self) -> Any:
+        await self._raw.__aenter__()
+        return self
+
+    async def __aexit__(self, *why: object) -> Any:
+        return await self._raw.__aexit__(*why)
+
+    def __iter__(self) -> Any:
+        return iter(self._raw)
+
+    def __next__(self) -> Any:
+        return next(self._raw)
+
+    def __aiter__(self) -> Any:
+        return aiter(self._raw)
+
+    async def __anext__(self) -> Any:
+        return await anext(self._raw)
+
+
+def _start_of(sql: str) -> int:
+    """Where its first word begins: behind spaces and comments, which may stand in each other."""
+    at, depth = _end_of_blank(sql, 0), 0
+    while sql.startswith("/*", at):
+        for mark in _COMMENT_MARK.finditer(sql, at):
+            depth += 1 if mark[0] == "/*" else -1
+            if depth == 0:
+                at = _end_of_blank(sql, mark.end())
+                break
+        else:
+            return len(sql)
+    return at
+
+
+def _end_of_blank(sql: str, start: int) -> int:
+    blank = _BLANK.match(sql, start)
+    return start if blank is None else blank.end()
+
+
+def _guarded(transaction: Transaction, given: Any, sent_at: float) -> Any:
+    """What a call gives: a cursor, something that gives one when it is awaited, or anything else, which is harmless."""
+    if inspect.iscoroutine(given):
+        return _awaited(transaction, given, sent_at)
+    return _Cursor(transaction, given) if hasattr(given, "fetchall") else given
+
+
+async def _awaited(transaction: Transaction, given: Any, sent_at: float) -> Any:
+    try:
+        return _guarded(transaction, await given, sent_at)
+    except psycopg.Error as error:
+        transaction.met(error, sent_at)
+        raise

@@ -1,0 +1,1 @@
+"""Other people's systems. Nothing below the commands and the web imports from here."""

@@ -1,0 +1,12 @@
+"""Numbers for Prometheus. Importing this imports `prometheus_client`; nothing else in Faultline does.
+
+Two kinds of numbers are told apart by their names. What one process did (`faultline_jobs_…`, `faultline_leases_…`) may be
+summed over all targets. What is true of the whole database (`faultline_queue_…`) is the same on every target that serves
+it: take the maximum, never the sum.
+"""
+
+from faultline.integrations.prometheus.board import Board
+from faultline.integrations.prometheus.exposition import CONTENT_TYPE, Exposition
+from faultline.integrations.prometheus.serving import Reports, report_to, serve
+
+__all__ = ["CONTENT_TYPE", "Board", "Exposition", "Reports", "report_to", "serve"]

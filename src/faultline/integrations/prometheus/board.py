@@ -1,0 +1,177 @@
+"""How the whole database is doing, for whoever asks again and again. The database is asked at most every few seconds.
+
+Once started, a thread asks it for as long as anybody reads, so that a reader does not wait. Another does what takes long:
+counting jobs where no worker does, and checking the invariants.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.core.errors import DatabaseUnavailable
+from faultline.store import verbs
+from faultline.store.reads import invariants, overview
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.store.database import Database
+
+FRESH_SECONDS = 3.0
+#: Older than this it is not shown, also where the thread has fallen behind or nobody has read for long.
+STALE_SECONDS = 15.0
+_INTEREST_SECONDS = 60.0
+SAMPLE_SECONDS = 5.0
+INVARIANTS_SECONDS = 600.0
+#: How soon it is tried again where one could not be checked.
+UNCHECKED_SECONDS = 60.0
+#: How long a reader waits for the thread to look, if what it saw is old.
+_LOOK_SECONDS = 5.0
+#: No more than 2 % of the time.
+_SHARE = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    queues: list[overview.QueueLine]
+    totals: list[overview.Total]
+    workers_alive: int
+    #: Their sessions live, and they were not heard of for long: frozen, or cut off from the database.
+    workers_silent: int
+    #: Since the depths were counted. None: never.
+    counted_seconds_ago: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What the last check of the invariants has found, and whether it was made at all."""
+
+    #: Those that were found broken when they were last checked.
+    broken: int = 0
+    #: Those that could not be checked the last time.
+    unchecked: int = 0
+    #: Since all were checked; before that, since this began.
+    age_seconds: float = 0.0
+
+
+class Board:
+    """`read` answers with what was seen last, or looks itself. `start` begins to tend it, `close` ends that."""
+
+    def __init__(
+        self, database: Database, audit: Database | None = None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database = database
+        #: Where the invariants are asked: it looks at every job, and takes its time.
+        self._audit = audit or database
+        self._monotonic = monotonic
+        self._reading = threading.Lock()
+        self._seen: Seen | None = None
+        self._seen_at = self._failed_at = float("-inf")
+        self._asked_at = 0.0
+        self._broken: set[str] = set()
+        self._unchecked: set[str] = set()
+        self._checked_at = monotonic()
+        self._invariants_at = 0.0
+        self._looked = threading.Condition()
+        self._wanted = threading.Event()
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def read(self) -> Seen:
+        """Raises what keeps the database from answering. Where a thread looks, nobody waits long for that."""
+        if not self._threads:
+            with self._reading:
+                fresh = self._monotonic() < self._seen_at + FRESH_SECONDS
+                return self._seen if self._seen is not None and fresh else self._look()
+        self._asked_at = now = self._monotonic()
+        # Waiting lets the others in: all who read in an outage wait at once, and none behind another.
+        with self._looked:
+            if max(self._seen_at, self._failed_at) <= now - STALE_SECONDS:
+                self._wanted.set()
+                self._looked.wait_for(lambda: max(self._seen_at, self._failed_at) >= now, _LOOK_SECONDS)
+            # What was seen before the database failed is no news, however short that is ago.
+            if self._seen is not None and self._seen_at > max(self._failed_at, now - STALE_SECONDS):
+                return self._seen
+        raise DatabaseUnavailable("the database has not answered for some seconds; see the log for database_unavailable")
+
+    def checked(self) -> Checked:
+        return Checked(len(self._broken), len(self._unchecked), self._monotonic() - self._checked_at)
+
+    def _look(self) -> Seen:
+        now = self._monotonic()
+        seen = Seen(
+            self._database.run(overview.queues()),
+            self._database.run(overview.totals()),
+            sum(worker.alive for worker in self._database.run(overview.workers())),
+            self._database.run(overview.connected_and_silent()),
+            self._database.run(overview.counted_seconds_ago()),
+        )
+        with self._looked:
+            self._seen, self._seen_at = seen, now
+            self._looked.notify_all()
+        return seen
+
+    def start(self) -> None:
+        if not self._threads:
+            self._asked_at = self._monotonic()
+            self._wanted.set()
+            targets = (self._keep_looking, self._tend)
+            self._threads = [threading.Thread(target=t, name="faultline-board", daemon=True) for t in targets]
+            for thread in self._threads:
+                thread.start()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._wanted.set()
+        for thread in self._threads:
+            thread.join()
+
+    def tick(self) -> float:
+        """Count, and check the invariants when that is due. Answers with the seconds until it is to be called again."""
+        began = self._monotonic()
+        try:
+            self._database.run(verbs.sample())
+        except Exception as error:  # noqa: BLE001 - whoever may only look does not count
+            events.emit("sample_failed", error=str(error))
+        sampled = self._monotonic()
+        if sampled >= self._invariants_at:
+            self.check()
+            pause = UNCHECKED_SECONDS if self._unchecked else INVARIANTS_SECONDS
+            self._invariants_at = sampled + max(pause, _SHARE * (self._monotonic() - sampled))
+        return max(SAMPLE_SECONDS, _SHARE * (sampled - began))
+
+    def check(self) -> None:
+        """Each by itself: one that takes too long must not hide that another is broken."""
+        began = self._monotonic()
+        for name in invariants.names():
+            try:
+                violation = self._audit.run(invariants.invariant(name))
+            except Exception as error:  # noqa: BLE001 - what was found broken before stays so until it is checked again
+                self._unchecked.add(name)
+                events.emit("invariants_unchecked", error=f"{name}: {error}")
+            else:
+                self._unchecked.discard(name)
+                (self._broken.add if violation else self._broken.discard)(name)
+        if not self._unchecked:
+            self._checked_at = began
+
+    def _keep_looking(self) -> None:
+        while not self._closed.is_set():
+            self._wanted.wait(FRESH_SECONDS)
+            self._wanted.clear()
+            if self._monotonic() < self._asked_at + _INTEREST_SECONDS:
+                try:
+                    self._look()
+                except Exception:  # noqa: BLE001 - whoever reads is told
+                    with self._looked:
+                        self._failed_at = self._monotonic()
+                        self._looked.notify_all()
+
+    def _tend(self) -> None:
+        pause = 0.0
+        while not self._closed.wait(pause):
+            pause = self.tick()

@@ -1,0 +1,204 @@
+"""What is known, in the words of Prometheus. The only label that users choose is the name of a queue; few are told apart.
+
+A process remembers the first hundred queues it has seen; all others share the label `other`. A task is never a label.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from faultline.core.buckets import BOUNDS
+from faultline.core.errors import FaultlineError
+from faultline.worker.tally import NOTHING, REFUSALS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from prometheus_client import Metric
+
+    from faultline.integrations.prometheus.board import Board, Seen
+    from faultline.worker.tally import Report
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+QUEUES_MAX = 100
+
+_JOBS = {
+    "started": "Attempts that were begun.",
+    "succeeded": "Jobs that succeeded.",
+    "failed": "Jobs that failed for good.",
+    "retried": "Attempts that failed and will be made again.",
+    "released": "Jobs that were given back unfinished.",
+}
+_BOUNDS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
+
+
+class Exposition(Collector):
+    """All that one target tells: what its processes did and, with a board, how the whole database is doing."""
+
+    def __init__(self, report: Callable[[], Report] = lambda: NOTHING, board: Board | None = None) -> None:
+        self._report = report
+        self._board = board
+        self._queues: set[str] = set()
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+
+    def render(self) -> bytes:
+        """The answer to a scrape."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._of_processes(self._report())
+        if self._board is not None:
+            yield from self._of_board(self._board)
+
+    def _of_board(self, board: Board) -> Iterator[Metric]:
+        """What is not known is left out, and that it is not known is said: the rest must be scraped all the same."""
+        up = GaugeMetricFamily("faultline_database_up", "1 while the database answers this target, else 0.")
+        try:
+            seen = board.read()
+        except FaultlineError:
+            up.add_metric([], 0)
+        else:
+            up.add_metric([], 1)
+            yield from self._of_database(seen)
+        yield up
+        checked = board.checked()
+        for name, told, number in (
+            ("broken", "Invariants that did not hold when they were last checked.", checked.broken),
+            ("unchecked", "Invariants that could not be checked the last time.", checked.unchecked),
+            ("age_seconds", "Since all invariants were checked.", checked.age_seconds),
+        ):
+            yield GaugeMetricFamily(f"faultline_queue_invariants_{name}", told, number)
+
+    def _label(self, queue: str) -> str:
+        if queue not in self._queues:
+            if len(self._queues) >= QUEUES_MAX:
+                return "other"
+            self._queues.add(queue)
+        return queue
+
+    def _summed(self, numbers: Iterable[tuple[str, float]]) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for queue, number in numbers:
+            label = self._label(queue)
+            sums[label] = sums.get(label, 0) + number
+        return sums
+
+    def _counter(self, name: str, told: str, numbers: Iterable[tuple[str, float]]) -> Metric:
+        family = CounterMetricFamily(name, told, labels=["queue"])
+        for queue, number in self._summed(numbers).items():
+            family.add_metric([queue], number)
+        return family
+
+    def _of_processes(self, report: Report) -> Iterator[Metric]:
+        queues = report["queues"]
+        yield self._counter("faultline_jobs_enqueued", "New jobs that were put into queues.", report["enqueued"].items())
+        for name, told in _JOBS.items():
+            yield self._counter(f"faultline_jobs_{name}", told, [(queue, c[name]) for queue, c in queues.items()])
+        for name, told, counts, total in (
+            ("wait", "From the time a job was due until a worker had it.", "waits", "wait_seconds_sum"),
+            ("run", "How long attempts ran.", "runs", "run_seconds_sum"),
+        ):
+            yield self._histogram(f"faultline_job_{name}_seconds", told, queues, counts, total)
+        sums = {name: sum(c[name] for c in queues.values()) for name in ("acquired", "recovered", "lost")}
+        for name, told, number in (
+            ("leases_acquired", "Leases that were granted.", sums["acquired"]),
+            ("leases_renewed", "Leases that were prolonged.", report["renewed"]),
+            ("leases_lost", "Leases that were let go of, or found lost.", sums["lost"]),
+            ("leases_recovered", "Jobs of dead workers that were queued again.", sums["recovered"]),
+            ("database_errors", "Calls of the database that failed.", report["database_errors"]),
+            ("database_reconnects", "Connections that were lost and opened again.", report["reconnects"]),
+        ):
+            yield CounterMetricFamily(f"faultline_{name}", told, number)
+        expired = CounterMetricFamily("faultline_leases_expired", "Leases taken back from dead workers.", labels=["reason"])
+        for reason in ("lease_expired", "worker_lost"):
+            expired.add_metric([reason], report["reaped"].get(reason, 0))
+        yield expired
+        blocked = CounterMetricFamily(
+            "faultline_stale_writes_blocked", "Writes that the database refused.", labels=["verb", "reason"]
+        )
+        # Each is there before its first time: what begins above 0 is no increase.
+        refusals = dict.fromkeys(REFUSALS, 0) | {(verb, reason): times for verb, reason, times in report["refusals"]}
+        for (verb, reason), times in refusals.items():
+            blocked.add_metric([verb, reason], times)
+        yield blocked
+        yield GaugeMetricFamily("faultline_leases_held", "Leases that are held now.", report["leases"])
+        yield GaugeMetricFamily("faultline_worker_processes", "Worker processes of this target.", report["processes"])
+
+    def _histogram(self, name: str, told: str, queues: Mapping[str, Mapping[str, Any]], counts: str, total: str) -> Metric:
+        family = HistogramMetricFamily(name, told, labels=["queue"])
+        placed: dict[str, list[int]] = {}
+        for queue, found in queues.items():
+            label = self._label(queue)
+            placed[label] = [a + b for a, b in zip(placed.get(label, [0] * len(_BOUNDS)), found[counts], strict=True)]
+        sums = self._summed((queue, found[total]) for queue, found in queues.items())
+        for label, numbers in placed.items():
+            up_to = list(zip(_BOUNDS, accumulate(numbers), strict=True))
+            family.add_metric([label], buckets=up_to, sum_value=sums[label])
+        return family
+
+    def _depths(self, seen: Seen) -> Iterator[Metric]:
+        counted = [line for line in seen.queues if line.sampled_at is not None]
+        depth = GaugeMetricFamily("faultline_queue_depth", "Jobs of a queue, when last counted.", labels=["queue", "state"])
+        for state in ("due", "delayed", "running", "failed"):
+            for queue, number in self._summed((line.name, getattr(line, state)) for line in counted).items():
+                depth.add_metric([queue, state], number)
+        yield depth
+        estimated = GaugeMetricFamily(
+            "faultline_queue_depth_estimated", "1 where a depth is an estimate.", labels=["queue", "state"]
+        )
+        for state in ("due", "delayed", "running", "failed"):
+            found = self._summed((line.name, float(state in line.estimated)) for line in counted)
+            for queue, number in found.items():
+                estimated.add_metric([queue, state], min(1.0, number))
+        yield estimated
+        age = float("inf") if seen.counted_seconds_ago is None else seen.counted_seconds_ago
+        yield GaugeMetricFamily("faultline_queue_depth_age_seconds", "Since jobs were last counted; +Inf: never.", age)
+        oldest = GaugeMetricFamily("faultline_queue_oldest_waiting_seconds", "The longest due job.", labels=["queue"])
+        waits: dict[str, float] = {}
+        for line in counted:
+            label = self._label(line.name)
+            waits[label] = max(waits.get(label, 0.0), line.oldest_due_seconds or 0.0)
+        for queue, seconds in waits.items():
+            oldest.add_metric([queue], seconds)
+        yield oldest
+
+    def _of_database(self, seen: Seen) -> Iterator[Metric]:
+        yield from self._depths(seen)
+        for name, told, numbers in (
+            (
+                "backlog_growth_per_second",
+                "How fast due jobs have become more in ten minutes; below zero: fewer.",
+                [(line.name, line.growth_per_second) for line in seen.queues if line.growth_per_second is not None],
+            ),
+            (
+                "paused",
+                "1 while a queue is paused.",
+                [(line.name, float(line.paused_at is not None)) for line in seen.queues],
+            ),
+        ):
+            gauge = GaugeMetricFamily(f"faultline_queue_{name}", told, labels=["queue"])
+            for queue, number in self._summed(numbers).items():
+                gauge.add_metric([queue], number)
+            yield gauge
+        for name, told, column in (
+            *((f"jobs_{word}", told, word) for word, told in _JOBS.items()),
+            ("leases_recovered", "Jobs of dead workers that were queued again.", "recovered"),
+            ("stale_writes_blocked", "Writes that the database refused.", "refused"),
+        ):
+            numbers = [(total.queue, getattr(total, column)) for total in seen.totals]
+            yield self._counter(f"faultline_queue_{name}", f"{told} By all workers.", numbers)
+        yield GaugeMetricFamily(
+            "faultline_queue_workers_alive", "Workers with a heartbeat in the last 3 seconds.", seen.workers_alive
+        )
+        yield GaugeMetricFamily(
+            "faultline_queue_workers_silent",
+            "Workers without a heartbeat for 30 seconds whose sessions live.",
+            seen.workers_silent,
+        )

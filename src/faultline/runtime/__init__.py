@@ -1,1 +1,0 @@
-"""What runs on top of the protocol: tasks and the client."""

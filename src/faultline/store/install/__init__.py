@@ -1,0 +1,1 @@
+"""Bring the schema into a database, and judge what is installed there."""

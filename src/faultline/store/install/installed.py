@@ -1,0 +1,475 @@
+"""What a database lacks of this build's definitions, and what was put there beside them.
+
+A restore into a cluster without the roles loses grants, and a person can drop, switch off or weaken a guard. `migrate` puts
+back what `repairable` finds; `foreign` finds what nobody but a person should remove.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from faultline.store.install import shape
+from faultline.store.install.rights import granted_verbs
+from faultline.store.install.schema_text import definition_files, meaning, numbered
+from faultline.store.statement import Rows, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+#: A trigger's text as PostgreSQL tells it, whatever the session's search_path. It is written into the trigger's comment.
+_TRIGGER_MARK = "'guard ' || md5(replace(pg_get_triggerdef(t.oid), 'faultline.', ''))"
+_VIEW_MARK = "'view ' || md5(replace(pg_get_viewdef(c.oid), 'faultline.', ''))"
+#: A function's definition likewise. `protocol()` has none: its comment says which definitions are installed.
+_FUNCTION_MARK = "'definition ' || md5(replace(pg_get_functiondef(p.oid), 'faultline.', ''))"
+_FUNCTION_MARKED = "coalesce(obj_description(p.oid, 'pg_proc'), '') ~ '^definition [0-9a-f]{32}$'"
+#: The comment of a function that a migration has replaced, until nobody can be about to call it.
+REPLACED_MARK = "replaced"
+_IS_REPLACED = f"coalesce(obj_description(p.oid, 'pg_proc'), '') = '{REPLACED_MARK}'"
+#: Every privilege on what is ours: on what, to whom. The owner's own are among them.
+_GRANTED = """
+with granted as (
+  select 'schema' as kind, n.nspname::text as name, 'schema faultline' as thing, n.nspowner as owner, a.grantee,
+    lower(a.privilege_type) as privilege, 'on schema faultline' as place
+  from pg_namespace n cross join aclexplode(n.nspacl) a where n.nspname = 'faultline'
+  union all
+  select 'table', c.relname, c.relname, c.relowner, a.grantee, lower(a.privilege_type), format('on faultline.%%I', c.relname)
+  from pg_class c cross join aclexplode(c.relacl) a where c.relnamespace = 'faultline'::regnamespace
+  union all
+  select 'table', c.relname, c.relname || '.' || f.attname, c.relowner, a.grantee, lower(a.privilege_type),
+    format('(%%I) on faultline.%%I', f.attname, c.relname)
+  from pg_class c join pg_attribute f on f.attrelid = c.oid cross join aclexplode(f.attacl) a
+  where c.relnamespace = 'faultline'::regnamespace
+  union all
+  select 'function', p.proname, p.proname || '()', p.proowner, a.grantee, lower(a.privilege_type),
+    'on function ' || p.oid::regprocedure
+  from pg_proc p cross join aclexplode(p.proacl) a where p.pronamespace = 'faultline'::regnamespace
+)
+"""
+#: Kind, what it is, and the statement that takes it away.
+_FOREIGN = f"""
+{_GRANTED}
+select 'grant', 'grant of ' || g.privilege || ' on ' || g.thing || ' to ' || r.rolname,
+  format('revoke %%s %%s from %%I', g.privilege, g.place, r.rolname) from granted g
+join pg_roles r on r.oid = g.grantee
+where r.oid <> g.owner and r.rolname <> all (%s)
+  and case g.kind
+    -- A verb of a role that it has, or one that any program may be given.
+    when 'function' then not exists (
+      select from unnest(%s::text[], %s::text[]) as v (role, verb)
+      where v.verb = g.name and (v.role = 'faultline_producer' or pg_has_role(r.oid, to_regrole(v.role), 'member'))
+    )
+    else g.privilege not in ('select', 'usage')
+  end
+union all
+select 'membership', 'membership of ' || m.rolname || ' in ' || o.rolname
+  || case when o.oid = n.nspowner then ', who owns the tables' else '' end,
+  format('revoke %%I from %%I', o.rolname, m.rolname)
+from pg_auth_members a
+join pg_roles o on o.oid = a.roleid
+join pg_roles m on m.oid = a.member
+join pg_namespace n on n.nspname = 'faultline'
+where (
+    -- To be the owner, or another role of ours, and one of ours: then its limits are none.
+    m.rolname = any (%s) and (o.rolname = any (%s) or o.oid = n.nspowner)
+    or o.oid = n.nspowner and not m.rolsuper and exists (
+      select from pg_auth_members b join pg_roles w on w.oid = b.roleid where b.member = m.oid and w.rolname = any (%s)
+    )
+  )
+  -- From PostgreSQL 16 on, who made a role administers it, and that alone gives nothing of what it may do.
+  and coalesce((to_jsonb(a) ->> 'inherit_option')::boolean or (to_jsonb(a) ->> 'set_option')::boolean, true)
+union all
+select 'rule', 'rule ' || r.rulename || ' on ' || c.relname, format('drop rule %%I on faultline.%%I', r.rulename, c.relname)
+from pg_rewrite r join pg_class c on c.oid = r.ev_class
+where c.relnamespace = 'faultline'::regnamespace and r.rulename <> '_RETURN'
+union all
+select 'trigger', 'trigger ' || t.tgname || ' on ' || c.relname,
+  format('drop trigger %%I on faultline.%%I', t.tgname, c.relname) from pg_trigger t join pg_class c on c.oid = t.tgrelid
+where c.relnamespace = 'faultline'::regnamespace and not t.tgisinternal and c.relname || '.' || t.tgname <> all (%s)
+union all
+{shape.FOREIGN}
+union all
+select 'row level security', 'row level security on ' || c.relname,
+  format('alter table faultline.%%I disable row level security, no force row level security', c.relname) from pg_class c
+where c.relnamespace = 'faultline'::regnamespace and (c.relrowsecurity or c.relforcerowsecurity)
+union all
+select 'function', case p.prokind when 'p' then 'procedure ' when 'a' then 'aggregate ' else 'function ' end || p.proname,
+  format('drop routine %%s', p.oid::regprocedure) from pg_proc p
+where p.pronamespace = 'faultline'::regnamespace and (p.proname <> all (%s) or p.prokind <> 'f') and not {_IS_REPLACED}
+union all
+select 'heir', 'table ' || i.inhrelid::regclass || ' that inherits ' || c.relname,
+  format('alter table %%s no inherit faultline.%%I', i.inhrelid::regclass, c.relname) from pg_inherits i
+join pg_class c on c.oid = i.inhparent
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
+union all
+select 'unlogged', 'unlogged table ' || c.relname || ', which the next crash empties',
+  format('alter table faultline.%%I set logged', c.relname) from pg_class c
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r' and c.relpersistence <> 'p'
+union all
+select 'setting', 'setting ' || s.setting || ', with which no guard fires',
+  'alter role ' || coalesce(quote_ident(pg_get_userbyid(nullif(r.setrole, 0))), 'all')
+  || case when r.setdatabase <> 0 then format(' in database %%I', current_database()) else '' end
+  || ' reset session_replication_role' from pg_db_role_setting r
+cross join unnest(r.setconfig) as s (setting)
+where s.setting ~ '^session_replication_role=(replica|local)$'
+  and r.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
+union all
+select 'owner', 'owner ' || pg_get_userbyid(c.relowner) || ' of ' || c.relname,
+  format('alter %%s faultline.%%I owner to %%I', case c.relkind when 'v' then 'view' else 'table' end, c.relname,
+    pg_get_userbyid(n.nspowner)) from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'faultline' and c.relkind in ('r', 'v', 'p', 'f') and c.relowner <> n.nspowner
+union all
+select 'owner', 'owner ' || pg_get_userbyid(p.proowner) || ' of function ' || p.proname,
+  format('alter routine %%s owner to %%I', p.oid::regprocedure, pg_get_userbyid(n.nspowner)) from pg_proc p
+join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = 'faultline' and p.proowner <> n.nspowner
+order by 1, 2
+"""
+_HEADER = re.compile(r"create or replace function faultline\.(\w+)\((.*?)\bas \$\$(.*?)\$\$", re.DOTALL)
+_SETTING = re.compile(r"^set (\w+) = (.*)$", re.MULTILINE)
+_TRIGGER = re.compile(r"create or replace trigger (\w+)\s+[\w\s,]*?\bon faultline\.(\w+)")
+_INDEX = re.compile(r"^create (?:unique )?index (\w+) on[^;]*;", re.MULTILINE)
+
+
+def functions() -> Statement[list[str]]:
+    """Functions of this build that are missing or were altered: in their text, their settings or their rights."""
+    return Statement(
+        name="functions",
+        sql="select p.proname::text, p.prosrc, p.prosecdef, coalesce(p.proconfig, '{}'),"
+        f" p.proname = 'protocol' or coalesce(obj_description(p.oid, 'pg_proc') = {_FUNCTION_MARK}, false)"
+        " from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
+        f" where n.nspname = 'faultline' and p.prokind = 'f' and not {_IS_REPLACED}",
+        params=(),
+        read=lambda rows: sorted(set(_altered_functions(_by_name(rows)))),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def guards() -> Statement[list[str]]:
+    """Triggers of this build that are missing, switched off, or not as `migrate` made them."""
+    return Statement(
+        name="guards",
+        sql="select w.name from unnest(%s::text[]) as w (name) where not exists (select"
+        " from pg_trigger t join pg_class c on c.oid = t.tgrelid where c.relnamespace = 'faultline'::regnamespace"
+        " and c.relname || '.' || t.tgname = w.name and t.tgenabled in ('O', 'A')"
+        f" and obj_description(t.oid, 'pg_trigger') = {_TRIGGER_MARK}) order by 1",
+        params=(list(_triggers()),),
+        read=_first_column,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def grants() -> Statement[list[str]]:
+    """What the roles lack. A role that is missing counts only if this login could create it: else `migrate` is no help."""
+    roles, verbs = zip(*((role, verb) for role, granted in granted_verbs().items() for verb in granted), strict=True)
+    return Statement(
+        name="grants",
+        sql="""
+select w.role || ': does not exist' from unnest(%s::text[]) as w (role)
+where to_regrole(w.role) is null
+  and (select r.rolcreaterole or r.rolsuper from pg_roles r where r.rolname = current_user)
+union all
+select w.role || ': ' || p.proname from unnest(%s::text[], %s::text[]) as w (role, verb)
+join pg_roles r on r.rolname = w.role
+join pg_proc p on p.pronamespace = 'faultline'::regnamespace and p.proname = w.verb and p.prokind = 'f'
+where not has_function_privilege(r.oid, p.oid, 'execute')
+union all
+select r.rolname || ': schema' from pg_roles r
+where r.rolname = any (%s) and not has_schema_privilege(r.oid, 'faultline', 'usage')
+union all
+select r.rolname || ': ' || c.relname from pg_roles r cross join pg_class c
+where r.rolname = any (%s) and c.relnamespace = 'faultline'::regnamespace
+  and (c.relname in ('jobs', 'settings') or c.relname in ('open_jobs', 'ledger', 'journal', 'workers')
+    and r.rolname in ('faultline_viewer', 'faultline_operator'))
+  and not has_table_privilege(r.oid, c.oid, 'select')
+order by 1
+""",
+        params=(list(granted_verbs()), list(roles), list(verbs), list(granted_verbs()), list(granted_verbs())),
+        read=_first_column,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def public_grants() -> Statement[list[str]]:
+    """What everybody may do, who can connect: this build grants them nothing."""
+    return Statement(
+        name="public_grants",
+        sql="""
+select lower(a.privilege_type) || ' on schema faultline' from pg_namespace n
+cross join aclexplode(coalesce(n.nspacl, acldefault('n', n.nspowner))) a
+where n.nspname = 'faultline' and a.grantee = 0
+union all
+select lower(a.privilege_type) || ' on ' || c.relname from pg_class c
+cross join aclexplode(c.relacl) a
+where c.relnamespace = 'faultline'::regnamespace and a.grantee = 0
+union all
+select lower(a.privilege_type) || ' on ' || c.relname || '.' || f.attname from pg_class c
+join pg_attribute f on f.attrelid = c.oid
+cross join aclexplode(f.attacl) a
+where c.relnamespace = 'faultline'::regnamespace and a.grantee = 0
+union all
+select lower(a.privilege_type) || ' on ' || p.proname || '()' from pg_proc p
+cross join aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+where p.pronamespace = 'faultline'::regnamespace and a.grantee = 0
+order by 1
+""",
+        params=(),
+        read=_first_column,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def excess_grants() -> Statement[list[str]]:
+    """What our roles may do and this build does not grant them."""
+    roles, verbs = zip(*((role, verb) for role, granted in granted_verbs().items() for verb in granted), strict=True)
+    return Statement(
+        name="excess_grants",
+        sql=f"""
+{_GRANTED}
+select r.rolname || ': ' || g.privilege || ' on ' || g.thing from granted g join pg_roles r on r.oid = g.grantee
+where r.rolname = any (%s) and r.oid <> g.owner and not case
+  when g.kind = 'schema' then g.privilege = 'usage'
+  when g.kind = 'function' then (r.rolname, g.name) in (select * from unnest(%s::text[], %s::text[]))
+  else g.privilege = 'select' and (
+    g.name in ('jobs', 'migrations', 'settings') or r.rolname in ('faultline_viewer', 'faultline_operator')
+    and (g.name in ('open_jobs', 'ledger', 'journal', 'steps', 'keys', 'workers', 'queues', 'tallies', 'samples', 'sampling')
+      or g.name = 'api_keys' and g.thing not in ('api_keys', 'api_keys.digest'))
+  )
+end
+order by 1
+""",
+        params=(list(granted_verbs()), list(roles), list(verbs)),
+        read=_first_column,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def rows() -> Statement[list[str]]:
+    """Tables that have one row for all, and have lost it."""
+    return Statement(
+        name="rows",
+        sql="select 'settings' where not exists (select from faultline.settings)",
+        params=(),
+        read=_first_column,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def views() -> Statement[list[str]]:
+    return Statement(
+        name="views",
+        sql="select 'jobs' where not exists (select from pg_class c where c.oid = to_regclass('faultline.jobs')"
+        f" and obj_description(c.oid, 'pg_class') = {_VIEW_MARK})",
+        params=(),
+        read=_first_column,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def repairable() -> tuple[Statement[list[str]], ...]:
+    """What `migrate` puts back by applying the definitions again."""
+    return functions(), guards(), views(), rows(), grants(), excess_grants(), public_grants()
+
+
+class Foreign(NamedTuple):
+    kind: str
+    what: str
+    #: The statement that takes it away and leaves what is ours as it was.
+    cure: str
+
+
+def foreign() -> Statement[list[Foreign]]:
+    """What somebody put beside our tables and functions, or did to them: it could change what a verb does."""
+    ours, tables, known = list(granted_verbs()), list(shape.tables()), list(shape.constraints())
+    roles, granted = zip(*((role, verb) for role in ours for verb in granted_verbs()[role]), strict=True)
+    return Statement(
+        name="foreign",
+        sql=_FOREIGN,
+        params=(
+            ours,
+            list(roles),
+            list(granted),
+            ours,
+            ours,
+            ours,
+            list(_triggers()),
+            tables,
+            known,
+            known,
+            tables,
+            [*_function_names()],
+        ),
+        read=lambda rows: [Foreign(*row) for row in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def missing_indexes() -> Statement[list[tuple[str, str]]]:
+    """Name, and the statement that makes it. An index that was never finished, or is another one, counts as missing."""
+    wanted = {
+        found[1]: " ".join(found[0].split()) for file in numbered() for found in _INDEX.finditer(_uncommented(file.text))
+    }
+    dropped = {name for file in numbered() for name in re.findall(r"drop index (?:if exists )?faultline\.(\w+)", file.text)}
+    names = sorted(wanted.keys() - dropped)
+    return Statement(
+        name="missing_indexes",
+        sql="select w.name, i.definition from unnest(%s::text[]) as w (name) left join ("
+        "select c.relname, pg_get_indexdef(c.oid) as definition from pg_index i join pg_class c on c.oid = i.indexrelid"
+        " where c.relnamespace = 'faultline'::regnamespace and i.indisvalid"
+        ") i on i.relname = w.name order by 1",
+        params=(names,),
+        read=lambda rows: [(name, wanted[name]) for name, found in rows if _kind(found or "") != _kind(wanted[name])],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def _kind(index: str) -> tuple[str, ...]:
+    """What makes an index the one that it is: its table, its method, its columns, and the values that its rows must have."""
+    found = re.match(
+        r"create (unique )?index \w+ on faultline\.(\w+)(?: using (\w+))? \(([\w, ]+)\)(?:.* where (.*))?",
+        index,
+        re.IGNORECASE,
+    )
+    if not found:
+        return ()
+    unique, table, method, columns, where = (part or "" for part in found.groups())
+    values = re.findall(r"<>|'[^']*'", where)
+    return unique.lower(), table, method or "btree", columns, *values
+
+
+def mark_guards(connection: psycopg.Connection) -> None:
+    """Write down how each trigger of this build looks now. For `migrate`, which has just made them."""
+    looks = connection.execute(
+        f"select c.relname, t.tgname, {_TRIGGER_MARK} from pg_trigger t join pg_class c on c.oid = t.tgrelid"
+        " where c.relnamespace = 'faultline'::regnamespace and c.relname || '.' || t.tgname = any (%s)"
+        f" and obj_description(t.oid, 'pg_trigger') is distinct from {_TRIGGER_MARK}".encode(),
+        (list(_triggers()),),
+    ).fetchall()
+    for table, trigger, look in looks:
+        connection.execute(f"comment on trigger {trigger} on faultline.{table} is '{look}'".encode())
+
+
+def mark_view(connection: psycopg.Connection) -> None:
+    row = connection.execute(
+        f"select {_VIEW_MARK} from pg_class c where c.oid = 'faultline.jobs'::regclass"
+        f" and obj_description(c.oid, 'pg_class') is distinct from {_VIEW_MARK}".encode()
+    ).fetchone()
+    if row:
+        connection.execute(f"comment on view faultline.jobs is '{row[0]}'".encode())
+
+
+def mark_functions(connection: psycopg.Connection, oids: set[int]) -> None:
+    """Write down how each of these functions looks now: `migrate` has just made them."""
+    _comment(connection, _FUNCTION_MARK, "p.oid = any (%s) and p.proname <> 'protocol'", (list(oids),))
+
+
+def mark_replaced(connection: psycopg.Connection, ours: set[int]) -> None:
+    """Label what Faultline made and this build does not have: under its names, put aside, or marked by an earlier build."""
+    _comment(
+        connection,
+        f"'{REPLACED_MARK}'",
+        "p.prokind = 'f' and p.oid <> all (%s)"
+        f" and (p.proname = any (%s) or p.proname ~ '^replaced_[0-9]+$' or {_FUNCTION_MARKED})",
+        (list(ours), list(_function_names())),
+    )
+
+
+def replaced(connection: psycopg.Connection) -> set[int]:
+    """The functions that a migration has replaced and nothing in the database refers to."""
+    with connection.transaction():
+        found = connection.execute(
+            f"select p.oid from pg_proc p where p.pronamespace = to_regnamespace('faultline') and {_IS_REPLACED}"
+            " and not exists (select from pg_depend d"
+            " where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid and d.deptype = 'n')".encode()
+        ).fetchall()
+    return {row[0] for row in found}
+
+
+def _comment(connection: psycopg.Connection, text: str, which: str, params: tuple[Any, ...]) -> None:
+    found = connection.execute(
+        f"select format('comment on function %%s is %%L', p.oid::regprocedure, {text}) from pg_proc p"
+        f" where p.pronamespace = 'faultline'::regnamespace and {which}"
+        f" and obj_description(p.oid, 'pg_proc') is distinct from {text}".encode(),
+        params,
+    ).fetchall()
+    for (statement,) in found:
+        connection.execute(statement.encode())
+
+
+def _by_name(rows: Rows) -> dict[str, Rows]:
+    found: dict[str, Rows] = {}
+    for name, *about in rows:
+        found.setdefault(name, []).append(tuple(about))
+    return found
+
+
+def _altered_functions(found: dict[str, Rows]) -> Iterator[str]:
+    for name in _function_names():
+        # A name may stand for several functions, for arguments of several types.
+        wanted, there = _bodies().get(name, []), found.get(name, [])
+        if len(there) < max(1, len(wanted)):
+            yield f"{name} is missing"
+        for text, definer, settings, as_made in there:
+            headers = [header for body, header in wanted if meaning(body) == meaning(text)]
+            found_out = [f"{name} has another text"] if wanted and not headers else []
+            for header in headers or [header for _, header in wanted[:1]]:
+                found_out += _altered_header(name, header, definer, settings)
+            # What has no name of its own: a body that only returns, strictness, volatility.
+            yield from found_out if found_out or as_made else [f"{name} is not as migrate made it"]
+
+
+def _altered_header(name: str, header: str, definer: object, settings: list[str]) -> Iterator[str]:
+    if definer != (" security definer" in header):
+        yield f"{name} {'runs' if definer else 'does not run'} with the rights of its owner"
+    if {_squeezed(setting) for setting in settings} != {_squeezed("=".join(s)) for s in _SETTING.findall(header)}:
+        yield f"{name} has other settings"
+
+
+def _uncommented(text: str) -> str:
+    return re.sub(r"--[^\n]*", "", text)
+
+
+def _squeezed(setting: str) -> str:
+    return re.sub(r"[\s'\"]", "", setting)
+
+
+@cache
+def _bodies() -> dict[str, list[tuple[str, str]]]:
+    """Function → body, and what stands between its name and its body. Without those that only return: a few, and simple."""
+    bodies: dict[str, list[tuple[str, str]]] = {}
+    for definition in definition_files():
+        for found in _HEADER.finditer(definition.text):
+            bodies.setdefault(found[1], []).append((found[3], found[2]))
+    return bodies
+
+
+@cache
+def _function_names() -> tuple[str, ...]:
+    texts = (definition.text for definition in definition_files())
+    return tuple(
+        sorted({name for text in texts for name in re.findall(r"create or replace function faultline\.(\w+)", text)})
+    )
+
+
+@cache
+def _triggers() -> tuple[str, ...]:
+    """`table.trigger`, as the definitions name them."""
+    text = "".join(definition.text for definition in definition_files() if definition.name == "guards")
+    return tuple(sorted(f"{table}.{trigger}" for trigger, table in _TRIGGER.findall(meaning(text))))
+
+
+def _first_column(rows: list[tuple[Any, ...]]) -> list[str]:
+    return [row[0] for row in rows]

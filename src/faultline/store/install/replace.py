@@ -1,0 +1,159 @@
+"""Put this build's definitions in place of those that a database has, under the feet of the programs that use them.
+
+A function in PL/pgSQL looks up by name whatever it calls, when it first gets there. A call that began before the migration
+therefore goes on in its old text and asks for old helpers after the migration has committed. So an old function keeps its
+name wherever the new one can stand beside it. It gets another name only if it is a verb, or if some call could mean
+either of them. What is not this build's any more gets a label, and is dropped once all transactions of that time have ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import psycopg
+
+from faultline.store.install.installed import mark_functions, mark_guards, mark_replaced, mark_view, replaced
+from faultline.store.install.rights import verbs
+from faultline.store.install.schema_text import Definition, definition_files
+
+#: One migration at a time in a database. The number is "faultline" in ASCII, cut to 63 bits.
+LOCK = 0x6661756C746C696E
+#: How long to wait for the transactions that may still call what was replaced. What is left then, the next migration drops.
+_WAIT_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
+
+_FUNCTIONS = "select oid, ctid::text from pg_proc where pronamespace = 'faultline'::regnamespace and prokind = 'f'"
+_OF_NAME = (
+    "select oid from pg_proc where pronamespace = 'faultline'::regnamespace and prokind = 'f' and proname = %s order by oid"
+)
+#: Whether a call with some number of arguments fits an old function and a new one, with the same types.
+_OVERLAP = """
+select exists (
+  select from pg_proc o
+  join pg_proc n on n.oid = any (%s)
+  cross join generate_series(
+    greatest(o.pronargs - o.pronargdefaults, n.pronargs - n.pronargdefaults)::integer, least(o.pronargs, n.pronargs)::integer
+  ) as given
+  where o.oid = %s and (o.proargtypes::oid[])[0:given - 1] = (n.proargtypes::oid[])[0:given - 1]
+)
+"""
+_TRANSACTIONS = (
+    "select l.virtualtransaction from pg_locks l join pg_stat_activity a on a.pid = l.pid"
+    " where l.locktype = 'virtualxid' and l.granted and l.pid <> pg_backend_pid() and a.datname = current_database()"
+)
+
+
+def replace_definitions(connection: psycopg.Connection) -> None:
+    """Inside the caller's transaction, with `check_function_bodies` off: functions name each other in any order."""
+    ours: set[int] = set()
+    for definition in definition_files():
+        if definition.is_function:
+            ours |= _replace_function(connection, definition)
+        elif definition.name == "views":
+            _replace_view(connection, definition)
+        elif definition.name == "guards":
+            ours |= _made_by(connection, definition)
+        else:
+            connection.execute(definition.text.encode())
+    mark_functions(connection, ours)
+    mark_replaced(connection, ours)
+    mark_guards(connection)
+    mark_view(connection)
+
+
+def drop_replaced(connection: psycopg.Connection) -> None:
+    """Drop what a migration has replaced, once no transaction from before can be in the middle of it.
+
+    Nothing else: what a person made in the schema stays. A newer build may migrate while we wait: what it replaces then is
+    for its own migration to drop, and what it takes into use again has lost the label.
+    """
+    found = replaced(connection)
+    if found and _older_transactions_ended(connection):
+        # What is locked or in use after all is for the next migration.
+        with contextlib.suppress(
+            psycopg.errors.LockNotAvailable, psycopg.errors.DependentObjectsStillExist, psycopg.errors.UndefinedFunction
+        ):
+            _drop(connection, found)
+
+
+def _drop(connection: psycopg.Connection, oids: set[int]) -> None:
+    with connection.transaction():
+        connection.execute("set local search_path = pg_catalog")
+        connection.execute("set local lock_timeout = '1s'")
+        row = connection.execute("select pg_try_advisory_xact_lock(%s)", (LOCK,)).fetchone()
+        if row != (True,):
+            return
+        for oid in sorted(oids & replaced(connection)):
+            connection.execute(f"drop function {_signature(connection, oid)}".encode())
+
+
+def _replace_function(connection: psycopg.Connection, definition: Definition) -> set[int]:
+    """Keep its identity if PostgreSQL lets us; else put the old one out of the way. Answers with this build's."""
+    before = _of_name(connection, definition.name)
+    aside: set[int] = set()
+    try:
+        with connection.transaction():
+            made = _made_by(connection, definition)
+    except (psycopg.errors.InvalidFunctionDefinition, psycopg.errors.AmbiguousFunction):
+        aside = before
+        for oid in before:
+            _rename(connection, oid, _put_aside(oid))
+        made = _made_by(connection, definition)
+    for oid in before - made:
+        # Clients may send a verb values without a type: they must find the new one, and only that.
+        in_the_way = definition.name in verbs() or connection.execute(_OVERLAP, (list(made), oid)).fetchone() == (True,)
+        if in_the_way != (oid in aside):
+            _rename(connection, oid, _put_aside(oid) if in_the_way else definition.name)
+    return made
+
+
+def _made_by(connection: psycopg.Connection, definition: Definition) -> set[int]:
+    """Run it. Which functions has it made or replaced? One that was replaced stands in another place of the catalogue."""
+    before: dict[int, str] = dict(connection.execute(_FUNCTIONS).fetchall())
+    connection.execute(definition.text.encode())
+    return {oid for oid, place in connection.execute(_FUNCTIONS).fetchall() if before.get(oid) != place}
+
+
+def _of_name(connection: psycopg.Connection, name: str) -> set[int]:
+    return {row[0] for row in connection.execute(_OF_NAME, (name,)).fetchall()}
+
+
+def _put_aside(oid: int) -> str:
+    return f"replaced_{oid}"
+
+
+def _rename(connection: psycopg.Connection, oid: int, name: str) -> None:
+    connection.execute(f"alter function {_signature(connection, oid)} rename to {name}".encode())
+
+
+def _signature(connection: psycopg.Connection, oid: int) -> str:
+    row = connection.execute("select %s::oid::regprocedure::text", (oid,)).fetchone()
+    assert row, "a select without a table answers with one row"  # noqa: S101 - a bug of ours
+    return str(row[0])
+
+
+def _replace_view(connection: psycopg.Connection, definition: Definition) -> None:
+    """New columns at the end can be added to a view in place; anything else needs a new one, with new grants."""
+    try:
+        with connection.transaction():
+            connection.execute(definition.text.encode())
+    except psycopg.errors.InvalidTableDefinition:
+        connection.execute("drop view faultline.jobs")
+        connection.execute(definition.text.encode())
+
+
+def _older_transactions_ended(connection: psycopg.Connection) -> bool:
+    """Wait until every transaction that is open now has ended. False if one of them takes longer than we want to wait."""
+    older, deadline = _transactions(connection), time.monotonic() + _WAIT_SECONDS
+    while older:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_SECONDS)
+        older &= _transactions(connection)
+    return True
+
+
+def _transactions(connection: psycopg.Connection) -> set[str]:
+    with connection.transaction():
+        return {row[0] for row in connection.execute(_TRANSACTIONS).fetchall()}

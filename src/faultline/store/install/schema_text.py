@@ -1,0 +1,129 @@
+"""The schema as this build has it: numbered files, definitions, and the version of the protocol that they make up.
+
+Numbered files (`0001_tables.sql`) change what is stored: each is applied once and never edited afterwards. Definitions
+(functions, guards, views, roles) hold no data and can be replaced at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
+
+#: A string, which is kept, or a comment, which is not.
+_COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
+
+
+#: What is on record of the numbered files; `migrations` for the builds before `schema_files`.
+BOOK = """
+create schema if not exists faultline;
+create table if not exists faultline.migrations (
+  number integer primary key,
+  name text not null,
+  checksum text not null,
+  applied_at timestamptz not null default clock_timestamp()
+);
+create table if not exists faultline.schema_files (
+  number integer primary key,
+  name text not null,
+  checksum text not null,
+  applied_at timestamptz not null default clock_timestamp()
+);
+insert into faultline.schema_files
+select number, name, checksum, applied_at from faultline.migrations where number > 0
+on conflict do nothing;
+"""
+
+
+class Protocol(NamedTuple):
+    """The version of a set of definitions, and the oldest version whose clients it serves."""
+
+    version: int
+    serves_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One file of definitions. `name` is the function's, or the file's where it holds other things."""
+
+    name: str
+    text: str
+    is_function: bool
+
+
+@cache
+def numbered() -> tuple[Migration, ...]:
+    files = sorted((f for f in folder().joinpath("migrations").iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    return tuple(Migration(int(f.name[:4]), f.name.removesuffix(".sql"), f.read_text()) for f in files)
+
+
+@cache
+def definitions() -> Migration:
+    """All definitions as one text, which can be run by itself."""
+    text = "\n".join(definition.text for definition in definition_files())
+    return Migration(0, "definitions", f"set local check_function_bodies = off;\n{text}")
+
+
+@cache
+def definition_files() -> tuple[Definition, ...]:
+    """In the order in which they are applied: functions, guards, views, roles."""
+    return tuple(_definition_files())
+
+
+def _definition_files() -> Iterator[Definition]:
+    for file in sorted(_functions(folder()), key=lambda f: f.name):
+        yield Definition(file.name.removesuffix(".sql"), file.read_text(), is_function=True)
+    for name in ("guards", "views", "roles"):
+        yield Definition(name, folder().joinpath(f"{name}.sql").read_text(), is_function=False)
+
+
+def _functions(schema: Traversable) -> Iterator[Traversable]:
+    """What others may call stands in `verbs`, by family; what only functions call in `internal`."""
+    for part in (schema.joinpath("internal"), *schema.joinpath("verbs").iterdir()):
+        if part.is_dir():
+            yield from (file for file in part.iterdir() if file.name.endswith(".sql"))
+
+
+@cache
+def fingerprint() -> str:
+    """Changes when the meaning of a definition changes, not when a comment does."""
+    return hashlib.sha256(meaning(definitions().text).encode()).hexdigest()
+
+
+@cache
+def protocol() -> Protocol:
+    return protocol_in(folder().joinpath("internal", "protocol.sql").read_text())
+
+
+def protocol_in(text: str) -> Protocol:
+    """The version that the text of the function `protocol` answers with."""
+    found = re.search(r"select (\d+), (\d+)", text)
+    assert found, "internal/protocol.sql must say: select VERSION, SERVES_FROM"  # noqa: S101 - a bug of ours
+    return Protocol(int(found[1]), int(found[2]))
+
+
+def meaning(text: str) -> str:
+    """SQL without comments, and with single spaces."""
+    return " ".join(_COMMENT.sub(lambda match: match[1] or " ", text).split())
+
+
+def folder() -> Traversable:
+    return resources.files("faultline.schema")

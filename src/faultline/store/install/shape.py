@@ -1,0 +1,281 @@
+"""What the numbered files say of our tables beside indexes: constraints, and which columns must have a value or get one.
+
+A person can drop any of these. `migrate` does not put them back: it would hold up everybody for as long as it takes to read
+a table, and rows that were written meanwhile may stand against it. The statement that does it is told instead.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from faultline.store.install.schema_text import BOOK, meaning, numbered
+from faultline.store.statement import Rows, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TABLE = re.compile(r"create table (?:if not exists )?faultline\.(\w+) \(([^;]*?)\)(?: with \([^();]*\))?;")
+_ADDED = re.compile(r"alter table faultline\.(\w+) (add (?:column|constraint) [^;]*);")
+_DOMAIN = re.compile(r"create domain faultline\.(\w+) as \w+ constraint (\w+) (check \([^;]*\));")
+_DEFAULT = re.compile(r" default ('[^']*'|[\w.()]+)")
+#: What a column gets that counts its rows.
+_IDENTITY = "identity"
+#: Words that PostgreSQL may write otherwise than we did.
+_GRAMMAR = {"check", "in", "between", "and", "or", "is", "not", "null", "array"}
+#: What refuses rows of ours and is not ours. Its parameters: tables, constraints, constraints, tables.
+FOREIGN = """select 'constraint', 'constraint ' || k.conname || ' on ' || c.relname,
+  format('alter table faultline.%%I drop constraint %%I', c.relname, k.conname)
+from pg_constraint k join pg_class c on c.oid = k.conrelid
+where c.relnamespace = 'faultline'::regnamespace and c.relname = any (%s) and k.contype in ('c', 'f', 'p', 'u', 'x')
+  and c.relname || '.' || k.conname <> all (%s)
+union all
+select 'constraint', 'constraint ' || k.conname || ' on ' || d.typname,
+  format('alter domain faultline.%%I drop constraint %%I', d.typname, k.conname)
+from pg_constraint k join pg_type d on d.oid = k.contypid
+where d.typnamespace = 'faultline'::regnamespace and k.contype = 'c' and d.typname || '.' || k.conname <> all (%s)
+union all
+select 'constraint', 'constraint ' || k.conname || ' of ' || k.conrelid::regclass || ' on ' || c.relname,
+  format('alter table %%s drop constraint %%I', k.conrelid::regclass, k.conname)
+from pg_constraint k join pg_class c on c.oid = k.confrelid join pg_class s on s.oid = k.conrelid
+where c.relnamespace = 'faultline'::regnamespace and s.relnamespace <> c.relnamespace and k.contype = 'f'
+union all
+select 'unique index',
+  'unique index ' || (select x.relname from pg_class x where x.oid = i.indexrelid) || ' on ' || c.relname,
+  format('drop index %%s', i.indexrelid::regclass)
+from pg_index i join pg_class c on c.oid = i.indrelid
+where c.relnamespace = 'faultline'::regnamespace and c.relname = any (%s) and i.indisunique
+  and not exists (select from pg_constraint k where k.conindid = i.indexrelid)"""
+
+
+class Lack(NamedTuple):
+    what: str
+    #: The statement that brings it back.
+    cure: str
+
+
+class Numbering(NamedTuple):
+    """How the journal's entries get their numbers. A sequence that was never asked has no last number."""
+
+    sequence: str
+    #: One after the other, without end.
+    plain: bool
+    #: False if this login may not see the last number.
+    seen: bool
+    last: int | None
+    greatest: int | None
+
+    @property
+    def behind(self) -> bool:
+        return self.seen and (self.last or 0) < (self.greatest or 0)
+
+    @property
+    def cure(self) -> tuple[str, str]:
+        """To be run in one transaction: the first one keeps others from taking numbers."""
+        return (
+            f"alter sequence {self.sequence} as bigint increment 1 minvalue 1 no maxvalue no cycle cache 1 restart 1",
+            f"select setval('{self.sequence}', max(id)) from faultline.journal",
+        )
+
+
+class _Shape(NamedTuple):
+    #: `table.constraint` → its definition.
+    constraints: dict[str, str]
+    #: `table.column` → whether it must have a value, and which one it gets by default.
+    columns: dict[str, tuple[bool, str | None]]
+    domains: set[str]
+    #: The number of a file → the columns it brings.
+    files: dict[int, set[str]]
+
+
+def lacks() -> Statement[list[Lack]]:
+    """Constraints, NOT NULLs and defaults of ours that are gone or are others."""
+    return Statement(
+        name="lacks",
+        sql="""
+select true, coalesce(c.relname, d.typname) || '.' || k.conname, k.convalidated, pg_get_constraintdef(k.oid)
+from pg_constraint k
+left join pg_class c on c.oid = k.conrelid
+left join pg_type d on d.oid = k.contypid
+where k.connamespace = 'faultline'::regnamespace
+union all
+select false, c.relname || '.' || a.attname, a.attnotnull,
+  case when a.attidentity = '' then pg_get_expr(e.adbin, e.adrelid) else 'identity' end
+from pg_class c
+join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+left join pg_attrdef e on e.adrelid = c.oid and e.adnum = a.attnum
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
+""",
+        params=(),
+        read=lambda rows: [*_lacking_constraints(rows), *_lacking_columns(rows)],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def numbering() -> Statement[Numbering | None]:
+    """None where there is no sequence any more: `lacks` tells of that. Logical replication copies rows and no sequences."""
+    return Statement(
+        name="numbering",
+        sql="""
+select s.seqrelid::regclass::text,
+  s.seqtypid = 'bigint'::regtype and s.seqincrement = 1 and s.seqmax = 9223372036854775807 and s.seqcache = 1
+    and not s.seqcycle,
+  has_sequence_privilege(s.seqrelid, 'select'),
+  case when has_sequence_privilege(s.seqrelid, 'select') then pg_sequence_last_value(s.seqrelid) end,
+  (select max(j.id) from faultline.journal j)
+from pg_sequence s
+where s.seqrelid = pg_get_serial_sequence('faultline.journal', 'id')::regclass
+""",
+        params=(),
+        read=lambda rows: Numbering(*rows[0]) if rows else None,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def applied() -> Statement[set[int]]:
+    """The numbered files of which a column is there, whatever is on record."""
+    return Statement(
+        name="applied",
+        sql="""
+select c.relname || '.' || a.attname
+from pg_class c
+join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
+""",
+        params=(),
+        read=lambda rows: {number for number, columns in _shape().files.items() if columns & {name for (name,) in rows}},
+        repeatable=True,
+        reads=True,
+    )
+
+
+def unrecorded() -> Statement[list[str]]:
+    """The numbered files that are not on record as applied. Only the owner sees that."""
+    return Statement(
+        name="unrecorded",
+        sql="select number from faultline.schema_files",
+        params=(),
+        read=lambda rows: [file.name for file in numbered() if (file.number,) not in set(rows)],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def constraints() -> tuple[str, ...]:
+    """`table.constraint`, and `domain.constraint`."""
+    return tuple(_shape().constraints)
+
+
+def tables() -> tuple[str, ...]:
+    return tuple({name.partition(".")[0] for name in _shape().columns})
+
+
+def _lacking_constraints(rows: Rows) -> Iterator[Lack]:
+    found = {name: definition for is_constraint, name, holds, definition in rows if is_constraint and holds}
+    for name, definition in _shape().constraints.items():
+        if not _is_same(definition, found.get(name, "")):
+            place, _, own = name.partition(".")
+            drop, add = f"drop constraint if exists {own}", f"add constraint {own} {definition}"
+            if place in _shape().domains:
+                cure = f"alter domain faultline.{place} {drop}; alter domain faultline.{place} {add}"
+            else:
+                cure = f"alter table faultline.{place} {drop}, {add}"
+            yield Lack(f"constraint {name} is missing, never validated, or another one", cure)
+
+
+def _lacking_columns(rows: Rows) -> Iterator[Lack]:
+    found = {name: (must, default) for is_constraint, name, must, default in rows if not is_constraint}
+    for name, (must, default) in _shape().columns.items():
+        table, _, column = name.partition(".")
+        alter = f"alter table faultline.{table} alter {column}"
+        if name not in found:
+            yield Lack(f"column {name} is missing", "restore the table from a copy of the database")
+            continue
+        there, given = found[name]
+        if there != must:
+            yield Lack(
+                f"column {name} {'may be null' if must else 'must not be null'}",
+                f"{alter} {'set' if must else 'drop'} not null",
+            )
+        if default == _IDENTITY != given:
+            place = f"pg_get_serial_sequence('faultline.{table}', '{column}')"
+            follow = f"select setval({place}, max({column})) from faultline.{table}"
+            yield Lack(f"column {name} gets no number of its own", f"{alter} add generated always as identity; {follow}")
+        elif _plain(given) != default:
+            yield Lack(
+                f"column {name} has another default", f"{alter} {f'set default {default}' if default else 'drop default'}"
+            )
+
+
+def _is_same(ours: str, found: str) -> bool:
+    """PostgreSQL tells a check in its own words: the same columns, values and functions must be in it."""
+    if not ours.startswith("check"):
+        return ours == found.lower()
+    return _words(ours) <= _words(found)
+
+
+def _words(definition: str) -> set[str]:
+    return set(re.findall(r"\w+", definition.lower())) - _GRAMMAR
+
+
+def _plain(default: str | None) -> str | None:
+    """Without the casts that PostgreSQL writes."""
+    return re.sub(r"::[\w .\[\]]+", "", default) if default else None
+
+
+@cache
+def _shape() -> _Shape:
+    shape = _Shape({}, {}, set(), {})
+    for number, text in [(0, BOOK), *((file.number, file.text) for file in numbered())]:
+        _read(shape, number, meaning(text))
+    return shape
+
+
+def _read(shape: _Shape, number: int, text: str) -> None:
+    before = set(shape.columns)
+    for domain, name, definition in _DOMAIN.findall(text):
+        shape.domains.add(domain)
+        shape.constraints[f"{domain}.{name}"] = definition
+    for table, body in [*_TABLE.findall(text), *_ADDED.findall(text)]:
+        for part in _parts(body):
+            _take(shape, table, part.removeprefix("add column ").removeprefix("add "))
+    shape.files[number] = set(shape.columns) - before
+
+
+def _take(shape: _Shape, table: str, part: str) -> None:
+    """A column or a constraint of a table. One without a name gets the one that PostgreSQL gives it."""
+    first, _, rest = part.partition(" ")
+    if first == "constraint":
+        name, _, definition = rest.partition(" ")
+        shape.constraints[f"{table}.{name}"] = definition.removesuffix(" not valid")
+    elif part.startswith("primary key"):
+        shape.constraints[f"{table}.{table}_pkey"] = part
+    else:
+        plain, is_checked, check = part.partition(" check ")
+        default = _DEFAULT.search(plain)
+        shape.columns[f"{table}.{first}"] = (
+            " not null" in plain or " primary key" in plain,
+            default[1] if default else _IDENTITY if f" {_IDENTITY}" in plain else None,
+        )
+        if " primary key" in plain:
+            shape.constraints[f"{table}.{table}_pkey"] = f"primary key ({first})"
+        if plain.endswith(" unique"):
+            shape.constraints[f"{table}.{table}_{first}_key"] = f"unique ({first})"
+        if is_checked:
+            shape.constraints[f"{table}.{table}_{first}_check"] = f"check {check}"
+
+
+def _parts(body: str) -> Iterator[str]:
+    """Cut at the commas that stand in no brackets."""
+    depth, part = 0, ""
+    for sign in body:
+        depth += (sign in "([") - (sign in ")]")
+        if sign == "," and not depth:
+            yield part.strip()
+            part = ""
+        else:
+            part += sign
+    yield part.strip()

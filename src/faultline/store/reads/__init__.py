@@ -1,0 +1,1 @@
+"""Questions to the database that change nothing, for pages, commands, metrics and the doctor."""

@@ -1,0 +1,222 @@
+"""Questions about a whole database and its sessions, for those who judge it: every job, every refusal, who holds what.
+
+Most of them read whole tables. Nothing that serves jobs asks them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from faultline.store.statement import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+
+class Held(NamedTuple):
+    """A job in somebody's hands, at this time of the database."""
+
+    job_id: UUID
+    fencing_token: int
+    at: datetime
+
+
+class Claim(NamedTuple):
+    """When a job was last claimed, and whether it has ended since."""
+
+    job_id: UUID
+    fencing_token: int
+    at: datetime
+    ended: bool
+
+
+_NUMBER = "(args ->> 'n')::bigint"
+
+
+def there(numbers: Sequence[int]) -> Statement[dict[int, UUID]]:
+    """Those of the jobs with these numbers that exist: a submitter has given each one as its argument `n`."""
+    return Statement(
+        name="there",
+        sql=f"select {_NUMBER}, id from faultline.jobs where {_NUMBER} = any(%s)",
+        params=(list(numbers),),
+        read=lambda rows: {row[0]: row[1] for row in rows},
+        repeatable=True,
+    )
+
+
+def numbers_twice() -> Statement[list[int]]:
+    """The numbers that more than one job has."""
+    return Statement(
+        name="numbers_twice",
+        sql=f"select {_NUMBER} from faultline.jobs group by 1 having count(*) > 1",
+        params=(),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def unfinished() -> Statement[int]:
+    """How many jobs wait or run."""
+    return Statement(
+        name="unfinished",
+        sql="select count(*) from faultline.open_jobs where state in ('queued', 'running')",
+        params=(),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def held_by(pid: int) -> Statement[list[Held]]:
+    """What a worker process of this machine holds."""
+    return Statement(
+        name="held_by",
+        sql="select j.id, j.fencing_token, faultline.clock()"
+        " from faultline.open_jobs j join faultline.workers w on w.id = split_part(j.lease_owner, '/', 1)"
+        " where j.state = 'running' and w.pid = %s",
+        params=(pid,),
+        read=lambda rows: list(map(Held._make, rows)),
+        repeatable=True,
+    )
+
+
+def claims(job_ids: Sequence[UUID]) -> Statement[list[Claim]]:
+    """The last claim of each of these jobs."""
+    return Statement(
+        name="claims",
+        sql="select id, fencing_token, claimed_at, finished_at is not null"
+        " from faultline.jobs where id = any(%s) and claimed_at is not null",
+        params=(list(job_ids),),
+        read=lambda rows: list(map(Claim._make, rows)),
+        repeatable=True,
+    )
+
+
+def refusals() -> Statement[Counter[str]]:
+    """The refused writes on record, by verb and reason."""
+    return Statement(
+        name="refusals",
+        sql="select (detail ->> 'verb') || ': ' || (detail ->> 'reason'), count(*)"
+        " from faultline.journal where event = 'stale_write_blocked' group by 1 order by 2 desc",
+        params=(),
+        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        repeatable=True,
+    )
+
+
+def reaps() -> Statement[Counter[str]]:
+    """The leases that were taken back, by reason."""
+    return Statement(
+        name="reaps",
+        sql="select detail ->> 'reason', count(*) from faultline.journal"
+        " where event = 'lease_reaped' group by 1 order by 2 desc",
+        params=(),
+        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        repeatable=True,
+    )
+
+
+def steps_that_differ(tasks: Sequence[str]) -> Statement[list[UUID]]:
+    """The done jobs of these tasks whose result is not the list of their steps' results, by the steps' names."""
+    return Statement(
+        name="steps_that_differ",
+        sql="select f.job_id from faultline.ledger f where f.task = any(%s) and f.result is distinct from"
+        " coalesce((select jsonb_agg(s.result order by s.name) from faultline.steps s where s.job_id = f.job_id), '[]')",
+        params=(list(tasks),),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def sessions() -> Statement[list[int]]:
+    """The sessions of all clients of this database but the one that asks."""
+    return Statement(
+        name="sessions",
+        sql="select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
+        " and pid <> pg_backend_pid() order by pid",
+        params=(),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def end_sessions(pids: Sequence[int]) -> Statement[int]:
+    """Cut these connections. Answers with how many there were."""
+    return Statement(
+        name="end_sessions",
+        sql="select count(*) filter (where pg_terminate_backend(pid)) from unnest(%s::integer[]) as pid"
+        " where pid <> pg_backend_pid()",
+        params=(list(pids),),
+        read=lambda rows: int(rows[0][0]),
+    )
+
+
+def cancel_statements(most: int) -> Statement[int]:
+    """Cancel what some sessions are doing. Answers with how many were at something.
+
+    Not those that wait for a synchronous standby: what they did is committed, and they would be told so though it might
+    be lost with this server.
+    """
+    return Statement(
+        name="cancel_statements",
+        sql="select count(*) filter (where pg_cancel_backend(pid)) from (select pid from pg_stat_activity"
+        " where datname = current_database() and backend_type = 'client backend' and state <> 'idle'"
+        " and pid <> pg_backend_pid() and wait_event is distinct from 'SyncRep' and query !~* '^commit'"
+        " order by random() limit %s) chosen",
+        params=(most,),
+        read=lambda rows: int(rows[0][0]),
+    )
+
+
+def waiting_for(table: str) -> Statement[int]:
+    """How many sessions wait for a lock on a table."""
+    return Statement(
+        name="waiting_for",
+        sql="select count(*) from pg_locks where not granted and relation = %s::regclass",
+        params=(table,),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def running(most: int) -> Statement[list[UUID]]:
+    """Some jobs that are running."""
+    return Statement(
+        name="some_running",
+        sql="select id from faultline.open_jobs where state = 'running' limit %s",
+        params=(most,),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+    )
+
+
+def notify(payloads: Sequence[str]) -> Statement[int]:
+    """Send notifications on the channel that workers listen to, as any login may."""
+    return Statement(
+        name="notify",
+        sql="select count(pg_notify('faultline', payload)) from unnest(%s::text[]) as payload",
+        params=(list(payloads),),
+        read=lambda rows: int(rows[0][0]),
+    )
+
+
+def ended_of(tasks: Sequence[str]) -> Statement[int]:
+    """How many jobs of these tasks have ended."""
+    return Statement(
+        name="ended_of",
+        sql="select count(*) from faultline.jobs where task = any(%s) and finished_at is not null",
+        params=(list(tasks),),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def server_start() -> Statement[datetime]:
+    """When the server was started: another time after every restart."""
+    return Statement("server_start", "select pg_postmaster_start_time()", (), _first_time, repeatable=True)
+
+
+def _first_time(rows: list[tuple[datetime, ...]]) -> datetime:
+    return rows[0][0]

@@ -1,0 +1,156 @@
+"""Failed jobs, in groups: what people look at after a bad night, and retry together. Only the newest are looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from faultline.store.statement import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: How many failed jobs a question looks at, the newest first. Counts from a full window say "at least".
+WINDOW = 10_000
+#: When a job failed, and which one it is: the newest come first.
+Place = tuple[datetime, UUID]
+PLACE_TYPES = ("timestamptz", "uuid")
+_BATCH_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Which failed jobs: all, or those of a queue, of a task, with some error, of some queues only."""
+
+    queue: str | None = None
+    task: str | None = None
+    #: What the error begins with.
+    error_prefix: str | None = None
+    #: What errors have in common that differ in ids and numbers only: `Group.error_kind`.
+    error_kind: str | None = None
+    only_queues: Sequence[str] | None = None
+    #: Only those that failed before this place; the newest have none before them.
+    before: Place | None = None
+
+    def behind(self, place: Place) -> Failed:
+        return replace(self, before=place)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Failed jobs of one task whose errors are of one kind."""
+
+    task: str
+    error_kind: str
+    jobs: int
+    queues: list[str]
+    first_at: datetime
+    last_at: datetime
+    #: The one that failed last.
+    example: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    groups: list[Group]
+    #: The window was full: there may be more.
+    at_least: bool
+    #: Passed on as `Failed.before`, takes what was seen and nothing that has failed since.
+    until: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    jobs: int
+    #: As of `Groups`.
+    at_least: bool
+    until: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    jobs: int
+    #: Where to go on; None when there is no more.
+    behind: Place | None
+
+
+_SEEN = f"""
+with seen as materialized (
+  select j.id, j.state, j.queue, j.task, j.finished_at, j.last_error as error
+  from faultline.jobs j
+  where j.state in ('failed', 'cancelled') and j.finished_at <= %s and (j.finished_at, j.id) < (%s, %s)
+  order by j.finished_at desc, j.id desc
+  limit {WINDOW}
+),
+fitting as (
+  select * from seen
+  where state = 'failed' and (%s::text is null or queue = %s) and (%s::text is null or task = %s)
+    and (%s::text is null or starts_with(error, %s)) and (%s::text is null or faultline.error_kind(error) = %s)
+    and (%s::text[] is null or queue = any (%s))
+),
+-- The place before which everything lies that fits: when others failed is not told.
+ended as (
+  select
+    (select count(*) from seen) >= {WINDOW} as at_least,
+    (select max(finished_at) + interval '1 microsecond' from fitting) as until
+)
+"""
+_LOWEST = UUID(int=0)
+
+
+def count(which: Failed) -> Statement[Count]:
+    """How many jobs `retry` would retry, as far as it looks."""
+    return Statement(
+        name="count_failed",
+        sql=f"{_SEEN} select (select count(*) from fitting), at_least, until from ended",
+        params=_params(which),
+        read=lambda rows: Count(rows[0][0], rows[0][1], _until(rows[0][2])),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def groups(which: Failed, *, groups_max: int = 100) -> Statement[Groups]:
+    """By task and kind of error, the largest first."""
+    return Statement(
+        name="failed_groups",
+        sql=f"{_SEEN} select g.*, e.at_least, e.until from ended e left join lateral ("
+        "select task, faultline.error_kind(error) as kind, count(*) as jobs, array_agg(distinct queue),"
+        " min(finished_at), max(finished_at) as last_at, (array_agg(id order by finished_at desc, id desc))[1]"
+        " from fitting group by 1, 2 order by jobs desc, last_at desc, task, kind limit %s"
+        ") g on true order by g.jobs desc, g.last_at desc, g.task, g.kind",
+        params=(*_params(which), groups_max),
+        read=lambda rows: Groups([Group(*row[:7]) for row in rows if row[0] is not None], rows[0][7], _until(rows[0][8])),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def retry(
+    which: Failed, *, max_jobs: int = _BATCH_MAX, by: str | None = None, reason: str | None = None
+) -> Statement[Retried]:
+    """Retry failed jobs, one batch of them. Not repeatable, but no harm is done: what was retried is failed no more."""
+    options: dict[str, Any] = {"queue": which.queue, "task": which.task, "error_prefix": which.error_prefix}
+    options |= {"error_kind": which.error_kind, "max_jobs": max_jobs, "by": by, "reason": reason}
+    if which.before is not None:
+        options["before_at"], options["before_id"] = which.before
+    words = ", ".join(f"{name} => %s" for name in options)
+    return Statement(
+        name="retry_failed",
+        sql=f"select retried, next_at, next_id from faultline.retry_failed({words}, only_queues => %s::text[])",
+        params=(*options.values(), None if which.only_queues is None else list(which.only_queues)),
+        read=lambda rows: Retried(rows[0][0], None if rows[0][1] is None else (rows[0][1], rows[0][2])),
+    )
+
+
+def _until(at: datetime | None) -> Place | None:
+    return None if at is None else (at, _LOWEST)
+
+
+def _params(which: Failed) -> tuple[Any, ...]:
+    at, job_id = which.before or ("infinity", "ffffffff-ffff-ffff-ffff-ffffffffffff")
+    queues = None if which.only_queues is None else list(which.only_queues)
+    asked = (which.queue, which.task, which.error_prefix, which.error_kind, queues)
+    return (at, at, job_id, *(value for wanted in asked for value in (wanted, wanted)))

@@ -1,0 +1,167 @@
+"""How the database itself is doing: sizes, dead rows, who keeps vacuum from clearing them, connections, WAL. Reads no table.
+
+All from PostgreSQL's own statistics, in one statement of a few milliseconds. Row counts are its estimates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from faultline.store.statement import Rows, Statement
+
+
+@dataclass(frozen=True, slots=True)
+class TableHealth:
+    name: str
+    rows: int
+    #: Row versions that nobody needs any more and vacuum has not yet cleared.
+    dead_rows: int
+    table_bytes: int
+    index_bytes: int
+    vacuumed_at: datetime | None
+    analyzed_at: datetime | None
+
+    @property
+    def dead_share(self) -> float:
+        return self.dead_rows / max(self.rows + self.dead_rows, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who keeps the oldest snapshot: no row that died since then can be cleared."""
+
+    #: "session", "slot" or "prepared transaction".
+    kind: str
+    #: A session's process id, or a name.
+    name: str
+    application: str | None
+    user: str | None
+    state: str | None
+    #: In transactions: how many have begun since.
+    age: int
+    seconds: float | None
+
+
+class ConnectionLimit(NamedTuple):
+    """Who may have how many connections."""
+
+    whose: str
+    used: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    at: datetime
+    version: str
+    database: str
+    database_bytes: int
+    tables: list[TableHealth]
+    #: None: nobody holds one, or we may not see who.
+    oldest_snapshot: Holder | None
+    #: Whether we may see other users' sessions. If not, an old snapshot can stay hidden.
+    sees_sessions: bool
+    #: Those of others may count their parallel workers, where we may not see other users' sessions.
+    connections: int
+    connections_max: int
+    #: Where the login or the database has a limit of its own: whose it is, how many are open, and how many may be.
+    limits: list[ConnectionLimit]
+    #: Of connections to this database: those that sit in a transaction without doing anything.
+    idle_in_transaction: int
+    #: A position that only grows; None on a standby. Two looks make a rate: `wal_bytes_per_second`.
+    wal_bytes: int | None
+
+    @property
+    def table_bytes(self) -> int:
+        return sum(table.table_bytes + table.index_bytes for table in self.tables)
+
+
+def health() -> Statement[Health]:
+    return Statement(name="health", sql=_HEALTH, params=(), read=_health, repeatable=True, reads=True)
+
+
+def wal_bytes_per_second(before: Health | None, after: Health) -> float | None:
+    """How much WAL the whole server wrote between two looks. None: too close together, or not to be told."""
+    if before is None or before.wal_bytes is None or after.wal_bytes is None or after.wal_bytes < before.wal_bytes:
+        return None
+    seconds = (after.at - before.at).total_seconds()
+    return (after.wal_bytes - before.wal_bytes) / seconds if seconds >= 0.5 else None  # noqa: PLR2004 - too short to tell
+
+
+def _health(rows: Rows) -> Health:
+    (at, version, database, database_bytes, tables, snapshot, sees, connections, most, limits, idle, wal), *_ = rows
+    return Health(
+        at=at,
+        version=version,
+        database=database,
+        database_bytes=database_bytes,
+        tables=[_table(table) for table in tables or ()],
+        oldest_snapshot=Holder(**snapshot) if snapshot else None,
+        sees_sessions=sees,
+        connections=connections,
+        connections_max=most,
+        limits=[ConnectionLimit(**limit) for limit in limits or ()],
+        idle_in_transaction=idle,
+        wal_bytes=None if wal is None else int(wal),
+    )
+
+
+def _table(facts: dict[str, Any]) -> TableHealth:
+    times = {name: datetime.fromisoformat(facts[name]) if facts[name] else None for name in ("vacuumed_at", "analyzed_at")}
+    return TableHealth(**(facts | times))
+
+
+_HEALTH = """
+with tables as (
+  select
+    s.relname as name,
+    greatest(s.n_live_tup, 0) as rows,
+    greatest(s.n_dead_tup, 0) as dead_rows,
+    pg_table_size(s.relid) as table_bytes,
+    pg_indexes_size(s.relid) as index_bytes,
+    greatest(s.last_vacuum, s.last_autovacuum) as vacuumed_at,
+    greatest(s.last_analyze, s.last_autoanalyze) as analyzed_at
+  from pg_stat_user_tables s
+  where s.schemaname = 'faultline'
+),
+holders as (
+  select
+    'session' as kind, a.pid::text as name, nullif(a.application_name, '') as application, a.usename::text as user,
+    a.state, age(a.backend_xmin) as age, extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds
+  from pg_stat_activity a
+  -- Our own snapshot is one as well.
+  where a.backend_xmin is not null and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'
+  union all
+  select
+    'slot', r.slot_name::text, r.plugin::text, null, case when r.active then 'active' else 'inactive' end,
+    greatest(age(r.xmin), age(r.catalog_xmin)), null
+  from pg_replication_slots r
+  where r.xmin is not null or r.catalog_xmin is not null
+  union all
+  select
+    'prepared transaction', p.gid, null, p.owner::text, 'prepared', age(p.transaction),
+    extract(epoch from clock_timestamp() - p.prepared)::float8
+  from pg_prepared_xacts p
+)
+select
+  clock_timestamp(), current_setting('server_version'), current_database()::text, pg_database_size(current_database()),
+  (select json_agg(t order by t.table_bytes + t.index_bytes desc, t.name) from tables t),
+  (select row_to_json(h) from holders h order by h.age desc, h.seconds desc nulls last limit 1),
+  pg_has_role('pg_read_all_stats', 'usage'),
+  -- Of other logins' sessions not everybody sees the kind, but everybody sees whose they are: only clients have a login.
+  (select count(*) from pg_stat_activity a
+    where coalesce(a.backend_type = 'client backend', a.datid is not null and a.usesysid is not null)),
+  current_setting('max_connections')::integer,
+  (select json_agg(l) from (
+    select 'the login ' || r.rolname as whose, r.rolconnlimit as most,
+      (select count(*) from pg_stat_activity a where a.usesysid = r.oid) as used
+    from pg_roles r where r.rolname = session_user and r.rolconnlimit >= 0 and not r.rolsuper
+    union all
+    select 'the database ' || d.datname, d.datconnlimit, (select count(*) from pg_stat_activity a where a.datid = d.oid)
+    from pg_database d where d.datname = current_database() and d.datconnlimit >= 0
+  ) l),
+  (select count(*) from pg_stat_activity a where a.datname = current_database() and a.state like 'idle in transaction%%'),
+  case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') end
+"""

@@ -1,0 +1,190 @@
+"""Lists of jobs, a page at a time. However many jobs there are, a page looks at 10,000 of them at the most.
+
+A page begins behind a place, never at an offset: jobs that come and go meanwhile neither repeat nor hide the others. The
+order is the one that an index already has: by id, newest first; jobs that ended badly by when they did; the waiting jobs of
+one queue in the order in which they will run. Everything else that is asked for is looked for within the window, and a page
+that ends there says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from faultline.core.model import JobState
+from faultline.store.statement import Rows, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+WINDOW = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which jobs. What is None is not asked for."""
+
+    state: JobState | None = None
+    queue: str | None = None
+    task: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    #: An idempotency key, as it was given: with any API key, or outside of HTTP.
+    key: str | None = None
+    #: The queues outside of which no job exists.
+    only_queues: Sequence[str] | None = None
+
+
+class JobLine(NamedTuple):
+    """A job in a list: without its arguments, its result and its progress, which may be large."""
+
+    id: UUID
+    state: str
+    queue: str
+    task: str
+    priority: int
+    attempt: int
+    max_attempts: int
+    fencing_token: int
+    created_at: datetime
+    next_run_at: datetime | None
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    owner: str | None
+    lease_expires_at: datetime | None
+    idempotency_key: str | None
+    last_error: str | None
+
+
+#: The values of a row by which its list is ordered.
+Place = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    jobs: list[JobLine]
+    #: Where the next page begins; None when there is none.
+    behind: Place | None
+    #: The page ends because the window did: there may be more that fits, further on.
+    stopped_early: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    name: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    descending: bool
+
+
+BY_ID = Order("id", ("id",), ("uuid",), descending=True)
+BY_END = Order("end", ("finished_at", "id"), ("timestamptz", "uuid"), descending=True)
+BY_TURN = Order("turn", ("priority", "next_run_at", "id"), ("smallint", "timestamptz", "uuid"), descending=False)
+
+
+def order_of(wanted: Wanted) -> Order:
+    """The order of this list, which is also the kind of its places."""
+    if wanted.state in (JobState.FAILED, JobState.CANCELLED):
+        return BY_END
+    if wanted.state is JobState.QUEUED and wanted.queue is not None:
+        return BY_TURN
+    return BY_ID
+
+
+def jobs(wanted: Wanted, *, page_jobs: int, behind: Place | None = None) -> Statement[Page]:
+    order = order_of(wanted)
+    place, place_params = _behind(order, behind)
+    scope, scope_params = _scope(wanted, order)
+    fits, fits_params = _fits(wanted, order)
+    direction = " desc" if order.descending else ""
+    by = ", ".join(f"{column}{direction}" for column in order.columns)
+    columns = ", ".join(f"left({name}, 2000)" if name == "last_error" else name for name in JobLine._fields)
+    inner = ", ".join(JobLine._fields)
+    return Statement(
+        name="list_jobs",
+        # The last row of a full window is read whether it fits or not: the next page begins behind it.
+        sql=f"select {columns}, fits, place from ("
+        f" select {inner}, ({fits}) as fits, row_number() over (order by {by}) as place"
+        f" from faultline.jobs where {scope} and {place} order by {by} limit {WINDOW}"
+        f") seen where fits or place = {WINDOW} order by {by} limit %s",
+        params=(*fits_params, *scope_params, *place_params, page_jobs + 1),
+        read=lambda rows: _page(rows, order, page_jobs),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def _behind(order: Order, behind: Place | None) -> tuple[str, tuple[Any, ...]]:
+    if behind is None:
+        return "true", ()
+    sign = "<" if order.descending else ">"
+    values = ", ".join(f"%s::{kind}" for kind in order.types)
+    first = f"{order.columns[0]} {sign}= %s::{order.types[0]}"  # what an index on the first column alone can use
+    return f"{first} and ({', '.join(order.columns)}) {sign} ({values})", (behind[0], *behind)
+
+
+def _scope(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
+    """What an index can find by itself."""
+    if wanted.key is not None:
+        return _OF_KEY, (wanted.key,)
+    # States as literals: the indexes are partial, and a plan must see that theirs are the ones asked for.
+    if order is BY_TURN:
+        return "state = 'queued' and queue = %s", (wanted.queue,)
+    return _SCOPES.get(wanted.state, "true"), ()
+
+
+#: Where an index holds more than the state that is asked for, it is looked for within the window: a million failed jobs must
+#: not stand between us and a cancelled one.
+_SCOPES: dict[JobState | None, str] = {
+    # An open job has a time to run at, and its table says so: a plan leaves it out. By the state alone all were read.
+    JobState.SUCCEEDED: "state = 'succeeded' and next_run_at is null",
+    JobState.RUNNING: "state = 'running'",
+    JobState.QUEUED: "state <> 'succeeded'",
+    JobState.FAILED: "state in ('failed', 'cancelled')",
+    JobState.CANCELLED: "state in ('failed', 'cancelled')",
+}
+
+
+#: Of jobs that came over HTTP, a key is kept under the name of the API key that it came with.
+_OF_KEY = """id in (
+  select k.job_id
+  from (select %s::text) as given (key)
+  cross join lateral (
+    select given.key
+    union all
+    select 'http:loopback:' || given.key
+    union all
+    select 'http:' || replace(a.id::text, '-', '') || ':' || given.key from faultline.api_keys a
+  ) as kept (key)
+  join faultline.keys k on k.key = kept.key
+)"""
+
+
+def _fits(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
+    """What must be looked for within the window."""
+    asked: list[tuple[str, Any]] = []
+    if wanted.state is not None:
+        asked.append(("state = %s", wanted.state.value))
+    if wanted.queue is not None and (order is not BY_TURN or wanted.key is not None):
+        asked.append(("queue = %s", wanted.queue))
+    if wanted.task is not None:
+        asked.append(("task = %s", wanted.task))
+    if wanted.created_after is not None:
+        asked.append(("created_at >= %s", wanted.created_after))
+    if wanted.created_before is not None:
+        asked.append(("created_at < %s", wanted.created_before))
+    if wanted.only_queues is not None:
+        asked.append(("queue = any (%s)", list(wanted.only_queues)))
+    return " and ".join(text for text, _ in asked) or "true", tuple(value for _, value in asked)
+
+
+def _page(rows: Rows, order: Order, page_jobs: int) -> Page:
+    found = [JobLine._make(row[:-2]) for row in rows if row[-2]]
+    shown = found[:page_jobs]
+    # The window's last row comes last, and only when everything before it that fits has come too.
+    ended = bool(rows) and rows[-1][-1] == WINDOW and len(found) <= page_jobs
+    last = JobLine._make(rows[-1][:-2]) if ended else shown[-1] if len(found) > page_jobs else None
+    behind = None if last is None else tuple(getattr(last, column) for column in order.columns)
+    return Page(shown, behind, stopped_early=ended)

@@ -1,0 +1,344 @@
+"""How the queues are doing, for people and metrics. No question here counts jobs: a full database answers like an empty one.
+
+Everything comes from what workers have told (`tallies`, one row a minute) and what was counted now and then (`samples`).
+The queues are found by jumping from one to the next in the key of those tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from faultline.core import buckets
+from faultline.store.statement import Rows, Statement
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+#: A worker that has not beaten for so long is asked after by `dead_workers`.
+SILENT_SECONDS = 3.0
+#: A worker that is still connected then is frozen, or cut off.
+HUNG_SECONDS = 30.0
+#: Counts that are older than this are said to be old, wherever they are shown.
+OLD_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """One queue. Counts are as old as `sampled_at` (None: nobody counted, and the zeros mean nothing).
+
+    Rates and times are of the last five minutes.
+    """
+
+    name: str
+    due: int
+    delayed: int
+    running: int
+    failed: int
+    oldest_due_at: datetime | None
+    sampled_at: datetime | None
+    paused_at: datetime | None
+    paused_because: str | None
+    started_per_second: float
+    succeeded_per_second: float
+    failed_per_second: float
+    retried_per_second: float
+    wait_seconds_p50: float | None
+    wait_seconds_p95: float | None
+    run_seconds_p50: float | None
+    run_seconds_p95: float | None
+    #: How fast `due` has grown (below 0: shrunk) in the last ten minutes. None: not known yet.
+    growth_per_second: float | None
+    #: How long the oldest due job has waited, by the database's clock.
+    oldest_due_seconds: float | None
+    #: Which of the four counts are estimates: there was too much to count.
+    estimated: list[str]
+    #: The age of the counts, by the database's clock. None: not counted.
+    counted_seconds_ago: float | None
+    #: Who paused it, with the login.
+    paused_by: str | None
+
+    @property
+    def counts_are_old(self) -> bool:
+        return self.counted_seconds_ago is None or self.counted_seconds_ago > OLD_SECONDS
+
+    @property
+    def drain_seconds(self) -> float | None:
+        """When nothing will be due, if it goes on like this. None: never, or not known."""
+        if self.due == 0:
+            return 0.0
+        return self.due / -self.growth_per_second if self.growth_per_second and self.growth_per_second < 0 else None
+
+
+class Minute(NamedTuple):
+    """One minute of a trend. `due` is None where nobody counted."""
+
+    minute: datetime
+    due: int | None
+    started: int
+    succeeded: int
+    failed: int
+    retried: int
+    refused: int
+    recovered: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine:
+    """One worker process, as it told of itself in its last beat."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    queues: list[str]
+    sleeping: list[str]
+    started_at: datetime
+    beat_at: datetime
+    #: Since the last beat, by the database's clock.
+    age_seconds: float
+    leases: int
+    #: How far its clock is ahead of the database's. Nothing is decided by it.
+    clock_ahead_seconds: float | None
+    #: Those it knows. None: it has not said, as workers of older builds.
+    tasks: list[str] | None = None
+    #: How many connections it may have open at once, with what its jobs borrow. None: it has not said.
+    connections_max: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Silent for longer than this, it is asked after, and buried once its session is gone."""
+        return self.age_seconds < SILENT_SECONDS
+
+
+class Total(NamedTuple):
+    """All that was ever counted for a queue. Each number only grows."""
+
+    queue: str
+    started: int
+    succeeded: int
+    failed: int
+    retried: int
+    released: int
+    lost: int
+    refused: int
+    recovered: int
+
+
+class Trouble(NamedTuple):
+    """What went wrong in all queues lately."""
+
+    refused: int
+    lost: int
+    recovered: int
+    failed: int
+
+
+def queues() -> Statement[list[QueueLine]]:
+    """Every queue that has work, has done some within a day, or is paused."""
+    return Statement(name="overview", sql=_QUEUES, params=(), read=_queue_lines, repeatable=True, reads=True)
+
+
+def trend(minutes: int = 60, queue: str | None = None) -> Statement[list[Minute]]:
+    """The last minutes, the oldest first, without gaps; of all queues, or of one."""
+    return Statement(
+        name="trend",
+        sql=_TREND,
+        params=(minutes - 1, queue),
+        read=lambda rows: list(map(Minute._make, rows)),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def workers() -> Statement[list[WorkerLine]]:
+    return Statement(
+        name="worker_lines",
+        sql="select id, host, pid, version, queues, sleeping, started_at, beat_at,"
+        " greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0), leases, clock_ahead_seconds, tasks,"
+        " connections_max"
+        " from faultline.workers order by host, pid, id",
+        params=(),
+        read=lambda rows: [WorkerLine(*row) for row in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def connected_and_silent() -> Statement[int]:
+    """How many workers are hung: no heartbeat for long, and the session that holds their lock lives."""
+    return Statement(
+        name="hung_workers",
+        # The key is that of `faultline.worker_lock`, which whoever only looks may not call.
+        sql="select count(*) from faultline.workers w"
+        f" where w.beat_at < faultline.clock() - interval '{HUNG_SECONDS} seconds' and exists ("
+        "select from pg_locks l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted"
+        " and l.database = (select d.oid from pg_database d where d.datname = current_database())"
+        " and (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended('faultline worker ' || w.id, 0))",
+        params=(),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def counted_seconds_ago() -> Statement[float | None]:
+    """Since all queues were last counted, whatever is known of each. None: never."""
+    return Statement(
+        name="counted",
+        sql="select greatest(extract(epoch from faultline.now() - sampled_at)::float8, 0) from faultline.sampling"
+        " where sampled_at > '-infinity'",
+        params=(),
+        read=lambda rows: float(rows[0][0]) if rows else None,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def totals() -> Statement[list[Total]]:
+    """For each queue, the sums over all time."""
+    return Statement(
+        name="totals",
+        sql="select queue, sum(started)::bigint, sum(succeeded)::bigint, sum(failed)::bigint, sum(retried)::bigint,"
+        " sum(released)::bigint, sum(lost)::bigint, sum(refused)::bigint, sum(recovered)::bigint"
+        " from faultline.tallies group by queue order by queue",
+        params=(),
+        read=lambda rows: list(map(Total._make, rows)),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def trouble(minutes: int = 60) -> Statement[Trouble]:
+    """What went wrong in the last minutes, in all queues together."""
+    return Statement(
+        name="trouble",
+        sql=f"with recursive {_NAMES} select coalesce(sum(t.refused), 0)::bigint, coalesce(sum(t.lost), 0)::bigint,"
+        " coalesce(sum(t.recovered), 0)::bigint, coalesce(sum(t.failed), 0)::bigint"
+        " from tallied n join faultline.tallies t on t.queue = n.name"
+        " and t.minute > faultline.now() - make_interval(mins => %s)",
+        params=(minutes,),
+        read=lambda rows: Trouble._make(rows[0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def _queue_lines(rows: Rows) -> list[QueueLine]:
+    lines = []
+    for row in rows:
+        known, (waits, runs), measured = row[:13], row[13:15], row[15:]
+        times = [buckets.quantile(counts or (), share) for counts in (waits, runs) for share in (0.5, 0.95)]
+        facts: list[Any] = [*known, *times, *measured]
+        lines.append(QueueLine(*facts))
+    return lines
+
+
+#: The names in a table whose key begins with them, one probe of the index for each.
+_NAMES = ", ".join(
+    f"""{found} (name) as (
+  (select queue from faultline.{table} order by queue limit 1)
+  union all
+  select (select t.queue from faultline.{table} t where t.queue > f.name order by t.queue limit 1)
+  from {found} f
+  where f.name is not null
+)"""
+    for found, table in (("tallied", "tallies"), ("sampled", "samples"))
+)
+
+_QUEUES = f"""
+with recursive {_NAMES},
+known as (
+  select f.name from tallied f
+  where exists (
+    select from faultline.tallies t where t.queue = f.name and t.minute > faultline.now() - interval '1 day'
+  )
+  union
+  select f.name from sampled f
+  where exists (
+    select from faultline.samples s where s.queue = f.name and s.minute > faultline.now() - interval '1 day'
+  )
+  union
+  select q.name from faultline.queues q where q.paused_at is not null
+),
+since (minute, seconds) as (
+  select m.at, extract(epoch from faultline.now() - m.at)::float8
+  from (select date_trunc('minute', faultline.now()) - interval '4 minutes') as m (at)
+)
+select
+  k.name, coalesce(s.due, 0), coalesce(s.delayed, 0), coalesce(s.running, 0), coalesce(s.failed, 0),
+  s.oldest_due_at, l.sampled_at, q.paused_at, q.paused_because,
+  coalesce(c.started, 0) / since.seconds, coalesce(c.succeeded, 0) / since.seconds,
+  coalesce(c.failed, 0) / since.seconds, coalesce(c.retried, 0) / since.seconds,
+  h.waits, h.runs, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8,
+  coalesce(s.estimated, '{{}}'),
+  -- Not `greatest` alone: it passes over a null, and what was never counted would be told as counted just now.
+  case when l.sampled_at is not null then greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0) end,
+  q.paused_by
+from known k
+cross join since
+left join faultline.queues q on q.name = k.name
+left join lateral (
+  select * from faultline.samples x where x.queue = k.name order by x.minute desc limit 1
+) s on true
+-- A queue that the last count has written nothing for was empty. Without any sample of it that is known for a day only:
+-- older ones are rolled up.
+left join lateral (
+  select greatest(s.sampled_at, nullif(x.sampled_at, '-infinity')) as sampled_at
+  from (select max(g.sampled_at) as sampled_at from faultline.sampling g) x
+  where s.queue is not null or x.sampled_at > faultline.now() - interval '1 day'
+) l on true
+left join lateral (
+  select sum(t.started)::float8 as started, sum(t.succeeded)::float8 as succeeded, sum(t.failed)::float8 as failed,
+    sum(t.retried)::float8 as retried
+  from faultline.tallies t
+  where t.queue = k.name and t.minute >= since.minute
+) c on true
+left join lateral (
+  select array_agg(x.waits order by x.place) as waits, array_agg(x.runs order by x.place) as runs
+  from (
+    select u.place, coalesce(sum(u.waits), 0)::bigint as waits, coalesce(sum(u.runs), 0)::bigint as runs
+    from faultline.tallies t cross join unnest(t.waits, t.runs) with ordinality as u (waits, runs, place)
+    where t.queue = k.name and t.minute >= since.minute
+    group by u.place
+  ) x
+) h on true
+left join lateral (
+  select regr_slope(x.due, extract(epoch from x.sampled_at)::float8) as per_second
+  from faultline.samples x
+  where x.queue = k.name and x.minute > faultline.now() - interval '10 minutes'
+) g on true
+order by k.name
+"""
+
+_TREND = f"""
+with recursive {_NAMES},
+asked (minutes, queue) as (select %s::integer, %s::text),
+minutes (minute) as (
+  select date_trunc('minute', faultline.now()) - make_interval(mins => back)
+  from asked a cross join generate_series(a.minutes, 0, -1) as back
+),
+counted as (
+  select t.minute, sum(t.started) as started, sum(t.succeeded) as succeeded, sum(t.failed) as failed,
+    sum(t.retried) as retried, sum(t.refused) as refused, sum(t.recovered) as recovered
+  from asked a
+  join tallied n on a.queue is null or n.name = a.queue
+  join faultline.tallies t on t.queue = n.name and t.minute >= (select min(m.minute) from minutes m)
+  group by t.minute
+),
+waiting as (
+  select s.minute, sum(s.due) as due
+  from asked a
+  join sampled n on a.queue is null or n.name = a.queue
+  join faultline.samples s on s.queue = n.name and s.minute >= (select min(m.minute) from minutes m)
+  group by s.minute
+)
+select
+  m.minute, w.due::bigint, coalesce(c.started, 0)::bigint, coalesce(c.succeeded, 0)::bigint,
+  coalesce(c.failed, 0)::bigint, coalesce(c.retried, 0)::bigint, coalesce(c.refused, 0)::bigint,
+  coalesce(c.recovered, 0)::bigint
+from minutes m
+left join counted c on c.minute = m.minute
+left join waiting w on w.minute = m.minute
+order by m.minute
+"""

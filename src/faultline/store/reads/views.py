@@ -1,0 +1,299 @@
+"""The read side: jobs as people see them. Each question is one statement, so a job that is just moving is seen once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.errors import UnreadableJson
+from faultline.core.model import JobRecord, JobState, JournalEntry, Json, Reason
+from faultline.store import jsontext
+from faultline.store.statement import Rows, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from faultline.core.model import Bound, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended: with a result, or with an error."""
+
+    job_id: UUID
+    state: JobState
+    result: Json
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A remembered part of a job."""
+
+    name: str
+    fencing_token: int
+    recorded_at: datetime
+    result: Json
+
+
+def job(job_id: object) -> Statement[JobRecord | None]:
+    return Statement(
+        name="job",
+        sql="select id, state, queue, task, priority, attempt, max_attempts, fencing_token, created_at, next_run_at,"
+        " claimed_at, finished_at, owner, lease_expires_at, renewals, reaps, idempotency_key, last_error,"
+        " progress::text, args::text, result::text from faultline.jobs where id = %s",
+        params=(job_id,),
+        read=_job,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def lost(leases: Sequence[Lease]) -> Statement[dict[Lease, Reason]]:
+    """Which of these leases are lost, and why. Only a look: nothing is written, and nothing is refused."""
+
+    def read(rows: Rows) -> dict[Lease, Reason]:
+        found = {job_id: (token, owner, JobState(state)) for job_id, token, owner, state in rows}
+        reasons = {lease: _why_lost(lease, found.get(lease.job_id)) for lease in leases}
+        return {lease: reason for lease, reason in reasons.items() if reason is not None}
+
+    return Statement(
+        name="lost",
+        sql="select id, fencing_token, owner, state from faultline.jobs where id = any(%s)",
+        params=([lease.job_id for lease in leases],),
+        read=read,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def _why_lost(lease: Lease, found: tuple[int, str | None, JobState] | None) -> Reason | None:
+    if found is None:
+        return Reason.NOT_RUNNING
+    token, owner, state = found
+    if token != lease.fencing_token or owner not in (None, lease.owner):
+        return Reason.TOKEN_MISMATCH
+    if owner == lease.owner:
+        # Running, or completed by this very lease.
+        return None
+    return Reason.NOT_RUNNING if state.ended else Reason.LEASE_LOST
+
+
+def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = None) -> Statement[list[str]]:
+    """Which of these queues have a job that is due. Nothing below a queue's bounds is looked at."""
+    known = [
+        (name, bound) for name in queues for bound in sorted((bounds or {}).get(name, ()), key=lambda bound: bound.priority)
+    ]
+    return Statement(
+        name="due",
+        sql="select * from faultline.due(%s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
+        params=(
+            list(queues),
+            [name for name, _ in known],
+            [bound.priority for _, bound in known],
+            [bound.run_at for _, bound in known],
+            [bound.id for _, bound in known],
+        ),
+        read=lambda rows: [name for (name,) in rows],
+        repeatable=True,
+        reads=True,
+        often=True,
+    )
+
+
+def endings(job_ids: Sequence[UUID]) -> Statement[tuple[list[Ending], set[UUID]]]:
+    """Which of these jobs have ended, and which exist at all."""
+    return Statement(
+        name="endings",
+        sql="select id, state, result::text, last_error from faultline.jobs where id = any(%s)",
+        params=(list(job_ids),),
+        read=lambda rows: (
+            [Ending(row[0], JobState(row[1]), _json(row[2]), row[3]) for row in rows if JobState(row[1]).ended],
+            {row[0] for row in rows},
+        ),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def still_held(leases: Sequence[Lease]) -> Statement[set[Lease]]:
+    """Which of these leases are still good. Asked after an answer was lost, before anything is sent again."""
+    return _leases_of_jobs("still_held", leases, "running")
+
+
+def completed(leases: Sequence[Lease]) -> Statement[set[Lease]]:
+    """Under which of these leases the job was completed."""
+    return _leases_of_jobs("completed", leases, "succeeded")
+
+
+def _leases_of_jobs(name: str, leases: Sequence[Lease], state: str) -> Statement[set[Lease]]:
+    """Those that are the last ones of jobs in this state."""
+    asked = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
+    return Statement(
+        name=name,
+        sql=f"select id, fencing_token, owner from faultline.jobs where id = any(%s) and state = '{state}'",
+        params=([lease.job_id for lease in leases],),
+        read=lambda rows: {asked[row[0], row[1], row[2]] for row in rows if (row[0], row[1], row[2]) in asked},
+        repeatable=True,
+        reads=True,
+    )
+
+
+def traces(job_ids: Sequence[UUID]) -> Statement[dict[UUID, str]]:
+    """The traces that open jobs were enqueued in, where they were."""
+    return Statement(
+        name="traces",
+        sql="select id, trace from faultline.jobs where id = any(%s) and trace is not null",
+        params=(list(job_ids),),
+        read=dict,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def counts() -> Statement[Counter[str]]:
+    """How many jobs are in each state."""
+    return Statement(
+        name="counts",
+        sql="select state, count(*) from faultline.jobs group by state",
+        params=(),
+        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def is_drained(queue: str) -> Statement[bool]:
+    """Whether nothing of a queue waits or runs. Cheap enough to be asked while others are at work."""
+    return Statement(
+        name="is_drained",
+        sql="select not exists (select from faultline.open_jobs where queue = %s and state = 'queued')"
+        " and not exists (select from faultline.open_jobs where queue = %s and state = 'running')",
+        params=(queue, queue),
+        read=lambda rows: bool(rows[0][0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def workers() -> Statement[list[str]]:
+    """The ids of the workers on the list."""
+    return Statement(
+        name="workers",
+        sql="select id from faultline.workers order by id",
+        params=(),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def held_by(pid: int) -> Statement[list[UUID]]:
+    """The jobs that a worker process of this machine holds."""
+    return Statement(
+        name="held_by",
+        sql="select j.id from faultline.open_jobs j join faultline.workers w on w.id = split_part(j.lease_owner, '/', 1)"
+        " where j.state = 'running' and w.pid = %s",
+        params=(pid,),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def span(queue: str) -> Statement[tuple[datetime, datetime]]:
+    """When the first job of a queue was claimed, and when the last one was done."""
+    return Statement(
+        name="span",
+        sql="select min(claimed_at), max(finished_at) from faultline.ledger where queue = %s",
+        params=(queue,),
+        read=lambda rows: (_time(rows[0][0]), _time(rows[0][1])),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def clock() -> Statement[datetime]:
+    """What time it is in the database."""
+    return Statement("clock", "select faultline.clock()", (), lambda rows: _time(rows[0][0]), repeatable=True, reads=True)
+
+
+def _time(value: datetime) -> datetime:
+    return value
+
+
+def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list[JournalEntry]]:
+    """What happened to a job, in order; of a very long story the end."""
+    return Statement(
+        name="journal",
+        sql="select at, event, fencing_token, owner, detail::text from faultline.journal where job_id = %s"
+        " order by id desc limit %s",
+        params=(job_id, entries_max),
+        read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in reversed(rows)],
+        repeatable=True,
+        reads=True,
+    )
+
+
+QUEUE_EVENTS, KEY_EVENTS = ("paused", "resumed"), ("api_key_added", "api_key_revoked")
+
+
+def operations(*, only_queues: Sequence[str] | None = None, keys: bool, entries_max: int) -> Statement[list[JournalEntry]]:
+    """What people last did that concerns no single job: to queues and, if they are asked for, to keys. Newest first."""
+    queues = None if only_queues is None else list(only_queues)
+    return Statement(
+        name="operations",
+        sql="select at, event, fencing_token, owner, detail::text from faultline.journal where job_id is null"
+        " and event = any (%s) and (%s::text[] is null or detail ->> 'queue' = any (%s::text[])) order by id desc limit %s",
+        params=([*QUEUE_EVENTS, *(KEY_EVENTS if keys else ())], queues, queues, entries_max),
+        read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def steps(job_id: object) -> Statement[list[Step]]:
+    """The parts of a job that are done, in the order in which they were."""
+    return Statement(
+        name="steps",
+        sql="select name, fencing_token, recorded_at, result::text from faultline.steps where job_id = %s"
+        " order by recorded_at, name limit 1000",
+        params=(job_id,),
+        read=lambda rows: [Step(r[0], r[1], r[2], _json(r[3])) for r in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def ledger_rows(job_id: object) -> Statement[int]:
+    """How often this job has been done. One, or something is very wrong."""
+    return Statement(
+        name="ledger_rows",
+        sql="select count(*) from faultline.ledger where job_id = %s",
+        params=(job_id,),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def _job(rows: Rows) -> JobRecord | None:
+    if not rows:
+        return None
+    facts: list[Any] = list(rows[0])
+    facts[1] = JobState(facts[1])
+    facts[-3:] = _json(facts[-3]), _json(facts[-2], jsontext.decode_args), _json(facts[-1])
+    return JobRecord(*facts)
+
+
+def _json(text: str | None, decode: Callable[[str], Json] = jsontext.decode) -> Json:
+    """A value that Python cannot read is shown as its text: one odd job must not hide the others."""
+    if text is None:
+        return None
+    try:
+        return decode(text)
+    except UnreadableJson:
+        return text

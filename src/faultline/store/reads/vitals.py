@@ -1,0 +1,372 @@
+"""What a doctor looks at beside the database's health: the server, its settings and roles, and what waits for nobody.
+
+Read only, each question one statement, and none needs more than to be connected: what a login may not see is said to be
+unseen instead of being guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import psycopg
+
+from faultline.core.errors import StatementTimeout
+from faultline.store.database import run_on
+from faultline.store.install import migrate
+from faultline.store.statement import Statement
+from faultline.store.surroundings import is_direct
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+T = TypeVar("T")
+ROLES = ("faultline_producer", "faultline_worker", "faultline_viewer", "faultline_operator")
+
+
+class Unseen(NamedTuple):
+    """The login may not see it."""
+
+    why: str
+
+
+class CutShort(NamedTuple):
+    """A timeout of the session's own ended the question."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    version: str
+    version_number: int
+    user: str
+    database: str
+    is_superuser: bool
+    #: Whether it sees what other logins are doing.
+    sees_sessions: bool
+    is_standby: bool
+    clock: datetime
+    started_at: datetime
+    xid_age: int
+
+
+class Setting(NamedTuple):
+    """In the unit of its own (`ms`, `8kB`); empty where there is none."""
+
+    value: str
+    unit: str
+    #: Where it was set, in PostgreSQL's words: `database`, `user`, `configuration file`.
+    source: str = ""
+
+
+class Role(NamedTuple):
+    name: str
+    exists: bool
+    #: It was granted the schema. False also when it does not exist.
+    granted: bool
+    #: The connected login may take it.
+    ours: bool
+    #: The logins that may take it.
+    logins: list[str]
+
+
+class Standby(NamedTuple):
+    name: str
+    sync_state: str | None
+
+
+class Slot(NamedTuple):
+    name: str
+    active: bool
+    retained_bytes: int | None
+
+
+class Waiting(NamedTuple):
+    """A queue with due work, and the age of the oldest."""
+
+    queue: str
+    oldest_seconds: float
+    paused: bool
+
+
+class LostHistory(NamedTuple):
+    """Jobs that workers held under leases which the database has never given, and when that was first seen."""
+
+    jobs: int
+    since: datetime | None
+
+
+class InTheWay(NamedTuple):
+    """A session whose locks are waited for. Of other logins' sessions not everything may be seen."""
+
+    pid: int
+    application: str | None
+    login: str | None
+    state: str | None
+    #: For how long its transaction has been open.
+    seconds: float | None
+
+
+class Overdue(NamedTuple):
+    """Leases that ran out and were not taken back."""
+
+    leases: int
+    seconds: float
+
+
+def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen | CutShort:
+    """Ask, if we may."""
+    try:
+        return run_on(connection, statement)
+    except psycopg.errors.InsufficientPrivilege as error:
+        return Unseen(error.diag.message_primary or str(error))
+    except psycopg.errors.LockNotAvailable as error:
+        return CutShort(error.diag.message_primary or str(error))
+    except StatementTimeout as error:
+        return CutShort(str(error).partition("; ")[0])
+
+
+def in_the_way(pid: int) -> Statement[list[InTheWay]]:
+    """Whose locks this session waits for."""
+    return Statement(
+        "in_the_way",
+        "select a.pid, a.application_name, a.usename::text, a.state,"
+        " extract(epoch from clock_timestamp() - a.xact_start)::float8"
+        " from unnest(pg_blocking_pids(%s)) as b (pid) join pg_stat_activity a on a.pid = b.pid"
+        " order by a.xact_start, a.pid",
+        (pid,),
+        lambda rows: list(map(InTheWay._make, rows)),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def give_up_waiting(pid: int) -> Statement[None]:
+    """End what a session of our own waits for."""
+    return Statement("give_up_waiting", "select pg_cancel_backend(%s)", (pid,), lambda _: None, reads=True)
+
+
+def behind_pooler(connection: psycopg.Connection) -> bool:
+    return not is_direct(connection, connection.execute("select pg_backend_pid()").fetchone())
+
+
+def server() -> Statement[Server]:
+    return _one_row(
+        Server,
+        "select current_setting('server_version'), current_setting('server_version_num')::integer, current_user::text,"
+        " current_database()::text, (select rolsuper from pg_roles where rolname = current_user),"
+        " pg_has_role(current_user, 'pg_read_all_stats', 'usage'), pg_is_in_recovery(), clock_timestamp(),"
+        " pg_postmaster_start_time(), (select age(datfrozenxid) from pg_database where datname = current_database())",
+    )
+
+
+def protocol() -> Statement[migrate.Protocol]:
+    """The version of the database's definitions, as `migrate.check` takes it."""
+    return _one_row(migrate.Protocol, "select version, serves_from from faultline.protocol()")
+
+
+def way_in() -> Statement[str]:
+    """What gives a login the schema that may not use it."""
+    return Statement(
+        name="way_in",
+        sql="select 'the schema belongs to ' || pg_get_userbyid(n.nspowner) || ', who may: '"
+        " || case when exists (select from pg_class c where c.relnamespace = n.oid"
+        "     and pg_get_userbyid(c.relowner) = current_user)"
+        "   then format('alter schema faultline owner to %%I, whose tables are in it', current_user)"
+        "   else format('grant faultline_viewer to %%I, or another one of the four roles', current_user) end"
+        " from pg_namespace n where n.nspname = 'faultline'",
+        params=(),
+        read=lambda rows: str(rows[0][0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
+    """As this login's sessions have them."""
+    return Statement(
+        name="settings",
+        sql="select name, setting, coalesce(unit, ''), source from pg_settings where name = any(%s)",
+        params=(list(names),),
+        read=lambda rows: {name: Setting(*about) for name, *about in rows},
+        repeatable=True,
+        reads=True,
+    )
+
+
+def roles() -> Statement[list[Role]]:
+    return Statement(
+        name="roles",
+        sql="select w.name, r.oid is not null, coalesce(has_schema_privilege(r.oid, 'faultline', 'usage'), false),"
+        " coalesce(pg_has_role(session_user, r.oid, 'member'), false),"
+        " array(select l.rolname::text from pg_roles l where l.rolcanlogin and not l.rolsuper"
+        "   and pg_has_role(l.oid, r.oid, 'member') order by 1)"
+        " from unnest(%s::text[]) with ordinality as w (name, place) left join pg_roles r on r.rolname = w.name"
+        " order by w.place",
+        params=(list(ROLES),),
+        read=lambda rows: [Role._make(row) for row in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def lost_history(days: int = 1) -> Statement[LostHistory]:
+    """Refused writes that only make sense if the database has forgotten commits: by a lossy failover, or a restore."""
+    return Statement(
+        name="lost_history",
+        sql="""
+select count(distinct e.job_id), min(e.at)
+from faultline.journal e
+where e.event = 'stale_write_blocked'
+  -- Tokens up to the floor are known: `prune` has forgotten their jobs, or `recover` has dealt with them.
+  and e.fencing_token > (select s.token_floor from faultline.settings s)
+  and e.at > greatest(
+    faultline.clock() - make_interval(days => %s),
+    (select max(r.at) from faultline.journal r where r.event = 'recovered')
+  )
+  and (
+    e.fencing_token > (e.detail ->> 'current_token')::bigint
+    or (
+      e.detail ->> 'current_token' is null
+      and not exists (select from faultline.jobs j where j.id = e.job_id)
+    )
+  )
+""",
+        params=(days,),
+        read=lambda rows: LostHistory(*rows[0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def standbys() -> Statement[list[Standby]]:
+    return _rows("standbys", Standby, "select application_name, sync_state from pg_stat_replication order by 1")
+
+
+def slots() -> Statement[list[Slot]]:
+    return _rows(
+        "slots",
+        Slot,
+        "select slot_name::text, active, case when not pg_is_in_recovery()"
+        " then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end from pg_replication_slots order by 1",
+    )
+
+
+def never_vacuumed() -> Statement[list[str]]:
+    """The tables of ours for which somebody has switched autovacuum off."""
+    return Statement(
+        name="never_vacuumed",
+        sql="select relname::text from pg_class where relnamespace = 'faultline'::regnamespace"
+        " and exists (select from pg_options_to_table(reloptions) where option_name = 'autovacuum_enabled'"
+        " and not option_value::boolean) order by 1",
+        params=(),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+class WaitingTask(NamedTuple):
+    """Jobs of one task that wait in one queue."""
+
+    queue: str
+    task: str
+    jobs: int
+
+
+def waiting_tasks() -> Statement[list[WaitingTask]]:
+    """Of which tasks jobs wait, due or not. Looks at 100,000 of them at the most, so that a large backlog costs little."""
+    return _rows(
+        "tasks",
+        WaitingTask,
+        """
+select w.queue, w.task, count(*)
+from (select j.queue, j.task from faultline.jobs j where j.state = 'queued' limit 100000) w
+group by w.queue, w.task
+order by w.queue, w.task
+""",
+    )
+
+
+def waiting() -> Statement[list[Waiting]]:
+    """The queues with due work. One probe of the index for each queue and priority, however much waits."""
+    return _rows(
+        "waiting",
+        Waiting,
+        """
+with recursive known (queue) as (
+  (select queue from faultline.jobs where state = 'queued' order by queue limit 1)
+  union all
+  select (select j.queue from faultline.jobs j where j.state = 'queued' and j.queue > k.queue order by j.queue limit 1)
+  from known k
+  where k.queue is not null
+), places (queue, priority) as (
+  select k.queue, (
+    select j.priority from faultline.jobs j where j.state = 'queued' and j.queue = k.queue order by j.priority limit 1
+  )
+  from known k
+  where k.queue is not null
+  union all
+  select p.queue, (
+    select j.priority from faultline.jobs j
+    where j.state = 'queued' and j.queue = p.queue and j.priority > p.priority
+    order by j.priority limit 1
+  )
+  from places p
+  where p.priority is not null
+)
+select p.queue, extract(epoch from faultline.clock() - min(greatest(d.next_run_at, d.created_at)))::float8,
+  exists (select from faultline.queues q where q.name = p.queue and q.paused_at is not null)
+from places p
+cross join lateral (
+  select j.next_run_at, j.created_at from faultline.jobs j
+  where j.state = 'queued' and j.queue = p.queue and j.priority = p.priority
+  order by j.next_run_at limit 100
+) d
+where d.next_run_at <= faultline.clock()
+group by p.queue
+order by p.queue
+""",
+    )
+
+
+def overdue() -> Statement[Overdue]:
+    return _one_row(
+        Overdue,
+        "select count(*), coalesce(max(extract(epoch from faultline.clock() - lease_expires_at)), 0)::float8"
+        " from faultline.jobs where state = 'running' and lease_expires_at < faultline.clock()",
+    )
+
+
+def failed() -> Statement[int]:
+    """How many jobs have failed for good and wait for somebody to look at them."""
+    return Statement(
+        name="failed",
+        sql="select count(*) from faultline.jobs where state in ('failed', 'cancelled') and state = 'failed'",
+        params=(),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def paused() -> Statement[list[tuple[str, datetime, str | None]]]:
+    """Name, since when, and why."""
+    return Statement(
+        name="paused",
+        sql="select name, paused_at, paused_because from faultline.queues where paused_at is not null order by name",
+        params=(),
+        read=lambda rows: [(name, at, because) for name, at, because in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def _one_row(kind: type[T], sql: str) -> Statement[T]:
+    return Statement(kind.__name__.lower(), sql, (), lambda rows: kind(*rows[0]), repeatable=True, reads=True)
+
+
+def _rows(name: str, kind: type[T], sql: str) -> Statement[list[T]]:
+    return Statement(name, sql, (), lambda rows: [kind(*row) for row in rows], repeatable=True, reads=True)

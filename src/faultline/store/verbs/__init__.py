@@ -1,0 +1,30 @@
+"""The verbs of the protocol, one function each, by family: each makes the statement that calls its SQL function."""
+
+from faultline.store.verbs.lease import claim as claim
+from faultline.store.verbs.lease import complete as complete
+from faultline.store.verbs.lease import fail as fail
+from faultline.store.verbs.lease import fence as fence
+from faultline.store.verbs.lease import granted_to as granted_to
+from faultline.store.verbs.lease import mark_started as mark_started
+from faultline.store.verbs.lease import progress as progress
+from faultline.store.verbs.lease import recall as recall
+from faultline.store.verbs.lease import record_refusal as record_refusal
+from faultline.store.verbs.lease import release as release
+from faultline.store.verbs.lease import renew as renew
+from faultline.store.verbs.lease import step as step
+from faultline.store.verbs.measure import roll_up as roll_up
+from faultline.store.verbs.measure import sample as sample
+from faultline.store.verbs.measure import tally as tally
+from faultline.store.verbs.operate import cancel as cancel
+from faultline.store.verbs.operate import pause as pause
+from faultline.store.verbs.operate import recover as recover
+from faultline.store.verbs.operate import resume as resume
+from faultline.store.verbs.operate import retry as retry
+from faultline.store.verbs.submit import enqueue_many as enqueue_many
+from faultline.store.verbs.upkeep import announce as announce
+from faultline.store.verbs.upkeep import beat as beat
+from faultline.store.verbs.upkeep import first_expired as first_expired
+from faultline.store.verbs.upkeep import leave as leave
+from faultline.store.verbs.upkeep import prune as prune
+from faultline.store.verbs.upkeep import reap as reap
+from faultline.store.verbs.upkeep import reconcile as reconcile

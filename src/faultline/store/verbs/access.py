@@ -1,0 +1,138 @@
+"""Keys of the HTTP API. The database keeps digests: who reads it cannot use what it finds there."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from faultline.store.statement import Statement
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+    from datetime import datetime
+
+SCOPES = ("read", "enqueue", "operate", "admin")
+_TEXT = re.compile(r"fl_[0-9a-f]{12}_[A-Za-z0-9_-]{43}")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What a key lets its holder do."""
+
+    id: UUID
+    name: str
+    scopes: frozenset[str]
+    #: The queues whose jobs it may see and touch; None means all.
+    queues: frozenset[str] | None
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyLine:
+    """A key in the list of keys, for people."""
+
+    id: UUID
+    name: str
+    scopes: list[str]
+    queues: list[str] | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    #: Who did it, as far as the journal remembers: the name that was given, and the database login.
+    created_by: str | None
+    created_login: str | None
+    revoked_by: str | None
+    revoked_login: str | None
+
+
+def new_key(chance: random.Random) -> tuple[UUID, str]:
+    """A key's id and its text, which is shown once. The text begins with the id's, so that a leaked one can be revoked."""
+    key_id = UUID(int=chance.getrandbits(128), version=4)
+    secret = base64.urlsafe_b64encode(chance.randbytes(32)).rstrip(b"=").decode()
+    return key_id, f"fl_{key_id.hex[:12]}_{secret}"
+
+
+def digest_of(text: str) -> bytes | None:
+    """The digest of a key's text; None if that is no key at all, which nobody needs to ask the database about."""
+    return hashlib.sha256(text.encode()).digest() if _TEXT.fullmatch(text) else None
+
+
+def add(
+    key_id: UUID,
+    digest: bytes,
+    *,
+    name: str,
+    scopes: Sequence[str],
+    queues: Sequence[str] | None = None,
+    valid_seconds: float | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+) -> Statement[datetime | None]:
+    """Let a key in. Answers with when it ends."""
+    return Statement(
+        name="add_api_key",
+        sql="select faultline.add_api_key(%s, %s, %s, %s::text[], %s::text[], make_interval(secs => %s), %s, %s)",
+        params=(key_id, digest, name, list(scopes), None if queues is None else list(queues), valid_seconds, by, reason),
+        read=lambda rows: rows[0][0],
+    )
+
+
+def revoke(key_id: UUID, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
+    """Let a key in no more. Answers whether there is such a key."""
+    sql = "select faultline.revoke_api_key(%s, %s, %s)"
+    return Statement("revoke_api_key", sql, (key_id, by, reason), lambda rows: bool(rows[0][0]), repeatable=True)
+
+
+def find(digest: bytes) -> Statement[ApiKey | None]:
+    """Who holds the key with this digest."""
+    return Statement(
+        name="api_key",
+        sql="select id, name, scopes, queues, expires_at from faultline.api_key(%s)",
+        params=(digest,),
+        read=lambda rows: (
+            ApiKey(r[0], r[1], frozenset(r[2]), None if r[3] is None else frozenset(r[3]), r[4])
+            if (r := rows[0] if rows else None)
+            else None
+        ),
+        repeatable=True,
+    )
+
+
+def exist() -> Statement[bool]:
+    """Whether there is any key, good or not."""
+    return Statement(
+        name="api_keys_exist",
+        sql="select exists (select k.id from faultline.api_keys k)",
+        params=(),
+        read=lambda rows: bool(rows[0][0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def lines() -> Statement[list[ApiKeyLine]]:
+    """All keys, newest first, without what could be used."""
+    return Statement(
+        name="api_keys",
+        sql="select k.id, k.name, k.scopes, k.queues, k.created_at, k.expires_at, k.revoked_at, k.last_used_at,"
+        " added.detail ->> 'by', added.detail ->> 'login', revoked.detail ->> 'by', revoked.detail ->> 'login'"
+        f" from faultline.api_keys k {_journal('added')} {_journal('revoked')} order by k.created_at desc, k.id",
+        params=(),
+        read=lambda rows: [ApiKeyLine(*row) for row in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
+def _journal(done: str) -> str:
+    return (
+        "left join lateral (select j.detail from faultline.journal j"
+        f" where j.job_id is null and j.event = 'api_key_{done}' and j.detail ->> 'key' = k.id::text"
+        f" order by j.id desc limit 1) {done} on true"
+    )

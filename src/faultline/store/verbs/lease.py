@@ -1,0 +1,201 @@
+"""Claim jobs, and do what only the holder of a lease may do: renew, complete, fail, release, fence, step."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.errors import UnreadableJson
+from faultline.core.model import Lease, Reason, Refusal, Settled
+from faultline.store import jsontext
+from faultline.store.statement import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from faultline.core.model import Bound, Failure, Json
+    from faultline.store.statement import Rows
+
+
+def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()) -> Statement[list[Lease]]:
+    """Take due jobs, the most urgent first. `owner` must be new for every call."""
+    ordered = sorted(bounds, key=lambda bound: bound.priority)
+    return Statement(
+        name="claim",
+        sql="select job_id, fencing_token, task, args::text, attempt, max_attempts, mark_start, reaps, priority,"
+        " next_run_at, lease_seconds, idempotency_key"
+        " from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
+        params=(
+            queue,
+            owner,
+            max_jobs,
+            _array(str(bound.priority) for bound in ordered),
+            _array(bound.run_at.isoformat() for bound in ordered),
+            _array(bound.id.hex for bound in ordered),
+        ),
+        read=lambda rows: _leases(rows, owner),
+        binary=True,
+        often=True,
+    )
+
+
+def granted_to(owner: str) -> Statement[list[Lease]]:
+    """What a claim whose answer was lost has taken, if it has."""
+    return Statement(
+        name="granted_to",
+        sql="select id, fencing_token, task, args::text, attempt, max_attempts, attempt >= max_attempts or reaps > 0, reaps,"
+        " priority, next_run_at, extract(epoch from lease_expires_at - claimed_at)::real, idempotency_key"
+        " from faultline.jobs where state = 'running' and owner = %s",
+        params=(owner,),
+        read=lambda rows: _leases(rows, owner),
+        repeatable=True,
+    )
+
+
+def renew(leases: Sequence[Lease]) -> Statement[Settled]:
+    return _for_leases("renew", leases)
+
+
+def mark_started(leases: Sequence[Lease]) -> Statement[Settled]:
+    """Put on record that these attempts are about to run. Do not run the ones that come back as stale."""
+    return _for_leases("mark_started", leases)
+
+
+def complete(leases: Sequence[Lease], results: Sequence[str], *, only_if: str = "true") -> Statement[Settled]:
+    """Move finished jobs to the ledger, each with the JSON text of its result.
+
+    `Settled.stale` lists the leases that were lost; nothing was written for them. `only_if`: see `fencing`.
+    """
+    given = "%s::jsonb" if only_if == "true" else f"case when {only_if} then %s::jsonb end"
+    texts = [text for _, text in zip(leases, results, strict=True)]
+    return _for_leases("complete", leases, f"[{','.join(texts)}]", given)
+
+
+def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Settled]:
+    """End attempts that did not succeed: queue them again, or end the job."""
+    endings = [
+        {"then": failure.then, "error": failure.error, "delay_seconds": failure.delay_seconds}
+        for _, failure in zip(leases, failures, strict=True)
+    ]
+    return _for_leases("fail", leases, jsontext.encode(endings, "failures"), "%s::jsonb", repeatable=False)
+
+
+def release(leases: Sequence[Lease], delays_seconds: Sequence[float | None] | None = None) -> Statement[Settled]:
+    """Give jobs back unfinished, with their attempt. With a delay they sleep that long, otherwise they keep their place."""
+    delays = None if delays_seconds is None else list(delays_seconds)
+    return _for_leases("release", leases, delays, "%s::float8[]", repeatable=False)
+
+
+def fence(lease: Lease) -> Statement[None]:
+    """Guard the effects that follow in the same transaction. Raises `StaleLease` when the lease is not good."""
+    return Statement(
+        name="fence",
+        sql="select faultline.fence(%s, %s, %s)",
+        params=(lease.job_id, lease.fencing_token, lease.owner),
+        read=lambda _: None,
+    )
+
+
+def record_refusal(lease: Lease) -> Statement[Settled]:
+    """Put a refused fence on record, after its transaction was rolled back."""
+    return _for_one_lease("record_refusal", lease, ())
+
+
+def step(lease: Lease, name: str, result: Json) -> Statement[Settled]:
+    """Remember the result of a named part of the job."""
+    return _for_one_lease("step", lease, (name, jsontext.encode(result, f"result of step {name}")), "%s, %s::jsonb")
+
+
+def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
+    """Ask whether a step was done before, and what it gave."""
+    return Statement(
+        name="recall",
+        sql="select result::text from faultline.recall(%s, %s)",
+        params=(lease.job_id, name),
+        read=lambda rows: (bool(rows), jsontext.decode(rows[0][0]) if rows and rows[0][0] is not None else None),
+        repeatable=True,
+    )
+
+
+def progress(lease: Lease, progress: Json) -> Statement[Settled]:
+    """Show how far the job has come."""
+    return _for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
+
+
+def _leases(rows: Rows, owner: str) -> list[Lease]:
+    """The rows come in physical order; they are to be run in the order of the queue."""
+    rows.sort(key=_place_in_queue)
+    leases = []
+    for job_id, token, task, text, attempt, most, mark, reaps, priority, due, seconds, key in rows:
+        try:
+            args, fault = jsontext.decode_args(text), None
+        except UnreadableJson as error:
+            # The claim is committed: raising here would strand the whole batch for the sake of one job.
+            args, fault = {}, str(error)
+        leases.append(
+            Lease(job_id, token, owner, task, args, attempt, most, mark, reaps, priority, due, seconds, key, fault)
+        )
+    return leases
+
+
+def _place_in_queue(row: tuple[Any, ...]) -> tuple[int, datetime, int]:
+    # Its number: UUIDs are compared in Python, and jobs that were enqueued together are due at the same moment.
+    return row[8], row[9], row[0].int
+
+
+def _for_leases(
+    verb: str, leases: Sequence[Lease], extra: object = None, place: str = "", *, repeatable: bool = True
+) -> Statement[Settled]:
+    return Statement(
+        name=verb,
+        sql=f"select job_id, fencing_token, owner, reason, current_token"
+        f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + place if place else ''})",
+        params=(
+            _array([lease.job_id.hex for lease in leases]),
+            _array([str(lease.fencing_token) for lease in leases]),
+            _array([_quoted(lease.owner) for lease in leases]),
+            *((extra,) if place else ()),
+        ),
+        read=lambda rows: _settled(rows, leases),
+        repeatable=repeatable,
+        often=True,
+    )
+
+
+def _array(elements: Iterable[str]) -> str:
+    """In its text form: psycopg looks at every element of a list in Python, which costs more than all the rest."""
+    return f"{{{','.join(elements)}}}"
+
+
+@lru_cache(maxsize=1024)
+def _quoted(text: str) -> str:
+    """An element of a PostgreSQL array in its text form."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], places: str = "") -> Statement[Settled]:
+    return Statement(
+        name=verb,
+        sql=f"select job_id, fencing_token, owner, reason, current_token"
+        f" from faultline.{verb}(%s, %s, %s{', ' + places if places else ''})",
+        params=(lease.job_id, lease.fencing_token, lease.owner, *extra),
+        read=lambda rows: _settled(rows, [lease]),
+        repeatable=verb != "record_refusal",
+        often=True,
+    )
+
+
+def _settled(rows: Rows, leases: Sequence[Lease]) -> Settled:
+    settled = Settled()
+    if rows:
+        # By the whole lease: after a failover that took tokens back, one worker may hold two with the same token.
+        held = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
+        for job_id, token, owner, reason, current_token in rows:
+            lease = held[job_id, token, owner]
+            if reason == Reason.BUSY:
+                settled.busy.append(lease)
+            else:
+                settled.stale.append(Refusal(lease, Reason(reason), current_token))
+    return settled

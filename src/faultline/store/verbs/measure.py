@@ -1,0 +1,37 @@
+"""What is counted and summed for people who look."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from faultline.store import jsontext
+from faultline.store.statement import UPKEEP_SECONDS, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from faultline.core.model import Json
+
+
+def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]:
+    """Tell what this worker did, for each queue since its row's minute began."""
+    return Statement(
+        name="tally",
+        sql="select faultline.tally(%s, %s::jsonb)",
+        params=(worker_id, jsontext.encode(list(rows), "tallies")),
+        read=lambda _: None,
+        repeatable=True,
+    )
+
+
+def sample() -> Statement[bool]:
+    """Count what waits, unless that was done a moment ago. Answers whether it was done now."""
+    sampled = Statement("sample", "select faultline.sample()", (), lambda rows: bool(rows[0][0]), repeatable=True)
+    return replace(sampled, seconds=UPKEEP_SECONDS)
+
+
+def roll_up() -> Statement[int]:
+    """Sum up what was measured long ago."""
+    summed = Statement("roll_up", "select faultline.roll_up()", (), lambda rows: int(rows[0][0]), repeatable=True)
+    return replace(summed, seconds=UPKEEP_SECONDS)

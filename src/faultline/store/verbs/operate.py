@@ -1,0 +1,52 @@
+"""What people do to jobs and queues: cancel, retry, pause, resume, recover."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.core.model import JobState
+from faultline.store.statement import Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+
+def cancel(
+    job_id: object, reason: str | None = None, *, only_queues: Sequence[str] | None = None, by: str | None = None
+) -> Statement[JobState]:
+    """Stop a job for good. Whoever runs it can write nothing more. With `only_queues`, no other queue's job exists."""
+    sql = "select faultline.cancel(%s, %s, %s::text[], %s)"
+    params = (job_id, reason, None if only_queues is None else list(only_queues), by)
+    return Statement("cancel", sql, params, lambda rows: JobState(rows[0][0]), repeatable=True)
+
+
+def retry(
+    job_id: object, *, only_queues: Sequence[str] | None = None, by: str | None = None, reason: str | None = None
+) -> Statement[JobState]:
+    """Give a job that ended badly another chance. With `only_queues`, no other queue's job exists."""
+    sql = "select faultline.retry(%s, %s::text[], %s, %s)"
+    params = (job_id, None if only_queues is None else list(only_queues), by, reason)
+    return Statement("retry", sql, params, lambda rows: JobState(rows[0][0]))
+
+
+def pause(queue: str, reason: str | None = None, *, by: str | None = None) -> Statement[datetime]:
+    """Grant no more jobs of a queue. Answers with the time since when that holds."""
+    sql = "select faultline.pause(%s, %s, %s)"
+    return Statement("pause", sql, (queue, reason, by), lambda rows: rows[0][0], repeatable=True)
+
+
+def resume(queue: str, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
+    """Grant jobs of a queue again. Answers whether it was paused."""
+    sql, params = "select faultline.resume(%s, %s, %s)", (queue, by, reason)
+    return Statement("resume", sql, params, lambda rows: bool(rows[0][0]), repeatable=True)
+
+
+def recover(floor: int | None = None) -> Statement[tuple[int, int, int]]:
+    """Void every lease, and grant only tokens above a floor: (floor, tokens lifted to it, jobs queued again)."""
+    return Statement(
+        name="recover",
+        sql="select lifted_to, lifted, requeued from faultline.recover(%s)",
+        params=(floor,),
+        read=lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
+    )

@@ -1,0 +1,114 @@
+"""What workers do for all of them: beat, take back the jobs of the dead, mend, prune."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import JobState, Reaped
+from faultline.store.statement import UPKEEP_SECONDS, Statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+
+def beat(
+    worker_id: str,
+    *,
+    host: str,
+    pid: int,
+    version: str,
+    queues: Sequence[str],
+    sleeping: Sequence[str],
+    watched: bool,
+    leases: int = 0,
+    clock_ahead_seconds: float | None = None,
+) -> Statement[datetime]:
+    """Say that this worker is alive. Answers with the database's time."""
+    return Statement(
+        name="beat",
+        sql="select faultline.beat(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
+        params=(worker_id, host, pid, version, list(queues), list(sleeping), watched, leases, clock_ahead_seconds),
+        read=lambda rows: rows[0][0],
+        repeatable=True,
+    )
+
+
+def announce(worker_id: str, tasks: Sequence[str], connections_max: int | None = None) -> Statement[bool]:
+    """Say which tasks this worker knows and what it may open. Answers whether it is on the list of workers yet."""
+    return Statement(
+        name="announce",
+        sql="select faultline.announce(%s, %s::text[], %s)",
+        params=(worker_id, list(tasks), connections_max),
+        read=lambda rows: bool(rows[0][0]),
+        repeatable=True,
+    )
+
+
+def leave(worker_id: str) -> Statement[None]:
+    return Statement("leave", "select faultline.leave(%s)", (worker_id,), lambda _: None, repeatable=True)
+
+
+def first_expired(lower_bound: datetime | None = None) -> Statement[datetime]:
+    """From which time on leases may have run out that nobody has taken back; nothing before the bound is looked at."""
+    return Statement(
+        name="first_expired",
+        sql="select faultline.first_expired(coalesce(%s, '-infinity'::timestamptz))",
+        params=(lower_bound,),
+        read=lambda rows: rows[0][0],
+        repeatable=True,
+        seconds=UPKEEP_SECONDS,
+    )
+
+
+def reap(
+    *,
+    max_jobs: int = 1000,
+    notice_dead: bool | Callable[[], bool] = True,
+    withheld: Callable[[], bool] = lambda: False,
+    lower_bound: datetime | None = None,
+) -> Statement[list[Reaped]]:
+    """Take back the jobs of the dead. Before the bound nothing that has run out is held any more: see `first_expired`.
+
+    Functions are asked at the moment of each send: a connection may have been waited for, or lost, or this process may have
+    been stopped meanwhile. While `withheld`, nothing is taken.
+    """
+
+    def params() -> tuple[Any, ...]:
+        is_noticing = notice_dead() if callable(notice_dead) else notice_dead
+        return (0 if withheld() else max_jobs, is_noticing, lower_bound)
+
+    return Statement(
+        name="reap",
+        sql="select job_id, fencing_token, owner, state, reason, queue, task, attempt, max_attempts, last_error"
+        " from faultline.reap(%s, %s, coalesce(%s, '-infinity'::timestamptz))",
+        params=params(),
+        params_now=params,
+        read=lambda rows: [Reaped(row[0], row[1], row[2], JobState(row[3]), *row[4:]) for row in rows],
+        repeatable=True,
+        seconds=UPKEEP_SECONDS,
+    )
+
+
+def reconcile(*, max_jobs: int = 1000) -> Statement[list[Any]]:
+    """Close open rows whose job stands in the ledger."""
+    return Statement(
+        name="reconcile",
+        sql="select * from faultline.reconcile(%s)",
+        params=(max_jobs,),
+        read=lambda rows: [row[0] for row in rows],
+        repeatable=True,
+        seconds=UPKEEP_SECONDS,
+    )
+
+
+def prune(what: str, *, older_than_seconds: float, max_rows: int = 1000) -> Statement[int]:
+    """Forget ledger, failed, journal or keys rows of that age."""
+    return Statement(
+        name="prune",
+        sql="select faultline.prune(%s, make_interval(secs => %s), %s)",
+        params=(what, older_than_seconds, max_rows),
+        read=lambda rows: int(rows[0][0]),
+        repeatable=True,
+        seconds=UPKEEP_SECONDS,
+    )

@@ -1,0 +1,396 @@
+"""Write how jobs ended, in batches. An ending is written once, or refused and on record; none is lost while we live.
+
+Its three kinds (completed, failed, released) are sent apart, each as one statement. An answer that was lost is asked for:
+`complete` may simply be sent again; for the others the leases that are still held are found first.
+
+An error is judged by its class. A data error is about one ending, which is found and written plainly. Any other error is
+about the moment (a lock, a cancelled statement, a migration, a full disk): the batch is sent again until it is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from faultline.app.texts import storable
+from faultline.core import events
+from faultline.core.errors import DatabaseUnavailable, FaultlineError, JobRejected, OutcomeUnknown
+from faultline.core.model import Failure, Settled
+from faultline.store import verbs
+from faultline.store.reads import views
+from faultline.store.translation import is_about_data
+from faultline.worker.batcher import Batcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from faultline.core.model import Lease
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.store.statement import Statement
+    from faultline.worker.hold import Hold
+    from faultline.worker.tally import Tally
+
+_PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
+_BUSY_PAUSE = 0.05
+_REST_SECONDS = 0.02
+#: So often a batch is sent as a whole while the database answers and refuses it; then in parts, a few at a time.
+_REFUSALS_MAX = 4
+_PARTS_AT_ONCE = 2
+_PART_PAUSE_MAX = 15.0
+_LOG_SECONDS = 60.0
+_LOCK_NOT_AVAILABLE = "55P03"
+_ERROR_LENGTH_MAX = 2000
+#: How long a job sleeps whose own delay cannot be stored.
+_PLAIN_DELAY_SECONDS = 60.0
+RETURN_LESS = "Return a small JSON value, and keep large or binary results elsewhere"
+
+
+# Not frozen: one is made for every job that runs.
+@dataclass(slots=True)
+class Completed:
+    hold: Hold
+    result: str  # JSON text
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    hold: Hold
+    failure: Failure
+    #: It holds nothing any more that could be refused.
+    plain: bool = False
+
+    @property
+    def is_final(self) -> bool:
+        return self.failure.then != "retry" or self.hold.lease.attempt >= self.hold.lease.max_attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    hold: Hold
+    delay_seconds: float | None = None
+    #: The attempt may have completed the job without hearing of it: look before giving it back.
+    may_have_ended: bool = False
+
+
+Ending = Completed | Failed | Released
+_DETAILS: dict[type[Ending], str] = {Completed: "job_completed", Released: "job_released"}
+
+_VERBS: dict[type[Ending], str] = {Completed: "complete", Failed: "fail", Released: "release"}
+
+
+class Completer:
+    """`settled` is called for every ending once it is written or refused: the job is out of this worker's hands."""
+
+    def __init__(self, database: AsyncDatabase, settled: Callable[[Sequence[Hold]], None], tally: Tally) -> None:
+        self._database = database
+        self._settled = settled
+        self._tally = tally
+        #: Endings whose rows somebody has locked, to be sent again with the next batch.
+        self._aside = 0
+        #: Parts of batches that the database keeps refusing. Few at a time, or they would take all connections.
+        self._parts: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(_PARTS_AT_ONCE)
+        #: The last ending that was to be written was refused: somebody else has the job.
+        self.refused_last = False
+        self._closed = False
+        self._kinds: dict[type[Ending], Batcher[Ending]] = {
+            Completed: Batcher(
+                self._send,
+                size=lambda ending: len(ending.result),  # type: ignore[union-attr]
+                rest_seconds=_REST_SECONDS,
+            ),
+            Failed: Batcher(self._send, size=lambda ending: len(str(ending.failure.error))),  # type: ignore[union-attr]
+            Released: Batcher(self._send),
+        }
+
+    def put(self, ending: Ending) -> None:
+        self._kinds[type(ending)].put(ending)
+
+    async def flushed(self) -> None:
+        while True:
+            for batcher in self._kinds.values():
+                await batcher.flushed()
+            if not self._aside and not self._parts:
+                return
+            await asyncio.sleep(_BUSY_PAUSE)
+
+    async def close(self) -> None:
+        """Stop sending. The leases of jobs whose endings were not written run out, and the jobs run again."""
+        self._closed = True
+        for batcher in self._kinds.values():
+            await batcher.close()
+        for part in self._parts:
+            part.cancel()
+        await asyncio.gather(*self._parts, return_exceptions=True)
+
+    async def _send(self, endings: list[Ending], trouble: _Trouble | None = None) -> None:
+        """Send one batch until each ending is written, refused, or found to be bad itself."""
+        trouble = trouble or _Trouble()
+        while endings:
+            try:
+                async with self._turns if trouble.apart else contextlib.nullcontext():
+                    if isinstance(endings[0], Released):
+                        endings = await self._not_completed(endings)
+                    if trouble.unanswered and endings:
+                        endings = await self._still_to_write(endings)
+                        trouble.unanswered = False
+                    settled = await self._database.run(_built(endings)) if endings else Settled()
+            except asyncio.CancelledError:
+                # Not by us: a program that ends cancels all its tasks at once. What has ended is to be written all the same.
+                if self._closed:
+                    raise
+                trouble.unanswered = True
+            except Exception as error:  # noqa: BLE001 - whatever it was, no ending may get lost
+                if is_about_data(error):
+                    await self._refused(endings, error)
+                    return
+                self._tally.database_failed()
+                trouble.meet(error, endings)
+                if trouble.persists and (len(endings) > 1 or not trouble.apart):
+                    self._send_apart(endings, trouble)
+                    return
+                await self._rest(trouble.pause())
+            else:
+                trouble.is_over()
+                self._put_aside(self._after(endings, settled))
+                return
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise
+
+    def _after(self, endings: list[Ending], settled: Settled) -> list[Ending]:
+        """Report the refused ones, let go of all that is decided, and give back those whose rows somebody has locked."""
+        unwritten = {*settled.busy, *(refusal.lease for refusal in settled.stale)}
+        written = [ending for ending in endings if ending.hold.lease not in unwritten] if unwritten else endings
+        _count(written)
+        counts = {ending.hold.lease: ending.hold.counts for ending in endings} if settled.stale else {}
+        for refusal in settled.stale:
+            counts[refusal.lease].refuse(_VERBS[type(endings[0])], refusal.reason.value)
+            events.emit(
+                "stale_write_blocked",
+                job_id=refusal.lease.job_id,
+                stale_token=refusal.lease.fencing_token,
+                current_token=refusal.current_token,
+                reason=refusal.reason.value,
+            )
+        _log(written)
+        self.refused_last = bool(settled.stale)
+        busy: set[Lease] = set(settled.busy)
+        self._settled([ending.hold for ending in endings if ending.hold.lease not in busy])
+        return [ending for ending in endings if ending.hold.lease in busy]
+
+    def _put_aside(self, busy: list[Ending]) -> None:
+        """Whoever holds a job's row may do so for long: what ended meanwhile must not wait for that."""
+        if busy:
+            self._aside += len(busy)
+            asyncio.get_running_loop().call_later(_BUSY_PAUSE, self._put_back, busy)
+
+    def _put_back(self, busy: list[Ending]) -> None:
+        self._aside -= len(busy)
+        for ending in busy:
+            self.put(ending)
+
+    async def _not_completed(self, endings: list[Ending]) -> list[Ending]:
+        """Without the jobs that their attempts completed after all. A release of one would be refused, and on record."""
+        in_doubt = [ending.hold.lease for ending in endings if isinstance(ending, Released) and ending.may_have_ended]
+        done = await self._database.run(views.completed(in_doubt)) if in_doubt else set()
+        completed: list[Ending] = [Completed(ending.hold, "null") for ending in endings if ending.hold.lease in done]
+        _count(completed)
+        _log(completed)
+        self._settled([ending.hold for ending in completed])
+        return [ending for ending in endings if ending.hold.lease not in done]
+
+    async def _still_to_write(self, endings: list[Ending]) -> list[Ending]:
+        """After a lost answer: `complete` finds its own work in the ledger, the others must look before they write again."""
+        if isinstance(endings[0], Completed):
+            return endings
+        held = await self._database.run(views.still_held([ending.hold.lease for ending in endings]))
+        gone = [ending for ending in endings if ending.hold.lease not in held]
+        _count(gone)
+        _log(gone)
+        self._settled([ending.hold for ending in gone])
+        return [ending for ending in endings if ending.hold.lease in held]
+
+    def _send_apart(self, endings: list[Ending], trouble: _Trouble) -> None:
+        """The database answers and keeps refusing: perhaps because of one row. Send in halves, so that the others get by."""
+        middle = (len(endings) + 1) // 2
+        for half in filter(None, (endings[:middle], endings[middle:])):
+            part = asyncio.create_task(self._send(half, _Trouble(apart=True, unanswered=trouble.unanswered)))
+            self._parts.add(part)
+            part.add_done_callback(self._parts.discard)
+
+    async def _refused(self, endings: list[Ending], error: Exception) -> None:
+        """One ending that the database cannot store must not fail the others: halve until it stands alone."""
+        if len(endings) > 1:
+            middle = len(endings) // 2
+            await self._send(endings[:middle])
+            await self._send(endings[middle:])
+            return
+        (ending,) = endings
+        plain = _plainly(ending, error)
+        if plain is not None:
+            await self._send([plain])
+            return
+        # Not even a plain ending can be stored. Its lease runs out, and the attempt is given back.
+        events.emit("completion_failed", job_id=ending.hold.lease.job_id, error=str(error))
+        self._settled([ending.hold])
+
+
+class _Trouble:
+    """What went wrong with one batch so far. Logged at first, and then rarely: it may last for hours."""
+
+    def __init__(self, *, apart: bool = False, unanswered: bool = False) -> None:
+        #: It is part of a batch that was refused again and again.
+        self.apart = apart
+        #: An answer was lost: what was sent may have been written.
+        self.unanswered = unanswered
+        self._times = self._refusals = 0
+        self._since = self._log_at = 0.0
+        self._pause = _PAUSE_MIN
+
+    @property
+    def persists(self) -> bool:
+        return self._refusals >= (1 if self.apart else _REFUSALS_MAX)
+
+    def meet(self, error: Exception, endings: list[Ending]) -> None:
+        now = asyncio.get_running_loop().time()
+        self._times += 1
+        self._since = self._since or now
+        self.unanswered = self.unanswered or not _wrote_nothing(error)
+        # A table that is locked, or a server that is away, is so for every part of the batch.
+        locked = getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE
+        self._refusals += not locked and not isinstance(error, DatabaseUnavailable | OutcomeUnknown)
+        if now >= self._log_at:
+            self._log_at = now + _LOG_SECONDS
+            events.emit(
+                "completion_delayed",
+                jobs=len(endings),
+                times=self._times,
+                error=f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX],
+            )
+
+    def pause(self) -> float:
+        pause, self._pause = self._pause, min(self._pause * 2, _PART_PAUSE_MAX if self.apart else _PAUSE_MAX)
+        return pause
+
+    def is_over(self) -> None:
+        if self._times:
+            seconds = asyncio.get_running_loop().time() - self._since
+            events.emit("completion_resumed", times=self._times, seconds=round(seconds, 3))
+
+
+def _wrote_nothing(error: Exception) -> bool:
+    """The server itself said no, or was not reached: so nothing of the statement was committed."""
+    if isinstance(error, OutcomeUnknown):
+        return False
+    return isinstance(error, FaultlineError) or bool(getattr(error, "sqlstate", None))
+
+
+def _plainly(ending: Ending, error: Exception) -> Ending | None:
+    """The same ending without what the database could not store. None: there is nothing left to leave out."""
+    why = storable(f"{error}")[:_ERROR_LENGTH_MAX]
+    match ending:
+        case Completed(hold):
+            # The task has done its work: run again, it would do it again and end here again.
+            return Failed(hold, Failure(f"its result cannot be stored: {why}. {RETURN_LESS}", then="fail"))
+        case Failed(hold, failure, plain=False):
+            then = failure.then if failure.then in ("retry", "fail", "cancel") else "fail"
+            return Failed(hold, Failure(f"its error cannot be stored: {why}", then), plain=True)
+        case Released(hold, delay) if delay != _PLAIN_DELAY_SECONDS:
+            return Released(hold, _PLAIN_DELAY_SECONDS, ending.may_have_ended)
+    return None
+
+
+def _log(written: list[Ending]) -> None:
+    """A failure is never silent. What every single job does is logged only where somebody asks for it."""
+    if isinstance(written[0] if written else None, Failed):
+        for ending in written:
+            if isinstance(ending, Failed):
+                _log_failure(ending)
+    elif events.are_detailed():
+        for ending in written:
+            lease = ending.hold.lease
+            events.emit_detail(_DETAILS[type(ending)], job_id=lease.job_id, token=lease.fencing_token)
+
+
+def _log_failure(ending: Failed) -> None:
+    lease, failure, queue_name = ending.hold.lease, ending.failure, ending.hold.counts.queue
+    if failure.then == "cancel":
+        events.emit(
+            "job_cancelled",
+            job_id=lease.job_id,
+            token=lease.fencing_token,
+            task=lease.task,
+            queue=queue_name,
+            attempt=lease.attempt,
+            reason=failure.error,
+        )
+    elif ending.is_final:
+        events.emit(
+            "job_failed",
+            job_id=lease.job_id,
+            token=lease.fencing_token,
+            task=lease.task,
+            queue=queue_name,
+            attempt=lease.attempt,
+            max_attempts=lease.max_attempts,
+            error=failure.error,
+        )
+    else:
+        again_in = failure.delay_seconds
+        events.emit(
+            "attempt_failed",
+            job_id=lease.job_id,
+            token=lease.fencing_token,
+            task=lease.task,
+            queue=queue_name,
+            attempt=lease.attempt,
+            max_attempts=lease.max_attempts,
+            again_in=None if again_in is None else round(again_in, 3),
+            error=failure.error,
+        )
+
+
+def _count(written: list[Ending]) -> None:
+    for ending in written:
+        counts = ending.hold.counts
+        match ending:
+            case Completed():
+                counts.succeeded += 1
+            case Released():
+                counts.released += 1
+            case Failed(failure=failure) if failure.then == "cancel":
+                pass
+            case Failed(is_final=False):
+                counts.retried += 1
+            case Failed():
+                counts.failed += 1
+
+
+def _built(endings: list[Ending]) -> Statement[Settled]:
+    """Whatever cannot be made into a statement is as bad as what the database refuses to store."""
+    try:
+        return statement_for(endings)
+    except JobRejected:
+        raise
+    except Exception as error:
+        raise JobRejected(f"{type(error).__name__}: {error}") from error
+
+
+def statement_for(endings: list[Ending]) -> Statement[Settled]:
+    """One statement for endings of one kind."""
+    leases = [ending.hold.lease for ending in endings]
+    match endings[0]:
+        case Completed():
+            return verbs.complete(leases, [ending.result for ending in endings if isinstance(ending, Completed)])
+        case Failed():
+            return verbs.fail(leases, [ending.failure for ending in endings if isinstance(ending, Failed)])
+        case Released():
+            delays = [ending.delay_seconds for ending in endings if isinstance(ending, Released)]
+            return verbs.release(leases, [None if delay is None else float(delay) for delay in delays])

@@ -1,0 +1,48 @@
+"""A worker's databases. What jobs borrow is never the engine's: they may keep it, break it, or change what is set there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.store.async_database import AsyncDatabase
+from faultline.store.database import Database
+from faultline.store.lending import Terms
+from faultline.store.room import Room
+from faultline.store.session import session_name
+
+if TYPE_CHECKING:
+    from faultline.app.application import Faultline
+
+#: Longer than a worker's statements take, upkeep's apart: a lock is waited for 10 s at most. After a failover this is how
+#: long a claim or completion may hang that was sent to the old primary; leases are kept meanwhile.
+_ANSWER_SECONDS = 15.0
+#: How long the engine waits for one of its own connections, and a job for a server that cannot be reached.
+_ROOM_SECONDS = 60.0
+
+
+def of_engine(app: Faultline, connections: int, worker_id: str) -> AsyncDatabase:
+    terms = Terms(Room(connections), room_seconds=_ROOM_SECONDS)
+    return AsyncDatabase(
+        app.dsn,
+        for_worker=True,
+        answer_seconds=_ANSWER_SECONDS,
+        terms=terms,
+        name=session_name(worker_id),
+        host=app.host,
+    )
+
+
+def of_jobs(app: Faultline, connections: int, worker_id: str) -> tuple[AsyncDatabase, Database]:
+    """Both kinds of tasks share one number. A job that finds none free waits: for as long as it may run."""
+
+    def tell(size: int, waiting: int) -> None:
+        events.emit("job_connections_short", worker=worker_id, connections=size, waiting=waiting)
+
+    dsn, host, name = app.dsn, app.host, f"faultline job {worker_id}"
+    room = Room(connections, tell, monotonic=host.monotonic)
+    terms = Terms(room, room_seconds=None, connect_seconds=_ROOM_SECONDS)
+    return (
+        AsyncDatabase(dsn, for_worker=True, answer_seconds=_ANSWER_SECONDS, terms=terms, name=name, host=host),
+        Database(dsn, for_worker=True, answer_seconds=_ANSWER_SECONDS, terms=terms, name=name, host=host),
+    )

@@ -1,0 +1,489 @@
+"""One queue in one worker: how much to claim, what runs, what waits. Never more runs at once than was asked for.
+
+Ahead of what runs it holds about as much as will be run in the next moments, measured by how fast jobs have been finishing:
+next to nothing for slow jobs, hundreds for fast ones. A lease that waits here is one that another worker could have had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from faultline.core import events
+from faultline.core.errors import OutcomeUnknown
+from faultline.core.model import Bound, bounds_after
+from faultline.store import verbs
+from faultline.worker.giving_back import PuttingOff
+from faultline.worker.hold import Hold
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from faultline.core.model import Lease
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.worker.poll import Poll
+    from faultline.worker.tally import Tally
+    from faultline.worker.tracing import Tracing
+
+Asker = TypeVar("Asker")
+
+AHEAD_SECONDS = 0.03
+#: Longer than this no claim is planned for: it may have waited for a server that was away.
+_CLAIM_SECONDS_MAX = 0.1
+CLAIM_MAX = 1000
+POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
+#: A queue that is polled for together with others is looked at by itself only now and then.
+_WATCHED_SECONDS = 60.0
+_RATE_WINDOW = 0.1
+#: A claim may have waited for a server that was away: that was no cost, and must not hide work for minutes.
+_RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 10.0, 100.0
+#: Claims of so few do not wait for others (claim.sql), so that what one took was its own cost.
+_FEW = 20
+_PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
+#: How long a job waits that may not run beside what runs, and how long it is then left to other workers.
+_PASSED_OVER_SECONDS, _LEFT_TO_OTHERS_SECONDS = 1.0, 0.5
+#: So many hints in a second may lead to nothing before polling alone goes on.
+_IN_VAIN_MAX = 20
+#: How many jobs are started in one turn of the loop at first.
+_STARTS_MIN = 8
+#: No lease is shorter than a tenth of a second, so before that nothing can be late.
+_LATE_SECONDS_MIN = 0.06
+
+
+def reset_seconds(took: float) -> float:
+    """How long to use bounds after a look without them that took so long.
+
+    Bounds are a hint that must never hide work for long. A look without them may be dear, so it is made rarely.
+    """
+    return min(max(_RESET_SECONDS_MIN, _RESET_SHARE * took), _RESET_SECONDS_MAX)
+
+
+class Lane:
+    """`start(hold)` runs a job; `took(holds)` is told of every lease before anything runs.
+
+    `rests(lane, bool)` is told of sleep, and tells whether a hint may be missed: nobody listens, or it is not known yet.
+    """
+
+    #: The owner of a claim that was sent, until what it was granted is in our hands.
+    _asked_as: str | None = None
+    _starts_max = _STARTS_MIN
+
+    def __init__(  # noqa: PLR0913 - all but the first two say with whom it works together
+        self,
+        name: str,
+        concurrency: int,
+        *,
+        database: AsyncDatabase,
+        owner: Callable[[], str],
+        took: Callable[[list[Hold]], None],
+        start: Callable[[Lane, Hold], None],
+        rests: Callable[[Lane, bool], bool],
+        give_back: Callable[[list[Hold], float | None], None],
+        poll: Poll | None,
+        company: Company[Lane],
+        chance: random.Random,
+        tally: Tally,
+    ) -> None:
+        self.name = name
+        self._tally = tally
+        self._counts = tally.of(name)
+        #: Set where jobs are traced.
+        self.tracing: Tracing | None = None
+        self.concurrency = concurrency
+        self.running = 0
+        self.waiting: deque[Hold] = deque()
+        self._database = database
+        self._owner = owner
+        self._took = took
+        self._start = start
+        self._rests = rests
+        self._give_back = give_back
+        self._poll = poll
+        self._company = company
+        self._chance = chance
+        self._room = asyncio.Event()
+        self._hint = asyncio.Event()
+        self._bounds: dict[int, Bound] = {}
+        #: Those that came while a claim was on its way: its answer must not undo them.
+        self._hints: list[Bound | None] | None = None
+        self._reset_at = 0.0
+        self._claim_seconds = 0.0
+        self._poll_seconds = POLL_SECONDS_MIN
+        self._rate = Rate()
+        self._ended = 0
+        self._turning = False
+        #: Since when these have been passed over: they may not run beside what runs now.
+        self._passed_over: dict[Hold, float] = {}
+        self._will_give_up, self._claims_at = False, 0.0
+        self._was_hinted = False
+        #: When claims that followed a hint found nothing, in the last second.
+        self._in_vain: list[float] = []
+
+    async def run(self) -> None:
+        """Claim whenever there is room and rest while there is nothing to do. Ends only by being cancelled."""
+        await self.settle_claim()  # of a run that was cancelled by somebody else
+        pause = _PAUSE_MIN
+        while True:
+            await self._leave_to_others()
+            wanted = self._wanted_now()
+            if wanted <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            try:
+                leases = await self._claim(wanted)
+            except Exception as error:  # noqa: BLE001 - whatever the server said, this queue is served on
+                self._tally.database_failed()
+                events.emit("claim_failed", queue=self.name, error=str(error))
+                await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
+                pause = min(pause * 2, _PAUSE_MAX)
+                continue
+            pause = _PAUSE_MIN
+            if len(leases) < wanted:
+                await self._rest(found=bool(leases))
+            else:
+                self._rests(self, False)
+                self._poll_seconds = POLL_SECONDS_MIN
+
+    def wanted(self) -> int:
+        """How many jobs to claim now.
+
+        A claim of a thousand costs the database two thirds, per job, of one of a hundred: so it is put off until a quarter
+        of what is held ahead has been used up. Slow jobs hold nothing ahead and wait for nothing. What is held should last
+        until the next claim is answered, which takes long where many workers claim.
+        """
+        ahead = min(2 * CLAIM_MAX, int(self._rate.per_second * max(AHEAD_SECONDS, self._claim_seconds)))
+        free = self.concurrency - self.running + ahead - len(self.waiting)
+        return min(free, CLAIM_MAX) if free > ahead // 4 else 0
+
+    def _wanted_now(self) -> int:
+        wanted = self.wanted()
+        return min(wanted, _FEW) if asyncio.get_running_loop().time() >= self._reset_at else wanted
+
+    def finished(self, lease: Lease) -> None:
+        """A job has ended."""
+        self.running -= 1
+        self._ended += 1
+        self.turn_soon()
+        if lease.mark_start:
+            for lane in self._company.leave(lease):
+                lane.turn_soon()
+
+    def follow(self) -> Hold | None:
+        """The next to run, in the task of one that has just ended. One whose company matters is left to `fill`."""
+        while self.waiting and self.running < self.concurrency and not self.waiting[0].lease.mark_start:
+            hold = self.waiting.popleft()
+            if hold.lost is None:
+                self.running += 1
+                return hold
+        return None
+
+    def turn_soon(self) -> None:
+        """Start the next jobs and see whether to claim: once for all that end in the same turn of the loop."""
+        if not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        self._starts_max = _STARTS_MIN if self._ended else min(2 * self._starts_max, self.concurrency)
+        if self._ended:
+            self._rate.count(self._ended, asyncio.get_running_loop().time())
+            self._ended = 0
+        self.fill()
+        if self.wanted() > 0:
+            self._room.set()
+
+    def hint(self, lowest: Bound | None, *, wake: bool = True) -> None:
+        """There may be work from this place on; from anywhere, without one. What is left to others is not looked for now."""
+        self._lower(lowest)
+        if self._hints is not None:
+            self._hints.append(lowest)
+        if wake:
+            self._hint.set()
+
+    def bounds(self) -> list[Bound]:
+        """Below these places nothing is to be found, as far as was seen."""
+        return list(self._bounds.values())
+
+    def wake(self) -> None:
+        """There is work at or above the bounds."""
+        self._hint.set()
+
+    def _lower(self, lowest: Bound | None) -> None:
+        if lowest is None:
+            self._bounds.clear()
+        else:
+            for priority, bound in self._bounds.items():
+                if priority >= lowest.priority and (lowest.run_at, lowest.id) < (bound.run_at, bound.id):
+                    self._bounds[priority] = replace(lowest, priority=priority)
+
+    def give_back(self) -> list[Hold]:
+        """Take out what has not been started."""
+        unstarted, self.waiting = list(self.waiting), deque()
+        return unstarted
+
+    async def _claim(self, wanted: int) -> list[Lease]:
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        reset = asked_at >= self._reset_at
+        bounds = [] if reset else self.bounds()
+        owner = self._owner()
+        hints: list[Bound | None] = []
+        self._hints = hints
+        claim = verbs.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds)
+        claim = replace(claim, params_now=partial(self._sending, owner, claim.params))
+        try:
+            leases = await self._database.run(claim)
+        except OutcomeUnknown:
+            leases = await self._granted_to(owner)
+        except Exception:
+            self._asked_as = None
+            raise
+        finally:
+            self._hints = None
+        took = loop.time() - asked_at
+        self._claim_seconds += (min(took, _CLAIM_SECONDS_MAX) - self._claim_seconds) / 4
+        if reset:
+            self._reset_at = loop.time() + reset_seconds(took)
+        self._bounds.update(bounds_after(leases))
+        for hint in hints:
+            self._lower(hint)
+        if leases:
+            counts = self._counts
+            counts.claimed(leases)
+            if self.tracing is not None:
+                await self.tracing.fetch(self._database, leases)
+            self._take([Hold(lease, asked_at, counts) for lease in leases])
+        self._asked_as = None
+        return leases
+
+    def _sending(self, owner: str, params: tuple[Any, ...]) -> tuple[Any, ...]:
+        self._asked_as = owner
+        return params
+
+    async def settle_claim(self) -> None:
+        """Give back what a claim was granted that was cut off, since the worker stops or a task cancelled it. Otherwise it
+        would wait for its leases to run out.
+        """
+        owner, self._asked_as = self._asked_as, None
+        if owner is not None:
+            asked_at = asyncio.get_running_loop().time()
+            leases = await self._granted_to(owner)
+            if leases:
+                self._counts.claimed(leases)
+                holds = [Hold(lease, asked_at, self._counts) for lease in leases]
+                self._took(holds)
+                self._give_back(holds, None)
+
+    def _take(self, holds: list[Hold]) -> None:
+        """A claim may have waited for a connection for longer than a lease lasts. What it got cannot be trusted any more:
+        begun, it would be cut off at once, and a last attempt would be lost by it. It is given back instead.
+        """
+        now = asyncio.get_running_loop().time()
+        late = []
+        if now >= holds[0].renewed_at + _LATE_SECONDS_MIN:
+            late = [hold for hold in holds if now >= hold.renewed_at + hold.lease.lease_seconds * 2 / 3]
+        if late:
+            self._took(late)
+            self._give_back(late, None)
+        fresh = [hold for hold in holds if hold not in late] if late else holds
+        if fresh:
+            self.put(fresh)
+
+    def put(self, holds: list[Hold]) -> None:
+        """Take these leases in, the most urgent first, and start what may be started."""
+        self._took(holds)
+        urgent = bool(self.waiting) and holds[0].lease.priority < self.waiting[-1].lease.priority
+        self.waiting.extend(holds)
+        if urgent:
+            # What was claimed later may be to run sooner.
+            self.waiting = deque(sorted(self.waiting, key=lambda hold: hold.lease.priority))
+        self.fill()
+
+    async def _granted_to(self, owner: str) -> list[Lease]:
+        """The answer to a claim was lost. What it took would wait for its leases to run out: ask for it instead."""
+        pause = _PAUSE_MIN
+        while True:
+            try:
+                leases = await self._database.run(verbs.granted_to(owner))
+            except Exception as error:  # noqa: BLE001
+                events.emit("claim_unanswered", queue=self.name, error=str(error))
+                await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
+                pause = min(pause * 2, _PAUSE_MAX)
+            else:
+                events.emit("claim_answered_late", queue=self.name, jobs=len(leases))
+                return leases
+
+    def fill(self) -> None:
+        """Start what may be started: a few, and at the next turn of the loop more.
+
+        A start makes a task, which takes longer than to run a job that does nothing: jobs that never wait are run by those
+        few, one after the other. While nothing ends, all of them wait, and twice as many are started at each turn.
+        """
+        passed_over: list[Hold] = []
+        started = 0
+        while self.waiting and self.running < self.concurrency:
+            if started >= self._starts_max:
+                self.turn_soon()
+                break
+            hold = self.waiting.popleft()
+            if hold.lost is not None:
+                continue
+            if hold.lease.mark_start:
+                if not self._company.admits(hold, self.concurrency, self):
+                    passed_over.append(hold)
+                    continue
+                self._company.enter(hold.lease)
+            self.running += 1
+            started += 1
+            self._start(self, hold)
+        self.waiting.extendleft(reversed(passed_over))
+        if passed_over or self._passed_over:
+            self._note_passed_over(passed_over)
+
+    def _note_passed_over(self, holds: list[Hold]) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._passed_over = {hold: self._passed_over.get(hold, now) for hold in holds}
+        if holds and not self._will_give_up:
+            self._will_give_up = True
+            loop.call_later(_PASSED_OVER_SECONDS, self._give_up_passed_over)
+
+    def _give_up_passed_over(self) -> None:
+        """What cannot run here for now is left to other workers, which may be idle; longer where it comes back, since the
+        next claim is to find what may run. The one that waits to be alone stays: nothing that would disturb it is started
+        meanwhile, so its turn comes.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        passed_over = {hold: at for hold, at in self._passed_over.items() if hold.lost is None}
+        # A loop's clock is not exact.
+        over = [hold for hold, at in passed_over.items() if now > at + 0.9 * _PASSED_OVER_SECONDS]
+        # In their order: a set of them would be in another order in every run.
+        given_up = dict.fromkeys(hold for hold in over if not self._company.awaits(hold))
+        self._passed_over = {hold: at for hold, at in passed_over.items() if hold not in given_up}
+        if given_up:
+            self.waiting = deque(hold for hold in self.waiting if hold not in given_up)
+            self._claims_at = now + _LEFT_TO_OTHERS_SECONDS
+            for hold in given_up:
+                self._give_back([hold], self._company.put_off(hold.lease.job_id, now))
+            self.turn_soon()
+        self._will_give_up = bool(self._passed_over)
+        if self._will_give_up:
+            loop.call_later(_PASSED_OVER_SECONDS, self._give_up_passed_over)
+
+    async def _leave_to_others(self) -> None:
+        """After something was given back: others are to claim it, not we at once."""
+        pause = self._claims_at - asyncio.get_running_loop().time()
+        if pause > 0:
+            await asyncio.sleep(pause)
+
+    async def _rest(self, *, found: bool) -> None:
+        """Wait for a hint, and no longer than a poll. Where hints may be missed, polls come quickly after a find."""
+        quickly = self._rests(self, True) and found
+        self._poll_seconds = POLL_SECONDS_MIN if quickly else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
+        is_misled = self._is_misled(found=found)
+        seconds = self._poll_seconds
+        watching: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._poll is not None and not found and not is_misled:
+            seconds, watching = _WATCHED_SECONDS, self._poll.watching(self)
+        with contextlib.suppress(TimeoutError), watching:
+            async with asyncio.timeout(seconds * self._chance.uniform(0.75, 1.25)):
+                if is_misled:
+                    await asyncio.get_running_loop().create_future()
+                await self._hint.wait()
+                self._was_hinted = True
+        self._hint.clear()
+
+    def _is_misled(self, *, found: bool) -> bool:
+        """Any login can send hints. Where many in a second led to nothing, the next poll is waited for."""
+        now = asyncio.get_running_loop().time()
+        self._in_vain = [at for at in self._in_vain if at > now - 1.0]
+        if self._was_hinted and not found:
+            self._in_vain.append(now)
+        self._was_hinted = False
+        return len(self._in_vain) >= _IN_VAIN_MAX
+
+
+class Company(Generic[Asker]):
+    """Who may run beside whom in this process, so that a job which kills its workers is found out and others are spared.
+
+    Only jobs whose start is marked are asked about. One that was reaped once runs beside a quarter of the usual number of
+    such jobs, twice a sixteenth; after that it runs while no other marked job does. If the worker dies then, it is known of
+    which job, and only that one's attempt counts.
+    """
+
+    ALONE_AFTER = 3
+
+    def __init__(self) -> None:
+        self._marked = 0
+        self._suspects = 0
+        self._alone = False
+        #: Who waits to be alone. One whose lease is lost waits no longer.
+        self._alone_wanted: Hold | None = None
+        self._turned_away: set[Asker] = set()
+        self._putting_off = PuttingOff()
+
+    def admits(self, hold: Hold, concurrency: int, asker: Asker) -> bool:
+        admitted = self._admits(hold, concurrency)
+        if not admitted:
+            self._turned_away.add(asker)
+        return admitted
+
+    def _admits(self, hold: Hold, concurrency: int) -> bool:
+        reaps = hold.lease.reaps
+        if reaps >= self.ALONE_AFTER:
+            # Announced, so that the marked ones which run now are the last before it.
+            self._alone_wanted = hold if self._marked > 0 else None
+            return self._alone_wanted is None
+        if self._alone or (self._alone_wanted is not None and self._alone_wanted.lost is None):
+            return False
+        return reaps == 0 or self._suspects < max(1, concurrency >> 2 * reaps)
+
+    def awaits(self, hold: Hold) -> bool:
+        """Whether this is the one that waits to be alone."""
+        return self._alone_wanted is hold
+
+    def put_off(self, job_id: UUID, now: float) -> float | None:
+        """For how long a job that was turned away is to be left to other workers."""
+        return self._putting_off.seconds(job_id, now)
+
+    def enter(self, lease: Lease) -> None:
+        self._marked += 1
+        self._suspects += lease.reaps > 0
+        if lease.reaps >= self.ALONE_AFTER:
+            self._alone, self._alone_wanted = True, None
+
+    def leave(self, lease: Lease) -> set[Asker]:
+        """Answers with those who were turned away before and may ask again."""
+        self._marked -= 1
+        self._suspects -= lease.reaps > 0
+        if lease.reaps >= self.ALONE_AFTER:
+            self._alone = False
+        turned_away, self._turned_away = self._turned_away, set()
+        return turned_away
+
+
+class Rate:
+    """How many jobs a second have been finishing, lately."""
+
+    def __init__(self) -> None:
+        self.per_second = 0.0
+        self._since = 0.0
+        self._finished = 0
+
+    def count(self, finished: int, now: float) -> None:
+        self._finished += finished
+        passed = now - self._since
+        if passed >= _RATE_WINDOW:
+            # After a long silence the old rate says nothing.
+            weight = min(1.0, passed / (2 * _RATE_WINDOW))
+            self.per_second += weight * (self._finished / passed - self.per_second)
+            self._since, self._finished = now, 0

@@ -1,0 +1,73 @@
+"""Put starts on record before they happen, in batches: a job that may have killed its worker is marked before it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.store import verbs
+from faultline.worker.batcher import Batcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.worker.hold import Hold
+    from faultline.worker.tally import Tally
+
+_PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
+_BUSY_PAUSE_MIN, _BUSY_PAUSE_MAX = 0.02, 0.5
+
+
+class Marks:
+    """`is_in_doubt`: the companion may have given this lease back, so it must not be begun."""
+
+    def __init__(self, database: AsyncDatabase, tally: Tally, is_in_doubt: Callable[[Hold], bool]) -> None:
+        self._database = database
+        self._tally = tally
+        self._is_in_doubt = is_in_doubt
+        self._asked: Batcher[tuple[Hold, asyncio.Future[bool | None]]] = Batcher(self._send)
+
+    async def mark(self, hold: Hold) -> bool:
+        """Put the start on record before it happens. False: the lease is lost, do not run.
+
+        Busy means that somebody has the row locked for a moment. That is no loss: it is asked again for as long as the
+        lease can be trusted. Apart from the batch, so that the others in it need not wait.
+        """
+        pause = _BUSY_PAUSE_MIN
+        while hold.lost is None:
+            answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+            self._asked.put((hold, answer))
+            is_on_record = await answer
+            if is_on_record is not None:
+                return is_on_record
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _BUSY_PAUSE_MAX)
+        return False
+
+    async def _send(self, asked: list[tuple[Hold, asyncio.Future[bool | None]]]) -> None:
+        """Asked again until the database answers: an error says nothing about the jobs. Lost leases wait no longer."""
+        pause = _PAUSE_MIN
+        for hold, answer in asked:
+            if self._is_in_doubt(hold) and not answer.done():
+                answer.set_result(False)
+        while waiting := [one for one in asked if not one[1].done()]:
+            try:
+                settled = await self._database.run(verbs.mark_started([hold.lease for hold, _ in waiting]))
+            except Exception as error:  # noqa: BLE001 - somebody waits for the answer, whatever happened
+                self._tally.database_failed()
+                events.emit("mark_failed", jobs=len(waiting), error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _PAUSE_MAX)
+                for hold, answer in waiting:
+                    if hold.lost is not None and not answer.done():
+                        answer.set_result(False)
+                continue
+            why = {refusal.lease: refusal.reason for refusal in settled.stale}
+            for hold, answer in waiting:
+                if hold.lease in why:
+                    hold.counts.refuse("mark_started", why[hold.lease])
+                    hold.lose(why[hold.lease])
+                if not answer.done():
+                    answer.set_result(None if hold.lease in settled.busy else hold.lease not in why)

@@ -1,0 +1,108 @@
+"""Listen for wake-ups. A hint that arrives saves a poll; one that is lost costs at most a poll's wait.
+
+A dead connection is noticed and replaced; after every reconnect all queues are looked at, since hints may have been missed.
+Behind a transaction-mode pooler nobody can listen: then this says so once, and polling alone goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from faultline.core import events
+from faultline.core.errors import UnreadableJson
+from faultline.core.model import Bound
+from faultline.store import jsontext
+from faultline.store.surroundings import is_direct
+from faultline.store.translation import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.store.async_database import AsyncDatabase
+
+_CHECK_SECONDS = 10.0
+_ANSWER_SECONDS = 5.0
+_PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
+
+
+class Notifier:
+    """Calls `on_work(queue, lowest, is_for_us)` for every hint; without a queue: look everywhere. And `on_cancel(job_ids)`,
+    once for all jobs that are said to be cancelled in one turn of the loop: anybody can send any number of hints.
+    """
+
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        *,
+        worker_id: str | None = None,
+        on_work: Callable[[str | None, Bound | None, bool], None],
+        on_cancel: Callable[[set[UUID]], None],
+    ) -> None:
+        self._database = database
+        self._worker_id = worker_id
+        #: Whether hints come.
+        self.listening = False
+        self._on_work = on_work
+        self._on_cancel = on_cancel
+        self._cancelled: set[UUID] = set()
+
+    async def run(self) -> None:
+        pause = _PAUSE_MIN
+        while True:
+            try:
+                with translated(self._database.dsn):
+                    if not await self._listen():
+                        return
+                pause = _PAUSE_MIN
+            except Exception as error:  # noqa: BLE001 - whatever it was, listen again
+                events.emit("listener_lost", error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _PAUSE_MAX)
+
+    async def _listen(self) -> bool:
+        async with await self._database.connect() as connection:
+            cursor = await connection.execute("select pg_backend_pid()")
+            if not is_direct(connection, await cursor.fetchone()):
+                events.emit("polling_only", reason="a pooler stands between us and the server")
+                return False
+            await connection.execute("listen faultline")
+            self.listening = True
+            try:
+                self._on_work(None, None, True)
+                while True:
+                    async for notice in connection.notifies(timeout=_CHECK_SECONDS):
+                        self._heard(notice.payload)
+                    # Silence may be peace or a dead connection: ask.
+                    async with asyncio.timeout(_ANSWER_SECONDS):
+                        await connection.execute("select 1")
+            finally:
+                self.listening = False
+
+    def _heard(self, payload: str) -> None:
+        try:
+            hint = jsontext.decode(payload)
+            if "cancelled" in hint:
+                job_id = UUID(hint["cancelled"])
+                if not self._cancelled:
+                    asyncio.get_running_loop().call_soon(self._tell_of_cancelled)
+                self._cancelled.add(job_id)
+            else:
+                lowest, chosen = _place(hint["priority"], hint["run_at"]), hint.get("workers")
+                self._on_work(hint["queue"], lowest, chosen is None or self._worker_id in chosen)
+        except (UnreadableJson, ValueError, KeyError, TypeError):
+            # Anyone may notify on this channel. What makes no sense is no hint.
+            events.emit("hint_not_understood", payload=payload[:200])
+
+    def _tell_of_cancelled(self) -> None:
+        job_ids, self._cancelled = self._cancelled, set()
+        self._on_cancel(job_ids)
+
+
+def _place(priority: object, run_at: str) -> Bound:
+    at = datetime.fromisoformat(run_at)
+    if not isinstance(priority, int) or at.tzinfo is None:
+        raise ValueError("no place in a queue")
+    return Bound(priority, at)

@@ -1,0 +1,47 @@
+"""Find the database when a worker starts: one that is just starting, failing over or refusing is waited for.
+
+A machine may boot before its database does. A worker and the parent of several wait alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.store.translation import is_about_the_moment
+from faultline.worker import databases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.app.application import Faultline
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.store.facts import Facts
+
+_REACH_SECONDS = 30.0
+_PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
+
+
+async def reached(database: AsyncDatabase, worker: str | None, is_stopped: Callable[[], bool] = lambda: False) -> Facts:
+    """What there is to know of it. One that is still not there after half a minute, or will never be, is an error."""
+    monotonic = database.host.monotonic
+    give_up, pause = monotonic() + _REACH_SECONDS, _PAUSE_MIN
+    while True:
+        try:
+            return await database.facts()
+        except Exception as error:
+            if not is_about_the_moment(error) or is_stopped() or monotonic() >= give_up:
+                raise
+            events.emit("database_unavailable", worker=worker, error=str(error))
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, _PAUSE_MAX)
+
+
+async def reach(app: Faultline) -> None:
+    """For a parent of several workers: what is wrong is told once, not by every child."""
+    database = databases.of_engine(app, 1, "parent")
+    try:
+        await reached(database, None)
+    finally:
+        await database.close()

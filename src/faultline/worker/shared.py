@@ -1,0 +1,285 @@
+"""What a worker and its companion process share: a small piece of memory, written by the one and read by the other.
+
+It lists every lease in the worker's hands and says of each whether it waits, runs or has ended. The companion reads it only
+when the worker has fallen silent, so nobody locks anything: a writer fills an entry before it marks it as valid, a reader
+reads twice, and the database compares the whole lease before it does anything.
+
+Only the standard library is imported here: the companion must start fast and stay small.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import tempfile
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from faultline.worker.hold import Hold
+
+FREE, WAITING, BEGUN, ENDED = range(4)
+#: How long a task may overstay its own timeout before the silence of its loop counts as too long.
+_TIMEOUT_MARGIN_SECONDS = 5.0
+
+# The header: cells of eight bytes. Times are seconds of the machine's steady clock, which all processes share.
+_LOOP, _WATCH, _BEAT, _STOPPING, _SILENCE, _RAISED, _DONE, _TOP = range(8)
+_CLAIMS = 16
+_CLAIMS_MAX = 1024
+_TASKS_AT = (_CLAIMS + _CLAIMS_MAX) * 8
+_TASKS_MAX = 256
+_TASK = struct.Struct("=d120s")
+_ENTRIES_AT = _TASKS_AT + _TASKS_MAX * _TASK.size
+# Task, serial number, job, token, number of the claim, lease in seconds, begun at: eight cells. The states stand apart, one
+# byte for each.
+_ENTRY = struct.Struct("=I4xQ16sqQf4xd")
+_SERIAL, _BEGAN = _ENTRIES_AT // 8 + 1, _ENTRIES_AT // 8 + 7
+_TIME = struct.Struct("=d")
+_RENEWAL = struct.Struct("=dQ")
+
+
+class Entry(NamedTuple):
+    state: int
+    task: int
+    serial: int
+    job_id: bytes
+    token: int
+    claim: int
+    lease_seconds: float
+    began_at: float
+
+
+class Shared:
+    """Both ends of it. `capacity` leases fit; the rest is not listed, and lives as it would without a companion."""
+
+    def __init__(self, fd: int, capacity: int) -> None:
+        self.fd = fd
+        self.capacity = capacity
+        self._renewals_at = _ENTRIES_AT + capacity * _ENTRY.size
+        self._memory = mmap.mmap(fd, size(capacity))
+        cells, self._states = memoryview(self._memory)[:-capacity], memoryview(self._memory)[-capacity:]
+        self._times, self._numbers = cells.cast("d"), cells.cast("Q")
+        self._free = list(range(capacity - 1, -1, -1))
+        self._serial = 0
+        self._tasks: dict[str, int] = {}
+        #: The timeout of a task, by its name.
+        self.timeout_of: Callable[[str], float | None] = lambda _: None
+
+    @classmethod
+    def create(cls, capacity: int, path: str | None = None) -> Shared:
+        """Without a path it has no name, and is gone with the last process that has it open."""
+        if path is not None:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        else:
+            fd = nameless_file("faultline-shared")
+        os.ftruncate(fd, size(capacity))
+        shared = cls(fd, capacity)
+        shared.set_silence(inf)
+        return shared
+
+    @classmethod
+    def open(cls, path: str) -> Shared:
+        """Another process's."""
+        fd = os.open(path, os.O_RDWR)
+        capacity = (os.fstat(fd).st_size - _ENTRIES_AT) // (_ENTRY.size + _RENEWAL.size + 1)
+        if capacity < 1:
+            os.close(fd)
+            raise ValueError(f"{path} is not written yet")
+        return cls(fd, capacity)
+
+    def close(self) -> None:
+        """Only the descriptor: a thread may still be about to tick."""
+        os.close(self.fd)
+
+    # Written by the worker
+
+    def loop_ticked(self, now: float) -> None:
+        self._times[_LOOP] = now
+
+    def watch_ticked(self, now: float) -> None:
+        self._times[_WATCH] = now
+
+    def beat_answered(self, now: float) -> None:
+        self._times[_BEAT] = now
+
+    def stop_asked(self, now: float) -> None:
+        self._times[_STOPPING] = now
+
+    def set_silence(self, seconds: float) -> None:
+        self._times[_SILENCE] = seconds
+
+    def claim_sent(self, lane: int, claim: int) -> None:
+        """Until its answer is listed, all that this claim was granted has not been started."""
+        if lane < _CLAIMS_MAX:
+            self._numbers[_CLAIMS + lane] = claim
+
+    def claim_answered(self, lane: int) -> None:
+        if lane < _CLAIMS_MAX:
+            self._numbers[_CLAIMS + lane] = 0
+
+    def enter(self, holds: Sequence[Hold], claim: int, epoch: int = 0) -> None:
+        """List what a claim was granted, as waiting. `epoch`: see `Hold`."""
+        memory, states, free, pack = self._memory, self._states, self._free, _ENTRY.pack_into
+        places = free[: -len(holds) - 1 : -1]
+        del free[-len(holds) :]
+        serial, name, task = self._serial, None, 0
+        for hold, place in zip(holds, places, strict=False):
+            lease = hold.lease
+            if lease.task != name:
+                name = lease.task
+                task = self._number_of(name)
+            serial += 1
+            pack(
+                memory,
+                place * 64 + _ENTRIES_AT,
+                task,
+                serial,
+                lease.job_id.int.to_bytes(16),
+                lease.fencing_token,
+                claim,
+                lease.lease_seconds,
+                0.0,
+            )
+            states[place] = WAITING
+            hold.place = place
+            hold.epoch = epoch
+        for hold in holds[len(places) :]:
+            hold.epoch = epoch
+        self._serial = serial
+        self._numbers[_TOP] = max(self._numbers[_TOP], self.capacity - len(free))
+
+    def begin(self, hold: Hold, now: float) -> bool:
+        """Whether it may be begun. Marked first, then looked at the flag: see `Rescue.give_back`."""
+        place = hold.place
+        if place >= 0:
+            self._times[_BEGAN + place * 8] = now
+            self._states[place] = BEGUN
+            if hold.place < 0:
+                # Another thread has let go of it meanwhile.
+                self._states[place] = FREE
+        return hold.epoch == self._numbers[_RAISED]
+
+    def ended(self, hold: Hold) -> None:
+        place = hold.place
+        if place >= 0:
+            self._states[place] = ENDED
+            if hold.place < 0:
+                self._states[place] = FREE
+
+    def leave(self, holds: Iterable[Hold]) -> None:
+        """These leases are out of this worker's hands."""
+        states, free = self._states, self._free
+        for hold in holds:
+            place = hold.place
+            if place >= 0:
+                hold.place = -1
+                states[place] = FREE
+                free.append(place)
+
+    def _number_of(self, name: str) -> int:
+        index = self._tasks.get(name)
+        if index is not None:
+            return index
+        index = len(self._tasks) + 1
+        if index >= _TASKS_MAX:
+            return 0
+        timeout = self.timeout_of(name)
+        _TASK.pack_into(self._memory, _TASKS_AT + index * _TASK.size, timeout or inf, name.encode()[:120])
+        self._tasks[name] = index
+        return index
+
+    def renewed_at(self, hold: Hold) -> float:
+        """When the companion last renewed this lease, counted from before it asked; never: minus infinity."""
+        if hold.place < 0:
+            return -inf
+        at, serial = _RENEWAL.unpack_from(self._memory, self._renewals_at + hold.place * _RENEWAL.size)
+        return float(at) if serial == self._numbers[_SERIAL + hold.place * 8] else -inf
+
+    # Written by the companion
+
+    def raise_flag(self) -> None:
+        """From now on no lease that was asked for before may be begun: it is being given back."""
+        self._numbers[_RAISED] += 1
+
+    def flag_done(self) -> None:
+        self._numbers[_DONE] = self._numbers[_RAISED]
+
+    def renewed(self, place: int, serial: int, asked_at: float) -> None:
+        # The number last: until it is there, the worker takes the time for an older lease's.
+        at = self._renewals_at + place * _RENEWAL.size
+        _TIME.pack_into(self._memory, at, asked_at)
+        struct.pack_into("=Q", self._memory, at + 8, serial)
+
+    # Read by both
+
+    @property
+    def raised(self) -> int:
+        return self._numbers[_RAISED]
+
+    @property
+    def done(self) -> int:
+        return self._numbers[_DONE]
+
+    @property
+    def loop_at(self) -> float:
+        return self._times[_LOOP]
+
+    @property
+    def watch_at(self) -> float:
+        return self._times[_WATCH]
+
+    @property
+    def beat_at(self) -> float:
+        return self._times[_BEAT]
+
+    @property
+    def stop_asked_at(self) -> float:
+        return self._times[_STOPPING]
+
+    def claims(self) -> set[int]:
+        """The claims whose answers were not listed yet."""
+        return {claim for claim in self._numbers[_CLAIMS : _CLAIMS + _CLAIMS_MAX] if claim}
+
+    def entries(self, *states: int) -> dict[int, Entry]:
+        """What is listed in one of these states, by its position."""
+        found = {}
+        for place in range(min(self.capacity, self._numbers[_TOP])):
+            state = self._states[place]
+            if state in states:
+                found[place] = Entry(state, *_ENTRY.unpack_from(self._memory, _ENTRIES_AT + place * 64))
+        return found
+
+    def task_of(self, entry: Entry) -> tuple[str, float]:
+        """Its name, and its timeout in seconds."""
+        if not 0 < entry.task < _TASKS_MAX:
+            return "?", inf
+        timeout, name = _TASK.unpack_from(self._memory, _TASKS_AT + entry.task * _TASK.size)
+        return name.rstrip(b"\x00").decode("utf-8", "replace"), timeout
+
+    def running(self, at_most: int = 20) -> list[tuple[str, UUID]]:
+        """Task and job of what was begun, the oldest first."""
+        begun = sorted(self.entries(BEGUN).values(), key=lambda entry: entry.began_at)
+        return [(self.task_of(entry)[0], UUID(bytes=entry.job_id)) for entry in begun[:at_most]]
+
+    def silence_allowed(self) -> float:
+        """How long the loop may be silent: its limit, and no longer than the timeouts of all that runs, if all have one."""
+        loop_at = self.loop_at
+        over = [entry.began_at + self.task_of(entry)[1] for entry in self.entries(BEGUN).values()]
+        overstayed = max([*over, loop_at]) - loop_at + _TIMEOUT_MARGIN_SECONDS if over else inf
+        return min(self._times[_SILENCE], overstayed)
+
+
+def size(capacity: int) -> int:
+    return _ENTRIES_AT + capacity * (_ENTRY.size + _RENEWAL.size + 1)
+
+
+def nameless_file(name: str) -> int:
+    """A file in memory that only its descriptor leads to."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile(prefix=name) as file:  # pragma: no cover - not on Linux
+        return os.dup(file.fileno())

@@ -1,0 +1,115 @@
+"""Signals of a worker process: the first SIGTERM or SIGINT asks it to stop, the second ends it at once.
+
+A process that a task forks inherits none of this. It would otherwise survive `terminate()`, and its signals would look like
+the worker's own.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from faultline.core import events
+from faultline.worker.shared import nameless_file
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from faultline.worker.worker import Worker
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    #: The file that tells the companion of signals, and who handled them before.
+    file: int
+    before: dict[signal.Signals, Any]
+
+
+_taken: _Taken | None = None
+#: What a thread that forks let through before. Two threads may fork at once.
+_forking = threading.local()
+
+
+def stop_on_signals(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
+    """Python's own handlers, not the loop's: they run also while a task blocks the loop, so a second signal always ends."""
+    global _taken  # noqa: PLW0603 - handlers belong to the process
+    asked = 0
+
+    def signalled(number: int, _: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            try:
+                events.emit("worker_exit", worker=worker.id, reason="second signal")
+            finally:
+                os._exit(128 + number)
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(worker.stop)
+
+    # The companion is to know of it even while a task holds the interpreter and no handler of Python's can run: this one
+    # is C, writes where the process stands into a file that both have open, and passes the signal on.
+    worker.signals = nameless_file("faultline-signals")
+    _taken = taken = _Taken(worker.signals, {number: signal.getsignal(number) for number in SIGNALS})
+
+    def take(number: signal.Signals) -> None:
+        faulthandler.unregister(number)
+        signal.signal(number, signalled)
+        faulthandler.register(number, file=taken.file, all_threads=False, chain=True)
+
+    def look() -> None:
+        """A task that handles signals itself for a while, as a server in it does, leaves nobody who handles them."""
+        if _taken is not taken:
+            return
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signalled:
+                take(number)
+                events.emit("signals_taken_back", worker=worker.id, signal=number.name)
+        loop.call_later(_LOOK_SECONDS, look)
+
+    for number in SIGNALS:
+        take(number)
+    look()
+
+
+def give_back_signals() -> None:
+    """Whoever handled them before does so again."""
+    global _taken
+    taken, _taken = _taken, None
+    if taken is None:
+        return
+    for number, handler in taken.before.items():
+        faulthandler.unregister(number)
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    os.close(taken.file)
+
+
+def _before_fork() -> None:
+    """Signals wait until the child has handlers of its own: in between it would answer them in the worker's name."""
+    if _taken is not None:
+        _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def _after_fork() -> None:
+    mask = _forking.__dict__.pop("mask", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _after_fork_in_child() -> None:
+    try:
+        if _taken is not None:
+            give_back_signals()
+            # Its signals would wake the worker's event loop.
+            signal.set_wakeup_fd(-1)
+    finally:
+        _after_fork()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

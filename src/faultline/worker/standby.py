@@ -1,0 +1,180 @@
+"""The worker's end of its companion process: starts it, starts it again if it dies, and sees what it did.
+
+Without a companion (it cannot be started, or the host has none) the worker works as it would alone: a held interpreter lets
+its leases run out, and a blocked loop keeps its jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from faultline.core import events
+from faultline.core.forks import keep_from_forks
+from faultline.worker.companion import Settings
+from faultline.worker.shared import Shared
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
+    from faultline.app.tasks import Task
+    from faultline.worker.hold import Hold
+
+_PAUSE_MIN, _PAUSE_MAX = 1.0, 60.0
+_EXIT_SECONDS = 2.0
+
+
+class Standby:
+    """`health` is a listening socket on which the companion answers for this worker."""
+
+    def __init__(  # noqa: PLR0913 - all that the companion must know
+        self,
+        dsn: str,
+        worker: str,
+        *,
+        capacity: int,
+        grace_seconds: float,
+        silence_seconds: float,
+        owns_process: bool,
+        signals: int | None,
+        health: socket.socket | None,
+        folder: Path | None,
+        monotonic: Callable[[], float],
+        tasks: Mapping[str, Task[..., Any]],
+    ) -> None:
+        path = None if folder is None else str(folder / f"{os.getpid()}.shared")
+        self.shared = Shared.create(capacity, path)
+        self.shared.set_silence(silence_seconds)
+        self.shared.timeout_of = lambda name: tasks[name].timeout_seconds if name in tasks else None
+        self.shared.loop_ticked(monotonic())
+        self.shared.watch_ticked(monotonic())
+        self._health = health
+        self._monotonic = monotonic
+        self._settings = Settings(
+            dsn=dsn,
+            worker=worker,
+            parent=os.getpid(),
+            memory=self.shared.fd,
+            capacity=capacity,
+            signals=signals,
+            health=None if health is None else health.fileno(),
+            grace_seconds=grace_seconds,
+            owns_process=owns_process,
+            logs=_somebody_reads_events(),
+        )
+        self._path = path
+        #: For each lane: how often leases had been given back when its claim was sent.
+        self._epochs: dict[int, int] = {}
+        self._seen = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pause = _PAUSE_MIN
+        self._start_at = 0.0
+
+    def start(self) -> None:
+        settings = self._settings
+        fds = [fd for fd in (settings.memory, settings.signals, settings.health) if fd is not None]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        command = [sys.executable, "-P", "-m", "faultline.worker.companion"]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=fds, env=environ
+            )
+            # By the pipe, not as an argument: the password is nobody else's business.
+            assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
+            keep_from_forks(self._process.stdin)
+            self._process.stdin.write(json.dumps(asdict(settings)).encode() + b"\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            self._process = None
+            events.emit("companion_failed", worker=settings.worker, error=str(error), again_in=self._pause)
+            self._put_off(self._monotonic())
+
+    def tick(self) -> None:
+        """Start it again if it died. Called a few times a second."""
+        process, now = self._process, self._monotonic()
+        if process is not None and process.poll() is not None:
+            self._process = None
+            if now > self._start_at + _PAUSE_MAX:
+                self._pause = _PAUSE_MIN  # it lived for long
+            status, worker = process.returncode, self._settings.worker
+            events.emit("companion_died", worker=worker, status=status, again_in=self._pause)
+            self._put_off(now)
+            _close(process)
+        elif process is None and now >= self._start_at:
+            self.start()
+
+    def _put_off(self, now: float) -> None:
+        """Start it later and later."""
+        self._start_at = now + self._pause
+        self._pause = min(self._pause * 2, _PAUSE_MAX)
+
+    # What the worker asks and says
+
+    def claim_sent(self, lane: int, claim: int) -> None:
+        self._epochs[lane] = self.shared.raised
+        self.shared.claim_sent(lane, claim)
+
+    def took(self, lane: int, holds: Sequence[Hold]) -> None:
+        """List what a claim was granted before anything of it can be begun."""
+        self.shared.enter(holds, int(holds[0].lease.owner.rpartition("/")[2]), self._epochs.get(lane, 0))
+        self.shared.claim_answered(lane)
+
+    def in_doubt(self, hold: Hold) -> bool:
+        """It was not begun, and the companion has given leases back since it was asked for."""
+        return hold.began_at is None and hold.epoch != self.shared.raised
+
+    def gave_back(self) -> bool:
+        """Whether the companion has given leases back since this was asked last."""
+        seen, self._seen = self._seen, self.shared.raised
+        return seen != self._seen
+
+    @property
+    def gives_back(self) -> bool:
+        """It is at it now."""
+        return self._process is not None and self.shared.done < self.shared.raised
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def stop(self) -> None:
+        """It ends when its pipe closes, or at a word: somebody else may hold the pipe."""
+        process, self._process = self._process, None
+        if process is not None:
+            _close(process, b"end\n")
+            try:
+                process.wait(_EXIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.shared.close()
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                Path(self._path).unlink()
+
+
+def _close(process: subprocess.Popen[bytes], last_word: bytes = b"") -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.write(last_word)
+            process.stdin.close()
+
+
+def _somebody_reads_events() -> bool:
+    """The companion writes to standard error what the worker would log; where nobody has asked for logs it is silent."""
+    logger: logging.Logger | None = logging.getLogger("faultline.events")
+    if logger is None or not logger.isEnabledFor(logging.ERROR):
+        return False
+    while logger is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False

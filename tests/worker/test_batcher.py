@@ -1,0 +1,120 @@
+"""Nobody waits for a batch to fill, and nothing that is put is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+
+from faultline.worker.batcher import Batcher
+
+
+class Wire:
+    """Sends that end when they are told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[int]] = []
+        self.may_end = asyncio.Event()
+
+    async def send(self, batch: list[int]) -> None:
+        self.sent.append(batch)
+        await self.may_end.wait()
+
+
+async def _turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_the_first_goes_out_at_once_and_the_others_together_while_it_is_under_way() -> None:
+    async def story() -> list[list[int]]:
+        wire = Wire()
+        batcher = Batcher(wire.send)
+        batcher.put(1)
+        await _turns()
+        for n in (2, 3, 4):
+            batcher.put(n)
+        await _turns()
+        assert wire.sent == [[1]]
+        wire.may_end.set()
+        await batcher.flushed()
+        return wire.sent
+
+    assert asyncio.run(story()) == [[1], [2, 3, 4]]
+
+
+def test_a_batch_is_bounded_in_number_and_in_size_and_keeps_the_order() -> None:
+    async def story(**words: int) -> list[list[int]]:
+        wire = Wire()
+        wire.may_end.set()
+        batcher = Batcher(wire.send, size=lambda item: item, **words)
+        for n in (5, 5, 5, 30, 5):
+            batcher.put(n)
+        await batcher.flushed()
+        return wire.sent
+
+    assert asyncio.run(story(items_max=2)) == [[5, 5], [5, 30], [5]]
+    assert asyncio.run(story(size_max=10)) == [[5, 5], [5], [30], [5]]  # what is too large alone goes alone
+
+
+def test_flushed_waits_for_what_is_put_meanwhile_and_returns_at_once_when_idle() -> None:
+    async def story() -> list[list[int]]:
+        wire = Wire()
+        batcher = Batcher(wire.send)
+        await batcher.flushed()
+        batcher.put(1)
+        flushing = asyncio.create_task(batcher.flushed())
+        await _turns()
+        batcher.put(2)
+        assert not flushing.done()
+        wire.may_end.set()
+        await flushing
+        return wire.sent
+
+    assert asyncio.run(story()) == [[1], [2]]
+
+
+def test_a_busy_sender_rests_between_large_batches_and_an_idle_one_never() -> None:
+    async def story(items: int) -> list[int]:
+        wire = Wire()
+        wire.may_end.set()
+        batcher = Batcher(wire.send, rest_seconds=0.05)
+        for n in range(items):
+            batcher.put(n)
+        await _turns()
+        batcher.put(-1)
+        await _turns()
+        batcher.put(-2)
+        await batcher.flushed()
+        return [len(batch) for batch in wire.sent]
+
+    assert asyncio.run(story(3)) == [3, 1, 1]
+    assert asyncio.run(story(300)) == [300, 2]
+
+
+def test_a_sender_that_was_cancelled_before_its_first_step_leaves_nothing_behind() -> None:
+    async def story() -> list[list[int]]:
+        wire = Wire()
+        wire.may_end.set()
+        batcher = Batcher(wire.send)
+        batcher.put(1)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await _turns()
+        await batcher.flushed()
+        return wire.sent
+
+    assert asyncio.run(story()) == [[1]]
+
+
+def test_what_comes_after_the_end_is_not_sent() -> None:
+    """A worker has closed its connections by then: it would open new ones, and nobody would close them."""
+
+    async def story() -> list[list[int]]:
+        wire = Wire()
+        batcher = Batcher(wire.send)
+        await batcher.close()
+        batcher.put(1)
+        await _turns()
+        await batcher.flushed()
+        return wire.sent
+
+    assert asyncio.run(story()) == []

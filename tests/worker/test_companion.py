@@ -1,0 +1,361 @@
+"""A worker whose event loop is blocked, or whose interpreter is held, and the process that looks after it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import time
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.core.errors import DatabaseUnavailable
+from faultline.core.model import JobState, Submission
+from faultline.store import verbs
+from faultline.worker import health
+from faultline.worker.companion import Companion, Settings, is_stopped
+from faultline.worker.hold import Hold
+from faultline.worker.rescue import Rescue
+from faultline.worker.shared import Shared, nameless_file
+from faultline.worker.tally import Tally
+from tests.worker.test_processes import PATIENCE, children_of, runs, said, until, worker, workers
+
+if TYPE_CHECKING:
+    from tests.driver import Driver
+
+
+def succeeded(queue: Driver, *jobs: object) -> bool:
+    return all(queue.state(job_id) is JobState.SUCCEEDED for job_id in jobs)  # type: ignore[arg-type]
+
+
+def companion_of(pid: int) -> int | None:
+    found = [
+        child for child in children_of(pid) if b"faultline.worker.companion" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    return found[0] if found else None
+
+
+@pytest.mark.long
+def test_a_call_that_holds_the_interpreter_longer_than_its_lease_succeeds_in_one_attempt(dsn: str, queue: Driver) -> None:
+    beside = queue.enqueue("nap", {"seconds": 6}, lease_seconds=8, priority=-1)
+    seized = queue.enqueue("seize", {"seconds": 12}, lease_seconds=8)
+    with worker(dsn, "--queue", "other"):
+        until(lambda: workers(queue) == 1)  # somebody is there to take back what has run out
+        with worker(dsn) as process:
+            until(lambda: succeeded(queue, beside, seized))
+            log = said(process)
+
+    assert [queue.job(job_id).fencing_token for job_id in (beside, seized)] == [1, 1], log
+    assert [queue.journal(job_id) for job_id in (beside, seized)] == [[], []]
+
+
+@pytest.mark.long
+def test_a_blocked_loop_gives_back_what_it_has_not_started(dsn: str, queue: Driver) -> None:
+    blocking = queue.enqueue("block", {"seconds": 20}, priority=-1)
+    rest = [place.job_id for place in queue.run(verbs.enqueue_many([Submission("note", f'{{"n": {n}}}') for n in range(5)]))]
+    with worker(dsn) as first:
+        until(lambda: runs(queue, blocking))
+        blocked_by = str(queue.job(blocking).owner).partition("/")[0]
+        with worker(dsn):
+            until(lambda: succeeded(queue, *rest))
+            still = queue.state(blocking)
+            until(lambda: succeeded(queue, blocking))
+            log = said(first)
+
+    assert still is JobState.RUNNING, log
+    assert queue.job(blocking).fencing_token == 1
+    assert {str(queue.job(job_id).owner).partition("/")[0] for job_id in rest} - {blocked_by} != set()
+    assert queue.value("select count(*) from faultline.journal") == 0
+    assert '"loop_silent"' in log
+    assert '"tasks": "block"' in log
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("task", "words"), [("block", ["--silence", "3"]), ("block_within", [])])
+def test_a_loop_that_is_blocked_for_too_long_has_its_process_ended_and_its_task_named(
+    dsn: str, queue: Driver, task: str, words: list[str]
+) -> None:
+    job_id = queue.enqueue(task, {"seconds": 300})
+    with worker(dsn, *words) as first:
+        until(lambda: runs(queue, job_id))
+
+        assert first.wait(PATIENCE) == -signal.SIGKILL
+
+        log = said(first)
+        with worker(dsn):
+            until(lambda: succeeded(queue, job_id))
+    assert '"loop_overdue"' in log
+    assert f'"tasks": "{task}", "job_ids": "{job_id}"' in log
+    assert queue.job(job_id).result == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["block", "grind"])
+def test_sigterm_ends_a_worker_whose_loop_is_blocked(dsn: str, queue: Driver, task: str) -> None:
+    queue.enqueue(task, {"seconds": 300})
+    with worker(dsn, "--grace", "1") as process:
+        until(lambda: "loop_silent" in said(process))
+        asked = time.monotonic()
+
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(PATIENCE) == -signal.SIGKILL
+        assert time.monotonic() - asked < 30
+        assert f'"tasks": "{task}"' in said(process)
+
+
+def test_a_companion_that_dies_is_started_again_and_none_outlives_its_worker(dsn: str, queue: Driver) -> None:
+    with worker(dsn) as process:
+        first = until(lambda: companion_of(process.pid))
+
+        os.kill(first, signal.SIGKILL)
+        second = until(lambda: (found := companion_of(process.pid)) != first and found)
+        process.kill()
+
+        until(lambda: not Path(f"/proc/{second}").exists() or is_stopped(second))
+
+
+def asked(port: int, path: str) -> int | None:
+    """The status of the answer; None: nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    with contextlib.closing(connection), contextlib.suppress(OSError):
+        connection.request("GET", path)
+        return connection.getresponse().status
+    return None
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def test_health_says_whether_the_loop_ticks_also_while_it_does_not(dsn: str, queue: Driver) -> None:
+    port = free_port()
+    # The companion must not end the process before anybody could ask.
+    with worker(dsn, "--health-port", str(port), "--silence", "6") as process:
+        until(lambda: (asked(port, "/live"), asked(port, "/ready"), asked(port, "/")) == (200, 200, 404))
+        queue.enqueue("block", {"seconds": 300})
+
+        until(lambda: "loop_silent" in said(process))
+        blocked = asked(port, "/live")
+        until(lambda: asked(port, "/live") is None)
+
+    assert blocked == 200  # it may be silent for a while
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.long
+def test_the_parent_of_several_processes_answers_for_all_of_them(dsn: str, queue: Driver) -> None:
+    port = free_port()
+    with worker(dsn, "--processes", "2", "--health-port", str(port)) as parent:
+        until(lambda: asked(port, "/ready") == 200)
+        assert workers(queue) == 2
+        assert asked(port, "/live") == 200
+
+        os.kill(children_of(parent.pid)[0], signal.SIGSTOP)
+        until(lambda: asked(port, "/ready") == 503)
+
+
+# In this process
+
+
+def settings(**words: object) -> Settings:
+    common = {"dsn": "", "worker": "w", "parent": os.getppid(), "memory": 0, "capacity": 10, "signals": None, "health": None}
+    return Settings(**{**common, "grace_seconds": 0.0, "owns_process": False, "logs": True, **words})  # type: ignore[arg-type]
+
+
+def held(queue: Driver, shared: Shared, number: int) -> list[Hold]:
+    for _ in range(number):
+        queue.enqueue(lease_seconds=30)
+    leases = queue.run(verbs.claim("default", owner="w/7", max_jobs=number))
+    holds = [Hold(lease, 0.0, Tally(time.monotonic).of("default")) for lease in leases]
+    shared.enter(holds, 7)
+    return holds
+
+
+def test_only_what_was_not_begun_is_given_back(dsn: str, queue: Driver) -> None:
+    shared = Shared.create(10)
+    waiting, begun, ended = held(queue, shared, 3)
+    shared.begin(begun, 1.0)
+    shared.begin(ended, 1.0)
+    shared.ended(ended)
+
+    with contextlib.closing(Rescue(dsn, "w", shared, time.monotonic)) as rescue:
+        rescue.give_back()
+
+    states = [queue.state(hold.lease.job_id) for hold in (waiting, begun, ended)]
+    assert states == [JobState.QUEUED, JobState.RUNNING, JobState.RUNNING]
+    assert (shared.raised, shared.done) == (1, 1)
+
+
+def test_what_a_claim_on_its_way_was_granted_is_given_back(dsn: str, queue: Driver) -> None:
+    shared = Shared.create(10)
+    shared.claim_sent(3, 7)
+    job_id = queue.enqueue()
+    queue.run(verbs.claim("default", owner="w/7", max_jobs=1))
+
+    with contextlib.closing(Rescue(dsn, "w", shared, time.monotonic)) as rescue:
+        rescue.give_back()
+
+    assert queue.state(job_id) is JobState.QUEUED
+
+
+def test_what_was_begun_is_renewed_and_the_worker_learns_when(dsn: str, queue: Driver) -> None:
+    shared = Shared.create(10)
+    waiting, begun = held(queue, shared, 2)
+    shared.begin(begun, 1.0)
+
+    before = time.monotonic()
+    with contextlib.closing(Rescue(dsn, "w", shared, time.monotonic)) as rescue:
+        rescue.renew()
+
+    assert [queue.job(hold.lease.job_id).renewals for hold in (waiting, begun)] == [0, 1]
+    assert before <= shared.renewed_at(begun) <= time.monotonic()
+    assert shared.renewed_at(waiting) == -inf
+
+
+def test_a_renewal_of_the_lease_that_stood_there_before_says_nothing_about_the_next(queue: Driver) -> None:
+    shared = Shared.create(1)
+    (first,) = held(queue, shared, 1)
+    shared.renewed(first.place, 1, 5.0)
+    shared.leave([first])
+    (second,) = held(queue, shared, 1)
+
+    assert second.place == 0
+    assert shared.renewed_at(second) == -inf
+
+
+def test_the_loop_may_be_silent_for_its_limit_and_no_longer_than_what_runs(queue: Driver) -> None:
+    shared = Shared.create(10)
+    shared.loop_ticked(100.0)
+    shared.set_silence(60.0)
+    allowed = [shared.silence_allowed()]
+    shared.timeout_of = lambda name: None if name == "untimed" else 10.0
+    first, second = held(queue, shared, 2)
+    shared.begin(first, 98.0)
+    allowed.append(shared.silence_allowed())
+    shared.ended(first)
+    allowed.append(shared.silence_allowed())
+    shared.leave([second])
+    second.lease.task = "untimed"
+    shared.enter([second], 7)
+    shared.begin(first, 98.0)
+    shared.begin(second, 98.0)
+    allowed.append(shared.silence_allowed())
+
+    assert allowed == [60.0, 13.0, 60.0, 60.0]
+
+
+def test_a_program_of_the_users_own_is_not_ended(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    shared = Shared.create(10)
+    shared.set_silence(5.0)
+    companion = Companion(settings(), shared, monotonic=lambda: now)
+    for _ in range(20):
+        now += 0.5
+        shared.watch_ticked(now)
+        companion.look()
+
+    assert [record.message for record in caplog.records] == ["loop_silent", "loop_overdue"]
+    assert caplog.records[1].faultline_fields["action"] == "leases are not renewed any more"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("loop_at", "beat_at", "stop_asked_at", "found"),
+    [
+        (99.0, 99.0, 0.0, (True, True)),
+        (30.0, 99.0, 0.0, (False, False)),
+        (99.0, 80.0, 0.0, (True, False)),
+        (99.0, 99.0, 98.0, (True, False)),
+    ],
+)
+def test_live_needs_the_loop_and_ready_the_database(
+    loop_at: float, beat_at: float, stop_asked_at: float, found: tuple[bool, bool]
+) -> None:
+    shared = Shared.create(10)
+    shared.set_silence(60.0)
+    shared.loop_ticked(loop_at)
+    shared.beat_answered(beat_at)
+    shared.stop_asked(stop_asked_at)
+
+    assert (health.live([shared], 100.0)[0], health.ready([shared], 100.0)[0]) == found
+
+
+def test_a_signal_of_which_a_ticking_loop_knows_nothing_was_not_the_workers() -> None:
+    now = 100.0
+    shared = Shared.create(10)
+    signals = nameless_file("signals")
+    companion = Companion(settings(owns_process=True, signals=signals, grace_seconds=600.0), shared, monotonic=lambda: now)
+    seen = []
+
+    def pass_by(seconds: float, *, ticking: bool) -> None:
+        nonlocal now
+        for _ in range(int(seconds * 4)):
+            now += 0.25
+            shared.watch_ticked(now)
+            if ticking:
+                shared.loop_ticked(now)
+            companion.look()
+        seen.append(companion.stop_seen_at)
+
+    pass_by(1, ticking=True)
+    os.write(signals, b"another process that has this file open")
+    pass_by(0.25, ticking=True)
+    pass_by(5, ticking=True)
+    os.write(signals, b"this one, while a task blocks the loop")
+    pass_by(5, ticking=False)
+    shared.stop_asked(now)
+    pass_by(5, ticking=True)
+
+    assert seen == [None, 101.25, None, 106.5, 106.5]
+
+
+def test_a_companion_that_did_not_run_itself_accuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    shared = Shared.create(10)
+    shared.set_silence(5.0)
+    companion = Companion(settings(), shared, monotonic=lambda: now)
+    now += 3600.0
+    companion.look()
+    now += 0.5
+    companion.look()
+
+    assert caplog.records == []
+
+
+def test_an_outage_is_told_of_once_and_so_is_its_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    class Away:
+        def __init__(self, *_: object) -> None: ...
+
+        def give_back(self) -> None:
+            nonlocal asked
+            asked += 1
+            if asked <= 3:
+                raise DatabaseUnavailable("the server is away")
+
+    monkeypatch.setattr("faultline.worker.rescue.Rescue", Away)
+    now = 100.0
+    shared = Shared.create(10)
+    shared.set_silence(inf)
+    caplog.set_level("INFO", "faultline")
+    companion = Companion(settings(), shared, monotonic=lambda: now)
+
+    def ask_again() -> bool:
+        nonlocal now
+        now += 0.5
+        shared.watch_ticked(now)
+        companion.look()
+        return asked > 4
+
+    until(ask_again)
+
+    assert [record.message for record in caplog.records] == ["loop_silent", "companion_failed", "companion_resumed"]

@@ -1,0 +1,62 @@
+"""A notification is a hint: the heartbeat asks the database before a lease is lost by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from faultline.store import verbs
+from faultline.worker.doubts import Doubts
+from tests.worker.beating import Time, hold_of, renewals
+
+if TYPE_CHECKING:
+    from faultline.worker.heartbeat import Heartbeat
+    from tests.driver import Driver
+
+
+def test_a_cancelled_job_is_lost_at_once_and_without_a_refusal(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+    queue.run(verbs.cancel(hold.lease.job_id))
+
+    heartbeat.doubt({hold.lease.job_id})
+    heartbeat.tick()
+
+    assert hold.lost == "not_running"
+    assert queue.refusals(hold.lease.job_id) == []
+
+
+def test_a_lie_about_a_job_loses_no_lease(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+
+    heartbeat.doubt({hold.lease.job_id, uuid4()})
+    heartbeat.tick()
+
+    assert hold.lost is None
+    assert renewals(queue, hold) == 0
+
+
+def test_a_lease_is_looked_at_by_its_token_and_owner(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
+    """The job runs, but under somebody else's lease by now."""
+    hold = hold_of(queue, time)
+    heartbeat.keep([hold])
+    queue.release(hold.lease)
+    queue.claim_one(worker="another")
+
+    heartbeat.doubt({hold.lease.job_id})
+    heartbeat.tick()
+
+    assert hold.lost == "token_mismatch"
+
+
+def test_a_flood_of_lies_costs_one_look_a_second_for_each_lease(queue: Driver, time: Time) -> None:
+    lease, doubts, looks = hold_of(queue, time).lease, Doubts(), 0
+
+    for tenth in range(40):
+        doubts.add({lease.job_id}, [lease])
+        due = doubts.due(tenth / 10, [lease])
+        doubts.answered(due, tenth / 10)
+        looks += len(due)
+
+    assert looks == 4
