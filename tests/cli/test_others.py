@@ -1,0 +1,58 @@
+"""Commands that come from other distributions: there where they are installed, and named where they are not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from faultline.cli import others
+from faultline.cli.main import app
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def product_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(others, "entry_points", lambda *, group: [])  # noqa: ARG005
+    others.installed.cache_clear()
+    yield
+    others.installed.cache_clear()
+
+
+def test_the_proof_adds_its_commands() -> None:
+    listed = RUNNER.invoke(app, ["--help"]).output
+
+    assert "\nProof:\n" in listed
+    assert list(others.installed()) == list(others.PROOF)
+    assert "failure story" in RUNNER.invoke(app, ["drill", "--help"]).output
+
+
+@pytest.mark.usefixtures("product_alone")
+def test_the_product_alone_does_not_list_them() -> None:
+    listed = RUNNER.invoke(app, ["--help"])
+
+    assert listed.exit_code == 0
+    assert "Proof" not in listed.output
+
+
+@pytest.mark.usefixtures("product_alone")
+@pytest.mark.parametrize("command", others.PROOF)
+def test_who_asks_for_one_without_the_proof_is_told_where_it_is(command: str) -> None:
+    asked = RUNNER.invoke(app, [command])
+
+    assert asked.exit_code == 2
+    assert "faultline-queue[proof]" in " ".join(asked.output.split())
+
+
+@pytest.mark.usefixtures("product_alone")
+def test_a_word_that_is_no_command_is_not_taken_for_one_of_the_proof() -> None:
+    asked = RUNNER.invoke(app, ["dril"])
+
+    assert asked.exit_code == 2
+    assert "No such command" in asked.output
+    assert "proof]" not in asked.output
