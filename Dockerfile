@@ -7,7 +7,7 @@ RUN python -m venv /opt/faultline
 # All that the lock names is fetched and checked against its hashes; what is installed then comes from there and nowhere else.
 COPY requirements.lock ./
 RUN /opt/faultline/bin/pip download --no-cache-dir --no-deps --require-hashes --requirement requirements.lock --dest /wheels
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 RUN /opt/faultline/bin/pip install --no-cache-dir --no-index --find-links /wheels '.[server,metrics]'
 

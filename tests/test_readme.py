@@ -1,45 +1,55 @@
-"""The README tells the truth: its program runs and its SQL works, as printed."""
+"""The README tells the truth: its program runs under its worker command. So does the SQL of the page on other languages."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from hatch_build import LINK, published
 
 if TYPE_CHECKING:
     from tests.driver import Driver
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+SQL = (ROOT / "docs/how-to/other-languages.md").read_text()
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def block(text: str, language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", text, re.DOTALL)
     assert found is not None
     return found[1]
 
 
-def test_the_program_runs_as_printed(dsn: str, tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(block("python"))
+def test_the_program_runs_under_the_worker_command_as_printed(queue: Driver, dsn: str, tmp_path: Path) -> None:
+    queue.connection.execute("create table orders (id integer, paid boolean)")
+    queue.connection.execute("insert into orders values (42, false)")
+    (tmp_path / "shop.py").write_text(block(README, "python"))
+    (command,) = re.findall(r"^\$ (faultline worker .*)", README, re.MULTILINE)
+    environment = {**os.environ, "FAULTLINE_DSN": dsn, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
-    def run(*words: str) -> tuple[str, str]:
-        environment = {**os.environ, "FAULTLINE_DSN": dsn}
-        ran = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        return ran.stdout, ran.stderr
+    worker = subprocess.Popen(shlex.split(command), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        enqueue = "from shop import charge; charge.enqueue(42).result(timeout=60)"
+        subprocess.run([sys.executable, "-c", enqueue], cwd=tmp_path, env=environment, check=True)
+    finally:
+        worker.terminate()
+        told = worker.communicate()[1]
 
-    assert run("shop.py") == ("True\n{'paid': 142}\n", "")
-    # What `faultline worker shop:app` does with it.
-    assert run("-c", "import shop; print(list(shop.app.tasks))") == ("['charge']\n", "")
+    assert worker.returncode == 0, told
+    assert queue.value("select paid from orders")
 
 
 def test_the_sql_works_as_printed(queue: Driver) -> None:
     queue.connection.execute("create table orders (id integer, paid boolean)")
     queue.connection.execute("insert into orders values (42, false)")
-    text = re.sub(r"--.*", "", block("sql")).replace("5 minutes", "0 minutes")
+    text = re.sub(r"--.*", "", block(SQL, "sql")).replace("5 minutes", "0 minutes")
     enqueue, claim, *rest, look = [statement for statement in text.split(";") if statement.strip()]
 
     queue.connection.execute(enqueue.encode())
@@ -49,3 +59,20 @@ def test_the_sql_works_as_printed(queue: Driver) -> None:
 
     assert queue.value(look.replace("…", str(job_id))) == "succeeded"
     assert queue.value("select paid from orders")
+
+
+def test_the_readme_fits_a_terminal() -> None:
+    assert [line for line in README.splitlines() if len(line) > 100] == []
+
+
+def test_links_and_pictures_work_where_the_package_is_published() -> None:
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    printed = subprocess.run(
+        [sys.executable, "-m", "hatchling", "metadata", "readme"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert printed.strip() == published(README, source).strip()
+    assert LINK.findall(printed) == []
+    within = re.findall(rf"{re.escape(source)}/(?:blob|raw)/main/([^)\s#]+)", printed)
+    assert len(within) >= len(LINK.findall(README))
+    assert [path for path in within if not (ROOT / path).exists()] == []

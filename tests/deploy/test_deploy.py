@@ -60,7 +60,7 @@ def test_what_the_package_is_built_from_is_copied() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     copied = {source for rest in all_of("COPY") for source in rest.split()[:-1]}
 
-    assert {"pyproject.toml", "src", project["readme"], *project["license-files"]} <= copied
+    assert {"pyproject.toml", "src", "hatch_build.py", "README.md", *project["license-files"]} <= copied
 
 
 def test_the_image_installs_extras_that_exist() -> None:
@@ -224,7 +224,7 @@ def test_every_alert_is_told_what_to_do_about() -> None:
     alerts = {rule["alert"] for group in rules["groups"] for rule in group["rules"]}
 
     assert (
-        set(re.findall(r"^\| `(Faultline\w+)` \|", (ROOT / "docs/how-to/operations.md").read_text(), re.MULTILINE)) == alerts
+        set(re.findall(r"^\| `(Faultline\w+)` \|", (ROOT / "docs/how-to/monitoring.md").read_text(), re.MULTILINE)) == alerts
     )
 
 

@@ -32,6 +32,6 @@ def test_every_supported_version_is_tested_and_told_of() -> None:
     tested = {servers.name_of(servers.NEWEST), *servers_for("test_versions")} - {servers.DEFAULT}
 
     assert tested == {servers.name_of(version) for version in servers.SUPPORTED}
-    for file in ("README.md", "docs/how-to/operations.md", "docs/explanation/guarantees.md"):
+    for file in ("README.md", "docs/how-to/deployment.md", "docs/explanation/guarantees.md"):
         supported = f"PostgreSQL {servers.SUPPORTED[0]} to {servers.SUPPORTED[-1]}"
         assert supported in (ROOT / file).read_text(), f"{file} does not say that {supported} are supported"

@@ -147,7 +147,7 @@ def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
             yield "invariants", Finding(title, Level.OK, "")
         else:
             told = f"broken by {len(violation.rows)} rows or more: {_shown(violation.rows[0])}"
-            todo = "keep a copy of the database, stop whoever wrote past the verbs, and read docs/how-to/operations.md"
+            todo = "keep a copy of the database, stop whoever wrote past the verbs, and read docs/how-to/troubleshooting.md"
             if name == "the_guards_are_in_place":
                 todo = "see above: guards and tables say what puts them back"
             yield "invariants", Finding(title, Level.WRONG, told, todo, tuple(map(tuple, violation.rows)))

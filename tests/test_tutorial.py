@@ -1,0 +1,159 @@
+"""The tutorial tells the truth: its programs and commands run as printed, in order, from a venv with the built wheel."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from faultline import embedded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+TUTORIAL = ROOT / "docs/tutorial/index.md"
+PATIENCE_SECONDS = 180.0
+#: Stands in for systemd: starts and stops what the unit says, as the unit says it.
+SYSTEMCTL = r"""#!/usr/bin/env bash
+set -eu
+what=$2 name="${!#}" unit=$HOME/.config/systemd/user/${!#}.service
+said() { sed -n "s/^$1=//p" "$unit" | sed "s#%h#$HOME#g"; }
+stop() { kill "$(cat "$HOME/$name.pid")"; while kill -0 "$(cat "$HOME/$name.pid")" 2> /dev/null; do sleep 0.1; done; }
+start() {
+  ( cd "$(said WorkingDirectory)"; set -a; . "$(said EnvironmentFile)"; exec $(said ExecStart) ) > "$HOME/$name.log" 2>&1 &
+  echo $! > "$HOME/$name.pid"
+}
+case $what in
+  enable) start ;;
+  restart) stop; start ;;
+  disable) stop ;;
+esac
+"""
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    for project in (ROOT, ROOT / "proof"):
+        if (project / "pyproject.toml").exists():
+            words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(project)]
+            subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+    return folder
+
+
+class Terminal:
+    """One bash that lives as long as the tutorial. What it prints goes to a file: a server that is left running keeps it."""
+
+    def __init__(self, home: Path, environment: dict[str, str]) -> None:
+        self.printed = home / "terminal.txt"
+        with self.printed.open("w") as printed:
+            self.shell = subprocess.Popen(
+                ["bash"], cwd=home, env=environment, stdin=subprocess.PIPE, stdout=printed, stderr=subprocess.STDOUT,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+        self._commands = 0
+
+    def run(self, command: str) -> str:
+        """Type a command, and answer with what it printed. Raises unless it succeeds."""
+        before = self.printed.stat().st_size
+        self._commands += 1
+        mark = f"[command {self._commands} ended: "
+        assert self.shell.stdin is not None
+        self.shell.stdin.write(f'{command}\necho "{mark}$?]"\n')
+        self.shell.stdin.flush()
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while (told := self.printed.read_bytes()[before:].decode()).find(mark) < 0:
+            assert self.shell.poll() is None, f"the shell ended: {told}"
+            assert time.monotonic() < give_up, f"{command} takes too long: {told}"
+            time.sleep(0.05)
+        printed, _, code = told.partition(mark)
+        assert code.startswith("0]"), f"{command} failed: {printed}"
+        return printed
+
+    def close(self) -> None:
+        os.killpg(self.shell.pid, signal.SIGTERM)
+        self.shell.communicate()
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, wheels: Path) -> Iterator[Terminal]:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "systemctl").write_text(SYSTEMCTL)
+    (tools / "systemctl").chmod(0o755)
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "LANG": "C.UTF-8",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+    opened = Terminal(tmp_path, environment)
+    yield opened
+    opened.close()
+
+
+def lend_packages(venv: Path) -> None:
+    """Let a new venv see what this one has, but for Faultline: pip finds all that it needs without an index."""
+    others = venv / "others"
+    others.mkdir()
+    for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+        if "faultline" not in path.name.lower():
+            (others / path.name).symlink_to(path)
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "others.pth").write_text(f"{others}\n")
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def as_address(dsn: str) -> str:
+    known = psycopg.conninfo.conninfo_to_dict(dsn)
+    words = "&".join(f"{word}={quote(str(value), safe='')}" for word, value in known.items())
+    return f"'postgresql:///?{words}'"
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[str]:
+    """The server that is deployed to. Not that of the tests: it runs without fsync, and the doctor would say so."""
+    with embedded.join(tmp_path / "own") as server:
+        yield server.dsn
+
+
+@pytest.mark.long
+def test_the_tutorial_works_as_printed(own_server: str, tmp_path: Path, terminal: Terminal) -> None:
+    text = TUTORIAL.read_text().replace("8080", str(free_port()))
+    text = text.replace("postgresql://shop@db.example.org/shop", as_address(own_server))
+
+    for language, block in blocks(text):
+        if language != "console":
+            name = block.partition("\n")[0].removeprefix("# ")
+            (tmp_path / "shop" / name).write_text(block)
+            continue
+        for command, promised in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+            printed = terminal.run(command)
+            rest = iter(printed.splitlines())
+            for line in promised.splitlines():
+                assert any(line in found for found in rest), f"{command} does not print {line!r}, but: {printed}"
+            if " -m venv " in command:
+                lend_packages(tmp_path / "shop/.venv")
