@@ -34,7 +34,8 @@ begin
         refuse.verb in ('complete', 'renew')
         and exists (
           select from faultline.ledger f
-          where f.job_id = l.job_id and f.fencing_token = l.token and f.owner = l.owner
+          -- One after the other, as in `complete`: a ledger that is taken for empty would be walked.
+          where f.job_id = any (array[l.job_id]) and f.fencing_token = l.token and f.owner = l.owner
         )
       )
     ),
