@@ -56,6 +56,10 @@ FOLDER = _folder()
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_prepared_transactions": "8", "shared_buffers": "32MB"}
 
 
+#: A test that waits for its own lock must fail, not hang.
+PATIENCE = "-c lock_timeout=10s -c statement_timeout=60s"
+
+
 class Servers:
     """The PostgreSQL servers of this test process, started when first asked for."""
 
@@ -189,20 +193,21 @@ def empty_dsn(servers: Servers, server: str) -> Iterator[str]:
 @pytest.fixture
 def sessions(dsn: str) -> Iterator[Sessions]:
     """Opens further sessions, to be stepped one by one."""
-    with Sessions(dsn) as opened:
+    with Sessions(dsn, PATIENCE) as opened:
         yield opened
 
 
 @pytest.fixture
 def queue(sessions: Sessions) -> Driver:
     """One session and the verbs on it."""
-    return Driver(sessions.open().connection)
+    return sessions.open()
 
 
 @pytest.fixture
-def clock(queue: Driver) -> Clock:
+def clock(sessions: Sessions) -> Clock:
     """Time that stands still until it is moved. Installed in the database, for every session of this test."""
-    return Clock(queue.connection)
+    sessions.clock.take()
+    return sessions.clock
 
 
 @pytest.fixture

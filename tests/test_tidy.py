@@ -85,9 +85,20 @@ def test_one_function_a_file_named_like_it() -> None:
             assert names == {path.stem}, path
 
 
+def test_verbs_for_batches_find_the_rows_of_leases_by_the_same_words() -> None:
+    """One that compared less than the others would accept a stale write; one that locked otherwise could deadlock."""
+    texts = {path.stem: path.read_text().replace(f"{path.stem}.", "verb.") for path in SQL}
+    held = re.compile(r"    from unnest\(verb\.job_ids.*?skip locked\n  \),\n", re.DOTALL)
+    found = {held.findall(texts[verb])[0] for verb in ("renew", "mark_started", "fail", "release")}
+    compared = ("j.id = any (array[l.job_id])", "j.fencing_token = l.token and j.lease_owner = l.owner")
+
+    assert len(found) == 1, found
+    assert all(words in text for words in compared for text in (*found, texts["complete"]))
+
+
 def test_every_verb_has_a_test_and_a_place_in_the_documentation() -> None:
     guarantees = (ROOT / "docs/explanation/guarantees.md").read_text()
-    named_tests = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", guarantees)
+    named_tests = re.findall(r"`((?:tests|proof)/[\w/]+\.py)::(\w+)`", guarantees)
 
     assert named_tests
     for file, name in named_tests:

@@ -20,7 +20,6 @@ from faultline.store.database import Database
 from tests.cli.commands import FAULTLINE, environment
 from tests.deploy.test_deploy import ROOT
 from tests.integrations.test_exposition import free_port
-from tests.schema.workers import hold_lock
 from tests.web.conftest import away
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ def test_a_real_prometheus_sees_each_trouble(watched: tuple[Prometheus, Board], 
     prometheus.until_firing(set())
 
     queue.run(verbs.beat("frozen", host="h", pid=2, version="0", queues=["mail"], sleeping=[], watched=True))
-    hold_lock(queue, "frozen")
+    queue.lock_as("frozen")
     queue.connection.execute("update faultline.workers set beat_at = beat_at - interval '1 hour' where id = 'frozen'")
     prometheus.until_firing({"FaultlineWorkerHung"})
     queue.connection.execute("delete from faultline.workers where id = 'frozen'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline_proof.checker import Rule
+from faultline_proof.faults import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 
 from faultline.store.reads.holdings import JobHeld, StepHeld, Transition
-from faultline_proof.checker import Fault, Limits, check
+from faultline_proof.checker import check
+from faultline_proof.faults import Fault, Limits
 from faultline_proof.history import Effect, Final, History, Operation
 
 if TYPE_CHECKING:

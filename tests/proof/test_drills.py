@@ -13,7 +13,7 @@ from faultline_proof.drills import DRILLS, chosen
 from faultline_proof.stage import Stage
 
 if TYPE_CHECKING:
-    from faultline_proof.drill import Check, Verdict
+    from faultline_proof.verdict import Check, Verdict
 
 pytestmark = pytest.mark.long
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from faultline.store.reads.holdings import JobHeld
-from faultline_proof.checker import Rule, check
+from faultline_proof.checker import check
+from faultline_proof.faults import Rule
 from faultline_proof.history import Final, History
 from tests.proof.forgeries import FORGERIES, claimed
 from tests.proof.tales import Tale, legal_runs

@@ -17,7 +17,6 @@ from faultline.cli.main import app as command_line
 from faultline.core.errors import ConfigError
 from faultline_proof import prove
 from faultline_proof.mutants import Cut, Disarmed, Mutant, ground, texts
-from faultline_proof.probes import PROBES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +40,6 @@ SAMPLE = [
     "journal: at is not null",
     "refuse: is not for everyone to call",
 ]
-PARTS = 4
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +47,6 @@ def template(servers: Servers) -> Iterator[str]:
     server_dsn = make_conninfo(servers.template("default"), dbname="postgres")
     with prove.template(server_dsn) as template_dsn:
         yield template_dsn
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("part", range(PARTS))
-def test_every_probe_ends_as_promised_on_the_sound_protocol(template: str, part: int) -> None:
-    assert prove.play_sound(template, PROBES[part::PARTS]) is None
 
 
 @pytest.mark.parametrize("guard", SAMPLE)

@@ -21,7 +21,8 @@ from faultline.core.model import Failure, Lease, Submission
 from faultline.store import verbs
 from faultline.store.install import migrate
 from faultline_proof import tape
-from faultline_proof.checker import Limits, Rule, check
+from faultline_proof.checker import check
+from faultline_proof.faults import Limits, Rule
 from faultline_proof.history import Final, History
 from faultline_proof.recording import Line
 from faultline_proof.tape import Recording

@@ -11,7 +11,7 @@ import pytest
 
 from faultline.drawing import svg
 from faultline_proof import epochs, timeline
-from faultline_proof.drill import Verdict
+from faultline_proof.verdict import Verdict
 from tests.cli.commands import faultline
 
 if TYPE_CHECKING:

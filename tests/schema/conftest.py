@@ -1,7 +1,6 @@
 """The protocol is SQL, so its tests run on every supported version of PostgreSQL that is here.
 
-All of them run on the default server and on the oldest version. The versions between run those that call every verb in
-every state: enough to notice what only one of them does, in seconds.
+All of them run on the default server and on the oldest version, and most on the versions between.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ import pytest
 from tests import servers
 
 OLDEST, *BETWEEN = servers.SUPPORTED[:-1]
-ON_ALL_VERSIONS = {
-    *("test_versions", "test_model", "test_stale_writes", "test_guards", "test_leases"),
-    *("test_epochs", "test_steps", "test_pause", "test_due", "test_first_expired"),
-}
+ON_ALL_VERSIONS = {"test_versions", "test_probes", "test_model", "test_guards", "test_epochs"}
 
 
 def servers_for(module: str) -> list[str]:

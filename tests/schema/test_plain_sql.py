@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
 from faultline_proof.bench.system import thread_cpu_seconds
@@ -13,75 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.driver import Driver
-
-# Time
-
-
-def test_time_goes_on_in_a_loop(queue: Driver) -> None:
-    """All of this is one statement for PostgreSQL."""
-    queue.connection.execute("create table seen (jobs bigint, left_of_the_lease interval, took interval)")
-
-    queue.connection.execute(
-        """
-        do $$
-        declare
-          granted bigint;
-        begin
-          for round in 1..3 loop
-            perform pg_sleep(0.15);
-            perform faultline.enqueue('t', '{}', lease => '0.1 seconds', delay => '0.02 seconds');
-            perform pg_sleep(0.03);
-            granted := (select count(*) from faultline.claim('default', 'w/' || round, 10));
-            insert into seen select granted, min(lease_expires_at) - clock_timestamp() from faultline.open_jobs;
-            perform faultline.complete(array_agg(id), array_agg(fencing_token), array_agg(lease_owner))
-            from faultline.open_jobs where state = 'running';
-          end loop;
-          update seen set took = (select min(finished_at - claimed_at) from faultline.ledger);
-        end
-        $$
-        """
-    )
-
-    assert queue.value("select array_agg(jobs) from seen") == [1, 1, 1]
-    assert queue.value("select min(left_of_the_lease) > '0' from seen")
-    assert queue.value("select min(took) >= '0' from seen")
-
-
-def test_a_lease_that_ran_out_within_the_statement_is_reaped(queue: Driver) -> None:
-    queue.enqueue(lease_seconds=0.1)
-    queue.claim_one()
-
-    queue.connection.execute(
-        "create table reaped as select null::uuid as job_id;"
-        "do $$ begin perform pg_sleep(0.2); insert into reaped select job_id from faultline.reap(); end $$"
-    )
-
-    assert queue.value("select count(job_id) from reaped") == 1
-
-
-def test_a_session_that_reads_backslashes_as_escapes_can_enqueue(queue: Driver) -> None:
-    queue.connection.execute("set standard_conforming_strings = off")
-
-    queue.connection.execute("select faultline.enqueue('t', '{}')")
-    with pytest.raises(psycopg.Error, match="unsupported Unicode escape"):
-        queue.connection.execute("select faultline.enqueue('t', %s)", ('{"a": "\\u0000"}',))
-
-    assert queue.value("select count(*) from faultline.open_jobs") == 1
-
-
-@pytest.mark.parametrize("delay", ["170000000 years", "-170000000 years", "-1 second", "11 years"])
-def test_a_delay_that_is_negative_or_too_long_is_refused_as_bad_input(queue: Driver, delay: str) -> None:
-    with pytest.raises(psycopg.Error, match="its delay is") as refused:
-        queue.connection.execute("select faultline.enqueue('t', '{}', delay => %s::interval)", (delay,))
-
-    assert refused.value.sqlstate == "FL005"
-
-
-def test_a_trigger_gives_its_jobs_ids_in_order(queue: Driver) -> None:
-    queue.connection.execute("do $$ begin for n in 1..50 loop perform faultline.enqueue('task-' || n); end loop; end $$")
-
-    rows = queue.connection.execute("select task from faultline.open_jobs order by next_run_at, id").fetchall()
-    assert [task for (task,) in rows] == [f"task-{n}" for n in range(1, 51)]
 
 
 # Two-phase commit

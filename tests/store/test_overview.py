@@ -9,7 +9,6 @@ import pytest
 from faultline.core import buckets
 from faultline.store import verbs
 from faultline.store.reads import overview
-from tests.schema.workers import beat, hold_lock
 
 if TYPE_CHECKING:
     from tests.driver import Clock, Driver, Sessions
@@ -186,11 +185,10 @@ def test_a_queue_that_a_count_has_found_empty_is_as_old_as_that_count(queue: Dri
 
 
 def test_only_a_silent_worker_whose_session_lives_is_hung(queue: Driver, sessions: Sessions, clock: Clock) -> None:
-    session = sessions.open()
-    session.do(lambda q: hold_lock(q, "frozen"))
+    sessions.open().lock_as("frozen")
     for worker in ("frozen", "dead"):
-        beat(queue, worker=worker)
-    beat(queue, worker="behind a pooler", watched=False)
+        queue.beat(worker)
+    queue.beat("behind a pooler", watched=False)
 
     clock.advance(29)
     fresh = queue.run(overview.connected_and_silent())

@@ -43,7 +43,7 @@ def test_leases_are_renewed_while_heartbeats_are_refused(
     heartbeat.tick()
     somebody = sessions.open()
     somebody.begin()
-    somebody.do(lambda q: q.connection.execute("lock table faultline.workers in exclusive mode"))
+    somebody.execute("lock table faultline.workers in exclusive mode")
 
     time.now += 11
     seconds = heartbeat.tick()

@@ -37,7 +37,7 @@ def test_who_was_refused_judges_nobody_for_a_while(
     settled_in(heartbeat, time, 9)
     somebody = sessions.open()
     somebody.begin()
-    somebody.do(lambda q: q.connection.execute(f"lock table faultline.{table} in exclusive mode".encode()))
+    somebody.execute(f"lock table faultline.{table} in exclusive mode")
     time.now += 1.1
     heartbeat.tick()
     somebody.rollback()

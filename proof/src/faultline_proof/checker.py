@@ -6,179 +6,26 @@ never. So a fault is reported only where no order of events explains what was se
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import accumulate
-from operator import attrgetter
 from typing import TYPE_CHECKING
+
+from faultline_proof import accounts
+from faultline_proof.accounts import ENDINGS, Case, Grants, Story, token_of
+from faultline_proof.faults import Fault, Limits, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from faultline.store.reads.holdings import JobHeld, StepHeld, Transition
-    from faultline_proof.history import Effect, Final, History, Operation
-
-
-class Rule(StrEnum):
-    KEPT = "no acknowledged job is lost"
-    ONCE = "a job succeeds at most once, and the ledger tells how"
-    NEWEST_TOKEN = "an accepted write carries the newest token"  # noqa: S105 - a word of the protocol, no secret
-    TOKENS_GROW = "tokens grow, and each is granted once"
-    EFFECT_ONCE = "an effect written through the job's transaction exists exactly once"
-    LEGAL = "a job changes its state in legal ways only"
-    ONE_TRUTH = "what was answered stays true, and what was not has one truth"
-    IN_TIME = "every job ends in time once the faults have stopped"
-    SPARED = "only its task or the loss of its worker uses up an attempt of a job"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A promise that was broken, and the operations by which it is known."""
-
-    rule: Rule
-    job_id: str
-    story: str
-    operations: tuple[Operation, ...] = ()
-
-    def __str__(self) -> str:
-        return "\n  ".join((f"{self.rule.value}: job {self.job_id} {self.story}", *map(str, self.operations)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What is known of a run beside its history."""
-
-    #: The history holds every call of every client. Then what nobody asked for is a fault.
-    whole: bool = True
-    #: What has ended may have been pruned.
-    pruned: bool = False
-    #: The tasks whose jobs write one effect each, in the transaction that completes them.
-    effects_of: frozenset[str] = frozenset()
-    #: When the last fault was over, in the database's time. None: nobody asks how long a job takes.
-    faults_stopped_at: float | None = None
-    #: How long a job may take from then on, or from when it was due: its lease, a sweep, its backoff.
-    seconds_to_end: Callable[[JobHeld], float] = lambda _: 60.0
-    #: In how many attempts at most the task of a job failed by itself. None: nobody knows.
-    own_failures: Callable[[JobHeld], int] | None = None
-    #: Whether the worker that was granted a lease was lost (killed, frozen, cut off) before this reap took it back.
-    was_lost: Callable[[Operation, Operation | None], bool] = lambda _, __: True
+    from faultline.store.reads.holdings import JobHeld
+    from faultline_proof.history import Final, History, Operation
 
 
 def check(history: History, final: Final, limits: Limits | None = None) -> list[Fault]:
     """Every broken promise. An empty list is what everyone wants to see."""
     case = Case(limits or Limits(), final.at)
-    stories = _stories(history, final, case)
+    stories = accounts.told(history, final, case)
     faults = [fault for story in stories.values() for rule in RULES for fault in rule(story, case)]
     return faults + list(_keys_name_one_job(stories, case))
-
-
-# The story of each job
-
-
-@dataclass(slots=True, eq=False)
-class Story:
-    """All that is known of one job."""
-
-    job_id: str
-    enqueues: list[Operation] = field(default_factory=list)
-    #: Claims that were answered with this job.
-    grants: list[Operation] = field(default_factory=list)
-    #: Writes by a lease that were accepted.
-    writes: list[Operation] = field(default_factory=list)
-    #: Completions that were asked for, whatever became of them.
-    completions: list[Operation] = field(default_factory=list)
-    #: What was done to it by others and accepted (reap, cancel, retry), and what was seen of it.
-    others: list[Operation] = field(default_factory=list)
-    rows: list[JobHeld] = field(default_factory=list)
-    journal: list[Transition] = field(default_factory=list)
-    steps: list[StepHeld] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-
-    @property
-    def done(self) -> JobHeld | None:
-        return next((row for row in self.rows if row.state == "succeeded"), None)
-
-
-@dataclass(slots=True)
-class Case:
-    """What every rule may ask for."""
-
-    limits: Limits
-    at: float
-    #: Owners of claims without an answer: they may have been granted anything.
-    unanswered: set[str | None] = field(default_factory=set)
-    #: Some enqueue without an answer left the id to the database: it may have made any job.
-    nameless: bool = False
-
-
-WRITES = frozenset({"renew", "mark_started", "complete", "fail", "release", "step", "progress", "fence"})
-GRANTS = frozenset({"claim", "granted_to"})
-#: After an accepted one of these a lease is good for nothing more.
-ENDINGS = frozenset({"complete", "fail", "release", "reap"})
-
-
-def _stories(history: History, final: Final, case: Case) -> dict[str, Story]:
-    stories: dict[str, Story] = {}
-
-    def story(job_id: str) -> Story:
-        found = stories.get(job_id)
-        if found is None:
-            found = stories[job_id] = Story(job_id)
-        return found
-
-    for operation in history.operations:
-        if operation.job_id is not None:
-            _tell(operation, story(operation.job_id))
-        elif operation.outcome == "unknown":
-            case.unanswered |= {operation.owner} if operation.verb == "claim" else set()
-            case.nameless |= operation.verb == "enqueue"
-    for row in final.jobs:
-        story(row.job_id).rows.append(row)
-    for transition in final.journal:
-        story(transition.job_id).journal.append(transition)
-    for step in final.steps:
-        story(step.job_id).steps.append(step)
-    keys = {row.key: row.job_id for row in final.jobs if row.key is not None} if final.effects else {}
-    for effect in final.effects:
-        story(keys.get(effect.key, effect.key)).effects.append(effect)
-    return stories
-
-
-def _tell(operation: Operation, story: Story) -> None:
-    verb = operation.verb
-    if verb == "enqueue":
-        story.enqueues.append(operation)
-    elif verb == "complete":
-        story.completions.append(operation)
-    if operation.outcome == "ok":
-        if verb in WRITES:
-            story.writes.append(operation)
-        elif verb in GRANTS:
-            story.grants.append(operation)
-        elif verb != "enqueue":
-            story.others.append(operation)
-
-
-class Grants:
-    """Which token was the newest one known to be granted, at any time."""
-
-    def __init__(self, grants: list[Operation]) -> None:
-        ordered = sorted(grants, key=attrgetter("ended_at"))
-        self._ends = [grant.ended_at for grant in ordered]
-        self._newest: list[Operation] = list(accumulate(ordered, _newer))
-
-    @property
-    def newest(self) -> Operation | None:
-        return self._newest[-1] if self._newest else None
-
-    def newest_before(self, at: float) -> Operation | None:
-        place = bisect_left(self._ends, at)
-        return self._newest[place - 1] if place else None
-
-
-# The rules
 
 
 def kept(story: Story, case: Case) -> Iterator[Fault]:
@@ -214,13 +61,13 @@ def newest_token(story: Story, case: Case) -> Iterator[Fault]:
     grants = Grants(story.grants)
     for write in story.writes:
         newest = grants.newest_before(write.invoked_at)
-        if newest is not None and _token(newest) > _token(write):
+        if newest is not None and token_of(newest) > token_of(write):
             told = f"accepted token {write.token} though token {newest.token} had been granted before"
             yield Fault(Rule.NEWEST_TOKEN, story.job_id, told, (newest, write))
             return
     yield from _granted_to_the_writer(story, case)
     done, last = story.done, grants.newest
-    if done is not None and last is not None and _token(last) > done.token:
+    if done is not None and last is not None and token_of(last) > done.token:
         told = f"succeeded with token {done.token}, and token {last.token} was granted too"
         yield Fault(Rule.NEWEST_TOKEN, story.job_id, told, (last,))
 
@@ -253,12 +100,12 @@ def tokens_grow(story: Story, _: Case) -> Iterator[Fault]:
             return
         # Whoever asks what was granted to him does not say since when.
         earlier = grants.newest_before(grant.invoked_at) if grant.verb == "claim" else None
-        if earlier is not None and _token(earlier) > _token(grant):
+        if earlier is not None and token_of(earlier) > token_of(grant):
             told = f"granted token {grant.token} after token {earlier.token}"
             yield Fault(Rule.TOKENS_GROW, story.job_id, told, (earlier, grant))
             return
     row, newest = (story.rows[0] if story.rows else None), grants.newest
-    if row is not None and row.state != "succeeded" and newest is not None and row.token < _token(newest):
+    if row is not None and row.state != "succeeded" and newest is not None and row.token < token_of(newest):
         told = f"holds token {row.token} though token {newest.token} was granted"
         yield Fault(Rule.TOKENS_GROW, story.job_id, told, (newest,))
     elif row is not None and any(step.token > row.token for step in story.steps):
@@ -456,14 +303,6 @@ def _keys_name_one_job(stories: dict[str, Story], case: Case) -> Iterator[Fault]
             asked = tuple(operation for operation in jobs.values() if operation is not None)
             told = f"has the key {key}, and so has {', '.join(sorted(jobs)[1:])}"
             yield Fault(Rule.ONE_TRUTH, min(jobs), told, asked)
-
-
-def _newer(one: Operation, two: Operation) -> Operation:
-    return two if _token(two) > _token(one) else one
-
-
-def _token(operation: Operation) -> int:
-    return operation.token or 0
 
 
 def _is_of(operation: Operation, row: JobHeld) -> bool:

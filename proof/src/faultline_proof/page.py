@@ -9,7 +9,7 @@ from faultline.drawing.svg import escaped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from faultline_proof.drill import Check
+    from faultline_proof.verdict import Check
 
 STYLE = """
 :root {

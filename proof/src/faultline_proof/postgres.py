@@ -20,7 +20,7 @@ from psycopg.conninfo import make_conninfo
 from faultline.core.errors import EmbeddedError
 from faultline.embedded import cluster, copies, find_binaries, keeper, place, postmaster
 from faultline.store.install import migrate
-from faultline_proof.drill import CannotPlay
+from faultline_proof.verdict import CannotPlay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ import signal
 import threading
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import psycopg
 from psycopg import sql
@@ -133,32 +133,66 @@ def _cloned(template_dsn: str, mutant: Mutant | None) -> Iterator[str]:
             connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
+class ProbeDatabase:
+    """A database on which probes are played one after the other. A probe that failed leaves nothing behind: the next one is
+    played on a new database.
+    """
+
+    def __init__(self, template_dsn: str, mutant: Mutant | None = None) -> None:
+        self._template_dsn, self._mutant = template_dsn, mutant
+        self._stack = contextlib.ExitStack()
+        self._sessions: Sessions | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def play(self, probe: Probe) -> None:
+        """Raises what the probe saw if it did not end as promised."""
+        if self._sessions is None:
+            dsn = self._stack.enter_context(_cloned(self._template_dsn, self._mutant))
+            self._sessions = self._stack.enter_context(Sessions(dsn))
+        try:
+            probe.play(self._sessions)
+            self._sessions.clear()
+        except BaseException:
+            self._close()
+            raise
+
+    def play_patiently(self, probe: Probe) -> None:
+        """Play a probe that failed twice more: a machine that stood still in the middle of a statement, for 50 ms or for
+        a lease, looks like a protocol that is wrong. What is wrong is wrong each time.
+        """
+        for tries_left in (2, 1, 0):
+            try:
+                self.play(probe)
+            except Exception:
+                if not tries_left:
+                    raise
+            else:
+                return
+
+    def _close(self) -> None:
+        self._sessions = None
+        self._stack.close()
+
+
 # What the processes do
 
 
 def probed(template_dsn: str, mutant: Mutant) -> Proof | None:
     """Show one mutant to the probes. None if all of them ended as promised."""
     by_relevance = sorted(PROBES, key=lambda probe: _distance(probe, mutant))
-    with _cloned(template_dsn, mutant) as dsn:
-        return _first_to_fail(dsn, mutant.guard, by_relevance)
+    with ProbeDatabase(template_dsn, mutant) as stage:
+        return _first_to_fail(stage.play, mutant.guard, by_relevance)
 
 
 def play_sound(template_dsn: str, probes: Sequence[Probe]) -> Proof | None:
-    """Play probes on the protocol as it is. None if all of them ended as promised.
-
-    One that did not is played twice more, alone: a machine that stood still in the middle of a statement, for 50 ms or for a
-    lease, looks like a protocol that is wrong. What is wrong is wrong each time.
-    """
-    with _cloned(template_dsn, None) as dsn:
-        failed = _first_to_fail(dsn, "", probes)
-    if failed is None:
-        return None
-    number = next(n for n, probe in enumerate(probes) if failed.caught_by == f"probe: {probe.name}")
-    for _ in range(2):
-        with _cloned(template_dsn, None) as dsn:
-            if _first_to_fail(dsn, "", probes[number : number + 1]) is None:
-                return play_sound(template_dsn, probes[number + 1 :])
-    return failed
+    """Play probes on the protocol as it is. None if all of them ended as promised."""
+    with ProbeDatabase(template_dsn) as stage:
+        return _first_to_fail(stage.play_patiently, "", probes)
 
 
 def _distance(probe: Probe, mutant: Mutant) -> tuple[bool, int]:
@@ -166,15 +200,13 @@ def _distance(probe: Probe, mutant: Mutant) -> tuple[bool, int]:
     return mutant.about[0] not in probe.about, -len(probe.about.intersection(mutant.about))
 
 
-def _first_to_fail(dsn: str, guard: str, probes: Sequence[Probe]) -> Proof | None:
-    with Sessions(dsn) as sessions:
-        for probe in probes:
-            try:
-                probe.play(sessions)
-            except Exception as seen:  # noqa: BLE001 - whatever it was, the probe has noticed something
-                _refuse_to_believe(seen, guard)
-                return Proof(guard, f"probe: {probe.name}", _told(seen))
-            sessions.clear()
+def _first_to_fail(play: Callable[[Probe], None], guard: str, probes: Sequence[Probe]) -> Proof | None:
+    for probe in probes:
+        try:
+            play(probe)
+        except Exception as seen:  # noqa: BLE001 - whatever it was, the probe has noticed something
+            _refuse_to_believe(seen, guard)
+            return Proof(guard, f"probe: {probe.name}", _told(seen))
     return None
 
 

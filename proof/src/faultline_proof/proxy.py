@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 import psycopg
 from psycopg.conninfo import make_conninfo
 
-from faultline_proof.drill import CannotPlay
+from faultline_proof.verdict import CannotPlay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import psycopg
@@ -19,12 +20,13 @@ from faultline.core.model import Failure, JobRecord, Lease, Reaped, Settled, Sub
 from faultline.store import jsontext, verbs
 from faultline.store.database import run_on
 from faultline.store.reads import invariants, views
+from faultline.store.testing import clocks_say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from uuid import UUID
 
-    from faultline.core.model import JournalEntry
+    from faultline.core.model import JobState, JournalEntry
     from faultline.store.statement import Statement
 
 T = TypeVar("T")
@@ -33,17 +35,16 @@ _MOMENT_SECONDS = 1.0
 _PATIENCE_SECONDS = 20.0
 #: A story that waits for its own lock, or loops, must end; a deadlock must show itself quickly.
 _OPTIONS = "-c lock_timeout=5s -c statement_timeout=10s -c deadlock_timeout=100ms"
+#: Invariants that look at definitions.
+_DEFINITIONS = ("the_clock_is_the_servers", "the_guards_are_in_place")
 _calls = itertools.count(1)
 
 
-class Session:
-    """One database session with the verbs on it. An owner is a worker's name and a number that is new for every claim."""
+class Driver:
+    """Every verb, on one connection. An owner is a worker's name and a number that is new for every claim."""
 
-    def __init__(self, dsn: str) -> None:
-        self.connection = psycopg.connect(dsn, autocommit=True, prepare_threshold=None, options=_OPTIONS)
-        self.pid = self.connection.info.backend_pid
-        self._thread: ThreadPoolExecutor | None = None
-        self._last: Future[Any] | None = None
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.connection = connection
 
     # Plain SQL
 
@@ -80,14 +81,14 @@ class Session:
         return run_on(self.connection, statement)
 
     def enqueue(self, task: str = "t", args: Any = None, **fields: Any) -> UUID:
-        submission = Submission(task, jsontext.encode({} if args is None else args, "args"), **fields)
+        submission = Submission(task, jsontext.encode_args({} if args is None else args, "args"), **fields)
         return self.run(verbs.enqueue_many([submission]))[0].job_id
 
     def claim(self, max_jobs: int = 100, *, worker: str = "w", queue: str = "default", **bounds: Any) -> list[Lease]:
         return self.run(verbs.claim(queue, owner=f"{worker}/{next(_calls)}", max_jobs=max_jobs, **bounds))
 
-    def claim_one(self, *, worker: str = "w") -> Lease:
-        leases = self.claim(1, worker=worker)
+    def claim_one(self, *, worker: str = "w", queue: str = "default") -> Lease:
+        leases = self.claim(1, worker=worker, queue=queue)
         if not leases:
             raise AssertionError("there was nothing to claim")
         return leases[0]
@@ -127,6 +128,18 @@ class Session:
     def beat(self, worker: str = "w", *, watched: bool = True, sleeping: Sequence[str] = ()) -> None:
         self.run(verbs.beat(worker, host="h", pid=1, version="0", queues=["default"], sleeping=sleeping, watched=watched))
 
+    def lock_as(self, worker: str = "w") -> None:
+        """Hold the lock by which a worker is known to live."""
+        if not self.value("select pg_try_advisory_lock(faultline.worker_lock(%s))", worker):
+            raise AssertionError(f"somebody else holds the lock of {worker}")
+
+    def sample(self) -> None:
+        """Count now, whoever else counts or has counted a moment ago."""
+        counted = False
+        while not counted:
+            self.execute("update faultline.sampling set sampled_at = '-infinity'")
+            counted = self.run(verbs.sample())
+
     # What is seen
 
     def job(self, job_id: UUID) -> JobRecord:
@@ -135,8 +148,8 @@ class Session:
             raise AssertionError(f"job {job_id} is gone")
         return found
 
-    def state(self, job_id: UUID) -> str:
-        return self.job(job_id).state.value
+    def state(self, job_id: UUID) -> JobState:
+        return self.job(job_id).state
 
     def journal(self, job_id: UUID) -> list[JournalEntry]:
         return self.run(views.journal(job_id))
@@ -149,12 +162,19 @@ class Session:
         entries = [entry for entry in self.journal(job_id) if entry.event == "stale_write_blocked"]
         return [(entry.detail["verb"], entry.detail["reason"]) for entry in entries]
 
-    def broken_invariants(self) -> list[str]:
-        """But for those that look at definitions: a probe is to see what a guard does, not whether it is there."""
-        definitions = ("the_clock_is_the_servers", "the_guards_are_in_place")
-        return [violation.invariant for violation in invariants.violations(self.run, without=definitions)]
+    def broken_invariants(self, *, without: tuple[str, ...] = _DEFINITIONS) -> list[str]:
+        """Those about definitions are left out: a probe is to see what a guard does, not whether it is there."""
+        return [violation.invariant for violation in invariants.violations(self.run, without=without)]
 
-    # Steps
+
+class Session(Driver):
+    """A connection of its own that can be made to wait: a call is started, and asked for its answer later."""
+
+    def __init__(self, dsn: str, options: str = _OPTIONS) -> None:
+        super().__init__(psycopg.connect(dsn, autocommit=True, prepare_threshold=None, options=options))
+        self.pid = self.connection.info.backend_pid
+        self._thread: ThreadPoolExecutor | None = None
+        self._last: Future[Any] | None = None
 
     def start(self, call: Callable[[Session], T]) -> Future[T]:
         """Call in the background; the answer is asked for later."""
@@ -177,30 +197,39 @@ class Session:
 class Sessions:
     """Opens sessions on one database, tells which of them wait, and clears the database for the next story."""
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, options: str = _OPTIONS) -> None:
+        self._dsn, self._options = dsn, options
         self._opened: list[Session] = []
         self._spare: list[Session] = []
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            self._watcher = stack.enter_context(contextlib.closing(Session(self._dsn)))
-            #: What nobody can do through the protocol: its writes pass by every trigger, as a restore's do.
-            self.hand = stack.enter_context(contextlib.closing(Session(self._dsn)))
-            self.hand.execute("set session_replication_role = replica")
-            self.clock = Clock(self.hand)
-            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._stack:
             for session in (*self._opened, *self._spare):
-                self._let_go(session)
+                self._let_go(session) if session.is_at_work else session.close()
 
     def open(self) -> Session:
-        session = self._spare.pop() if self._spare else Session(self._dsn)
+        session = self._spare.pop() if self._spare else Session(self._dsn, self._options)
         self._opened.append(session)
         return session
+
+    @cached_property
+    def _watcher(self) -> Session:
+        return self._stack.enter_context(contextlib.closing(Session(self._dsn, self._options)))
+
+    @cached_property
+    def hand(self) -> Session:
+        """For what nobody can do through the protocol: its writes pass by every trigger, as a restore's do."""
+        hand = self._stack.enter_context(contextlib.closing(Session(self._dsn, self._options)))
+        hand.execute("set session_replication_role = replica")
+        return hand
+
+    @cached_property
+    def clock(self) -> Clock:
+        return Clock(self.hand)
 
     def end(self, session: Session) -> None:
         """End a session. When this returns, the server has let go of all its locks."""
@@ -262,14 +291,10 @@ class Clock:
         if self._bodies:
             return
         names = ("now", "clock")
+        self._hand.execute(STAGE)
         self._bodies = [self._hand.value(f"select pg_get_functiondef('faultline.{name}'::regproc)") for name in names]
         self._hand.execute("update story.time set at = clock_timestamp()")
-        self._hand.execute(
-            "create or replace function faultline.now() returns timestamptz language sql stable"
-            " return (select at from story.time);"
-            "create or replace function faultline.clock() returns timestamptz language sql volatile"
-            " return (select at from story.time)"
-        )
+        self._hand.execute(clocks_say("(select at from story.time)"))
 
     def advance(self, seconds: float) -> None:
         self.take()
@@ -294,8 +319,10 @@ class Clock:
 
 #: What a database needs for stories to be played in it.
 STAGE = """
-create schema story;
-create table story.time as select clock_timestamp() as at;
+set client_min_messages = warning;
+create schema if not exists story;
+create table if not exists story.time as select clock_timestamp() as at;
+create table if not exists story.effects (job_id uuid, token bigint);
 grant usage on schema story to public;
 grant select on story.time to public;
 """
@@ -303,7 +330,7 @@ grant select on story.time to public;
 _EMPTY = """
 delete from faultline.open_jobs; delete from faultline.ledger; delete from faultline.journal; delete from faultline.steps;
 delete from faultline.keys; delete from faultline.workers; delete from faultline.settings;
-delete from faultline.api_keys;
+delete from faultline.api_keys; delete from faultline.queues; delete from story.effects;
 insert into faultline.settings (server_run, server_run_noticed_at) values (faultline.server_run(), '-infinity');
 delete from faultline.tallies; delete from faultline.samples;
 update faultline.sampling set sampled_at = '-infinity', took_seconds = 0;

@@ -25,11 +25,12 @@ from faultline.app.application import Faultline
 from faultline.store import scratch
 from faultline.store.reads import holdings, invariants, proving, views
 from faultline_proof import tape
-from faultline_proof.checker import Limits, check
-from faultline_proof.drill import Verdict
+from faultline_proof.checker import check
+from faultline_proof.faults import Limits
 from faultline_proof.history import Final
 from faultline_proof.tape import Recording
 from faultline_proof.tasks import WITH_EFFECT
+from faultline_proof.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

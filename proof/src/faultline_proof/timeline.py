@@ -18,8 +18,8 @@ from faultline_proof.page import badge, checked, page
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from faultline_proof.drill import Verdict
     from faultline_proof.epochs import Epoch, Moment, Story
+    from faultline_proof.verdict import Verdict
 
 JOBS_MAX = 4
 LANES_MAX = 12

@@ -33,6 +33,16 @@ _LOCK = 0x66726F7A656E
 #: The functions that tell the time, and how PostgreSQL may use what they say.
 _CLOCKS = {"now": "stable", "clock": "volatile"}
 
+
+def clocks_say(now: str, clock: str | None = None) -> str:
+    """SQL that puts time into a test's hands: what `faultline.now()` and `faultline.clock()` answer from then on, in SQL."""
+    return "".join(
+        f"create or replace function faultline.{name}() returns timestamptz language sql {kind} parallel safe"
+        f" return {now if name == 'now' else clock or now};"
+        for name, kind in _CLOCKS.items()
+    )
+
+
 #: A worker of another process that has beaten lately, unless its session is gone.
 _STRANGERS = (
     "select format('%%s on %%s, process %%s', w.id, w.host, w.pid) from faultline.workers w"
@@ -93,11 +103,7 @@ class FrozenTime:
             self._session.close()
 
     def _set(self, moment: datetime) -> None:
-        replace = "create or replace function faultline.{}() returns timestamptz language sql {} parallel safe return {}"
-        with self._session.transaction():
-            for name, kind in _CLOCKS.items():
-                body = sql.SQL(replace).format(sql.Identifier(name), sql.SQL(kind), sql.Literal(moment))
-                self._session.execute(body)
+        self._session.execute(clocks_say(sql.Literal(moment).as_string(self._session)).encode())
         self._now = moment
 
     def _refuse_if_wrong_here(self, *, test_database: bool) -> None:

@@ -19,8 +19,8 @@ from faultline.cli.database import AsJson, resolved
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from faultline_proof.drill import Verdict
     from faultline_proof.prove import Proof
+    from faultline_proof.verdict import Verdict
 
 #: Never the environment's DSN: nobody wants a drill in production because a variable was set.
 PrivateDsn = Annotated[str, typer.Option("--dsn", help="Another database server to use; scratch databases are made there.")]
@@ -167,8 +167,8 @@ def soak(
 ) -> None:
     """Work under kills, crashes, locks, cancelled statements and hostile jobs; then look for what is lost or done twice."""
     from faultline_proof.commands.progress import Progress  # noqa: PLC0415
-    from faultline_proof.drill import CannotPlay  # noqa: PLC0415
     from faultline_proof.soak import KINDS, Plan, Soak  # noqa: PLC0415
+    from faultline_proof.verdict import CannotPlay  # noqa: PLC0415
 
     plan = Plan(
         seconds=minutes * 60,

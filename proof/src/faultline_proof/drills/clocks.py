@@ -16,7 +16,8 @@ from faultline.app.application import Faultline
 from faultline.core.model import JobState, Submission
 from faultline.store import verbs
 from faultline.store.reads import views
-from faultline_proof.drill import CannotPlay, Drill
+from faultline_proof.drill import Drill
+from faultline_proof.verdict import CannotPlay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,10 @@ from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Submission
 from faultline.store.install import migrate
 from faultline.store.reads import views
-from faultline_proof.drill import CannotPlay, Drill
+from faultline_proof.drill import Drill
 from faultline_proof.postgres import Postgres
 from faultline_proof.submitter import CREDITS, Submitter
+from faultline_proof.verdict import CannotPlay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

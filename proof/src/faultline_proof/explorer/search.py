@@ -44,7 +44,7 @@ def explore(
         Sessions(dsn, watcher) as sessions,
     ):
         watcher.execute(mutant.encode())
-        watcher.execute(steps.GROUND)
+        watcher.execute(steps.GROUND.encode())
         explorer = _Explorer(sessions, watcher)
         for name in SCENARIOS if only is None else [only]:
             seen = Explored(name)

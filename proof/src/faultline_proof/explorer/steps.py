@@ -10,6 +10,7 @@ from faultline.core.ids import Ids
 from faultline.core.model import Failure, JobState, Lease, Placed, Reaped, Settled, Submission
 from faultline.store import verbs
 from faultline.store.statement import Statement
+from faultline.store.testing import clocks_say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,14 +69,13 @@ LEASES_RUN_OUT = _plain(
 GROUND = """
 create table time_of_the_explorer as
   select clock_timestamp() as since, interval '0' as ahead_before, interval '0' as ahead;
-create or replace function faultline.now() returns timestamptz language sql stable
-return statement_timestamp() +
-  (select case when statement_timestamp() >= since then ahead else ahead_before end from time_of_the_explorer);
-create or replace function faultline.clock() returns timestamptz language sql volatile
-return clock_timestamp() + (select ahead from time_of_the_explorer);
 create table effects (job_id uuid not null, token bigint not null);
 create index on effects (job_id);
-"""
+""" + clocks_say(
+    now="statement_timestamp() + (select case when statement_timestamp() >= since then ahead else ahead_before end"
+    " from time_of_the_explorer)",
+    clock="clock_timestamp() + (select ahead from time_of_the_explorer)",
+)
 
 
 def enqueue(submissions: Sequence[Submission]) -> Step:

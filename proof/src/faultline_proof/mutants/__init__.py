@@ -1,15 +1,27 @@
 """The protocol without one of its guards, for every guard there is. Who takes one out must be seen doing it.
 
 Where the guards are found: `catalogue` looks for those that the database itself lists, `texts` for those that many functions
-have alike; those that stand once in a function are listed by hand, in `leases`, `queues`, `upkeep`, `operations`, `service`,
-`measures` and `ground`.
+have alike; those that stand once in a function are listed by hand, in the other
+modules.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline_proof.mutants import catalogue, ground, leases, measures, operations, queues, service, texts, upkeep
+from faultline_proof.mutants import (
+    catalogue,
+    claims,
+    ground,
+    leases,
+    measures,
+    operations,
+    reaps,
+    service,
+    submissions,
+    texts,
+    upkeep,
+)
 from faultline_proof.mutants.texts import Cut, Disarmed, Mutant
 
 if TYPE_CHECKING:
@@ -25,8 +37,8 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
     modern = connection.info.server_version >= _POSTGRESQL_18
     none = ground.NO_GUARDS if modern else ground.NO_GUARDS | ground.NO_GUARDS_BEFORE_18
     found = [cut.mutant(about) for cut, about in texts.common() if cut.name not in none]
-    by_hand = (leases, queues, upkeep, operations, service, measures, ground)
+    by_hand = (leases, claims, submissions, reaps, upkeep, operations, service, measures, ground)
     found += [cut.mutant() for module in by_hand for cut in module.CUTS]
-    found += [cut.mutant() for cut in (queues.SINCE_18 if modern else queues.BEFORE_18)]
+    found += [cut.mutant() for cut in (submissions.SINCE_18 if modern else submissions.BEFORE_18)]
     found += [*ground.TABLES, *catalogue.taken_out(connection)]
     return found

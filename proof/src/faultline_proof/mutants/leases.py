@@ -211,6 +211,7 @@ _STEP = [
 ]
 
 _REFUSE = [
+    Cut("refuse", "looks up one job after the other", "any (array[l.job_id])", "l.job_id"),
     Cut("refuse", "journals what it refuses", "      where g.reason <> 'busy'\n", "      where false\n"),
     Cut("refuse", "does not journal what is busy", "      where g.reason <> 'busy'\n"),
     Cut("refuse", "journals who was refused", "blocked', g.token, g.owner,", "blocked', g.token, null,"),

@@ -1,9 +1,13 @@
-"""Small stories, one promise each, that must end as promised on a sound protocol. Taking out a guard breaks at least one."""
+"""Small stories, one promise each, that must end as promised on a sound protocol. Taking out a guard breaks at least one.
 
-from faultline_proof.probes import (
+`faultline prove` shows them the mutants, and tests/schema plays each of them on every version of PostgreSQL.
+"""
+
+from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     claims,
     endings,
     enqueues,
+    fences,
     ground,
     leases,
     locks,
@@ -11,30 +15,16 @@ from faultline_proof.probes import (
     operations,
     plain_sql,
     plans,
+    races,
     reaps,
+    recovery,
     roles,
     service,
+    stale_writes,
     tables,
+    turns,
     workers,
 )
 from faultline_proof.probes.probe import PROBES, Probe
 
-__all__ = [
-    "PROBES",
-    "Probe",
-    "claims",
-    "endings",
-    "enqueues",
-    "ground",
-    "leases",
-    "locks",
-    "measures",
-    "operations",
-    "plain_sql",
-    "plans",
-    "reaps",
-    "roles",
-    "service",
-    "tables",
-    "workers",
-]
+__all__ = ["PROBES", "Probe"]

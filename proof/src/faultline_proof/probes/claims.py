@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from faultline.core.model import Bound, Submission
+from faultline.core.model import Bound, Settled, Submission
 from faultline.store import verbs
 from faultline.store.reads import views
 from faultline_proof.probes.probe import expect, probe, refused
@@ -25,10 +25,11 @@ _FILL = (
 def a_claim_raises_the_token_counts_the_attempt_and_sets_the_lease(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
-        job_id = q.enqueue(lease_seconds=7.5)
+        job_id = q.enqueue(args={"n": 1}, lease_seconds=7.5, idempotency_key="k")
         for n in (1, 2):
             lease = q.claim_one()
-            expect("the lease", (lease.fencing_token, lease.attempt), (n, n))
+            expect("the lease", (lease.job_id, lease.fencing_token, lease.attempt, lease.args), (job_id, n, n, {"n": 1}))
+            expect("its key", lease.idempotency_key, "k")
             job = q.job(job_id)
             found = (job.state.value, job.owner, job.fencing_token, job.attempt)
             expect("the job", found, ("running", lease.owner, n, n))
@@ -40,24 +41,51 @@ def a_claim_raises_the_token_counts_the_attempt_and_sets_the_lease(sessions: Ses
             q.execute("update faultline.open_jobs set next_run_at = faultline.now()")
 
 
+@probe("claim")
+def without_a_key_the_jobs_id_is_its_idempotency_key(sessions: Sessions) -> None:
+    lease = sessions.open().new_lease()
+    expect("the key", lease.idempotency_key, str(lease.job_id))
+
+
+@probe("claim")
+def arguments_that_python_cannot_read_do_not_strand_the_batch(sessions: Sessions) -> None:
+    q = sessions.open()
+    for args in ("""'{"a": 1e400}'""", """('{"a":' || repeat('[', 2000) || repeat(']', 2000) || '}')::jsonb"""):
+        with q.unsaved():
+            q.enqueue()
+            odd = q.value(f"select faultline.enqueue('t', {args})")
+            q.enqueue()
+            leases = q.claim()
+            expect("granted", len(leases), 3)
+            expect("at fault", [lease.job_id for lease in leases if lease.fault is not None], [odd])
+
+
 @probe("claim", "pause", "resume")
 def a_paused_queue_grants_nothing_until_it_is_resumed(sessions: Sessions) -> None:
     q = sessions.open()
-    job_id = q.enqueue()
-    since = q.run(verbs.pause("default"))
-    expect("time of the first pause", q.run(verbs.pause("default")), since)
+    sessions.clock.take()
+    job_id, running = q.enqueue(), q.new_lease()
+    since = q.run(verbs.pause("default", "one"))
+    sessions.clock.advance(60)
+    expect("time of the first pause", q.run(verbs.pause("default", "two")), since)
+    expect("the last reason", q.value("select paused_because from faultline.queues"), "two")
+    expect("what runs goes on", (q.renew(running), q.complete(running)), (Settled(), Settled()))
     expect("granted of the paused queue", q.claim(), [])
     other = q.enqueue(queue="other")
     expect("granted of another queue", [lease.job_id for lease in q.claim(queue="other")], [other])
     expect("resuming another queue", q.run(verbs.resume("other")), wanted=False)
     q.execute("listen faultline")
     expect("resuming it", q.run(verbs.resume("default")), wanted=True)
-    expect("hints for it", len(q.notices()), 1)
+    hint = '{"queue" : "default", "priority" : -32768, "run_at" : "1970-01-01T00:00:00+00:00", "workers" : null}'
+    expect("hints for it", q.notices(), [hint])
+    expect("resuming it again", q.run(verbs.resume("default")), wanted=False)
     expect("granted after it was resumed", [lease.job_id for lease in q.claim()], [job_id])
-    with refused(q, "FL005", "1 to 100 characters"):
-        q.run(verbs.pause(None))  # type: ignore[arg-type]
-    with refused(q, "FL005", "white space"):
-        q.run(verbs.pause(" "))
+    for name in ("", "x" * 101, None):
+        with refused(q, "FL005", "1 to 100 characters", what=f"a pause of {name!r}"):
+            q.run(verbs.pause(name))  # type: ignore[arg-type]
+    for name in (" ", "a ", "\ta", "a\nb"):
+        with refused(q, "FL005", "no control characters, and no white space at its ends", what=f"a pause of {name!r}"):
+            q.run(verbs.pause(name))
 
 
 @probe("claim")
@@ -70,6 +98,10 @@ def the_most_urgent_comes_first_and_then_the_longest_due(sessions: Sessions) -> 
     urgent, relaxed = q.enqueue(priority=-5), q.enqueue(priority=7)
     sessions.clock.advance(1)
     expect("the order", [q.claim_one().job_id for _ in range(5)], [urgent, late, *later, relaxed])
+    for priority in (3, 1, 2, 1, 3):
+        q.enqueue(priority=priority)
+    expect("over several priorities", [lease.priority for lease in q.claim(3)], [1, 1, 2])
+    expect("and the rest", [lease.priority for lease in q.claim(10)], [3, 3])
 
 
 @probe("claim")
@@ -81,6 +113,12 @@ def a_claim_leaves_what_is_not_due_or_not_its_own(sessions: Sessions) -> None:
         due = q.enqueue(priority=5)
         expect("claimed", [lease.job_id for lease in q.claim()], [due])
         expect("claimed again", q.claim(), [])
+    sessions.clock.take()
+    q.enqueue(delay_seconds=60)
+    sessions.clock.advance(59.9)
+    expect("before its time", q.claim(), [])
+    sessions.clock.advance(0.1)
+    expect("at its time", len(q.claim()), 1)
 
 
 @probe("claim")
@@ -121,7 +159,8 @@ def a_bound_skips_what_lies_below_it_at_its_priority_only(sessions: Sessions) ->
     sessions.clock.advance(10)
     new = [q.enqueue(priority=priority) for priority in (0, 1)]
     bound = Bound(0, q.job(new[0]).created_at)
-    expect("claimed", [lease.job_id for lease in q.claim(bounds=[bound])], [new[0], old[1], new[1]])
+    unused = [Bound(priority, bound.run_at) for priority in range(2, 20)]
+    expect("claimed", [lease.job_id for lease in q.claim(bounds=[bound, *unused])], [new[0], old[1], new[1]])
 
 
 @probe("claim")
@@ -216,6 +255,11 @@ def a_queue_is_due_when_a_claim_would_get_something(sessions: Sessions) -> None:
     q.enqueue(queue="both", priority=3)
     q.enqueue(queue="paused")
     q.run(verbs.pause("paused"))
-    names = ["now", "later", "both", "paused", "empty"]
+    q.enqueue(queue="running")
+    q.claim(queue="running")
+    names = ["now", "later", "both", "paused", "running", "empty"]
     expect("due", q.run(views.due(names)), ["now", "both"])
+    expect("of none", q.run(views.due(["empty"])), [])
     q.run(verbs.resume("paused"))
+    sessions.clock.advance(3601)
+    expect("due later", q.run(views.due(names[:4])), ["now", "later", "both", "paused"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from faultline.core.model import Submission
 from faultline.drawing.epochs import epochs
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused, the_one
@@ -22,7 +23,7 @@ def from_its_cancel_on_a_job_can_write_nothing(sessions: Sessions) -> None:
     expect("told of a waiting job", q.notices(), [])
     q.run(verbs.cancel(lease.job_id))
     expect("told", q.notices(), [f'{{"cancelled" : "{lease.job_id}"}}'])
-    q.run(verbs.cancel(lease.job_id))
+    expect("cancelled again", q.run(verbs.cancel(lease.job_id)), "cancelled")
     expect("a completion", reasons(q.complete(lease)), ["not_running"])
     expect("states", {q.state(waiting), q.state(lease.job_id)}, {"cancelled"})
     expect("error", q.job(waiting).last_error, "cancelled: not needed")
@@ -81,72 +82,6 @@ def a_retried_job_has_all_its_attempts_but_never_an_old_token(sessions: Sessions
         q.complete(second)
 
 
-# recover
-
-
-@probe("recover")
-def recover_voids_every_lease_and_grants_only_tokens_above_the_floor(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        ids = [q.enqueue(), q.enqueue(), q.enqueue()]
-        held = q.claim_one()
-        q.fail(q.claim_one(), then="fail")
-        q.mark_started(held)
-        expect("answer", q.run(verbs.recover(500)), (500, 1, 1))
-        expect("the mark of the start", q.value("select bool_or(started) from faultline.open_jobs"), False)
-        expect("states", [q.state(job_id) for job_id in ids], ["queued", "failed", "queued"])
-        expect("journal", [q.events(job_id) for job_id in ids], [["recovered"], ["attempt_failed"], []])
-        expect("an old lease", reasons(q.complete(held)), ["token_mismatch"])
-        again = q.claim(2)
-        found = [(lease.job_id, lease.fencing_token, lease.attempt) for lease in again]
-        expect("the next leases", found, [(ids[0], 501, 1), (ids[2], 501, 1)])
-        q.release(*again)
-        expect("with a lower floor", q.run(verbs.recover(400)), (500, 0, 0))
-        expect("and after it", [lease.fencing_token for lease in q.claim(2)], [502, 502])
-
-
-@probe("recover")
-def recover_counts_the_journal_on_from_its_end(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        q.run(verbs.cancel(q.enqueue()))
-        last = q.value("select max(id) from faultline.journal")
-        q.execute("alter sequence faultline.journal_id_seq restart with 1")
-        q.run(verbs.recover())
-        q.run(verbs.cancel(q.enqueue()))
-        expect("the next number", q.value("select max(id) from faultline.journal"), last + 1)
-
-
-@probe("recover")
-def recover_never_lowers_a_token_and_voids_every_lease(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        waiting = q.enqueue()
-        q.run(verbs.recover(1000))
-        lease = q.claim_one()
-        expect("answer", q.run(verbs.recover(5)), (1000, 0, 1))
-        expect("the token", (q.job(waiting).fencing_token, q.state(waiting)), (1001, "queued"))
-        expect("the old lease", reasons(q.complete(lease)), ["lease_lost"])
-        now = q.value("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
-        floor, _, _ = q.run(verbs.recover())
-        expect("without a floor: the time", now <= floor <= now + 60_000_000, True)
-        expect("and once more: the time again", floor < q.run(verbs.recover())[0] <= now + 60_000_000, True)
-        q.run(verbs.recover(5 * now))
-        first, _, _ = q.run(verbs.recover())
-        expect("above a floor that is ahead: a multiple of the time", 8 * now <= first <= 8 * now + 480_000_000, True)
-        expect("and again", first < q.run(verbs.recover())[0] <= first + 480_000_000, True)
-
-
-@probe("recover")
-def a_floor_that_leaves_no_room_is_refused(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        q.enqueue()
-        for floor in (-1, 2**63 - 1):
-            with refused(q, "FL005", "floor", what=str(floor)):
-                q.run(verbs.recover(floor))
-
-
 # reconcile
 
 
@@ -161,10 +96,12 @@ def open_rows_of_jobs_that_are_done_are_closed(sessions: Sessions) -> None:
             job_id,
         )
     sessions.hand.execute("update faultline.open_jobs set fencing_token = 9 where id = %s", third)
+    expect("invariants broken", q.broken_invariants(), ["a_job_is_open_or_done"])
     expect("closed", [len(q.run(verbs.reconcile(max_jobs=1))) for _ in range(3)], [1, 1, 0])
     expect("the floor", q.value("select token_floor from faultline.settings"), 9)
     expect("states", [q.state(job_id) for job_id in (done, other, third)], ["succeeded", "queued", "succeeded"])
     expect("journal", (q.events(done), q.events(other)), (["reconciled"], []))
+    expect("still in two places", "a_job_is_open_or_done" in q.broken_invariants(), False)
 
 
 # prune
@@ -207,6 +144,11 @@ def a_key_is_never_pruned_while_its_job_is_open(sessions: Sessions) -> None:
         q.complete(q.new_lease(idempotency_key="done"))
         expect("pruned", q.run(verbs.prune("keys", older_than_seconds=0)), 1)
         expect("keys", q.value("select array_agg(key) from faultline.keys"), ["open"])
+        lease = q.new_lease(idempotency_key="kept")
+        q.complete(lease)
+        q.run(verbs.prune("ledger", older_than_seconds=0))
+        (again,) = q.run(verbs.enqueue_many([Submission("t", idempotency_key="kept")]))
+        expect("a key whose job is pruned", (again.job_id, again.created), (lease.job_id, False))
 
 
 @probe("prune")

@@ -26,6 +26,7 @@ _SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"task": "t", "queue": ""}, "the name of its queue is empty"),
     ({"task": "t", "queue": "q" * 101}, "longer than 100"),
     ({"task": "t", "queue": " "}, "white space"),
+    ({"task": "t", "queue": "a "}, "white space"),
     ({"task": "t", "queue": "a\tb"}, "control characters"),
     ({"task": "t", "args": [1]}, "no JSON object"),
     ({"task": "t", "args": {"x": "y" * 2000}}, "more than the limit of 2000"),
@@ -38,6 +39,7 @@ _SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"task": "t", "delay_seconds": 1e12}, "longer than ten years"),
     ({"task": "t", "delay_seconds": 1, "run_at": "2030-01-01T00:00:00Z"}, "both a delay and a run_at"),
     ({"task": "t", "run_at": "2030-01-01T00:00:00"}, "no time with a time zone"),
+    ({"task": "t", "run_at": "infinity"}, "no time with a time zone"),
     ({"task": "t", "run_at": "0044-03-15 00:00:00+00"}, "outside the years 1970 to 9998"),
     ({"task": "t", "run_at": "20000-01-01 00:00:00Z"}, "outside the years 1970 to 9998"),
     ({"task": "t", "idempotency_key": ""}, "idempotency_key is empty"),
@@ -52,8 +54,8 @@ def a_senseless_job_is_named_and_nothing_is_enqueued(sessions: Sessions) -> None
         q.execute("update faultline.settings set args_bytes_max = 2000")
         for fresh in (False, True):
             for job, why in _SENSELESS:
-                with refused(q, "FL005", why):
-                    jobs = Jsonb([{"task": "good"}, job])
+                with refused(q, "FL005", "job 2 of 3 ", why, what=repr(job)):
+                    jobs = Jsonb([{"task": "good"}, job, {"task": "good"}])
                     q.execute("select from faultline.enqueue_many(%s, fresh => %s)", jobs, fresh)
         with refused(q, "FL005", "array"):
             q.execute("""select from faultline.enqueue_many('{"task": "t"}')""")
@@ -93,7 +95,12 @@ def answers_and_ids_come_in_the_order_given(sessions: Sessions) -> None:
             ids += [place.job_id for place in placed]
         tasks: dict[Any, str] = dict(q.execute("select id, task from faultline.open_jobs"))
         expect("tasks", [tasks[job_id] for job_id in ids], [f"task-{n}" for n in range(100)])
-        expect("ids", ids, sorted(ids))
+        expect("ids", ids, sorted(set(ids)))
+        expect("their version", {job_id.version for job_id in ids}, {7})
+    with q.unsaved():
+        q.execute("do $$ begin for n in 1..50 loop perform faultline.enqueue('task-' || n); end loop; end $$")
+        rows = q.execute("select task from faultline.open_jobs order by next_run_at, id")
+        expect("tasks enqueued in a loop", [task for (task,) in rows], [f"task-{n}" for n in range(1, 51)])
 
 
 # Keys
@@ -138,7 +145,7 @@ def what_a_caller_says_must_be_the_same_is_compared_too(sessions: Sessions) -> N
         again = q.run(verbs.enqueue_many([first]))[0]
         expect("again", (again.job_id, again.created), (job_id, False))
         for other in ({"digest": "two"}, {"digest": None}, {"task": "u"}):
-            with refused(q, "FL003", "idempotency_key", what=f"with {other}"):
+            with refused(q, "FL003", "job 2 ", "idempotency_key", what=f"with {other}"):
                 q.run(verbs.enqueue_many([Submission("new"), replace(first, **other)]))
         expect("jobs", q.value("select array_agg(id) from faultline.jobs"), [job_id])
 

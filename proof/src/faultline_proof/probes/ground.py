@@ -8,8 +8,8 @@ from uuid import UUID
 from faultline.store import verbs
 from faultline.store.reads import failures
 from faultline.store.verbs import access
-from faultline_proof.probes.leases import VERBS
 from faultline_proof.probes.probe import expect, probe
+from faultline_proof.probes.writes import VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,207 +1,18 @@
-"""What may be written under a lease, and what is refused when it is lost."""
+"""What may be written under a lease: completions, renewals, failures, releases, steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from psycopg.types.json import Jsonb
-
-from faultline.core.model import Failure, Lease, Settled
+from faultline.core.model import Failure, Settled
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused, the_one
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
     from faultline_proof.sessions import Session, Sessions
-
-BATCH_VERBS: dict[str, Callable[..., Settled]] = {
-    "complete": lambda q, *leases: q.complete(*leases),
-    "renew": lambda q, *leases: q.renew(*leases),
-    "fail": lambda q, *leases: q.fail(*leases),
-    "release": lambda q, *leases: q.release(*leases),
-    "mark_started": lambda q, *leases: q.mark_started(*leases),
-}
-SINGLE_VERBS: dict[str, Callable[[Session, Lease], Settled]] = {
-    "step": lambda q, lease: q.step(lease),
-    "progress": lambda q, lease: q.progress(lease),
-}
-VERBS = {**BATCH_VERBS, **SINGLE_VERBS}
-WRITES = ("complete", "renew", "fail", "release", "mark_started", "step", "progress", "hold")
-
-
-# Every way to lose a lease, and the reason that a later write must be refused with.
-
-
-def _reaped(q: Session, lease: Lease) -> None:
-    q.execute("update faultline.open_jobs set lease_expires_at = created_at where id = %s", lease.job_id)
-    expect("jobs reaped", [job.job_id for job in q.reap()], [lease.job_id])
-
-
-def _taken(q: Session, lease: Lease) -> None:
-    _reaped(q, lease)
-    q.claim_one(worker="another")
-
-
-def _taken_by_the_same_worker(q: Session, lease: Lease) -> None:
-    _reaped(q, lease)
-    q.claim_one(worker=lease.owner.split("/")[0])
-
-
-def _done_by_another(q: Session, lease: Lease) -> None:
-    _reaped(q, lease)
-    q.complete(q.claim_one(worker="another"))
-
-
-def _released(q: Session, lease: Lease) -> None:
-    q.release(lease)
-
-
-def _cancelled(q: Session, lease: Lease) -> None:
-    q.run(verbs.cancel(lease.job_id))
-
-
-def _failed(q: Session, lease: Lease) -> None:
-    q.fail(lease, then="fail")
-
-
-LOSSES: dict[Callable[[Session, Lease], None], str] = {
-    _reaped: "lease_lost",
-    _released: "lease_lost",
-    _taken: "token_mismatch",
-    _taken_by_the_same_worker: "token_mismatch",
-    _done_by_another: "token_mismatch",
-    _cancelled: "not_running",
-    _failed: "not_running",
-}
-
-
-def _all_of(q: Session, job_id: UUID) -> tuple[object, object]:
-    return q.job(job_id), q.execute("select * from faultline.steps where job_id = %s", job_id)
-
-
-@probe(*WRITES, "refuse", "judge", "check_leases", "views.sql")
-def a_stale_write_changes_nothing_and_is_on_record(sessions: Sessions) -> None:
-    q = sessions.open()
-    for verb, call in VERBS.items():
-        for lose, reason in LOSSES.items():
-            with q.unsaved():
-                stale = q.new_lease()
-                lose(q, stale)
-                before = _all_of(q, stale.job_id)
-                how = f"{verb} after {lose.__name__.strip('_')}"
-                expect(how, reasons(call(q, stale)), [reason])
-                expect(f"the job after {how}", _all_of(q, stale.job_id), before)
-                expect(f"on record after {how}", q.refusals(stale.job_id), [(verb, reason)])
-
-
-@probe(*WRITES, "fence", "judge", "refuse", "record_refusal")
-def a_forged_token_or_owner_is_refused(sessions: Sessions) -> None:
-    q = sessions.open()
-    for verb, call in VERBS.items():
-        with q.unsaved():
-            lease = q.new_lease()
-            before = _all_of(q, lease.job_id)
-            for forgery in (replace(lease, fencing_token=2), replace(lease, owner="w/forged")):
-                expect(f"{verb} with a forgery", reasons(call(q, forgery)), ["token_mismatch"])
-                expect(f"the job after {verb}", _all_of(q, lease.job_id), before)
-    with q.unsaved():
-        lease = q.new_lease()
-        for forgery in (replace(lease, fencing_token=2), replace(lease, owner="w/forged")):
-            with refused(q, "FL001", "token_mismatch"):
-                q.fence(forgery)
-            expect("a forged fence on record", reasons(q.run(verbs.record_refusal(forgery))), ["token_mismatch"])
-
-
-@probe("fence", "judge")
-def a_fence_without_a_token_or_an_owner_is_refused(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        lease = q.new_lease()
-        with refused(q, "FL001", "token_mismatch"):
-            q.execute("select faultline.fence(%s, null, %s)", lease.job_id, lease.owner)
-        with refused(q, "FL001", "token_mismatch"):
-            q.execute("select faultline.fence(%s, 1, null)", lease.job_id)
-
-
-@probe("refuse", "judge", *BATCH_VERBS)
-def a_refusal_tells_the_stale_and_the_current_token(sessions: Sessions) -> None:
-    q = sessions.open()
-    for verb, call in VERBS.items():
-        with q.unsaved():
-            stale = q.new_lease()
-            _taken(q, stale)
-            refusal = the_one("refusals", call(q, stale).stale)
-            expect(f"current token told by {verb}", (refusal.lease, refusal.current_token), (stale, 2))
-            entry = q.journal(stale.job_id)[-1]
-            expect("who was refused", (entry.fencing_token, entry.owner), (1, stale.owner))
-            wanted = {"verb": verb, "reason": "token_mismatch", "stale_token": 1, "current_token": 2}
-            expect("what is on record", entry.detail, wanted)
-
-
-@probe("judge", "refuse")
-def what_is_not_there_is_not_running(sessions: Sessions) -> None:
-    q = sessions.open()
-    with q.unsaved():
-        lease = q.new_lease()
-        q.execute("select set_config('faultline.verb', 'prune', true)")
-        q.execute("delete from faultline.open_jobs")
-        expect("a job that is gone", reasons(q.renew(lease)), ["not_running"])
-
-
-@probe("judge", "refuse")
-def after_a_restore_the_ledger_is_right(sessions: Sessions) -> None:
-    """The open row of a job that is done came back, and so did its lease."""
-    q = sessions.open()
-    lease = q.new_lease()
-    sessions.hand.execute("create temp table kept as select * from faultline.open_jobs")
-    q.complete(lease)
-    sessions.hand.execute("insert into faultline.open_jobs select * from kept; drop table kept")
-    holder = sessions.open()
-    holder.begin()
-    holder.execute("select from faultline.open_jobs for update")
-
-    settled = sessions.at_once(q, lambda s: s.mark_started(lease))
-
-    expect("a mark of what is done", (reasons(settled), settled.busy), (["not_running"], []))
-
-
-@probe(*BATCH_VERBS, "refuse")
-def leases_of_one_batch_are_told_apart(sessions: Sessions) -> None:
-    q = sessions.open()
-    for verb in ("renew", "mark_started", "complete", "fail", "release"):
-        with q.unsaved():
-            stale = q.new_lease()
-            _reaped(q, stale)
-            good = q.claim_one(worker="second")
-            settled = BATCH_VERBS[verb](q, stale, good)
-            expect(f"stale for {verb}", [refusal.lease for refusal in settled.stale], [stale])
-            expect("on record", q.refusals(stale.job_id), [(verb, "token_mismatch")])
-    with q.unsaved():
-        lease = q.new_lease()
-        expect("one lease twice", (q.renew(lease, lease), q.complete(lease, lease)), (Settled(), Settled()))
-        expect("on record", q.journal(lease.job_id), [])
-
-
-@probe("half", "check_leases")
-def half_a_lease_is_bad_input(sessions: Sessions) -> None:
-    q = sessions.open()
-    halves = (
-        "array[gen_random_uuid()], array[]::bigint[], array['w/1']",
-        "array[gen_random_uuid()], array[1], array[]::text[]",
-        "array[null]::uuid[], array[1], array['w/1']",
-        "array[gen_random_uuid()], array[null]::bigint[], array['w/1']",
-        "array[gen_random_uuid()], array[1], array[null]::text[]",
-        "array[gen_random_uuid()], null, array['w/1']",
-    )
-    with q.unsaved():
-        for verb in BATCH_VERBS:
-            for half in halves:
-                more = """, '[{"then": "retry"}]'""" if verb == "fail" else ""
-                with refused(q, "FL005", "arrays of one length without nulls", what=f"{verb}({half})"):
-                    q.execute(f"select faultline.{verb}({half}{more})")
 
 
 # complete
@@ -218,6 +29,7 @@ def a_completed_job_stands_in_the_ledger_once(sessions: Sessions) -> None:
         found = (job.args, job.result, job.idempotency_key, job.attempt)
         expect("what was done", found, ({"n": 1}, {"ok": True}, "k", 1))
         expect("open rows", q.value("select count(*) from faultline.open_jobs"), 0)
+        expect("rows in the ledger", q.value("select count(*) from faultline.ledger"), 1)
         expect("journal", q.journal(lease.job_id), [])
 
 
@@ -234,6 +46,7 @@ def a_completion_sent_twice_is_no_refusal(sessions: Sessions) -> None:
         expect("with another token", reasons(q.complete(forged)), ["token_mismatch"])
         expect("with another owner", reasons(q.complete(replace(lease, owner="w/forged"))), ["token_mismatch"])
         expect("a renewal of what is done", q.renew(lease), Settled())
+        expect("by another owner", reasons(q.renew(replace(lease, owner="w/forged"))), ["token_mismatch"])
         expect("a mark of what is done", reasons(q.mark_started(lease)), ["not_running"])
 
 
@@ -265,8 +78,23 @@ def arguments_that_are_not_to_be_kept_are_forgotten(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         lease = q.new_lease(args={"secret": 1}, keep_args=False)
+        expect("arguments for the worker", lease.args, {"secret": 1})
         q.complete(lease)
         expect("arguments in the ledger", q.job(lease.job_id).args, None)
+
+
+@probe("complete")
+def large_arguments_go_to_the_ledger_as_they_were_stored(sessions: Sessions) -> None:
+    """Compressed stays compressed; what was not is not tried again, which would cost more than all the rest."""
+    q = sessions.open()
+    for storage in ("extended", "external"):
+        with q.unsaved():
+            q.execute(f"alter table faultline.open_jobs alter args set storage {storage}")
+            lease = q.new_lease(args={"text": "again and " * 10_000})
+            stored = q.value("select pg_column_size(args) from faultline.open_jobs")
+            q.complete(lease)
+            expect(f"bytes of {storage}", q.value("select pg_column_size(args) from faultline.ledger"), stored)
+            expect("compressed", stored < 10_000, storage == "extended")  # noqa: PLR2004 - bytes
 
 
 @probe("complete", "renew")
@@ -363,24 +191,20 @@ def failures_that_make_no_sense_are_refused(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         lease = q.new_lease()
-        senseless: tuple[object, ...] = (
+        for failures in (
             None,
-            {},
-            [],
-            [{"then": "retry"}] * 2,
-            [{}],
-            [{"then": "explode"}],
-            [{"then": "retry", "delay_seconds": -1}],
-            [{"then": "retry", "delay_seconds": 31536001}],
-        )
-        for failures in senseless:
+            "null",
+            "{}",
+            "[]",
+            '[{"then": "retry"}, {"then": "retry"}]',
+            "[{}]",
+            '[{"then": "explode"}]',
+            '[{"then": "retry", "delay_seconds": -1}]',
+            '[{"then": "retry", "delay_seconds": 31536001}]',
+        ):
             with refused(q, "FL005", "failures must be an array", what=repr(failures)):
-                q.execute(
-                    "select faultline.fail(array[%s]::uuid[], array[1], array[%s], %s)",
-                    lease.job_id,
-                    lease.owner,
-                    None if failures is None else Jsonb(failures),
-                )
+                call = "select faultline.fail(array[%s]::uuid[], array[1], array[%s], %s::jsonb)"
+                q.execute(call, lease.job_id, lease.owner, failures)
 
 
 @probe("fail")
@@ -421,6 +245,19 @@ def a_snoozed_job_sleeps_as_long_as_it_asked(sessions: Sessions) -> None:
             again = q.new_lease()
             with refused(q, "FL005", "delay", what=str(delay)):
                 q.release(again, delays=[delay])
+
+
+@probe("release")
+def snoozing_never_uses_up_attempts_nor_resets_the_token(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.enqueue(max_attempts=1)
+        tokens = []
+        for _ in range(10):
+            lease = q.claim_one()
+            tokens.append((lease.fencing_token, lease.attempt))
+            q.release(lease, delays=[0])
+        expect("tokens and attempts", tokens, [(n, 1) for n in range(1, 11)])
 
 
 @probe("release", "wake", "wake_for")
@@ -465,6 +302,7 @@ def progress_is_shown_and_no_place_for_much(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         lease = q.new_lease()
+        q.progress(lease, {"percent": 10})
         q.progress(lease, {"percent": 20})
         expect("progress", q.job(lease.job_id).progress, {"percent": 20})
         with refused(q, "FL005", "65536 bytes"):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from faultline.store import verbs
+from faultline.store.reads import overview, vitals
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def rolled_up_tallies_keep_their_sums(sessions: Sessions) -> None:
     sessions.clock.advance(2 * 60)
     gone = [q.value("select faultline.roll_up(2)") for _ in range(2)]
     expect("rolled up in parts", gone, [2, 1])
+    (total,) = q.run(overview.totals())
+    expect("totals", (total.started, total.succeeded, total.refused), (3, 6, 21))
     thrice = [3 * number for number in numbers.values()]
     expect("summed over the workers", _told(q, columns), [("mail", "", *thrice)])
     _tell(q, **numbers)
@@ -151,6 +154,8 @@ def a_sample_tells_jobs_and_queues_apart(sessions: Sessions) -> None:
         ("later", 0, 1, 0, 0, None),
     ]
     expect("samples", _sampled(q), found)
+    waits = {waiting.queue: waiting.oldest_seconds for waiting in q.run(vitals.waiting())}
+    expect("waited since it was enqueued", waits["empty"], 1)
     (lease,) = q.claim(queue="empty")
     q.complete(lease)
     sessions.clock.advance(5)

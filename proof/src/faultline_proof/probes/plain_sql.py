@@ -24,6 +24,8 @@ _SENSELESS = (
     ("'[1]'", "no JSON object"),
     ("'1'", "no JSON object"),
     ("""json_build_object('x', repeat('y', 2000))::text""", "more than the limit of 2000"),
+    # long only when it is written out
+    ("""('{"x": [' || repeat('1e9999,', 200) || '1]}')::jsonb""", "more than the limit of 2000"),
     ("'{}', queue => ''", "the name of its queue is empty"),
     ("'{}', queue => repeat('q', 101)", "longer than 100"),
     ("'{}', queue => ' q'", "white space"),
@@ -33,6 +35,8 @@ _SENSELESS = (
     ("'{}', lease => '25 hours'", "lease lies outside"),
     ("'{}', delay => '-1 s'", "delay is negative"),
     ("'{}', delay => '11 years'", "longer than ten years"),
+    ("'{}', delay => '170000000 years'", "its delay is"),
+    ("'{}', delay => '-170000000 years'", "its delay is"),
     ("'{}', delay => '1 s', run_at => '2030-01-01Z'", "both a delay and a run_at"),
     ("'{}', run_at => '0044-03-15Z'", "outside the years 1970 to 9998"),
     ("'{}', run_at => '20000-01-01Z'", "outside the years 1970 to 9998"),
@@ -42,10 +46,17 @@ _SENSELESS = (
 #: A wrong job, and what is said of it.
 _WRONG_JOBS = (
     ("1", " (task without name) is refused: it is no JSON object"),
+    ("[]", " (task without name) is refused: it is no JSON object"),
+    ("null", "it is no JSON object"),
+    ('{"priorty": 1}', " (task without name) is refused: it names no task"),
+    ('{"task": "t", "delay": 5, "key": "k"}', 'no job has a field "delay"'),
     ('{"task": "t", "priorty": 1}', ' (task t) is refused: no job has a field "priorty"'),
     ('{"task": "t", "priority": "high"}', ' is refused: invalid input syntax for type numeric: "high"'),
+    ('{"task": "t", "keep_args": "maybe"}', " is refused: invalid input syntax for type boolean"),
     ('{"task": "t", "id": "abc"}', " is refused: invalid input syntax for type uuid"),
     ('{"task": "t", "run_at": "never Z"}', " is refused: invalid input syntax for type timestamp"),
+    ('{"task": "t", "run_at": "2030-13-45T00:00:00Z"}', " is refused: date/time field value out of range"),
+    ('{"task": "t\\u0000"}', " is refused: unsupported Unicode escape"),
     ('{"task": "t", "args": {"a": 1e400000}}', " is refused: value overflows numeric format"),
     ('{"task": "t", "args": {"a": "\\u0000"}}', " is refused: unsupported Unicode escape"),
 )
@@ -74,6 +85,61 @@ def plain_sql_is_given_what_it_asks_for(sessions: Sessions) -> None:
             expect(f"arguments that are {kind.__name__}", q.value("select args from faultline.open_jobs"), {"a": 1})
 
 
+#: JSON to Python, and nothing to PostgreSQL.
+_NOT_STORABLE = ('"\\u0000"', '"\\ud800"', "1e400000", "-1e-400000", "9" * 200_000, "NaN", "[" * 50_000)
+
+
+@probe("enqueue", "enqueue_many", "reject_job", "read_jobs")
+def arguments_that_cannot_be_stored_are_refused_by_every_verb(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for value in _NOT_STORABLE:
+            args = f'{{"a": {value}}}'
+            for key in (None, "k"):
+                own = "" if key is None else ', "idempotency_key": "k"'
+                with refused(q, "FL005", "refused", what=f"{value[:20]} under the key {key}"):
+                    q.execute("select faultline.enqueue('t', %s, idempotency_key => %s)", args, key)
+                with refused(q, "FL005", "refused", what=f"a document with {value[:20]} under the key {key}"):
+                    q.execute("select from faultline.enqueue_many(%s)", f'[{{"task": "t", "args": {args}{own}}}]')
+        for known in ({"idempotency_key": "k"}, {"id": UUID(int=7)}):
+            with refused(q, "FL005", "job 1 of 1 is refused: value overflows numeric format"):
+                q.run(verbs.enqueue_many([Submission("t", '{"a": 1e400000}', **known)]))
+        expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
+
+
+_WAYS_TO_CALL = (
+    "select faultline.enqueue('t')",
+    "select faultline.enqueue('t', '{}')",
+    "select faultline.enqueue('t', jsonb_build_object('a', 1))",
+    "select faultline.enqueue('t', '{}'::jsonb, 'q', 1)",
+    "select faultline.enqueue('t', json_build_object('a', 1))",
+    "select faultline.enqueue('t', row_to_json(row(1)), priority => 1)",
+    "select faultline.enqueue('t', null::json)",
+    "select faultline.enqueue(task => 't', queue => 'q')",
+    "select faultline.enqueue(task => 't', args => '{}', queue => 'q')",
+    "select faultline.enqueue('t', null)",
+    "select faultline.enqueue('t', '{}', null, null, null, null, null, null, null, null, null)",
+    'select job_id from faultline.enqueue_many(\'[{"task": "t"}]\')',
+    'select job_id from faultline.enqueue_many(\'[{"task": "t"}]\'::jsonb, false)',
+    'select job_id from faultline.enqueue_many(\'[{"task": "t"}]\'::jsonb, false, false)',
+    "select job_id from faultline.enqueue_many(jsonb_build_array(jsonb_build_object('task', 't')))",
+    "select job_id from faultline.enqueue_many(json_build_array(json_build_object('task', 't')), false)",
+)
+
+
+@probe("enqueue", "enqueue_many")
+def every_way_to_call_it_goes_on_working(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for call in _WAYS_TO_CALL:
+            job = q.job(q.value(call))
+            expect(call, (job.task, job.max_attempts, job.fencing_token), ("t", 5, 0))
+        q.execute("set local standard_conforming_strings = off")
+        q.execute("select faultline.enqueue('t', '{}')")
+        with refused(q, "FL005", "unsupported Unicode escape", what="a NUL where backslashes are escapes"):
+            q.execute("select faultline.enqueue('t', %s)", '{"a": "\\u0000"}')
+
+
 @probe("enqueue", "reject_job")
 def plain_sql_is_told_what_is_wrong(sessions: Sessions) -> None:
     q = sessions.open()
@@ -85,8 +151,8 @@ def plain_sql_is_told_what_is_wrong(sessions: Sessions) -> None:
         for options, why in _SENSELESS:
             with refused(q, "FL005", why, what=options):
                 q.execute(f"select faultline.enqueue('t', {options})")
-        for value in ('"\\u0000"', '"\\ud800"', "1e400000", "NaN"):
-            with refused(q, "FL005", "its args cannot be stored", what=value):
+        for value in _NOT_STORABLE:
+            with refused(q, "FL005", "its args cannot be stored", what=value[:20]):
                 q.execute("select faultline.enqueue('t', %s)", f'{{"a": {value}}}')
         expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
         q.execute("select faultline.enqueue('t', json_build_object('x', repeat('y', 1500))::text)")
@@ -100,11 +166,17 @@ def a_submission_that_makes_no_sense_is_refused_with_the_job_and_the_reason(sess
         for wrong, why in _WRONG_JOBS:
             # Alone, and before another one that is wrong.
             for jobs, more in ((2, ""), (3, ', {"task": "t", "id": "x"}')):
-                with refused(q, "FL005", f"job 2 of {jobs}{why}", what=wrong):
-                    q.execute("select from faultline.enqueue_many(%s)", f'[{{"task": "t"}}, {wrong}{more}]')
-        for document, why in (("{}", "array"), ("null", "array"), ("x", "invalid input syntax")):
-            with refused(q, "FL005", why, what=document):
-                q.execute("select from faultline.enqueue_many(%s)", document)
+                for kind in ("text", "json"):
+                    with refused(q, "FL005", f"job 2 of {jobs}", why, what=wrong):
+                        all_of_them = f'[{{"task": "t"}}, {wrong}{more}]'
+                        q.execute(f"select from faultline.enqueue_many(%s::{kind})", all_of_them)
+        for documents, why in (
+            (("{}", "1", "null", None), "jobs must be a JSON array"),
+            (("", "x", "[", '[{"task": "t"}'), "the jobs are refused: invalid input"),
+        ):
+            for document in documents:
+                with refused(q, "FL005", why, what=repr(document)):
+                    q.execute("select from faultline.enqueue_many(%s::text)", document)
         expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
 
 
@@ -154,9 +226,11 @@ def _ways_to_enqueue(text: str) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
 def a_key_does_not_ask_how_the_arguments_were_written(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
-        texts = ('{"a": 1e2, "b": 1}', '{"b":1,"a":100}')
+        texts = ('{"a": 1e16, "b": 1.0}', '{"b": 1.0, "a": 10000000000000000}', '{ "a" :1e16,"b":1.0}')
         placed = [q.run(verbs.enqueue_many([Submission("t", text, idempotency_key="k")]))[0] for text in texts]
         expect("one job", len({place.job_id for place in placed}), 1)
+        with refused(q, "FL003", "idempotency_key"):
+            q.run(verbs.enqueue_many([Submission("t", '{"a": 2, "b": 1.0}', idempotency_key="k")]))
 
 
 @probe("enqueue_many")
@@ -186,6 +260,9 @@ def time_goes_on_in_a_loop(sessions: Sessions) -> None:
         " insert into story.seen select 'claimed', count(*) from faultline.claim('default', 'w/1', 10);"
         " insert into story.seen select 'held', count(*) from faultline.open_jobs"
         " where lease_expires_at > statement_timestamp() + interval '0.2 s';"
+        " perform faultline.complete(array_agg(id), array_agg(fencing_token), array_agg(lease_owner))"
+        " from (select * from faultline.open_jobs limit 1) one;"
+        " insert into story.seen select 'completed', count(*) from faultline.ledger where finished_at >= claimed_at;"
         " perform pg_sleep(0.2);"
         " insert into story.seen select 'reaped', count(*) from faultline.reap();"
         " end $$"
@@ -194,7 +271,7 @@ def time_goes_on_in_a_loop(sessions: Sessions) -> None:
         seen = dict(q.execute("select what, jobs from story.seen"))
     finally:
         q.execute("drop table story.seen")
-    expect("in a loop", seen, {"enqueued": 2, "claimed": 2, "held": 2, "reaped": 2})
+    expect("in a loop", seen, {"enqueued": 2, "claimed": 2, "held": 2, "completed": 1, "reaped": 1})
 
 
 # Who is told

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from faultline.core.model import Bound, Submission
 from faultline.store import verbs
 from faultline.store.reads import views
-from faultline_proof.probes.leases import BATCH_VERBS
 from faultline_proof.probes.probe import PROBES, Probe, expect
+from faultline_proof.probes.writes import BATCH_VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,7 @@ def _expire(q: Session, lease: Lease) -> Lease:
 _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "complete": (lambda q, lease: q.complete(lease), ()),
     "renew": (lambda q, lease: q.renew(lease), ()),
+    "refuse": (lambda q, lease: (q.release(lease, delays=[3600]), q.renew(lease)), ("ledger",)),
     "fail": (lambda q, lease: q.fail(lease, delay=3600), ()),
     "release": (lambda q, lease: q.release(lease, delays=[3600]), ()),
     "mark_started": (lambda q, lease: q.mark_started(lease), ()),
@@ -114,6 +115,16 @@ def _reads_running_jobs_only(sessions: Sessions, *, begin: Callable[..., None]) 
         raise AssertionError(f"recover read {read} rows beside a backlog of {_BACKLOG}")
 
 
+#: What is done with a batch of leases.
+_BATCHES: dict[str, Callable[..., Any]] = {
+    **BATCH_VERBS,
+    "refuse": lambda q, *leases: (q.complete(*leases), q.renew(*leases), q.complete(*leases)),
+    "resolve_known": lambda q, *leases: q.run(verbs.enqueue_many([Submission("t", id=one.job_id) for one in leases])),
+    "claim": lambda q, *_: q.claim(_BATCH),
+    "reap": lambda q, *leases: (_expire(q, leases[0]), q.reap()),
+}
+
+
 def _reads_few_rows_for_a_batch(sessions: Sessions, *, name: str) -> None:
     q = sessions.open()
     _begin_emptied(sessions)
@@ -123,7 +134,7 @@ def _reads_few_rows_for_a_batch(sessions: Sessions, *, name: str) -> None:
         q.run(verbs.enqueue_many([Submission("t", priority=-100)] * _BATCH))
         leases = q.claim(_BATCH)
         before = _rows_read(q)
-        BATCH_VERBS[name](q, *leases)
+        _BATCHES[name](q, *leases)
         read = _rows_read(q) - before
     if read > 12 * _BATCH:
         raise AssertionError(f"{name} of {_BATCH} read {read} rows beside a backlog of {2 * _BACKLOG}")
@@ -160,6 +171,18 @@ def _looks_at_nothing_below_its_bounds(sessions: Sessions) -> None:
         read = _rows_read(q) - before
     if read > _FEW:
         raise AssertionError(f"due read {read} rows below its bounds")
+
+
+def _steps_over_no_delayed_jobs(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.hand.execute(_ROWS_FOR["waiting"].replace("1 microsecond", "1 hour"), _BACKLOG)
+    sessions.hand.execute("vacuum analyze faultline.open_jobs")
+    with q.unsaved():
+        before = _rows_read(q)
+        expect("due", q.run(views.due(["default"])), [])
+        read = _rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"due read {read} rows that are not due")
 
 
 def _begin_small(sessions: Sessions, *tables: str) -> None:
@@ -267,7 +290,7 @@ PROBES.extend(
         frozenset(("plan", name)),
         partial(_reads_few_rows_for_a_batch, name=name),
     )
-    for name in BATCH_VERBS
+    for name in _BATCHES
 )
 PROBES.extend(
     Probe(f"prune {what} does not read all that is young", frozenset(("plan", "prune", _PRUNED[what][0])), play)
@@ -282,6 +305,7 @@ PROBES.extend(
     for name in ("reap", "first_expired")
 )
 PROBES.append(Probe("due reads nothing below its bounds", frozenset(("plan", "due")), _looks_at_nothing_below_its_bounds))
+PROBES.append(Probe("due steps over no delayed jobs", frozenset(("plan", "due")), _steps_over_no_delayed_jobs))
 PROBES.extend(
     Probe(
         f"prune {what} does not read all that lies where old rows lay",

@@ -55,18 +55,18 @@ def the_one(what: str, found: Sequence[T]) -> T:
 
 
 @contextlib.contextmanager
-def refused(session: Session, by: str | Sequence[str], text: str = "", *, what: str = "") -> Iterator[None]:
-    """Around what the database must refuse, with one of these SQLSTATEs and a message that tells why."""
+def refused(session: Session, by: str | Sequence[str], *texts: str, what: str = "") -> Iterator[None]:
+    """Around what the database must refuse, with one of these SQLSTATEs and a message that holds all of these texts."""
     try:
         with session.connection.transaction():
             yield
     except (psycopg.Error, FaultlineError) as error:
         cause = error if isinstance(error, psycopg.Error) else error.__cause__
         state = cause.sqlstate if isinstance(cause, psycopg.Error) else None
-        if state not in ([by] if isinstance(by, str) else by) or text not in str(error):
+        if state not in ([by] if isinstance(by, str) else by) or any(text not in str(error) for text in texts):
             raise
     else:
-        raise AssertionError(f"{_short(what or 'it')} was not refused{' with ' + text if text else ''}")
+        raise AssertionError(f"{_short(what or 'it')} was not refused{' with ' + ', '.join(texts) if texts else ''}")
 
 
 def reasons(settled: Settled) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from faultline.core.model import Settled
+from faultline.core.model import Settled, Submission
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, the_one
 
@@ -25,8 +25,8 @@ def an_expired_lease_is_taken_back_and_keeps_its_place(sessions: Sessions) -> No
     lease = q.new_lease()
     due = q.job(lease.job_id).next_run_at
     reaped = the_one("reaped", _reap_after(sessions, 30))
-    found = (reaped.job_id, reaped.fencing_token, reaped.owner, reaped.state.value, reaped.reason)
-    expect("reaped", found, (lease.job_id, 1, lease.owner, "queued", "lease_expired"))
+    found = (reaped.job_id, reaped.fencing_token, reaped.owner, reaped.queue, reaped.state.value, reaped.reason)
+    expect("reaped", found, (lease.job_id, 1, lease.owner, "default", "queued", "lease_expired"))
     job = q.job(lease.job_id)
     seen = (job.state.value, job.owner, job.lease_expires_at, job.fencing_token, job.attempt, job.reaps, job.next_run_at)
     expect("the job", seen, ("queued", None, None, 1, 0, 1, due))
@@ -69,6 +69,56 @@ def the_bound_is_the_first_lease_that_ran_out_and_now_without_one(sessions: Sess
     expect("reaped from the second on", [job.job_id for job in q.reap(lower_bound=expires[0])], [leases[0].job_id])
     expect("reaped from the first on", [job.job_id for job in q.reap(lower_bound=expires[1])], [leases[1].job_id])
     expect("when all are back", q.run(verbs.first_expired(expires[1])), q.value("select faultline.now()"))
+
+
+@probe("first_expired", "reap")
+def a_bound_leads_from_one_lease_that_ran_out_to_the_next(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    jobs = [q.new_lease(lease_seconds=seconds).job_id for seconds in (10, 20)]
+    bound, taken = None, []
+    for _ in range(3):
+        sessions.clock.advance(10)
+        bound = q.run(verbs.first_expired(bound))
+        taken += [job.job_id for job in q.reap(lower_bound=bound)]
+    expect("taken", taken, jobs)
+    expect("the bound in the end", bound, q.value("select faultline.now()"))
+
+
+@probe("first_expired", "reap")
+def a_lease_that_was_passed_over_stays_within_the_bound(sessions: Sessions) -> None:
+    """Its own transaction had the row when it ran out, fenced or renewed, and ended later."""
+    for what, end in (("fence", "rollback"), ("renew", "rollback"), ("renew", "commit")):
+        q, holder = sessions.open(), sessions.open()
+        sessions.clock.take()
+        lease = q.new_lease()
+        holder.begin()
+        getattr(holder, what)(lease)
+        bound = None
+        for _ in range(3):
+            sessions.clock.advance(31)
+            bound = q.run(verbs.first_expired(bound))
+            expect(f"reaped beside a {what}", q.reap(lower_bound=bound), [])
+        getattr(holder, end)()
+        bound = q.run(verbs.first_expired(bound))
+        expect(f"after its {end}", [job.job_id for job in q.reap(lower_bound=bound)], [lease.job_id])
+        q.run(verbs.cancel(lease.job_id))
+
+
+@probe("first_expired", "reap")
+def a_claim_that_is_committed_after_its_lease_is_found_without_a_bound(sessions: Sessions) -> None:
+    """The one kind of lease that a bound can hide."""
+    q, claimer = sessions.open(), sessions.open()
+    job_id = q.enqueue()
+    claimer.begin()
+    claimer.claim_one()
+    sessions.clock.advance(31)
+    bound = q.run(verbs.first_expired())
+    sessions.clock.advance(1)
+    claimer.commit()
+    expect("reaped from the bound on", q.reap(lower_bound=q.run(verbs.first_expired(bound))), [])
+    found = q.reap(lower_bound=q.run(verbs.first_expired()))
+    expect("reaped without it", [job.job_id for job in found], [job_id])
 
 
 @probe("reap", "wake_for")
@@ -114,6 +164,22 @@ def an_attempt_does_not_count_if_its_company_was_taken_back_before(sessions: Ses
 
 
 @probe("reap")
+def one_of_a_crowd_whose_row_was_locked_is_not_the_one_that_killed_the_worker(sessions: Sessions) -> None:
+    q, somebody = sessions.open(), sessions.open()
+    q.beat()
+    crowd = [q.new_lease(max_attempts=3) for _ in range(2)]
+    q.mark_started(*crowd)
+    sessions.clock.advance(31)
+    somebody.begin()
+    somebody.execute("select from faultline.open_jobs where id = %s for update", crowd[0].job_id)
+    q.reap()
+    sessions.clock.advance(600)
+    somebody.rollback()
+    q.reap()
+    expect("attempts counted", [q.job(lease.job_id).attempt for lease in crowd], [0, 0])
+
+
+@probe("reap")
 def what_a_worker_lost_before_its_last_sign_of_life_was_no_company(sessions: Sessions) -> None:
     for sign in ("a renewal", "a heartbeat"):
         q = sessions.open()
@@ -155,6 +221,37 @@ def _again(q: Session, lease: Lease) -> Lease:
     again = q.claim_one(worker="another")
     expect("claimed again", again.job_id, lease.job_id)
     return again
+
+
+@probe("reap", "claim")
+def a_last_attempt_that_was_only_prefetched_is_given_back_for_ever(sessions: Sessions) -> None:
+    q = sessions.open()
+    job_id = q.enqueue(max_attempts=1)
+    for _ in range(20):
+        q.claim_one()
+        _reap_after(sessions)
+    job = q.job(job_id)
+    expect("the job", (job.state.value, job.attempt, job.fencing_token), ("queued", 0, 20))
+
+
+@probe("reap", "claim", "mark_started")
+def a_poison_job_stops_and_the_innocents_beside_it_succeed(sessions: Sessions) -> None:
+    """Every worker prefetches everything, runs the poison job first and dies of it."""
+    q = sessions.open()
+    poison = q.enqueue("poison", priority=-1, max_attempts=3)
+    innocents = [place.job_id for place in q.run(verbs.enqueue_many([Submission("t", max_attempts=3)] * 99))]
+    deaths = 0
+    while q.state(poison) == "queued" and deaths < 9:  # noqa: PLR2004 - it would go on for ever
+        first, *_ = q.claim()
+        expect("the first", first.job_id, poison)
+        if first.mark_start:
+            q.mark_started(first)
+        deaths += 1
+        _reap_after(sessions)
+    expect("the poison job", (q.state(poison), deaths), ("failed", 4))
+    expect("attempts of the innocents", {q.job(job_id).attempt for job_id in innocents}, {0})
+    expect("their completion", q.complete(*q.claim()), Settled())
+    expect("their states", {q.state(job_id) for job_id in innocents}, {"succeeded"})
 
 
 @probe("reap", "mark_started")

@@ -45,6 +45,7 @@ def roles_may_call_their_verbs_and_nothing_else(sessions: Sessions) -> None:
             role,
         )
         expect(f"what {role} may call", sorted({name for (name,) in found}), sorted(calls | _EVERYONE))
+        expect(f"what {role} may add", q.value("select has_schema_privilege(%s, 'faultline', 'create')", role), False)
         reads = _READS | (_READS_MORE if role in ("faultline_viewer", "faultline_operator") else set())
         for privilege, tables in (
             ("select", reads),

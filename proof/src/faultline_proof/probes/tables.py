@@ -21,9 +21,14 @@ _ENTRY = "gen_random_uuid(), 1, now(), now(), now(), 0, 1, 5, 'w', 'q', 't', nul
 _AGAINST_TRIGGERS = (
     # a lease that changes hands
     "update faultline.open_jobs set lease_owner = 'thief' where state = 'running'",
+    "update faultline.open_jobs set lease_owner = 'thief', fencing_token = 2 where state = 'running'",
     "update faultline.open_jobs set fencing_token = 2 where state = 'running'",
     # a token that shrinks, and a claim that uses one again
     "update faultline.open_jobs set fencing_token = 0 where state = 'failed'",
+    (
+        "update faultline.open_jobs set fencing_token = 0, state = 'queued', lease_owner = null, lease_expires_at = null"
+        " where state = 'running'"
+    ),
     (
         "update faultline.open_jobs set state = 'running', lease_owner = 'w/9', lease_expires_at = now(), attempt = 1,"
         " finished_at = null where state = 'cancelled'"
@@ -45,6 +50,10 @@ _AGAINST_TRIGGERS = (
     "update faultline.open_jobs set created_at = now() - interval '1 day' where state = 'queued'",
     # births that are none
     f"insert into faultline.open_jobs ({_NEW}, state, finished_at) values ({_JOB}, 'failed', now())",
+    (
+        f"insert into faultline.open_jobs ({_NEW}, state, lease_owner, lease_expires_at, fencing_token, attempt)"
+        f" values ({_JOB}, 'running', 'w', now(), 1, 1)"
+    ),
     f"insert into faultline.open_jobs ({_NEW}, attempt) values ({_JOB}, 1)",
     f"insert into faultline.open_jobs ({_NEW}, fencing_token) values ({_JOB}, 5)",
     # ends that are none
@@ -224,6 +233,7 @@ def a_verb_leaves_no_door_open_for_the_rest_of_its_transaction(sessions: Session
     closed = (
         "delete from faultline.open_jobs",
         "delete from faultline.ledger",
+        "delete from faultline.keys",
         f"insert into faultline.ledger values ({_ENTRY})",
         "insert into faultline.steps values (gen_random_uuid(), 's', 1, now(), null)",
         f"insert into faultline.open_jobs ({_NEW}, fencing_token) values ({_JOB}, 5)",

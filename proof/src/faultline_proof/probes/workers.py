@@ -20,18 +20,14 @@ def _long_lease(sessions: Sessions, worker: str = "w", *, watched: bool = True) 
     return q, q.new_lease(worker=worker, lease_seconds=3600)
 
 
-def _lock(q: Session, worker: str = "w") -> None:
-    expect(f"{worker} takes its lock", q.value("select pg_try_advisory_lock(faultline.worker_lock(%s))", worker), True)
-
-
 @probe("dead_workers", "reap", "worker_lock", "beat")
 def a_dead_workers_jobs_come_back_and_only_they(sessions: Sessions) -> None:
     q, lease = _long_lease(sessions)
     alive, _ = _long_lease(sessions, "alive")
-    _lock(alive, "alive")
+    alive.lock_as("alive")
     unknown = q.new_lease(worker="unknown", lease_seconds=4)
     died = sessions.open()
-    _lock(died)
+    died.lock_as()
     sessions.clock.advance(3.1)
     expect("reaped while its session lives", q.reap(), [])
     sessions.end(died)
@@ -61,7 +57,7 @@ def a_dead_worker_that_held_nothing_is_taken_off_the_list(sessions: Sessions) ->
     q, died = sessions.open(), sessions.open()
     sessions.clock.take()
     died.beat()
-    _lock(died)
+    died.lock_as()
     sessions.end(died)
     sessions.clock.advance(3.1)
     expect("reaped", q.reap(), [])
@@ -74,16 +70,18 @@ def who_has_just_beaten_or_cannot_be_watched_is_not_dead(sessions: Sessions) -> 
     sessions.clock.advance(2.9)
     expect("reaped after 2.9 s", q.reap(), [])
     pooled, _ = _long_lease(sessions, "pooled", watched=False)
+    silent, _ = _long_lease(sessions, "silent")
+    silent.lock_as("silent")
     q.beat()
     sessions.clock.advance(600)
     q.beat()
-    expect("reaped behind a pooler", pooled.reap(), [])
+    expect("reaped behind a pooler, and of a silent session that lives", pooled.reap(), [])
 
 
 @probe("dead_workers")
 def who_reaps_on_his_own_session_does_not_bury_himself(sessions: Sessions) -> None:
     q, _ = _long_lease(sessions)
-    _lock(q)
+    q.lock_as()
     _, other = _long_lease(sessions, "other")
     sessions.clock.advance(60)
     expect("reaped", [job.job_id for job in q.reap()], [other.job_id])

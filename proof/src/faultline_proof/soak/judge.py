@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from faultline.store.reads import audit, invariants
 from faultline_proof import tape
-from faultline_proof.checker import Limits, Rule, check
-from faultline_proof.drill import Check
+from faultline_proof.checker import check
+from faultline_proof.faults import Limits, Rule
 from faultline_proof.history import Final
 from faultline_proof.soak import mischief
 from faultline_proof.soak.tasks import EFFECTS_WRITTEN, LONG_LEASE_SECONDS, STUMBLING, WITH_EFFECT, WITH_STEPS
+from faultline_proof.verdict import Check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from faultline.store.database import Database
     from faultline.store.reads.holdings import JobHeld
-    from faultline_proof.checker import Fault
+    from faultline_proof.faults import Fault
     from faultline_proof.soak.producer import Record
 
 LOST = "acknowledged jobs lost"

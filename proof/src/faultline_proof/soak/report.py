@@ -15,8 +15,8 @@ from faultline_proof.soak.judge import LOST, TWICE
 if TYPE_CHECKING:
     from collections import Counter
 
-    from faultline_proof.drill import Check
     from faultline_proof.soak.chart import Sample
+    from faultline_proof.verdict import Check
 
 STYLE = f"""{chart.STYLE}
 .figures {{ display: grid; gap: 1.5rem 2rem; margin: 2.25rem 0 0;

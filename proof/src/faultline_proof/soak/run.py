@@ -19,7 +19,6 @@ from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, Statement
 from faultline.store.database import Database
 from faultline.store.install import migrate
 from faultline.store.reads import audit, holdings
-from faultline_proof.drill import Check
 from faultline_proof.soak import mischief
 from faultline_proof.soak.chart import Sample
 from faultline_proof.soak.crew import Crew
@@ -30,6 +29,7 @@ from faultline_proof.soak.servers import Pair, Single
 from faultline_proof.soak.tasks import EFFECTS
 from faultline_proof.soak.trouble import KINDS, PROMOTE, Trouble
 from faultline_proof.tape import Recording
+from faultline_proof.verdict import Check
 
 if TYPE_CHECKING:
     from collections import Counter

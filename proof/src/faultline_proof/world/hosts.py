@@ -17,8 +17,8 @@ from faultline_proof.world.wire import AsyncWire, BlockingWire
 
 if TYPE_CHECKING:
     from faultline_proof.world.loop import VirtualLoop
+    from faultline_proof.world.server import Server
     from faultline_proof.world.weather import Record
-    from faultline_proof.world.wire import Server
 
 
 Life = Callable[[Faultline], Coroutine[Any, Any, None]]

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from faultline_proof.world.wire import Refusal
+from faultline_proof.world.server import Refusal
 
 if TYPE_CHECKING:
     import random
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline_proof.world.hosts import SimulatedHost
+    from faultline_proof.world.server import Server
     from faultline_proof.world.weather import Record
-    from faultline_proof.world.wire import Server
 
 STORM_SECONDS = 28.0
 #: From one fault to the next.

@@ -14,15 +14,17 @@ import psycopg
 
 from faultline.store.database import run_on
 from faultline.store.reads import invariants
-from faultline_proof.checker import Limits, check
+from faultline.store.testing import clocks_say
+from faultline_proof.checker import check
+from faultline_proof.faults import Limits
 from faultline_proof.history import Final
 from faultline_proof.world import storm as storms
 from faultline_proof.world import story
 from faultline_proof.world.hosts import SimulatedHost
 from faultline_proof.world.loop import VirtualLoop
+from faultline_proof.world.server import Server, Sessions
 from faultline_proof.world.testimony import PLACES, history_of
 from faultline_proof.world.weather import Record
-from faultline_proof.world.wire import Server, Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,11 +48,7 @@ _TABLES = (
     *(f"faultline.{name}" for name in ("open_jobs", "ledger", "journal", "steps", "keys", "workers", "tallies", "samples")),
 )
 #: Production bodies never read a setting; these do.
-CLOCKS = "".join(
-    f"create or replace function faultline.{name}() returns timestamptz language sql {kind}"
-    " return current_setting('faultline_world.now')::timestamptz;"
-    for name, kind in (("now", "stable"), ("clock", "volatile"))
-) + (
+CLOCKS = clocks_say("current_setting('faultline_world.now')::timestamptz") + (
     "create or replace function faultline.server_run() returns text language sql stable"
     " return current_setting('faultline_world.run');"
 )

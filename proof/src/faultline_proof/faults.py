@@ -1,0 +1,58 @@
+"""What a run is judged by: the promises, the faults that break them, and what is known of the run beside its history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.store.reads.holdings import JobHeld
+    from faultline_proof.history import Operation
+
+
+class Rule(StrEnum):
+    KEPT = "no acknowledged job is lost"
+    ONCE = "a job succeeds at most once, and the ledger tells how"
+    NEWEST_TOKEN = "an accepted write carries the newest token"  # noqa: S105 - a word of the protocol, no secret
+    TOKENS_GROW = "tokens grow, and each is granted once"
+    EFFECT_ONCE = "an effect written through the job's transaction exists exactly once"
+    LEGAL = "a job changes its state in legal ways only"
+    ONE_TRUTH = "what was answered stays true, and what was not has one truth"
+    IN_TIME = "every job ends in time once the faults have stopped"
+    SPARED = "only its task or the loss of its worker uses up an attempt of a job"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A promise that was broken, and the operations by which it is known."""
+
+    rule: Rule
+    job_id: str
+    story: str
+    operations: tuple[Operation, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n  ".join((f"{self.rule.value}: job {self.job_id} {self.story}", *map(str, self.operations)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is known of a run beside its history."""
+
+    #: The history holds every call of every client. Then what nobody asked for is a fault.
+    whole: bool = True
+    #: What has ended may have been pruned.
+    pruned: bool = False
+    #: The tasks whose jobs write one effect each, in the transaction that completes them.
+    effects_of: frozenset[str] = frozenset()
+    #: When the last fault was over, in the database's time. None: nobody asks how long a job takes.
+    faults_stopped_at: float | None = None
+    #: How long a job may take from then on, or from when it was due: its lease, a sweep, its backoff.
+    seconds_to_end: Callable[[JobHeld], float] = lambda _: 60.0
+    #: In how many attempts at most the task of a job failed by itself. None: nobody knows.
+    own_failures: Callable[[JobHeld], int] | None = None
+    #: Whether the worker that was granted a lease was lost (killed, frozen, cut off) before this reap took it back.
+    was_lost: Callable[[Operation, Operation | None], bool] = lambda _, __: True
