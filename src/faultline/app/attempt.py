@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
+    from faultline.app.held import Held
     from faultline.app.transaction import Transaction
     from faultline.core.host import Host
     from faultline.core.model import JobRecord, Settled
     from faultline.store.lending import Loan
-    from faultline.worker.hold import Hold
 
 #: As long as the server lets a transaction be idle. Branches that wait for each other end with an error then.
 TURN_SECONDS = 60.0
@@ -49,7 +49,7 @@ _steps_around: ContextVar[tuple[tuple[int, str], ...]] = ContextVar("steps_aroun
 class Attempt:
     """What is known of the running attempt, among it what an outside system needs to recognise a repeated or stale call."""
 
-    def __init__(self, hold: Hold, host: Host, timeout_seconds: float | None) -> None:
+    def __init__(self, hold: Held, host: Host, timeout_seconds: float | None) -> None:
         self._hold = hold
         lease = hold.lease
         #: Which job it is.

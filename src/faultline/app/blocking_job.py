@@ -29,10 +29,10 @@ from faultline.store.wires import wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from faultline.app.held import Held
     from faultline.core.model import Json
     from faultline.store.database import Database
     from faultline.store.statement import Statement
-    from faultline.worker.hold import Hold
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 class BlockingJob(Attempt):
     """The job of a blocking task, which runs in a thread."""
 
-    def __init__(self, hold: Hold, database: Database, timeout_seconds: float | None = None) -> None:
+    def __init__(self, hold: Held, database: Database, timeout_seconds: float | None = None) -> None:
         super().__init__(hold, database.host, timeout_seconds)
         self._database = database
         #: Whose turn it is to write: a transaction holds the job's row, and another connection would wait for that.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from faultline.app.options import seconds
 from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
@@ -16,7 +16,6 @@ from faultline.store.reads import views
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from faultline.app.application import Faultline
     from faultline.app.options import Duration
     from faultline.store.database import Database
     from faultline.store.reads.views import Ending
@@ -24,12 +23,23 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
+class Looks(Protocol):
+    """An application, as far as its handles need it."""
+
+    @property
+    def poller(self) -> Poller: ...
+
+    def job(self, job_id: UUID | str) -> JobRecord: ...
+
+    async def ajob(self, job_id: UUID | str) -> JobRecord: ...
+
+
 class JobHandle(Generic[R]):
     """A job by its id. `created` is False when an earlier submission with the same key or id had made it."""
 
     __slots__ = ("_app", "created", "id")
 
-    def __init__(self, app: Faultline, job_id: UUID, *, created: bool = False) -> None:
+    def __init__(self, app: Looks, job_id: UUID, *, created: bool = False) -> None:
         self._app = app
         #: Which job it is.
         self.id = job_id

@@ -28,10 +28,10 @@ from faultline.store.wires import wire
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from faultline.app.held import Held
     from faultline.core.model import Json
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.statement import Statement
-    from faultline.worker.hold import Hold
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 class Job(Attempt):
     """The job of an `async def` task."""
 
-    def __init__(self, hold: Hold, database: AsyncDatabase, timeout_seconds: float | None = None) -> None:
+    def __init__(self, hold: Held, database: AsyncDatabase, timeout_seconds: float | None = None) -> None:
         super().__init__(hold, database.host, timeout_seconds)
         self._database = database
         #: Whose turn it is to write: a transaction holds the job's row, and another connection would wait for that.

@@ -7,7 +7,7 @@ import re
 from copy import copy
 from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_args, overload
 
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
@@ -17,14 +17,13 @@ from faultline.core.model import Submission
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
     from typing import TypedDict
     from uuid import UUID
 
     from psycopg import AsyncConnection, Connection
 
-    from faultline.app.application import Faultline
     from faultline.app.handle import JobHandle
     from faultline.app.options import Duration
 
@@ -47,12 +46,24 @@ _FITS_MAX = 1000
 _JOB = re.compile(r"\b(Blocking)?Job\b")
 
 
+class Enqueues(Protocol):
+    """An application, as far as its tasks need it."""
+
+    def enqueue_many(
+        self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
+    ) -> list[JobHandle[Any]]: ...
+
+    async def aenqueue_many(
+        self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
+    ) -> list[JobHandle[Any]]: ...
+
+
 class Task(Generic[P, R]):
     """A function with a name, under which jobs are stored. Calling it calls the function; `enqueue` makes a job of it."""
 
     def __init__(
         self,
-        app: Faultline,
+        app: Enqueues,
         fn: Callable[..., Any],
         name: str,
         options: Options,

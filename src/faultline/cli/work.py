@@ -108,7 +108,8 @@ class _Serving:
 
 
 def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, parent: int | None) -> int:
-    from faultline.worker.process import CLOSE_SECONDS, end_after, run_until_signalled  # noqa: PLC0415
+    from faultline.worker.exits import CLOSE_SECONDS, end_after  # noqa: PLC0415
+    from faultline.worker.process import run_until_signalled  # noqa: PLC0415
 
     stack = contextlib.ExitStack()
     health = serving.health_socket()

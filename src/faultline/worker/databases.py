@@ -12,7 +12,7 @@ from faultline.store.room import Room
 from faultline.store.session import session_name
 
 if TYPE_CHECKING:
-    from faultline.app.application import Faultline
+    from faultline.app.registry import Registry
 
 #: Longer than a worker's statements take, upkeep's apart: a lock is waited for 10 s at most. After a failover this is how
 #: long a claim or completion may hang that was sent to the old primary; leases are kept meanwhile.
@@ -21,7 +21,7 @@ _ANSWER_SECONDS = 15.0
 _ROOM_SECONDS = 60.0
 
 
-def of_engine(app: Faultline, connections: int, worker_id: str) -> AsyncDatabase:
+def of_engine(app: Registry, connections: int, worker_id: str) -> AsyncDatabase:
     terms = Terms(Room(connections), room_seconds=_ROOM_SECONDS)
     return AsyncDatabase(
         app.dsn,
@@ -33,7 +33,7 @@ def of_engine(app: Faultline, connections: int, worker_id: str) -> AsyncDatabase
     )
 
 
-def of_jobs(app: Faultline, connections: int, worker_id: str) -> tuple[AsyncDatabase, Database]:
+def of_jobs(app: Registry, connections: int, worker_id: str) -> tuple[AsyncDatabase, Database]:
     """Both kinds of tasks share one number. A job that finds none free waits: for as long as it may run."""
 
     def tell(size: int, waiting: int) -> None:

@@ -24,7 +24,7 @@ from faultline.worker.hold import LEAVE_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from faultline.app.application import Faultline
+    from faultline.app.registry import Registry
     from faultline.app.tasks import Task
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
@@ -49,7 +49,7 @@ class Executor:
 
     def __init__(
         self,
-        app: Faultline,
+        app: Registry,
         database: AsyncDatabase,
         blocking_database: Database,
         threads: Threads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from faultline.core import events
-from faultline.worker.process import end
+from faultline.worker.exits import end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

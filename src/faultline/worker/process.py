@@ -9,18 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import signal
 import subprocess
-import sys
-import threading
 import time
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from faultline.core import events
+from faultline.worker.exits import CLOSE_SECONDS, end, end_after
 from faultline.worker.signals import SIGNALS, give_back_signals, stop_on_signals
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 _PAUSE_MIN, _PAUSE_MAX = 0.5, 15.0
 _HEALTHY_SECONDS = 10.0
-CLOSE_SECONDS = 5.0
 #: A worker ends with this when it asks to be replaced by a fresh process (EX_TEMPFAIL of sysexits.h).
 REPLACE_EXIT_CODE = 75
 
@@ -101,29 +98,6 @@ async def _run(make: Callable[[], Worker], parent: int | None) -> Worker:
     if parent is not None:
         loop.remove_reader(parent)
     return worker
-
-
-def end(code: int) -> NoReturn:
-    """End this process now, whatever runs in it."""
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
-
-
-def end_after(seconds: float, code: int, leave: Callable[[], None] = lambda: None) -> threading.Event:
-    """End this process then, unless the event is set before. It ends sooner by itself if nothing holds it up."""
-    over = threading.Event()
-
-    def watch() -> None:
-        if not over.wait(seconds):
-            events.emit("process_ended", reason="threads or tasks were left that did not end")
-            leave()
-            end(code)
-
-    threading.Thread(target=watch, name="faultline-end", daemon=True).start()
-    return over
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

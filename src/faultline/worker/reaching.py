@@ -15,7 +15,7 @@ from faultline.worker import databases
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.app.application import Faultline
+    from faultline.app.registry import Registry
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.facts import Facts
 
@@ -38,7 +38,7 @@ async def reached(database: AsyncDatabase, worker: str | None, is_stopped: Calla
         pause = min(pause * 2, _PAUSE_MAX)
 
 
-async def reach(app: Faultline) -> None:
+async def reach(app: Registry) -> None:
     """For a parent of several workers: what is wrong is told once, not by every child."""
     database = databases.of_engine(app, 1, "parent")
     try:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from faultline.app.application import Faultline
+    from faultline.app.registry import Registry
     from faultline.core.model import Bound
     from faultline.worker.completer import Ending
     from faultline.worker.hold import Hold
@@ -78,7 +78,7 @@ class Worker:
 
     def __init__(
         self,
-        app: Faultline,
+        app: Registry,
         queues: Mapping[str, int],
         *,
         grace_seconds: float = 30.0,

@@ -1,0 +1,20 @@
+"""What a worker needs of an application: its tasks by their names, its database and its machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from faultline.app.tasks import Task
+    from faultline.core.host import Host
+
+
+class Registry(Protocol):
+    host: Host
+    tasks: dict[str, Task[..., Any]]
+    enqueued: Counter[str]
+
+    @property
+    def dsn(self) -> str: ...
