@@ -337,18 +337,19 @@ def test_what_the_parent_reads_is_gone_with_the_worker(tmp_path: Path) -> None:
 class Scene:
     """All that `Unstarted` works with."""
 
-    gives_back = True
+    are_given_back = True
     unanswered = 1
 
     def __init__(self) -> None:
         self.dropped: list[Hold] = []
+        self.drop = self.dropped.extend
         self.released: list[Hold] = []
         self.asked = self.too_early = 0
         self.held: set[Lease] = set()
 
     async def run(self, _: object) -> set[Lease]:
         self.asked += 1
-        self.too_early += self.gives_back
+        self.too_early += self.are_given_back
         if self.asked <= self.unanswered:
             raise DatabaseUnavailable("away")
         return self.held
@@ -360,12 +361,12 @@ class Scene:
 def test_of_what_was_in_doubt_only_what_is_still_held_is_released_once_the_companion_is_done() -> None:
     async def main() -> None:
         scene: Any = Scene()
-        unstarted = Unstarted(scene, scene, scene, scene.dropped.extend, time.monotonic)
+        unstarted = Unstarted(scene, scene, scene, {}, time.monotonic)
         holds = [hold(1), hold(2)]
         scene.held = {holds[0].lease}
-        unstarted.add(holds)
+        unstarted.settle(holds)
         await asyncio.sleep(0)
-        scene.gives_back = False
+        scene.are_given_back = False
         await unstarted.resolved()
         assert (scene.dropped, scene.released, scene.asked, scene.too_early) == (holds, holds[:1], 2, 0)
 
@@ -422,9 +423,9 @@ def test_tasks_and_queues_beyond_what_fits_disturb_nothing() -> None:
     shared.enter(holds, 7)
     for one in holds:
         shared.begin(one, 1.0)
-    for lane in range(5000):
-        shared.claim_sent(lane, 7)
-        shared.claim_answered(lane)
+    for feed in range(5000):
+        shared.claim_sent(feed, 7)
+        shared.claim_answered(feed)
 
     entries = list(shared.entries(BEGUN).values())
     assert [entry.job_id for entry in entries] == [UUID(int=number).bytes for number in range(1, 301)]

@@ -15,13 +15,15 @@ from faultline.core.model import Failure, Lease
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.install import migrate
 from faultline.worker.batcher import Batcher
-from faultline.worker.completer import Completed, Completer, Ending, Failed, Released
+from faultline.worker.completer import Completer
+from faultline.worker.endings import Completed, Ending, Failed, Released
 from faultline.worker.hold import Hold
+from faultline.worker.leases import Leases
 from faultline.worker.tally import Tally
 from tests.worker.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from tests.driver import Driver
 
@@ -233,20 +235,30 @@ def test_migrating_beside_a_busy_worker_costs_no_job_anything(app: Faultline, qu
     assert queue.value("select count(*) from faultline.journal") == 0
 
 
+class OutOfHands(Leases):
+    """Notes which leases were dropped."""
+
+    def __init__(self) -> None:
+        self.holds: list[Hold] = []
+
+    def drop(self, holds: Sequence[Hold]) -> None:
+        self.holds.extend(holds)
+
+
 def settle(dsn: str, queue: Driver, endings: Callable[[list[Lease]], list[Ending]], jobs: int) -> list[JobState]:
     """Write these endings of so many claimed jobs with a completer of its own."""
     ids = [queue.enqueue() for _ in range(jobs)]
     leases = sorted(queue.claim(jobs), key=lambda lease: ids.index(lease.job_id))
 
     async def story() -> None:
-        database, out_of_hands = AsyncDatabase(dsn), list[Hold]()
-        completer = Completer(database, out_of_hands.extend, Tally(lambda: 0.0))
+        database, out_of_hands = AsyncDatabase(dsn), OutOfHands()
+        completer = Completer(database, out_of_hands, Tally(lambda: 0.0))
         for ending in endings(leases):
             completer.put(ending)
         async with asyncio.timeout(PATIENCE):
             await completer.flushed()
         await database.close()
-        assert {hold.lease for hold in out_of_hands} == set(leases)
+        assert {hold.lease for hold in out_of_hands.holds} == set(leases)
 
     asyncio.run(story())
     return [queue.state(job_id) for job_id in ids]

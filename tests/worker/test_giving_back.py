@@ -13,7 +13,7 @@ import pytest
 from faultline import Faultline, Job, JobState, Snooze
 from faultline.core.model import Lease
 from faultline.store.reads import overview
-from faultline.worker.completer import Failed, Released
+from faultline.worker.endings import Failed, Released
 from faultline.worker.giving_back import GivingBack, PuttingOff
 from faultline.worker.hold import Hold
 from faultline.worker.tally import Tally

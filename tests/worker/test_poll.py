@@ -18,7 +18,7 @@ from faultline.store.async_database import AsyncDatabase
 from faultline.worker.notifier import Notifier
 from faultline.worker.poll import Poll
 from faultline.worker.tally import Tally
-from tests.worker.test_lane import lane_on, pass_by
+from tests.worker.test_feed import feed_on, pass_by
 from tests.worker.working import PATIENCE, InFlight, Moved
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_a_job_in_one_of_many_idle_queues_is_found_without_a_notification(dsn: s
     assert max(asyncio.run(story())) < 20
 
 
-def test_polls_look_from_the_lanes_bounds_on_and_now_and_then_from_anywhere(dsn: str, queue: Driver) -> None:
+def test_polls_look_from_the_feeds_bounds_on_and_now_and_then_from_anywhere(dsn: str, queue: Driver) -> None:
     """Bounds that are wrong hide a job for seconds, even after a look that waited for minutes."""
     job = queue.job(queue.enqueue())
     assert job.next_run_at is not None
@@ -103,15 +103,15 @@ def test_polls_look_from_the_lanes_bounds_on_and_now_and_then_from_anywhere(dsn:
         faults, found = InFlight("due"), []
         database = AsyncDatabase(dsn, for_worker=True, host=Host(faults=faults))
         poll = Poll(database, random.Random(1), Tally(lambda: 0.0))
-        lane = lane_on(database)
-        with poll.watching(lane):
+        feed = feed_on(database)
+        with poll.watching(feed):
             for bounds, waits, passes in (([bound], 600, 0), ([bound], 0, 0), ([below], 0, 0), ([bound], 0, 11)):
-                lane._bounds = {one.priority: one for one in bounds}  # noqa: SLF001
-                lane._hint.clear()  # noqa: SLF001
+                feed._bounds = {one.priority: one for one in bounds}  # noqa: SLF001
+                feed._hint.clear()  # noqa: SLF001
                 faults.then = partial(pass_by, loop, waits)
                 loop.moved += passes
                 await poll.tick()
-                found.append((lane._hint.is_set(), lane.bounds()))  # noqa: SLF001
+                found.append((feed._hint.is_set(), feed.bounds()))  # noqa: SLF001
         await database.close()
         return found
 

@@ -12,11 +12,11 @@ import pytest
 
 from faultline import Faultline
 from faultline.core.model import Lease
-from faultline.worker.completer import Completed, Ending
+from faultline.worker.endings import Completed, Ending
 from faultline.worker.executor import Executor
 from faultline.worker.hold import Hold
+from faultline.worker.stop import Stop
 from faultline.worker.tally import Tally
-from faultline.worker.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,32 +50,44 @@ def held(task: str) -> Hold:
 
 
 class Line:
-    """What waits, in order, and what became of it."""
+    """All that an executor works with: what waits, in order, and what became of it."""
+
+    shared = None
 
     def __init__(self, app: Faultline, tasks: list[str]) -> None:
         self.waiting: Iterator[Hold] = iter([held(task) for task in tasks])
         self.endings: list[Ending | None] = []
-        self._executor = Executor(
-            app,
-            app.async_database,
-            app.database,
-            Threads(),
-            mark=_unasked,
-            hand_over=lambda _, ending: self.endings.append(ending),
-        )
+        line: Any = self
+        stop = Stop("w", line, app.host.monotonic, abandoned_threads_max=20)
+        self._executor = Executor(app, line, marks=line, leases=line, completer=line, unstarted=line, stop=stop)
 
     async def run(self) -> int:
         """Run them all; answers how many tasks that took."""
         runners = 0
-        while (hold := next(self.waiting, None)) is not None:
-            runner = asyncio.create_task(self._executor.run(hold, lambda: next(self.waiting, None)))
+        while (hold := self.follow()) is not None:
+            self._executor.start(hold, self)
             runners += 1
-            await asyncio.wait([runner])
+            await asyncio.wait(self._executor._runners)  # noqa: SLF001
         return runners
 
+    def follow(self) -> Hold | None:
+        return next(self.waiting, None)
 
-async def _unasked(_: Hold) -> bool:
-    raise AssertionError("no start is to be marked here")
+    def finished(self, lease: Lease) -> None: ...
+
+    async def mark(self, _: Hold) -> bool:
+        raise AssertionError("no start is to be marked here")
+
+    def in_doubt(self, _: Hold) -> bool:
+        return False
+
+    def ended(self, hold: Hold) -> None: ...
+
+    def put(self, ending: Ending) -> None:
+        self.endings.append(ending)
+
+    def nothing_to_write(self, _: Hold) -> None:
+        self.endings.append(None)
 
 
 def test_jobs_that_wait_in_line_share_a_task(app: Faultline) -> None:

@@ -49,7 +49,7 @@ def test_a_task_that_cancels_everything_does_not_end_the_worker_beside_a_program
         work(app, story, {"default": 5, "other": 1})
 
     ended = {record.faultline_fields["service"] for record in caplog.records if record.message == "service_ended"}  # type: ignore[attr-defined]
-    assert {"Lane.run", "Notifier.run", "Upkeep.run", "Worker._canary"} <= ended
+    assert {"Feed.run", "Notifier.run", "Upkeep.run", "Stop._canary"} <= ended
     assert queue.value("select count(*) from faultline.open_jobs") == 0
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.app.texts import storable
@@ -22,14 +21,14 @@ from faultline.store import verbs
 from faultline.store.reads import views
 from faultline.store.translation import is_about_data
 from faultline.worker.batcher import Batcher
+from faultline.worker.endings import Completed, Ending, Failed, Released, unstorable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from faultline.core.model import Lease
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.statement import Statement
     from faultline.worker.hold import Hold
+    from faultline.worker.leases import Leases
     from faultline.worker.tally import Tally
 
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
@@ -44,48 +43,19 @@ _LOCK_NOT_AVAILABLE = "55P03"
 _ERROR_LENGTH_MAX = 2000
 #: How long a job sleeps whose own delay cannot be stored.
 _PLAIN_DELAY_SECONDS = 60.0
-RETURN_LESS = "Return a small JSON value, and keep large or binary results elsewhere"
 
 
-# Not frozen: one is made for every job that runs.
-@dataclass(slots=True)
-class Completed:
-    hold: Hold
-    result: str  # JSON text
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    hold: Hold
-    failure: Failure
-    #: It holds nothing any more that could be refused.
-    plain: bool = False
-
-    @property
-    def is_final(self) -> bool:
-        return self.failure.then != "retry" or self.hold.lease.attempt >= self.hold.lease.max_attempts
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    hold: Hold
-    delay_seconds: float | None = None
-    #: The attempt may have completed the job without hearing of it: look before giving it back.
-    may_have_ended: bool = False
-
-
-Ending = Completed | Failed | Released
 _DETAILS: dict[type[Ending], str] = {Completed: "job_completed", Released: "job_released"}
 
 _VERBS: dict[type[Ending], str] = {Completed: "complete", Failed: "fail", Released: "release"}
 
 
 class Completer:
-    """`settled` is called for every ending once it is written or refused: the job is out of this worker's hands."""
+    """Once an ending is written or refused, its lease is dropped: the job is out of this worker's hands."""
 
-    def __init__(self, database: AsyncDatabase, settled: Callable[[Sequence[Hold]], None], tally: Tally) -> None:
+    def __init__(self, database: AsyncDatabase, leases: Leases, tally: Tally) -> None:
         self._database = database
-        self._settled = settled
+        self._leases = leases
         self._tally = tally
         #: Endings whose rows somebody has locked, to be sent again with the next batch.
         self._aside = 0
@@ -107,6 +77,14 @@ class Completer:
 
     def put(self, ending: Ending) -> None:
         self._kinds[type(ending)].put(ending)
+
+    def nothing_to_write(self, hold: Hold) -> None:
+        """The lease is lost, or the job completed itself."""
+        self._leases.drop([hold])
+        if hold.settled:
+            hold.counts.succeeded += 1
+            if events.are_detailed():
+                events.emit_detail("job_completed", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
     async def flushed(self) -> None:
         while True:
@@ -182,7 +160,7 @@ class Completer:
         _log(written)
         self.refused_last = bool(settled.stale)
         busy: set[Lease] = set(settled.busy)
-        self._settled([ending.hold for ending in endings if ending.hold.lease not in busy])
+        self._leases.drop([ending.hold for ending in endings if ending.hold.lease not in busy])
         return [ending for ending in endings if ending.hold.lease in busy]
 
     def _put_aside(self, busy: list[Ending]) -> None:
@@ -203,7 +181,7 @@ class Completer:
         completed: list[Ending] = [Completed(ending.hold, "null") for ending in endings if ending.hold.lease in done]
         _count(completed)
         _log(completed)
-        self._settled([ending.hold for ending in completed])
+        self._leases.drop([ending.hold for ending in completed])
         return [ending for ending in endings if ending.hold.lease not in done]
 
     async def _still_to_write(self, endings: list[Ending]) -> list[Ending]:
@@ -214,7 +192,7 @@ class Completer:
         gone = [ending for ending in endings if ending.hold.lease not in held]
         _count(gone)
         _log(gone)
-        self._settled([ending.hold for ending in gone])
+        self._leases.drop([ending.hold for ending in gone])
         return [ending for ending in endings if ending.hold.lease in held]
 
     def _send_apart(self, endings: list[Ending], trouble: _Trouble) -> None:
@@ -239,7 +217,7 @@ class Completer:
             return
         # Not even a plain ending can be stored. Its lease runs out, and the attempt is given back.
         events.emit("completion_failed", job_id=ending.hold.lease.job_id, error=str(error))
-        self._settled([ending.hold])
+        self._leases.drop([ending.hold])
 
 
 class _Trouble:
@@ -298,7 +276,7 @@ def _plainly(ending: Ending, error: Exception) -> Ending | None:
     match ending:
         case Completed(hold):
             # The task has done its work: run again, it would do it again and end here again.
-            return Failed(hold, Failure(f"its result cannot be stored: {why}. {RETURN_LESS}", then="fail"))
+            return unstorable(hold, why)
         case Failed(hold, failure, plain=False):
             then = failure.then if failure.then in ("retry", "fail", "cancel") else "fail"
             return Failed(hold, Failure(f"its error cannot be stored: {why}", then), plain=True)

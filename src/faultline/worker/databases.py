@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from faultline.core import events
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
+from faultline.store.idle import IDLE_SECONDS
 from faultline.store.lending import Terms
 from faultline.store.room import Room
 from faultline.store.session import session_name
 
 if TYPE_CHECKING:
     from faultline.app.registry import Registry
+    from faultline.core.settings import Connections
+    from faultline.store.facts import Facts
 
 #: Longer than a worker's statements take, upkeep's apart: a lock is waited for 10 s at most. After a failover this is how
 #: long a claim or completion may hang that was sent to the old primary; leases are kept meanwhile.
 _ANSWER_SECONDS = 15.0
 #: How long the engine waits for one of its own connections, and a job for a server that cannot be reached.
 _ROOM_SECONDS = 60.0
+
+
+class Databases:
+    """Of one worker: the engine's own, and what async and blocking jobs borrow."""
+
+    def __init__(self, app: Registry, connections: Connections, worker_id: str) -> None:
+        self.engine = of_engine(app, connections.engine, worker_id)
+        self.jobs, self.blocking_jobs = _of_jobs(app, connections.jobs, worker_id)
+
+    def know(self, facts: Facts) -> None:
+        self.jobs.know(facts)
+        self.blocking_jobs.know(facts)
+
+    async def shrink(self) -> None:
+        """Close connections that are not needed any more. The server has only so many, for all."""
+        while True:
+            await asyncio.sleep(IDLE_SECONDS / 2)
+            await self.engine.shrink()
+            await self.jobs.shrink()
+            self.blocking_jobs.shrink()
+
+    async def close(self) -> None:
+        await self.engine.close()
+        await self.jobs.close()
+        self.blocking_jobs.close()
 
 
 def of_engine(app: Registry, connections: int, worker_id: str) -> AsyncDatabase:
@@ -33,7 +62,7 @@ def of_engine(app: Registry, connections: int, worker_id: str) -> AsyncDatabase:
     )
 
 
-def of_jobs(app: Registry, connections: int, worker_id: str) -> tuple[AsyncDatabase, Database]:
+def _of_jobs(app: Registry, connections: int, worker_id: str) -> tuple[AsyncDatabase, Database]:
     """Both kinds of tasks share one number. A job that finds none free waits: for as long as it may run."""
 
     def tell(size: int, waiting: int) -> None:

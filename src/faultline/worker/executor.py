@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextlib
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.app.attempt import TIMED_OUT
-from faultline.app.blame import is_caused_by
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
-from faultline.app.outcomes import SNOOZE_SECONDS_MIN, Cancel, Retry, Snooze, delay_seconds
-from faultline.app.texts import storable, text_of
 from faultline.core import events, forks
-from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
-from faultline.core.model import Failure
-from faultline.store import jsontext
-from faultline.worker.completer import RETURN_LESS, Completed, Failed, Released
-from faultline.worker.giving_back import GivingBack
+from faultline.core.model import Reason
+from faultline.worker import leaving
+from faultline.worker.endings import Completed, Failed, Released
 from faultline.worker.hold import LEAVE_SECONDS
+from faultline.worker.judge import Judge
+from faultline.worker.services import cancel
+from faultline.worker.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from faultline.app.registry import Registry
     from faultline.app.tasks import Task
-    from faultline.store.async_database import AsyncDatabase
-    from faultline.store.database import Database
-    from faultline.worker.completer import Ending
+    from faultline.core.model import Lease
+    from faultline.worker.completer import Completer
+    from faultline.worker.databases import Databases
+    from faultline.worker.endings import Ending
     from faultline.worker.hold import Hold
-    from faultline.worker.threads import Threads
+    from faultline.worker.leases import Leases
+    from faultline.worker.marks import Marks
+    from faultline.worker.stop import Stop
     from faultline.worker.tracing import Tracing
+    from faultline.worker.unstarted import Unstarted
 
-_BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 2.0, 3600.0
 _IN_A_TURN_MAX = 100
 
 
@@ -41,51 +42,89 @@ class TimedOut(Exception):
     """An attempt took longer than its task allows."""
 
 
+class Source(Protocol):
+    """Where holds come from: a feed."""
+
+    def follow(self) -> Hold | None:
+        """The next one to run, in the task of one that has just ended."""
+
+    def finished(self, lease: Lease) -> None: ...
+
+
 class Executor:
-    """Turns a hold into an ending and hands that over; None when there is nothing to write: the lease is lost, or the job
-    completed itself. `mark` puts a start on record; it answers False when the lease is lost. `abandoned` is told of every
-    attempt that goes on after it was given up, and of how many of them have not come back.
+    """Turns a hold into an ending and hands that to the completer; nothing when there is nothing to write: the lease is
+    lost, or the job completed itself.
     """
 
     def __init__(
         self,
         app: Registry,
-        database: AsyncDatabase,
-        blocking_database: Database,
-        threads: Threads,
+        databases: Databases,
         *,
-        mark: Callable[[Hold], Awaitable[bool]],
-        hand_over: Callable[[Hold, Ending | None], None],
-        abandoned: Callable[[Hold, int], None] = lambda _hold, _stuck: None,
+        marks: Marks,
+        leases: Leases,
+        completer: Completer,
+        unstarted: Unstarted,
+        stop: Stop,
     ) -> None:
-        self._mark = mark
-        self._hand_over = hand_over
-        self._abandoned = abandoned
-        self._app = app
-        self._database = database
-        self._blocking_database = blocking_database
-        self._threads = threads
-        self._chance = app.host.chance
-        self._giving_back = GivingBack(app.host.chance, app.host.monotonic)
+        self._tasks = app.tasks
+        self._databases = databases
+        self._marks = marks
+        self._leases = leases
+        self._completer = completer
+        self._unstarted = unstarted
+        self._stop = stop
+        self._judge = Judge(app.host, stop)
+        self._threads = Threads()
         self._monotonic = app.host.monotonic
-        #: Where a companion stands by: asked before anything is begun, whether it may be.
-        self.begin: Callable[[Hold, float], bool] | None = None
+        self._faults = app.host.faults
         #: Set where jobs are traced.
         self.tracing: Tracing | None = None
-        self._faults = app.host.faults
-        self._result_bytes_max = 1_048_576
-        #: The worker is about to cancel what still runs. Any other cancellation is a task's own.
-        self.stopping = False
-        #: Whether somebody has cancelled everything in this loop, the worker's own tasks among it: the program ends.
-        self.program_ends: Callable[[], bool] = lambda: False
         self._turn = self._in_this_turn = 0
+        #: What was begun and has not ended, and where it came from.
+        self._running: dict[Hold, Source] = {}
+        self._idle = asyncio.Event()
+        self._runners: set[asyncio.Task[None]] = set()
         #: Attempts that still run although their endings are handed over.
         self._left: set[Hold] = set()
         #: What runs its second job or a later one.
         self._reused: set[asyncio.Task[Any] | None] = set()
 
-    async def run(self, hold: Hold, follow: Callable[[], Hold | None]) -> None:
-        """One attempt after the other while `follow` has a next one, all in one task: to make a task takes longer than to
+    def start(self, hold: Hold, source: Source) -> None:
+        """Run this one, and after it what the source has next."""
+        self._running[hold] = source
+        runner = asyncio.get_running_loop().create_task(self._run(hold, source))
+        self._runners.add(runner)
+        runner.add_done_callback(self._runners.discard)
+
+    async def idle(self, seconds: float) -> None:
+        """Wait for what runs, and no longer than so."""
+        if self._running:
+            self._idle.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._idle.wait()
+
+    async def stop(self) -> int:
+        """Cancel what still runs and give its jobs back. Answers with how many attempts go on all the same."""
+        self._stop.cancels_jobs = True
+        leaving.tell_stopped(self._running, self._monotonic())
+        await cancel(self._runners)
+        left = sum(not runner.done() for runner in self._runners)
+        for hold in self._running:
+            if left and hold.attempt is not None:
+                # It swallows its cancellation and is not waited for. From here on, whatever it writes is refused.
+                events.emit("attempt_left_behind", job_id=hold.lease.job_id, task=hold.lease.task)
+                hold.lose(Reason.LEASE_LOST)
+            # Or cancelled before its first step, so nobody has given it back.
+            self._completer.put(Released(hold))
+        return left
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _run(self, hold: Hold, source: Source) -> None:
+        """One attempt after the other while the source has a next one, all in one task: to make a task takes longer than to
         run a job that does nothing. No job may notice: where one was cancelled or has changed the context, it is the last.
         """
         runner, context = asyncio.current_task(), copy_context()
@@ -96,8 +135,9 @@ class Executor:
                 await self._attempt(following, runner)
                 if runner.cancelling() or (self._left and following in self._left) or _has_changed(context):
                     return
-                following = follow()
+                following = source.follow()
                 if following is not None:
+                    self._running[following] = source
                     self._reused.add(runner)
                 if turn == self._turn and self._has_had_its_turn():
                     await self._let_others(following)
@@ -129,27 +169,27 @@ class Executor:
         ending: Ending | None = None
         raised: BaseException | None = None
         try:
-            if hold.lease.mark_start and not await self._mark(hold):
+            if hold.lease.mark_start and not await self._marks.mark(hold):
                 return
             began_at = self._monotonic()
-            if self.begin is not None and not self.begin(hold, began_at):
+            shared = self._leases.shared
+            if shared is not None and not shared.begin(hold, began_at):
                 return
             hold.counts.started += 1
             hold.began_at = began_at
             if self.tracing is not None:
                 self.tracing.begin(hold)
-            task = self._app.tasks.get(hold.lease.task)
-            misfit = self._misfit(hold, task)
-            if task is None or misfit is not None:
-                ending = misfit
+            task = self._tasks.get(hold.lease.task)
+            ending = self._judge.misfit(hold, task, self._tasks)
+            if task is None or ending is not None:
                 return
             hold.run_by(runner, self._leave_behind)
             try:
                 result = await self._call(hold, task)
-                ending = self._ended(hold, task, result)
+                ending = self._judge.returned(hold, task, result)
             except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
                 raised = error
-                ending = self._judged(hold, task, error)
+                ending = self._judge.raised(hold, task, error, first=runner not in self._reused)
             if self._faults.wanted:
                 self._faults.reach("after_execution")
             if hold.settled or (hold.lost is not None and not (hold.distrusted and isinstance(ending, Completed))):
@@ -176,14 +216,29 @@ class Executor:
         finally:
             self._hand_over(hold, ending)
 
+    def _hand_over(self, hold: Hold, ending: Ending | None) -> None:
+        if hold.began_at is not None:
+            hold.counts.ran.append(self._monotonic() - hold.began_at)
+        if ending is not None:
+            hold.ending = True
+            self._leases.ended(hold)
+            self._completer.put(ending)
+        elif self._leases.in_doubt(hold):
+            self._unstarted.settle([hold])
+        else:
+            self._completer.nothing_to_write(hold)
+        self._running.pop(hold).finished(hold.lease)
+        if not self._running:
+            self._idle.set()
+
     def _leave_behind(self, hold: Hold) -> None:
         """An attempt still runs some seconds after it was cancelled, by its timeout or for a lost lease: it swallows that.
 
         As with a thread, nobody can end it. It can write nothing more through its job, and its slot goes to the next.
         """
         runner, job = hold.attempt, hold.job
-        task = self._app.tasks.get(hold.lease.task)
-        if runner is None or task is None or self.stopping:
+        task = self._tasks.get(hold.lease.task)
+        if runner is None or task is None or self._stop.cancels_jobs:
             return
         self._left.add(hold)
         runner.add_done_callback(lambda _: self._left.discard(hold))
@@ -192,25 +247,9 @@ class Executor:
         ending = None
         if hold.lost is None and not hold.settled:
             why = "it swallowed its cancellation, was left behind and can write nothing more"
-            ending = self._failed(hold, task, f"TimedOut: timed out after {task.timeout_seconds:g} s; {why}")
+            ending = self._judge.failed(hold, task, f"TimedOut: timed out after {task.timeout_seconds:g} s; {why}")
         self._end(hold, ending, None)
-        self._abandoned(hold, self._threads.abandon(runner))
-
-    def _misfit(self, hold: Hold, task: Task[..., Any] | None) -> Failed | Released | None:
-        """Why this job cannot even be started here."""
-        lease = hold.lease
-        if task is None:
-            return self._giving_back.unknown_task(hold, self._app.tasks)
-        if lease.fault is not None:
-            # For good: another attempt reads the same text.
-            return Failed(
-                hold, Failure(f"its arguments: {lease.fault}. Enqueue it with values that Python can hold", "fail")
-            )
-        try:
-            task.check(lease.args)
-        except TypeError as error:
-            return self._failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
-        return None
+        self._stop.is_stuck(hold, self._threads.abandon(runner), is_async=task.is_async)
 
     def _call(self, hold: Hold, task: Task[..., Any]) -> Awaitable[Any]:
         if events.are_detailed():
@@ -223,7 +262,7 @@ class Executor:
         args = hold.lease.args
         if not task.takes_job:
             return task.fn(**args) if limit is None else self._within(limit, task.fn(**args), hold)
-        hold.job = job = Job(hold, self._database, limit)
+        hold.job = job = Job(hold, self._databases.jobs, limit)
         call = task.fn(job, **args)
         return _as_long_as(job, call if limit is None else self._within(limit, call, hold), limit)
 
@@ -241,7 +280,7 @@ class Executor:
             late.cancel()
 
     async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
-        job = BlockingJob(hold, self._blocking_database, limit) if task.takes_job else None
+        job = BlockingJob(hold, self._databases.blocking_jobs, limit) if task.takes_job else None
         first = () if job is None else (job,)
         outcome = self._threads.run(lambda: task.fn(*first, **hold.lease.args))
         over = "attempt_ended"
@@ -250,7 +289,7 @@ class Executor:
             if not done:
                 over = TIMED_OUT
                 # Nobody can stop a thread. It goes on, but it can write nothing more.
-                self._abandoned(hold, self._threads.abandon(outcome))
+                self._stop.is_stuck(hold, self._threads.abandon(outcome), is_async=False)
                 raise TimedOut(f"timed out after {limit:g} s; its thread was abandoned and can write nothing more")
             return outcome.result()
         except asyncio.CancelledError:
@@ -260,101 +299,12 @@ class Executor:
             if job is not None:
                 job.abandon(over)
 
-    def _judged(self, hold: Hold, task: Task[..., Any], error: BaseException) -> Ending | None:
-        """Whatever a task raises, even if it raises again when it is looked at: there is an ending."""
-        try:
-            return self._raised(hold, task, error)
-        except BaseException:  # noqa: BLE001 - SystemExit included
-            why = "the task raised an exception that cannot be looked at without raising another one"
-            return Failed(hold, Failure(why, delay_seconds=self._usual_backoff(hold)))
-
-    def _raised(self, hold: Hold, task: Task[..., Any], error: BaseException) -> Ending | None:
-        match error:
-            case asyncio.CancelledError() if hold.lost is not None:
-                return None
-            case Retry() | Snooze() | Cancel():
-                return self._ended(hold, task, error)
-            case _ if self._was_stopped(error):
-                # The worker stopped it: whatever came of that is not the job's doing.
-                return Released(hold)
-            case asyncio.CancelledError() if asyncio.current_task() not in self._reused:
-                return self._failed(hold, task, "the task was cancelled, and not by its worker: it cancelled itself")
-            case StaleLease():
-                # Refused somewhere inside: whoever holds the lease now will finish the job.
-                hold.lose("lease_lost")
-                return None
-            case ResultRejected():
-                return _unstorable(hold, str(error))
-            case FenceBroken() | UnreadableJson():
-                # For good: what was committed behind our back would be committed by every further attempt, and what a step
-                # left behind would be read again.
-                return Failed(hold, Failure(text_of(error), then="fail"))
-            case _:
-                # Cancelled by a job that ran in this task before, perhaps: by a timer that it left behind.
-                interrupted = isinstance(error, asyncio.CancelledError) or is_caused_by(error, hold.failed_by or ())
-                return (
-                    self._giving_back.interrupted(hold, error) if interrupted else self._failed(hold, task, text_of(error))
-                )
-
-    def _was_stopped(self, error: BaseException) -> bool:
-        if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
-            return False
-        # A task whose branch ends the program would do so again and again if that used up no attempt.
-        return self.stopping or (self.program_ends() and not isinstance(error, SystemExit | KeyboardInterrupt))
-
-    def _ended(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
-        if result is None:
-            return Completed(hold, "null")
-        match result:
-            case Retry():
-                self._giving_back.went_well(hold.lease)
-                after = self._backoff(hold, task) if result.after is None else delay_seconds(result.after)
-                return Failed(hold, Failure(result.error, delay_seconds=after))
-            case Snooze():
-                self._giving_back.went_well(hold.lease)
-                return Released(hold, max(SNOOZE_SECONDS_MIN, delay_seconds(result.duration)))
-            case Cancel():
-                return Failed(hold, Failure(result.reason, then="cancel"))
-        if inspect.iscoroutine(result):
-            result.close()
-            return _unstorable(hold, "the task returned a coroutine, which nobody awaits; make the task `async def`")
-        try:
-            text = jsontext.encode(result, f"result of {task.name}")
-        except Exception as error:  # noqa: BLE001 - a result may be anything
-            return _unstorable(hold, str(error))
-        if len(text) > self._result_bytes_max:
-            return _unstorable(hold, f"it has {len(text)} characters, more than {self._result_bytes_max}")
-        return Completed(hold, text)
-
-    def _failed(self, hold: Hold, task: Task[..., Any], error: str) -> Failed:
-        self._giving_back.went_well(hold.lease)
-        return Failed(hold, Failure(error, delay_seconds=self._backoff(hold, task)))
-
-    def _backoff(self, hold: Hold, task: Task[..., Any]) -> float:
-        if task.backoff is not None:
-            try:
-                return min(max(0.0, float(task.backoff(hold.lease.attempt))), 31_536_000.0)
-            except BaseException as error:  # noqa: BLE001 - the user's function must neither lose the job nor end the worker
-                events.emit("backoff_failed", task=task.name, error=text_of(error)[:500])
-        return self._usual_backoff(hold)
-
-    def _usual_backoff(self, hold: Hold) -> float:
-        attempt = hold.lease.attempt
-        # Jittered, so that jobs which failed together do not come back together.
-        doubled = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2.0 ** min(attempt - 1, 20))
-        return float(doubled * self._chance.uniform(0.75, 1.25))
-
 
 def _drop(hold: Hold, ending: Ending | None) -> None:
     """A job that has completed itself stays so; what its task raised then is written nowhere but in the log."""
     if hold.settled and isinstance(ending, Failed):
         lease, error = hold.lease, ending.failure.error[:500]
         events.emit("failed_after_completion", job_id=lease.job_id, task=lease.task, token=lease.fencing_token, error=error)
-
-
-def _unstorable(hold: Hold, why: str) -> Failed:
-    """For good: the task has done its work, and run again it would do it again and come to the same end."""
-    return Failed(hold, Failure(f"its result cannot be stored: {storable(why)}. {RETURN_LESS}", then="fail"))
 
 
 def _has_changed(context: Context) -> bool:

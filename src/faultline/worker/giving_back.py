@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from faultline.app.texts import text_of
 from faultline.core import events
 from faultline.core.model import Failure
-from faultline.worker.completer import Failed, Released
+from faultline.worker.endings import Failed, Released
 
 if TYPE_CHECKING:
     import random

@@ -10,10 +10,9 @@ from faultline.store import verbs
 from faultline.worker.batcher import Batcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from faultline.store.async_database import AsyncDatabase
     from faultline.worker.hold import Hold
+    from faultline.worker.leases import Leases
     from faultline.worker.tally import Tally
 
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
@@ -21,12 +20,12 @@ _BUSY_PAUSE_MIN, _BUSY_PAUSE_MAX = 0.02, 0.5
 
 
 class Marks:
-    """`is_in_doubt`: the companion may have given this lease back, so it must not be begun."""
+    """The starts of one worker's jobs."""
 
-    def __init__(self, database: AsyncDatabase, tally: Tally, is_in_doubt: Callable[[Hold], bool]) -> None:
+    def __init__(self, database: AsyncDatabase, leases: Leases, tally: Tally) -> None:
         self._database = database
+        self._leases = leases
         self._tally = tally
-        self._is_in_doubt = is_in_doubt
         self._asked: Batcher[tuple[Hold, asyncio.Future[bool | None]]] = Batcher(self._send)
 
     async def mark(self, hold: Hold) -> bool:
@@ -50,7 +49,7 @@ class Marks:
         """Asked again until the database answers: an error says nothing about the jobs. Lost leases wait no longer."""
         pause = _PAUSE_MIN
         for hold, answer in asked:
-            if self._is_in_doubt(hold) and not answer.done():
+            if self._leases.in_doubt(hold) and not answer.done():
                 answer.set_result(False)
         while waiting := [one for one in asked if not one[1].done()]:
             try:

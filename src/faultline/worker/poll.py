@@ -4,42 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from faultline.core import events
 from faultline.store.reads import views
-from faultline.worker.lane import reset_seconds
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
+    from faultline.core.model import Bound
     from faultline.store.async_database import AsyncDatabase
-    from faultline.worker.lane import Lane
     from faultline.worker.tally import Tally
 
 #: A worker of more queues than this polls for all that rest together.
 QUEUES_APART = 3
 POLL_SECONDS = 0.5
+#: A claim may have waited for a server that was away: that was no cost, and must not hide work for minutes.
+_RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 10.0, 100.0
+
+
+def reset_seconds(took: float) -> float:
+    """How long to use bounds after a look without them that took so long.
+
+    Bounds are a hint that must never hide work for long. A look without them may be dear, so it is made rarely.
+    """
+    return min(max(_RESET_SECONDS_MIN, _RESET_SHARE * took), _RESET_SECONDS_MAX)
+
+
+class Rests(Protocol):
+    """A feed that has found nothing for a while."""
+
+    name: str
+
+    def bounds(self) -> list[Bound]: ...
+
+    def hint(self, lowest: Bound | None) -> None: ...
+
+    def wake(self) -> None: ...
 
 
 class Poll:
-    """A lane that has found nothing for a while rests here and is hinted at when its queue has something due."""
+    """A feed that has found nothing for a while rests here and is hinted at when its queue has something due."""
 
     def __init__(self, database: AsyncDatabase, chance: random.Random, tally: Tally) -> None:
         self._database = database
         self._chance = chance
         self._tally = tally
-        self._resting: dict[str, Lane] = {}
+        self._resting: dict[str, Rests] = {}
         self._reset_at = 0.0
 
     @contextlib.contextmanager
-    def watching(self, lane: Lane) -> Iterator[None]:
-        self._resting[lane.name] = lane
+    def watching(self, feed: Rests) -> Iterator[None]:
+        self._resting[feed.name] = feed
         try:
             yield
         finally:
-            self._resting.pop(lane.name, None)
+            self._resting.pop(feed.name, None)
 
     async def run(self) -> None:
         """Ends only by being cancelled."""
@@ -52,7 +73,7 @@ class Poll:
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         anywhere = asked_at >= self._reset_at
-        bounds = {} if anywhere else {name: lane.bounds() for name, lane in self._resting.items()}
+        bounds = {} if anywhere else {name: feed.bounds() for name, feed in self._resting.items()}
         try:
             due = await self._database.run(views.due(sorted(self._resting), bounds))
         except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again

@@ -112,14 +112,14 @@ class Shared:
     def set_silence(self, seconds: float) -> None:
         self._times[_SILENCE] = seconds
 
-    def claim_sent(self, lane: int, claim: int) -> None:
+    def claim_sent(self, feed: int, claim: int) -> None:
         """Until its answer is listed, all that this claim was granted has not been started."""
-        if lane < _CLAIMS_MAX:
-            self._numbers[_CLAIMS + lane] = claim
+        if feed < _CLAIMS_MAX:
+            self._numbers[_CLAIMS + feed] = claim
 
-    def claim_answered(self, lane: int) -> None:
-        if lane < _CLAIMS_MAX:
-            self._numbers[_CLAIMS + lane] = 0
+    def claim_answered(self, feed: int) -> None:
+        if feed < _CLAIMS_MAX:
+            self._numbers[_CLAIMS + feed] = 0
 
     def enter(self, holds: Sequence[Hold], claim: int, epoch: int = 0) -> None:
         """List what a claim was granted, as waiting. `epoch`: see `Hold`."""

@@ -71,7 +71,7 @@ class Standby:
             logs=_somebody_reads_events(),
         )
         self._path = path
-        #: For each lane: how often leases had been given back when its claim was sent.
+        #: For each feed: how often leases had been given back when its claim was sent.
         self._epochs: dict[int, int] = {}
         self._seen = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -118,14 +118,14 @@ class Standby:
 
     # What the worker asks and says
 
-    def claim_sent(self, lane: int, claim: int) -> None:
-        self._epochs[lane] = self.shared.raised
-        self.shared.claim_sent(lane, claim)
+    def claim_sent(self, feed: int, claim: int) -> None:
+        self._epochs[feed] = self.shared.raised
+        self.shared.claim_sent(feed, claim)
 
-    def took(self, lane: int, holds: Sequence[Hold]) -> None:
+    def took(self, feed: int, holds: Sequence[Hold]) -> None:
         """List what a claim was granted before anything of it can be begun."""
-        self.shared.enter(holds, int(holds[0].lease.owner.rpartition("/")[2]), self._epochs.get(lane, 0))
-        self.shared.claim_answered(lane)
+        self.shared.enter(holds, int(holds[0].lease.owner.rpartition("/")[2]), self._epochs.get(feed, 0))
+        self.shared.claim_answered(feed)
 
     def in_doubt(self, hold: Hold) -> bool:
         """It was not begun, and the companion has given leases back since it was asked for."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.app.outcomes import Outcome
 from faultline.core import events
 from faultline.store.reads import views
-from faultline.worker.completer import Failed
+from faultline.worker.endings import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease, Submission
     from faultline.store.async_database import AsyncDatabase
-    from faultline.worker.completer import Ending
+    from faultline.worker.endings import Ending
     from faultline.worker.hold import Hold
 
 _NAME = "faultline"

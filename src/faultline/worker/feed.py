@@ -11,27 +11,28 @@ import contextlib
 from collections import deque
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
 from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound, bounds_after
 from faultline.store import verbs
-from faultline.worker.giving_back import PuttingOff
 from faultline.worker.hold import Hold
+from faultline.worker.poll import reset_seconds
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
-    from uuid import UUID
 
     from faultline.core.model import Lease
     from faultline.store.async_database import AsyncDatabase
+    from faultline.worker.company import Company
+    from faultline.worker.executor import Executor
+    from faultline.worker.hints import Hints
+    from faultline.worker.leases import Leases
     from faultline.worker.poll import Poll
     from faultline.worker.tally import Tally
     from faultline.worker.tracing import Tracing
-
-Asker = TypeVar("Asker")
+    from faultline.worker.unstarted import Unstarted
 
 AHEAD_SECONDS = 0.03
 #: Longer than this no claim is planned for: it may have waited for a server that was away.
@@ -41,8 +42,6 @@ POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
 #: A queue that is polled for together with others is looked at by itself only now and then.
 _WATCHED_SECONDS = 60.0
 _RATE_WINDOW = 0.1
-#: A claim may have waited for a server that was away: that was no cost, and must not hide work for minutes.
-_RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 10.0, 100.0
 #: Claims of so few do not wait for others (claim.sql), so that what one took was its own cost.
 _FEW = 20
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
@@ -56,19 +55,8 @@ _STARTS_MIN = 8
 _LATE_SECONDS_MIN = 0.06
 
 
-def reset_seconds(took: float) -> float:
-    """How long to use bounds after a look without them that took so long.
-
-    Bounds are a hint that must never hide work for long. A look without them may be dear, so it is made rarely.
-    """
-    return min(max(_RESET_SECONDS_MIN, _RESET_SHARE * took), _RESET_SECONDS_MAX)
-
-
-class Lane:
-    """`start(hold)` runs a job; `took(holds)` is told of every lease before anything runs.
-
-    `rests(lane, bool)` is told of sleep, and tells whether a hint may be missed: nobody listens, or it is not known yet.
-    """
+class Feed:
+    """Claims for the executor, which takes the next hold (`follow`) and says when one is over (`finished`)."""
 
     #: The owner of a claim that was sent, until what it was granted is in our hands.
     _asked_as: str | None = None
@@ -80,13 +68,12 @@ class Lane:
         concurrency: int,
         *,
         database: AsyncDatabase,
-        owner: Callable[[], str],
-        took: Callable[[list[Hold]], None],
-        start: Callable[[Lane, Hold], None],
-        rests: Callable[[Lane, bool], bool],
-        give_back: Callable[[list[Hold], float | None], None],
+        leases: Leases,
+        executor: Executor,
+        unstarted: Unstarted,
+        hints: Hints,
         poll: Poll | None,
-        company: Company[Lane],
+        company: Company[Feed],
         chance: random.Random,
         tally: Tally,
     ) -> None:
@@ -99,19 +86,18 @@ class Lane:
         self.running = 0
         self.waiting: deque[Hold] = deque()
         self._database = database
-        self._owner = owner
-        self._took = took
-        self._start = start
-        self._rests = rests
-        self._give_back = give_back
+        self._leases = leases
+        self._executor = executor
+        self._unstarted = unstarted
+        self._hints = hints
         self._poll = poll
         self._company = company
         self._chance = chance
         self._room = asyncio.Event()
         self._hint = asyncio.Event()
         self._bounds: dict[int, Bound] = {}
-        #: Those that came while a claim was on its way: its answer must not undo them.
-        self._hints: list[Bound | None] | None = None
+        #: Hints that came while a claim was on its way: its answer must not undo them.
+        self._hinted: list[Bound | None] | None = None
         self._reset_at = 0.0
         self._claim_seconds = 0.0
         self._poll_seconds = POLL_SECONDS_MIN
@@ -148,7 +134,7 @@ class Lane:
             if len(leases) < wanted:
                 await self._rest(found=bool(leases))
             else:
-                self._rests(self, False)
+                self._hints.works(self.name)
                 self._poll_seconds = POLL_SECONDS_MIN
 
     def wanted(self) -> int:
@@ -172,8 +158,8 @@ class Lane:
         self._ended += 1
         self.turn_soon()
         if lease.mark_start:
-            for lane in self._company.leave(lease):
-                lane.turn_soon()
+            for feed in self._company.leave(lease):
+                feed.turn_soon()
 
     def follow(self) -> Hold | None:
         """The next to run, in the task of one that has just ended. One whose company matters is left to `fill`."""
@@ -203,8 +189,8 @@ class Lane:
     def hint(self, lowest: Bound | None, *, wake: bool = True) -> None:
         """There may be work from this place on; from anywhere, without one. What is left to others is not looked for now."""
         self._lower(lowest)
-        if self._hints is not None:
-            self._hints.append(lowest)
+        if self._hinted is not None:
+            self._hinted.append(lowest)
         if wake:
             self._hint.set()
 
@@ -224,7 +210,7 @@ class Lane:
                 if priority >= lowest.priority and (lowest.run_at, lowest.id) < (bound.run_at, bound.id):
                     self._bounds[priority] = replace(lowest, priority=priority)
 
-    def give_back(self) -> list[Hold]:
+    def take_waiting(self) -> list[Hold]:
         """Take out what has not been started."""
         unstarted, self.waiting = list(self.waiting), deque()
         return unstarted
@@ -234,9 +220,9 @@ class Lane:
         asked_at = loop.time()
         reset = asked_at >= self._reset_at
         bounds = [] if reset else self.bounds()
-        owner = self._owner()
+        owner = self._leases.owner_of_claim(self.name)
         hints: list[Bound | None] = []
-        self._hints = hints
+        self._hinted = hints
         claim = verbs.claim(self.name, owner=owner, max_jobs=wanted, bounds=bounds)
         claim = replace(claim, params_now=partial(self._sending, owner, claim.params))
         try:
@@ -247,7 +233,7 @@ class Lane:
             self._asked_as = None
             raise
         finally:
-            self._hints = None
+            self._hinted = None
         took = loop.time() - asked_at
         self._claim_seconds += (min(took, _CLAIM_SECONDS_MAX) - self._claim_seconds) / 4
         if reset:
@@ -279,8 +265,8 @@ class Lane:
             if leases:
                 self._counts.claimed(leases)
                 holds = [Hold(lease, asked_at, self._counts) for lease in leases]
-                self._took(holds)
-                self._give_back(holds, None)
+                self._leases.took(self.name, holds)
+                self._unstarted.give_back(holds)
 
     def _take(self, holds: list[Hold]) -> None:
         """A claim may have waited for a connection for longer than a lease lasts. What it got cannot be trusted any more:
@@ -291,15 +277,15 @@ class Lane:
         if now >= holds[0].renewed_at + _LATE_SECONDS_MIN:
             late = [hold for hold in holds if now >= hold.renewed_at + hold.lease.lease_seconds * 2 / 3]
         if late:
-            self._took(late)
-            self._give_back(late, None)
+            self._leases.took(self.name, late)
+            self._unstarted.give_back(late)
         fresh = [hold for hold in holds if hold not in late] if late else holds
         if fresh:
             self.put(fresh)
 
     def put(self, holds: list[Hold]) -> None:
         """Take these leases in, the most urgent first, and start what may be started."""
-        self._took(holds)
+        self._leases.took(self.name, holds)
         urgent = bool(self.waiting) and holds[0].lease.priority < self.waiting[-1].lease.priority
         self.waiting.extend(holds)
         if urgent:
@@ -343,7 +329,7 @@ class Lane:
                 self._company.enter(hold.lease)
             self.running += 1
             started += 1
-            self._start(self, hold)
+            self._executor.start(hold, self)
         self.waiting.extendleft(reversed(passed_over))
         if passed_over or self._passed_over:
             self._note_passed_over(passed_over)
@@ -373,7 +359,7 @@ class Lane:
             self.waiting = deque(hold for hold in self.waiting if hold not in given_up)
             self._claims_at = now + _LEFT_TO_OTHERS_SECONDS
             for hold in given_up:
-                self._give_back([hold], self._company.put_off(hold.lease.job_id, now))
+                self._unstarted.give_back([hold], self._company.put_off(hold.lease.job_id, now))
             self.turn_soon()
         self._will_give_up = bool(self._passed_over)
         if self._will_give_up:
@@ -387,7 +373,7 @@ class Lane:
 
     async def _rest(self, *, found: bool) -> None:
         """Wait for a hint, and no longer than a poll. Where hints may be missed, polls come quickly after a find."""
-        quickly = self._rests(self, True) and found
+        quickly = self._hints.rests(self.name) and found
         self._poll_seconds = POLL_SECONDS_MIN if quickly else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
         is_misled = self._is_misled(found=found)
         seconds = self._poll_seconds
@@ -410,65 +396,6 @@ class Lane:
             self._in_vain.append(now)
         self._was_hinted = False
         return len(self._in_vain) >= _IN_VAIN_MAX
-
-
-class Company(Generic[Asker]):
-    """Who may run beside whom in this process, so that a job which kills its workers is found out and others are spared.
-
-    Only jobs whose start is marked are asked about. One that was reaped once runs beside a quarter of the usual number of
-    such jobs, twice a sixteenth; after that it runs while no other marked job does. If the worker dies then, it is known of
-    which job, and only that one's attempt counts.
-    """
-
-    ALONE_AFTER = 3
-
-    def __init__(self) -> None:
-        self._marked = 0
-        self._suspects = 0
-        self._alone = False
-        #: Who waits to be alone. One whose lease is lost waits no longer.
-        self._alone_wanted: Hold | None = None
-        self._turned_away: set[Asker] = set()
-        self._putting_off = PuttingOff()
-
-    def admits(self, hold: Hold, concurrency: int, asker: Asker) -> bool:
-        admitted = self._admits(hold, concurrency)
-        if not admitted:
-            self._turned_away.add(asker)
-        return admitted
-
-    def _admits(self, hold: Hold, concurrency: int) -> bool:
-        reaps = hold.lease.reaps
-        if reaps >= self.ALONE_AFTER:
-            # Announced, so that the marked ones which run now are the last before it.
-            self._alone_wanted = hold if self._marked > 0 else None
-            return self._alone_wanted is None
-        if self._alone or (self._alone_wanted is not None and self._alone_wanted.lost is None):
-            return False
-        return reaps == 0 or self._suspects < max(1, concurrency >> 2 * reaps)
-
-    def awaits(self, hold: Hold) -> bool:
-        """Whether this is the one that waits to be alone."""
-        return self._alone_wanted is hold
-
-    def put_off(self, job_id: UUID, now: float) -> float | None:
-        """For how long a job that was turned away is to be left to other workers."""
-        return self._putting_off.seconds(job_id, now)
-
-    def enter(self, lease: Lease) -> None:
-        self._marked += 1
-        self._suspects += lease.reaps > 0
-        if lease.reaps >= self.ALONE_AFTER:
-            self._alone, self._alone_wanted = True, None
-
-    def leave(self, lease: Lease) -> set[Asker]:
-        """Answers with those who were turned away before and may ask again."""
-        self._marked -= 1
-        self._suspects -= lease.reaps > 0
-        if lease.reaps >= self.ALONE_AFTER:
-            self._alone = False
-        turned_away, self._turned_away = self._turned_away, set()
-        return turned_away
 
 
 class Rate:

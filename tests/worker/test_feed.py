@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -17,13 +17,13 @@ from faultline.core.host import Host
 from faultline.core.model import Bound, Lease, Submission
 from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
+from faultline.worker.company import Company
+from faultline.worker.feed import Feed
 from faultline.worker.hold import Hold
-from faultline.worker.lane import Company, Lane
 from faultline.worker.tally import Tally
 from tests.worker.working import InFlight, Moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
     from tests.driver import Driver
@@ -95,21 +95,39 @@ def test_if_it_loses_its_lease_meanwhile_nobody_waits_for_it() -> None:
     assert company.admits(held(), 64, 0)
 
 
-def lane_on(
-    database: AsyncDatabase,
-    *,
-    hints_may_be_missed: bool = True,
-    give_back: Callable[[list[Hold], float | None], None] = lambda _, __: None,
-) -> Lane:
-    return Lane(
+class Around:
+    """All that a feed works with, but for the database."""
+
+    def __init__(self, *, hints_may_be_missed: bool) -> None:
+        self.hints_may_be_missed = hints_may_be_missed
+        self.given_back: list[Hold] = []
+
+    def owner_of_claim(self, _: str) -> str:
+        return "w/1"
+
+    def took(self, _: str, __: list[Hold]) -> None: ...
+
+    def start(self, _: Hold, __: Feed) -> None: ...
+
+    def give_back(self, holds: list[Hold]) -> None:
+        self.given_back.extend(holds)
+
+    def rests(self, _: str) -> bool:
+        return self.hints_may_be_missed
+
+    def works(self, _: str) -> None: ...
+
+
+def feed_on(database: AsyncDatabase, *, hints_may_be_missed: bool = True, around: Any = None) -> Feed:
+    around = around or Around(hints_may_be_missed=hints_may_be_missed)
+    return Feed(
         "default",
         1,
         database=database,
-        owner=lambda: "w/1",
-        took=lambda _: None,
-        start=lambda _, __: None,
-        rests=lambda _, __: hints_may_be_missed,
-        give_back=give_back,
+        leases=around,
+        executor=around,
+        unstarted=around,
+        hints=around,
         poll=None,
         company=Company(),
         chance=random.Random(1),
@@ -125,15 +143,15 @@ def test_a_claim_that_waited_for_minutes_does_not_hide_work_for_longer(dsn: str,
     async def story(loop: Moved) -> list[int]:
         faults = InFlight("claim")
         database = AsyncDatabase(dsn, host=Host(faults=faults))
-        lane = lane_on(database)
+        feed = feed_on(database)
         faults.then = lambda: setattr(loop, "moved", 600.0)
-        found = [len(await lane._claim(1))]  # noqa: SLF001 - one claim, without the loop around it
+        found = [len(await feed._claim(1))]  # noqa: SLF001 - one claim, without the loop around it
         faults.then = lambda: None
 
         queue.enqueue(run_at=early)  # below what that claim saw, and no hint tells of it
         for seconds in (0, 21):
             loop.moved += seconds
-            found.append(len(await lane._claim(1)))  # noqa: SLF001
+            found.append(len(await feed._claim(1)))  # noqa: SLF001
         await database.close()
         return found
 
@@ -151,12 +169,12 @@ def test_what_a_claim_got_after_most_of_its_lease_is_given_back_unstarted(
     async def story(loop: Moved) -> str:
         faults = InFlight("claim")
         database = AsyncDatabase(dsn, host=Host(faults=faults))
-        given_back: list[Hold] = []
-        lane = lane_on(database, give_back=lambda holds, _: given_back.extend(holds))
+        around = Around(hints_may_be_missed=True)
+        feed = feed_on(database, around=around)
         faults.then = partial(pass_by, loop, seconds)
-        await lane._claim(1)  # noqa: SLF001
+        await feed._claim(1)  # noqa: SLF001
         await database.close()
-        return {(1, 0): "given back", (0, 1): "kept"}[len(given_back), lane.running + len(lane.waiting)]
+        return {(1, 0): "given back", (0, 1): "kept"}[len(around.given_back), feed.running + len(feed.waiting)]
 
     loop = Moved()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -173,14 +191,14 @@ def test_what_is_held_ahead_lasts_until_a_slow_claim_is_answered(dsn: str, queue
     async def story(loop: Moved) -> list[int]:
         faults = InFlight("claim")
         database = AsyncDatabase(dsn, host=Host(faults=faults))
-        lane = lane_on(database)
-        lane._rate.per_second = 1000.0  # noqa: SLF001
-        found = [lane.wanted()]
+        feed = feed_on(database)
+        feed._rate.per_second = 1000.0  # noqa: SLF001
+        found = [feed.wanted()]
         for seconds in (0.05, 60.0):
             faults.then = partial(pass_by, loop, seconds)
             for _ in range(30):
-                await lane._claim(1)  # noqa: SLF001
-            found.append(lane.wanted())
+                await feed._claim(1)  # noqa: SLF001
+            found.append(feed.wanted())
         await database.close()
         return found
 
@@ -197,11 +215,11 @@ def test_a_hint_that_comes_while_a_claim_is_on_its_way_is_not_undone_by_its_answ
     async def story() -> list[Bound]:
         faults = InFlight("claim")
         database = AsyncDatabase(dsn, host=Host(faults=faults))
-        lane = lane_on(database)
-        faults.then = lambda: lane.hint(Bound(0, early))
-        assert len(await lane._claim(1)) == 1  # noqa: SLF001 - one claim, without the loop around it
+        feed = feed_on(database)
+        faults.then = lambda: feed.hint(Bound(0, early))
+        assert len(await feed._claim(1)) == 1  # noqa: SLF001 - one claim, without the loop around it
         await database.close()
-        return [*lane._bounds.values()]  # noqa: SLF001
+        return [*feed._bounds.values()]  # noqa: SLF001
 
     assert asyncio.run(story()) == [Bound(0, early)]
 
@@ -213,11 +231,11 @@ def test_polls_come_quickly_after_a_find_where_hints_may_be_missed(
     seconds: float,
 ) -> None:
     async def story() -> float:
-        lane = lane_on(AsyncDatabase(""), hints_may_be_missed=may_be_missed)
-        lane._poll_seconds = 0.4  # noqa: SLF001
-        lane.hint(None)
-        await lane._rest(found=found)  # noqa: SLF001
-        return lane._poll_seconds  # noqa: SLF001
+        feed = feed_on(AsyncDatabase(""), hints_may_be_missed=may_be_missed)
+        feed._poll_seconds = 0.4  # noqa: SLF001
+        feed.hint(None)
+        await feed._rest(found=found)  # noqa: SLF001
+        return feed._poll_seconds  # noqa: SLF001
 
     assert asyncio.run(story()) == seconds
 
@@ -227,10 +245,10 @@ def test_a_claim_that_looks_everywhere_is_for_a_few_so_that_it_waits_for_nobody(
 
     async def story() -> list[int]:
         database = AsyncDatabase(dsn)
-        lane = lane_on(database)
-        lane.concurrency = 150
-        claiming = asyncio.create_task(lane.run())
-        while len(lane.waiting) + lane.running < 150:
+        feed = feed_on(database)
+        feed.concurrency = 150
+        claiming = asyncio.create_task(feed.run())
+        while len(feed.waiting) + feed.running < 150:
             await asyncio.sleep(0.01)
         claiming.cancel()
         await database.close()
@@ -246,10 +264,10 @@ def queue_owners(queue: Driver) -> list[str]:
 
 def test_a_hint_that_comes_between_claims_is_not_kept(dsn: str) -> None:
     async def story() -> object:
-        lane = lane_on(AsyncDatabase(dsn))
+        feed = feed_on(AsyncDatabase(dsn))
         for _ in range(3):
-            lane.hint(Bound(0, NOW))
-        return lane._hints  # noqa: SLF001
+            feed.hint(Bound(0, NOW))
+        return feed._hinted  # noqa: SLF001
 
     assert asyncio.run(story()) is None
 
@@ -261,12 +279,12 @@ def test_a_hint_for_others_lowers_the_bounds_and_wakes_nobody(dsn: str, queue: D
 
     async def story() -> list[tuple[list[Bound], bool]]:
         database = AsyncDatabase(dsn)
-        lane = lane_on(database)
-        await lane._claim(1)  # noqa: SLF001
+        feed = feed_on(database)
+        await feed._claim(1)  # noqa: SLF001
         found = []
         for wake in (False, True):
-            lane.hint(early, wake=wake)
-            found.append(([*lane._bounds.values()], lane._hint.is_set()))  # noqa: SLF001
+            feed.hint(early, wake=wake)
+            found.append(([*feed._bounds.values()], feed._hint.is_set()))  # noqa: SLF001
         await database.close()
         return found
 
@@ -278,13 +296,13 @@ def test_a_hint_of_a_job_that_came_back_reaches_below_others_of_its_moment(dsn: 
 
     async def story() -> list[UUID]:
         database = AsyncDatabase(dsn)
-        lane = lane_on(database)
-        leases = await lane._claim(2)  # noqa: SLF001 - claims, without the loop around them
+        feed = feed_on(database)
+        leases = await feed._claim(2)  # noqa: SLF001 - claims, without the loop around them
         await database.run(verbs.release(leases[:1]))
-        claimed = await lane._claim(2)  # noqa: SLF001
+        claimed = await feed._claim(2)  # noqa: SLF001
         assert claimed == []  # it lies below the bound, and nobody has told
-        lane.hint(Bound(0, leases[0].next_run_at))
-        claimed = await lane._claim(2)  # noqa: SLF001
+        feed.hint(Bound(0, leases[0].next_run_at))
+        claimed = await feed._claim(2)  # noqa: SLF001
         await database.close()
         return [lease.job_id for lease in claimed]
 
@@ -310,11 +328,11 @@ def test_a_flood_of_hints_that_lead_to_nothing_is_not_a_flood_of_claims(dsn: str
 
     async def story() -> None:
         database = AsyncDatabase(dsn, for_worker=True, host=Host(faults=claims))
-        lane = lane_on(database)
-        running = asyncio.create_task(lane.run())
+        feed = feed_on(database)
+        running = asyncio.create_task(feed.run())
         give_up = asyncio.get_running_loop().time() + 1.5
         while asyncio.get_running_loop().time() < give_up:
-            lane.hint(None)
+            feed.hint(None)
             await asyncio.sleep(0.001)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -1,0 +1,72 @@
+"""Who may run beside whom in this process, so that a job which kills its workers is found out and others are spared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from faultline.worker.giving_back import PuttingOff
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from faultline.core.model import Lease
+    from faultline.worker.hold import Hold
+
+Asker = TypeVar("Asker")
+
+
+class Company(Generic[Asker]):
+    """Only jobs whose start is marked are asked about. One that was reaped once runs beside a quarter of the usual number of
+    such jobs, twice a sixteenth; after that it runs while no other marked job does. If the worker dies then, it is known of
+    which job, and only that one's attempt counts.
+    """
+
+    ALONE_AFTER = 3
+
+    def __init__(self) -> None:
+        self._marked = 0
+        self._suspects = 0
+        self._alone = False
+        #: Who waits to be alone. One whose lease is lost waits no longer.
+        self._alone_wanted: Hold | None = None
+        self._turned_away: set[Asker] = set()
+        self._putting_off = PuttingOff()
+
+    def admits(self, hold: Hold, concurrency: int, asker: Asker) -> bool:
+        admitted = self._admits(hold, concurrency)
+        if not admitted:
+            self._turned_away.add(asker)
+        return admitted
+
+    def _admits(self, hold: Hold, concurrency: int) -> bool:
+        reaps = hold.lease.reaps
+        if reaps >= self.ALONE_AFTER:
+            # Announced, so that the marked ones which run now are the last before it.
+            self._alone_wanted = hold if self._marked > 0 else None
+            return self._alone_wanted is None
+        if self._alone or (self._alone_wanted is not None and self._alone_wanted.lost is None):
+            return False
+        return reaps == 0 or self._suspects < max(1, concurrency >> 2 * reaps)
+
+    def awaits(self, hold: Hold) -> bool:
+        """Whether this is the one that waits to be alone."""
+        return self._alone_wanted is hold
+
+    def put_off(self, job_id: UUID, now: float) -> float | None:
+        """For how long a job that was turned away is to be left to other workers."""
+        return self._putting_off.seconds(job_id, now)
+
+    def enter(self, lease: Lease) -> None:
+        self._marked += 1
+        self._suspects += lease.reaps > 0
+        if lease.reaps >= self.ALONE_AFTER:
+            self._alone, self._alone_wanted = True, None
+
+    def leave(self, lease: Lease) -> set[Asker]:
+        """Answers with those who were turned away before and may ask again."""
+        self._marked -= 1
+        self._suspects -= lease.reaps > 0
+        if lease.reaps >= self.ALONE_AFTER:
+            self._alone = False
+        turned_away, self._turned_away = self._turned_away, set()
+        return turned_away

@@ -1,0 +1,50 @@
+"""Who sleeps on which queue, and who is woken: tells the database where this worker wants hints, and passes them on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from faultline.worker.notifier import Notifier
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from faultline.core.model import Bound
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.worker.heartbeat import Heartbeat
+
+
+class Hinted(Protocol):
+    """A feed, as far as it is woken."""
+
+    def hint(self, lowest: Bound | None, *, wake: bool = True) -> None: ...
+
+
+class Hints:
+    """For the feeds of one worker, by the names of their queues."""
+
+    def __init__(self, database: AsyncDatabase, worker_id: str, heartbeat: Heartbeat, feeds: Mapping[str, Hinted]) -> None:
+        self._heartbeat = heartbeat
+        self._feeds = feeds
+        self._resting: frozenset[str] = frozenset()
+        self.notifier = Notifier(database, worker_id=worker_id, on_work=self._pass_on, on_cancel=heartbeat.doubt)
+
+    def rests(self, queue: str) -> bool:
+        """A feed found nothing. Answers whether a hint may be missed: nobody listens, or it is not known yet."""
+        return self._rest(self._resting | {queue})
+
+    def works(self, queue: str) -> None:
+        """A feed found as much as it wanted."""
+        self._rest(self._resting - {queue})
+
+    def _rest(self, resting: frozenset[str]) -> bool:
+        changed = resting != self._resting
+        if changed:
+            self._resting = resting
+            self._heartbeat.sleep_on(resting)
+        return changed or not self.notifier.listening
+
+    def _pass_on(self, queue: str | None, lowest: Bound | None, is_for_us: bool) -> None:  # noqa: FBT001
+        for name in self._feeds if queue is None else [queue]:
+            if name in self._feeds:
+                self._feeds[name].hint(lowest, wake=is_for_us)

@@ -1,0 +1,128 @@
+"""What becomes of a job, by what its task returned or raised. Whatever that is, there is an ending."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from faultline.app.blame import is_caused_by
+from faultline.app.outcomes import SNOOZE_SECONDS_MIN, Cancel, Retry, Snooze, delay_seconds
+from faultline.app.texts import text_of
+from faultline.core import events
+from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
+from faultline.core.model import Failure
+from faultline.store import jsontext
+from faultline.worker import backoff
+from faultline.worker.endings import Completed, Failed, Released, unstorable
+from faultline.worker.giving_back import GivingBack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from faultline.app.tasks import Task
+    from faultline.core.host import Host
+    from faultline.worker.endings import Ending
+    from faultline.worker.hold import Hold
+    from faultline.worker.stop import Stop
+
+_BACKOFF_SECONDS_MAX = 31_536_000.0
+
+
+class Judge:
+    """Of one worker's attempts."""
+
+    def __init__(self, host: Host, stop: Stop) -> None:
+        self._chance = host.chance
+        self._stop = stop
+        self._giving_back = GivingBack(host.chance, host.monotonic)
+        self._result_bytes_max = 1_048_576
+
+    def misfit(self, hold: Hold, task: Task[..., Any] | None, known: Iterable[str]) -> Failed | Released | None:
+        """Why this job cannot even be started here."""
+        lease = hold.lease
+        if task is None:
+            return self._giving_back.unknown_task(hold, known)
+        if lease.fault is not None:
+            # For good: another attempt reads the same text.
+            return Failed(
+                hold, Failure(f"its arguments: {lease.fault}. Enqueue it with values that Python can hold", "fail")
+            )
+        try:
+            task.check(lease.args)
+        except TypeError as error:
+            return self.failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
+        return None
+
+    def returned(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
+        if result is None:
+            return Completed(hold, "null")
+        match result:
+            case Retry():
+                self._giving_back.went_well(hold.lease)
+                after = self._backoff(hold, task) if result.after is None else delay_seconds(result.after)
+                return Failed(hold, Failure(result.error, delay_seconds=after))
+            case Snooze():
+                self._giving_back.went_well(hold.lease)
+                return Released(hold, max(SNOOZE_SECONDS_MIN, delay_seconds(result.duration)))
+            case Cancel():
+                return Failed(hold, Failure(result.reason, then="cancel"))
+        if inspect.iscoroutine(result):
+            result.close()
+            return unstorable(hold, "the task returned a coroutine, which nobody awaits; make the task `async def`")
+        try:
+            text = jsontext.encode(result, f"result of {task.name}")
+        except Exception as error:  # noqa: BLE001 - a result may be anything
+            return unstorable(hold, str(error))
+        if len(text) > self._result_bytes_max:
+            return unstorable(hold, f"it has {len(text)} characters, more than {self._result_bytes_max}")
+        return Completed(hold, text)
+
+    def raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:
+        """Even if the error raises again when it is looked at. `first`: no other job has run in this asyncio task before."""
+        try:
+            return self._raised(hold, task, error, first=first)
+        except BaseException:  # noqa: BLE001 - SystemExit included
+            why = "the task raised an exception that cannot be looked at without raising another one"
+            return Failed(hold, Failure(why, delay_seconds=self._usual_backoff(hold)))
+
+    def _raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:
+        match error:
+            case asyncio.CancelledError() if hold.lost is not None:
+                return None
+            case Retry() | Snooze() | Cancel():
+                return self.returned(hold, task, error)
+            case _ if self._stop.has_cancelled(error):
+                # The worker stopped it: whatever came of that is not the job's doing.
+                return Released(hold)
+            case asyncio.CancelledError() if first:
+                return self.failed(hold, task, "the task was cancelled, and not by its worker: it cancelled itself")
+            case StaleLease():
+                # Refused somewhere inside: whoever holds the lease now will finish the job.
+                hold.lose("lease_lost")
+                return None
+            case ResultRejected():
+                return unstorable(hold, str(error))
+            case FenceBroken() | UnreadableJson():
+                # For good: what was committed behind our back would be committed by every further attempt, and what a step
+                # left behind would be read again.
+                return Failed(hold, Failure(text_of(error), then="fail"))
+            case _:
+                # Cancelled by a job that ran in this task before, perhaps: by a timer that it left behind.
+                interrupted = isinstance(error, asyncio.CancelledError) or is_caused_by(error, hold.failed_by or ())
+                return self._giving_back.interrupted(hold, error) if interrupted else self.failed(hold, task, text_of(error))
+
+    def failed(self, hold: Hold, task: Task[..., Any], error: str) -> Failed:
+        self._giving_back.went_well(hold.lease)
+        return Failed(hold, Failure(error, delay_seconds=self._backoff(hold, task)))
+
+    def _backoff(self, hold: Hold, task: Task[..., Any]) -> float:
+        if task.backoff is not None:
+            try:
+                return min(max(0.0, float(task.backoff(hold.lease.attempt))), _BACKOFF_SECONDS_MAX)
+            except BaseException as error:  # noqa: BLE001 - the user's function must neither lose the job nor end the worker
+                events.emit("backoff_failed", task=task.name, error=text_of(error)[:500])
+        return self._usual_backoff(hold)
+
+    def _usual_backoff(self, hold: Hold) -> float:
+        return backoff.jittered(backoff.after_attempt(hold.lease.attempt), self._chance)

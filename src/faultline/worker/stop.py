@@ -1,0 +1,106 @@
+"""Whether this worker is to stop: its program or a signal asks for it, or too many attempts are stuck in it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from faultline.core import events
+from faultline.worker import leaving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.worker.hold import Hold
+    from faultline.worker.leases import Leases
+    from faultline.worker.services import Services
+
+
+class Stop:
+    """Known to the worker, which stops, and to the executor, which must tell a cancellation by the worker from any other."""
+
+    #: This process runs the worker and nothing else, so the worker may end it.
+    owns_process = False
+    #: The worker asked to be replaced: a supervisor should start a fresh process.
+    wants_replacement = False
+    #: The worker is about to cancel what still runs. Any other cancellation is a task's own.
+    cancels_jobs = False
+
+    def __init__(
+        self, worker_id: str, leases: Leases, monotonic: Callable[[], float], *, abandoned_threads_max: int
+    ) -> None:
+        self._worker_id = worker_id
+        self._leases = leases
+        self._monotonic = monotonic
+        self._abandoned_threads_max = abandoned_threads_max
+        self._services: Services | None = None
+        self._said = False
+        self.asked = asyncio.Event()
+
+    def ask(self) -> None:
+        self.say()
+        self.asked.set()
+        self.tell_companion()
+
+    def tell_companion(self) -> None:
+        if self.asked.is_set() and self._leases.shared is not None:
+            self._leases.shared.stop_asked(self._monotonic())
+
+    def say(self, reason: str | None = None) -> None:
+        """Once, by whoever comes first: from now on it may take the grace time until something is heard."""
+        if not self._said:
+            self._said = True
+            level = events.INFO if reason is None else events.WARNING
+            events.emit("worker_stopping", level=level, worker=self._worker_id, reason=reason or "asked to stop")
+
+    def is_stuck(self, hold: Hold, stuck: int, *, is_async: bool) -> None:
+        """An attempt goes on after it was given up; `stuck`: so many have not come back. Each costs memory and whatever it
+        holds, and nobody can end it: too many, and the process is to be replaced.
+        """
+        event = "attempt_left_behind" if is_async else "thread_abandoned"
+        events.emit(event, job_id=hold.lease.job_id, task=hold.lease.task, stuck=stuck)
+        limit = self._abandoned_threads_max
+        if stuck <= limit or self.asked.is_set():
+            return
+        if self.owns_process:
+            action = "stopping, to be started afresh"
+            self.wants_replacement = True
+            self.ask()
+        else:
+            action = "none: restart this program"
+        events.emit("threads_exhausted", worker=self._worker_id, stuck=stuck, limit=limit, action=action)
+
+    # Somebody cancels everything in the event loop
+
+    def watch(self, services: Services) -> None:
+        services.start(self._canary)
+        self._services = services
+
+    async def _canary(self) -> None:
+        """Nobody has a reason to cancel this but one who cancels everything."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.end_swept_away()
+            raise
+
+    def has_cancelled(self, error: BaseException) -> bool:
+        """Whether the current attempt was cancelled by the worker, or with the whole program. Then `error` came of that."""
+        if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            return False
+        # A task whose branch ends the program would do so again and again if that used up no attempt.
+        return self.cancels_jobs or (self._program_ends() and not isinstance(error, SystemExit | KeyboardInterrupt))
+
+    def _program_ends(self) -> bool:
+        if self._services is None:
+            return False
+        canary = self._services.task(self._canary)
+        swept_away = canary.done() or canary.cancelling() > 0
+        if swept_away:
+            self.end_swept_away()
+        return swept_away
+
+    def end_swept_away(self) -> None:
+        """In the worker's own process nobody cancels the worker but a task, which has killed it so."""
+        if self.owns_process and not self._said:
+            leaving.crash_swept_away(self._worker_id)
