@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from faultline.app.texts import storable
 from faultline.core import events
+from faultline.core.backoff import Pause
 from faultline.core.errors import DatabaseUnavailable, FaultlineError, JobRejected, OutcomeUnknown
 from faultline.core.model import Failure, Settled
 from faultline.store import verbs
@@ -129,7 +130,7 @@ class Completer:
                 if trouble.persists and (len(endings) > 1 or not trouble.apart):
                     self._send_apart(endings, trouble)
                     return
-                await self._rest(trouble.pause())
+                await self._rest(trouble.pause.next())
             else:
                 trouble.is_over()
                 self._put_aside(self._after(endings, settled))
@@ -230,7 +231,8 @@ class _Trouble:
         self.unanswered = unanswered
         self._times = self._refusals = 0
         self._since = self._log_at = 0.0
-        self._pause = _PAUSE_MIN
+        #: Until the next try.
+        self.pause = Pause(_PAUSE_MIN, _PART_PAUSE_MAX if apart else _PAUSE_MAX)
 
     @property
     def persists(self) -> bool:
@@ -252,10 +254,6 @@ class _Trouble:
                 times=self._times,
                 error=f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX],
             )
-
-    def pause(self) -> float:
-        pause, self._pause = self._pause, min(self._pause * 2, _PART_PAUSE_MAX if self.apart else _PAUSE_MAX)
-        return pause
 
     def is_over(self) -> None:
         if self._times:

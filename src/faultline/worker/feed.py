@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
+from faultline.core.backoff import Pause
 from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound, bounds_after
 from faultline.store import verbs
@@ -114,7 +115,7 @@ class Feed:
     async def run(self) -> None:
         """Claim whenever there is room and rest while there is nothing to do. Ends only by being cancelled."""
         await self.settle_claim()  # of a run that was cancelled by somebody else
-        pause = _PAUSE_MIN
+        pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         while True:
             await self._leave_to_others()
             wanted = self._wanted_now()
@@ -127,10 +128,9 @@ class Feed:
             except Exception as error:  # noqa: BLE001 - whatever the server said, this queue is served on
                 self._tally.database_failed()
                 events.emit("claim_failed", queue=self.name, error=str(error))
-                await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
-                pause = min(pause * 2, _PAUSE_MAX)
+                await asyncio.sleep(pause.next() * self._chance.uniform(0.5, 1.5))
                 continue
-            pause = _PAUSE_MIN
+            pause.reset()
             if len(leases) < wanted:
                 await self._rest(found=bool(leases))
             else:
@@ -295,14 +295,13 @@ class Feed:
 
     async def _granted_to(self, owner: str) -> list[Lease]:
         """The answer to a claim was lost. What it took would wait for its leases to run out: ask for it instead."""
-        pause = _PAUSE_MIN
+        pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         while True:
             try:
                 leases = await self._database.run(verbs.granted_to(owner))
             except Exception as error:  # noqa: BLE001
                 events.emit("claim_unanswered", queue=self.name, error=str(error))
-                await asyncio.sleep(pause * self._chance.uniform(0.5, 1.5))
-                pause = min(pause * 2, _PAUSE_MAX)
+                await asyncio.sleep(pause.next() * self._chance.uniform(0.5, 1.5))
             else:
                 events.emit("claim_answered_late", queue=self.name, jobs=len(leases))
                 return leases

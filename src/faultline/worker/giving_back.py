@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from faultline.app.texts import text_of
 from faultline.core import events
+from faultline.core.backoff import doubled, jittered
 from faultline.core.model import Failure
 from faultline.worker.endings import Failed, Released
 
@@ -91,12 +92,12 @@ class GivingBack:
                 action="given back; deploy a worker that has this task",
             )
             met.log_at, met.jobs = now + _LOG_SECONDS, 0
-        return Released(hold, self._jittered(min(delay, _UNKNOWN_SECONDS_MAX)))
+        return Released(hold, jittered(min(delay, _UNKNOWN_SECONDS_MAX), self._chance))
 
     def interrupted(self, hold: Hold, error: BaseException) -> Released | Failed:
         """The delay doubles with each interruption of the job. From the limit on, each uses up an attempt."""
         lease, times = hold.lease, self._times(hold.lease)
-        delay = self._jittered(min(_INTERRUPTED_SECONDS_MIN * 2.0 ** min(times - 1, 10), _INTERRUPTED_SECONDS_MAX))
+        delay = jittered(doubled(_INTERRUPTED_SECONDS_MIN, times, _INTERRUPTED_SECONDS_MAX), self._chance)
         hold.counts.interrupted()
         if times > _INTERRUPTIONS_MAX:
             why = f"interrupted from outside {times} times in a row, which counts as a failure from now on"
@@ -128,9 +129,6 @@ class GivingBack:
         _remember(self._interrupted, lease.job_id, _Interrupted(lease.fencing_token, times))
         return times
 
-    def _jittered(self, delay: float) -> float:
-        return delay * self._chance.uniform(0.75, 1.25)
-
 
 class PuttingOff:
     """How often this worker gave a job back because it may not run beside what runs here."""
@@ -145,7 +143,7 @@ class PuttingOff:
         times, at = self._given_up.get(job_id, (0, now))
         times = times + 1 if now - at < _PUT_OFF_FORGOTTEN_SECONDS else 1
         _remember(self._given_up, job_id, (times, now))
-        return None if times == 1 else min(_PUT_OFF_SECONDS_MIN * 2.0 ** min(times - 2, 10), _PUT_OFF_SECONDS_MAX)
+        return None if times == 1 else doubled(_PUT_OFF_SECONDS_MIN, times - 1, _PUT_OFF_SECONDS_MAX)
 
 
 def _remember(memory: OrderedDict[UUID, T], job_id: UUID, what: T) -> None:

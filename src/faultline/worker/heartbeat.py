@@ -18,6 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
+from faultline.core.backoff import Pause, doubled
 from faultline.core.build import version
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Reason
@@ -82,7 +83,7 @@ class Heartbeat:
         self._seconds = host.seconds
         self._tally = tally
         self._tell_at = -1e9
-        self._tell_pause = BEAT_SECONDS
+        self._tell_pause = Pause(BEAT_SECONDS, _TELL_PAUSE_MAX)
         self._clock_ahead: float | None = None
         self._changed = threading.Lock()
         self._holds: dict[Lease, Hold] = {}
@@ -238,7 +239,7 @@ class Heartbeat:
             if self._failures == 1:
                 events.emit("heartbeat_failed", worker=self._worker_id, error=str(error))
             longest = _PAUSE_REFUSED if self._session.connected else _PAUSE_MAX
-            return min(longest, _PAUSE_MIN * 2.0 ** min(self._failures, 10), self._until_distrust())
+            return min(doubled(_PAUSE_MIN, self._failures + 1, longest), self._until_distrust())
         self._failures = 0
         self._let_go(now)
         with self._changed:
@@ -340,11 +341,10 @@ class Heartbeat:
         rows = self._tally.changed() if at_last or now >= self._tell_at else []
         if not rows:
             return
-        self._tell_at = now + self._tell_pause
-        self._tell_pause = min(self._tell_pause * 2, _TELL_PAUSE_MAX)
+        self._tell_at = now + self._tell_pause.next()
         yield verbs.tally(self._worker_id, rows)
         self._tally.settled()
-        self._tell_pause = BEAT_SECONDS
+        self._tell_pause.reset()
 
     def _look(self, now: float) -> Talk:
         """Ask about the leases that somebody says are lost."""

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from faultline.app.blame import is_caused_by
 from faultline.app.outcomes import SNOOZE_SECONDS_MIN, Cancel, Retry, Snooze, delay_seconds
 from faultline.app.texts import text_of
-from faultline.core import events
+from faultline.core import backoff, events
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
 from faultline.store import jsontext
-from faultline.worker import backoff
 from faultline.worker.endings import Completed, Failed, Released, unstorable
 from faultline.worker.giving_back import GivingBack
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from faultline.core import events
+from faultline.core.backoff import Pause
 from faultline.store import verbs
 from faultline.worker.batcher import Batcher
 
@@ -34,20 +35,19 @@ class Marks:
         Busy means that somebody has the row locked for a moment. That is no loss: it is asked again for as long as the
         lease can be trusted. Apart from the batch, so that the others in it need not wait.
         """
-        pause = _BUSY_PAUSE_MIN
+        pause = Pause(_BUSY_PAUSE_MIN, _BUSY_PAUSE_MAX)
         while hold.lost is None:
             answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
             self._asked.put((hold, answer))
             is_on_record = await answer
             if is_on_record is not None:
                 return is_on_record
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _BUSY_PAUSE_MAX)
+            await asyncio.sleep(pause.next())
         return False
 
     async def _send(self, asked: list[tuple[Hold, asyncio.Future[bool | None]]]) -> None:
         """Asked again until the database answers: an error says nothing about the jobs. Lost leases wait no longer."""
-        pause = _PAUSE_MIN
+        pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         for hold, answer in asked:
             if self._leases.in_doubt(hold) and not answer.done():
                 answer.set_result(False)
@@ -57,8 +57,7 @@ class Marks:
             except Exception as error:  # noqa: BLE001 - somebody waits for the answer, whatever happened
                 self._tally.database_failed()
                 events.emit("mark_failed", jobs=len(waiting), error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _PAUSE_MAX)
+                await asyncio.sleep(pause.next())
                 for hold, answer in waiting:
                     if hold.lost is not None and not answer.done():
                         answer.set_result(False)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from faultline.core import events
+from faultline.core.backoff import Pause
 from faultline.core.errors import UnreadableJson
 from faultline.core.model import Bound
 from faultline.store import jsontext
@@ -50,17 +51,16 @@ class Notifier:
         self._cancelled: set[UUID] = set()
 
     async def run(self) -> None:
-        pause = _PAUSE_MIN
+        pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         while True:
             try:
                 with translated(self._database.dsn):
                     if not await self._listen():
                         return
-                pause = _PAUSE_MIN
+                pause.reset()
             except Exception as error:  # noqa: BLE001 - whatever it was, listen again
                 events.emit("listener_lost", error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _PAUSE_MAX)
+                await asyncio.sleep(pause.next())
 
     async def _listen(self) -> bool:
         async with await self._database.connect() as connection:

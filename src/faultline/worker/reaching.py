@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from faultline.core import events
+from faultline.core.backoff import Pause
 from faultline.store.translation import is_about_the_moment
 from faultline.worker import databases
 
@@ -26,7 +27,7 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 async def reached(database: AsyncDatabase, worker: str | None, is_stopped: Callable[[], bool] = lambda: False) -> Facts:
     """What there is to know of it. One that is still not there after half a minute, or will never be, is an error."""
     monotonic = database.host.monotonic
-    give_up, pause = monotonic() + _REACH_SECONDS, _PAUSE_MIN
+    give_up, pause = monotonic() + _REACH_SECONDS, Pause(_PAUSE_MIN, _PAUSE_MAX)
     while True:
         try:
             return await database.facts()
@@ -34,8 +35,7 @@ async def reached(database: AsyncDatabase, worker: str | None, is_stopped: Calla
             if not is_about_the_moment(error) or is_stopped() or monotonic() >= give_up:
                 raise
             events.emit("database_unavailable", worker=worker, error=str(error))
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, _PAUSE_MAX)
+        await asyncio.sleep(pause.next())
 
 
 async def reach(app: Registry) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
+from faultline.core.backoff import Pause
 from faultline.core.forks import keep_from_forks
 from faultline.worker.companion import Settings
 from faultline.worker.shared import Shared
@@ -75,7 +76,7 @@ class Standby:
         self._epochs: dict[int, int] = {}
         self._seen = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._pause = _PAUSE_MIN
+        self._pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         self._start_at = 0.0
 
     def start(self) -> None:
@@ -94,8 +95,8 @@ class Standby:
             self._process.stdin.flush()
         except OSError as error:
             self._process = None
-            events.emit("companion_failed", worker=settings.worker, error=str(error), again_in=self._pause)
-            self._put_off(self._monotonic())
+            again_in = self._put_off(self._monotonic())
+            events.emit("companion_failed", worker=settings.worker, error=str(error), again_in=again_in)
 
     def tick(self) -> None:
         """Start it again if it died. Called a few times a second."""
@@ -103,18 +104,18 @@ class Standby:
         if process is not None and process.poll() is not None:
             self._process = None
             if now > self._start_at + _PAUSE_MAX:
-                self._pause = _PAUSE_MIN  # it lived for long
+                self._pause.reset()  # it lived for long
             status, worker = process.returncode, self._settings.worker
-            events.emit("companion_died", worker=worker, status=status, again_in=self._pause)
-            self._put_off(now)
+            events.emit("companion_died", worker=worker, status=status, again_in=self._put_off(now))
             _close(process)
         elif process is None and now >= self._start_at:
             self.start()
 
-    def _put_off(self, now: float) -> None:
-        """Start it later and later."""
-        self._start_at = now + self._pause
-        self._pause = min(self._pause * 2, _PAUSE_MAX)
+    def _put_off(self, now: float) -> float:
+        """Start it later and later: in so many seconds."""
+        seconds = self._pause.next()
+        self._start_at = now + seconds
+        return seconds
 
     # What the worker asks and says
 

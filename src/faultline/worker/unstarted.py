@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from faultline.core import events
+from faultline.core.backoff import Pause
 from faultline.store.reads import views
 from faultline.worker.endings import Released
 
@@ -91,14 +92,13 @@ class Unstarted:
             self._resolving = None
 
     async def _release(self, holds: list[Hold]) -> None:
-        pause = _PAUSE_MIN
+        pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         for _ in range(_TRIES_MAX):
             try:
                 held = await self._database.run(views.still_held([hold.lease for hold in holds]))
             except Exception as error:  # noqa: BLE001 - asked again; if it never answers, the leases run out
                 events.emit("unstarted_unanswered", jobs=len(holds), error=str(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _PAUSE_MAX)
+                await asyncio.sleep(pause.next())
             else:
                 for hold in holds:
                     if hold.lease in held:
