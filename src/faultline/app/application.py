@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from faultline import embedded, operate
+from faultline.app import tracing
 from faultline.app.handle import JobHandle, Poller
 from faultline.app.options import Options, id_of
 from faultline.app.tasks import Task
@@ -23,7 +24,6 @@ from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase, arun_on
 from faultline.store.database import Database, run_on
 from faultline.store.reads import views
-from faultline.worker import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from faultline.worker.leases import Leases
     from faultline.worker.marks import Marks
     from faultline.worker.stop import Stop
-    from faultline.worker.tracing import Tracing
+    from faultline.worker.tracing import Tracer
     from faultline.worker.unstarted import Unstarted
 
 _IN_A_TURN_MAX = 100
@@ -79,7 +79,7 @@ class Executor:
         self._monotonic = app.host.monotonic
         self._faults = app.host.faults
         #: Set where jobs are traced.
-        self.tracing: Tracing | None = None
+        self.tracing: Tracer | None = None
         self._turn = self._in_this_turn = 0
         #: What was begun and has not ended, and where it came from.
         self._running: dict[Hold, Source] = {}

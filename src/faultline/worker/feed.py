@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from faultline.worker.leases import Leases
     from faultline.worker.poll import Poll
     from faultline.worker.tally import Tally
-    from faultline.worker.tracing import Tracing
+    from faultline.worker.tracing import Tracer
     from faultline.worker.unstarted import Unstarted
 
 AHEAD_SECONDS = 0.03
@@ -82,7 +82,7 @@ class Feed:
         self._tally = tally
         self._counts = tally.of(name)
         #: Set where jobs are traced.
-        self.tracing: Tracing | None = None
+        self.tracing: Tracer | None = None
         self.concurrency = concurrency
         self.running = 0
         self.waiting: deque[Hold] = deque()

@@ -1,134 +1,35 @@
-"""Traces from enqueue to run, across processes, where the program has OpenTelemetry configured. Otherwise nothing is done.
-
-The context travels in a column of the job (`trace`), 55 characters as W3C writes them: not in its arguments, which would
-change what the task sees and what its idempotency key means. A claim does not return it; a worker that traces asks for the
-contexts of what it has claimed, so that nobody else pays for them. Arguments and results are never put into a span.
-"""
+"""What a worker needs of a tracer. `faultline.integrations.otel` has one, where the program has OpenTelemetry configured."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
-from faultline.app.outcomes import Outcome
-from faultline.core import events
-from faultline.store.reads import views
-from faultline.worker.endings import Failed
+from faultline.app import tracing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from uuid import UUID
+    from collections.abc import Sequence
 
-    from opentelemetry.trace import Span, Tracer
-
-    from faultline.core.model import Lease, Submission
+    from faultline.core.model import Lease
     from faultline.store.async_database import AsyncDatabase
     from faultline.worker.endings import Ending
     from faultline.worker.hold import Hold
 
-_NAME = "faultline"
 
-
-def _tracer() -> Tracer | None:
-    """The program's tracer; None while it has configured none. A program that never imported OpenTelemetry has not."""
-    trace: Any = sys.modules.get("opentelemetry.trace")
-    if trace is None:
-        return None
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
-        return None
-    found: Tracer = provider.get_tracer(_NAME)
-    return found
-
-
-@contextlib.contextmanager
-def enqueuing(submissions: list[Submission]) -> Iterator[list[Submission]]:
-    """A span around an enqueue; the jobs as they are to be sent, with the context of that span."""
-    tracer = _tracer() if submissions else None
-    if tracer is None:
-        yield submissions
-        return
-    from opentelemetry.trace import SpanKind  # noqa: PLC0415 - imported already, by the program
-
-    first = submissions[0]
-    attributes: dict[str, str | int] = {
-        "messaging.system": _NAME,
-        "messaging.destination.name": first.queue or "default",
-        "messaging.batch.message_count": len(submissions),
-        "faultline.task": first.task,
-    }
-    with tracer.start_as_current_span(f"enqueue {first.task}", kind=SpanKind.PRODUCER, attributes=attributes) as span:
-        context = _text_of(span)
-        yield submissions if context is None else [replace(job, trace=job.trace or context) for job in submissions]
-
-
-def configured() -> Tracing | None:
-    """What a worker traces with. None: nothing is to be traced."""
-    tracer = _tracer()
-    return None if tracer is None else Tracing(tracer)
-
-
-class Tracing:
+class Tracer(Protocol):
     """The spans of one worker's attempts."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
-        self._contexts: dict[UUID, str] = {}
-        self._spans: dict[Hold, Span] = {}
-
     async def fetch(self, database: AsyncDatabase, leases: Sequence[Lease]) -> None:
-        """Ask for the contexts of what was claimed. A trace that cannot be continued is begun anew; the jobs run."""
-        try:
-            found = await database.run(views.traces([lease.job_id for lease in leases]))
-            self._contexts.update(found)
-        except Exception as error:  # noqa: BLE001 - leases are held: whatever was said, they go on
-            events.emit("traces_unknown", error=str(error))
+        """Ask for the contexts of what was claimed. Whatever the database says, the jobs run."""
 
     def begin(self, hold: Hold) -> None:
-        """Begin the span of an attempt, current for whatever it does. The attempt's own task ends it by ending."""
-        from opentelemetry import context, trace  # noqa: PLC0415 - imported already, by the program
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+        """Begin the span of an attempt, current for whatever it does."""
 
-        lease = hold.lease
-        carrier = {"traceparent": self._contexts.pop(lease.job_id, "")}
-        parent = TraceContextTextMapPropagator().extract(carrier, context=context.Context())
-        attributes: dict[str, str | int] = {
-            "messaging.system": _NAME,
-            "messaging.message.id": str(lease.job_id),
-            "faultline.task": lease.task,
-            "faultline.attempt": lease.attempt,
-            "faultline.fencing_token": lease.fencing_token,
-        }
-        span = self._tracer.start_span(
-            f"run {lease.task}", context=parent, kind=trace.SpanKind.CONSUMER, attributes=attributes
-        )
-        self._spans[hold] = span
-        context.attach(trace.set_span_in_context(span))
-
-    def end(self, hold: Hold, ending: Ending | None, raised: BaseException | None = None) -> None:
+    def end(self, hold: Hold, ending: Ending | None, raised: BaseException | None) -> None:
         """End the span of an attempt, with the exception that the task raised."""
-        self._contexts.pop(hold.lease.job_id, None)
-        span = self._spans.pop(hold, None)
-        if span is None:
-            return
-        outcome = type(ending).__name__.lower() if ending is not None else "completed" if hold.settled else "lost"
-        span.set_attribute("faultline.outcome", outcome)
-        if isinstance(ending, Failed) and ending.failure.then != "cancel":
-            from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - likewise
-
-            # The exception itself shows in a list of errors, with its type and its traceback; an outcome is none.
-            if raised is not None and not isinstance(raised, Outcome):
-                with contextlib.suppress(Exception):  # one whose own text raises
-                    span.record_exception(raised)
-            span.set_status(Status(StatusCode.ERROR, ending.failure.error.partition("\n")[0][:200]))
-        span.end()
 
 
-def _text_of(span: Span) -> str | None:
-    """The context of a span as W3C writes it; None if it is not recorded."""
-    context = span.get_span_context()
-    if not context.is_valid:
-        return None
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+def configured() -> Tracer | None:
+    """None: nothing is to be traced."""
+    otel = tracing.integration()
+    tracer: Tracer | None = None if otel is None else otel.configured()
+    return tracer

@@ -128,14 +128,15 @@ def test_a_job_keeps_its_first_trace_its_key_and_its_arguments(
 def test_a_program_without_opentelemetry_traces_nothing() -> None:
     program = (
         "import sys, faultline, faultline.worker.worker\n"
-        "from faultline.worker import tracing\n"
+        "from faultline.app.tracing import enqueuing\n"
+        "from faultline.worker.tracing import configured\n"
         "from faultline.core.model import Submission\n"
         "jobs = [Submission('t')]\n"
-        "with tracing.enqueuing(jobs) as traced: assert traced is jobs\n"
-        "assert tracing.configured() is None\n"
+        "with enqueuing(jobs) as traced: assert traced is jobs\n"
+        "assert configured() is None\n"
         "assert not any(name.startswith('opentelemetry') for name in sys.modules)\n"
         "import opentelemetry.trace\n"
-        "assert tracing.configured() is None\n"
+        "assert configured() is None\n"
     )
 
     ran = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)

@@ -1,0 +1,126 @@
+"""Traces from enqueue to run, across processes, where the program has OpenTelemetry configured. Otherwise nothing is done.
+
+The context travels in a column of the job (`trace`), 55 characters as W3C writes them: not in its arguments, which would
+change what the task sees and what its idempotency key means. A claim does not return it; a worker that traces asks for the
+contexts of what it has claimed, so that nobody else pays for them. Arguments and results are never put into a span.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from opentelemetry import context, trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from faultline.app.outcomes import Outcome
+from faultline.core import events
+from faultline.store.reads import views
+from faultline.worker.endings import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from uuid import UUID
+
+    from opentelemetry.trace import Span, Tracer
+
+    from faultline.core.model import Lease, Submission
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.worker.endings import Ending
+    from faultline.worker.hold import Hold
+
+_NAME = "faultline"
+
+
+def _tracer() -> Tracer | None:
+    """The program's tracer; None while it has configured none."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None
+    found: Tracer = provider.get_tracer(_NAME)
+    return found
+
+
+@contextlib.contextmanager
+def enqueuing(submissions: list[Submission]) -> Iterator[list[Submission]]:
+    """A span around an enqueue; the jobs as they are to be sent, with the context of that span."""
+    tracer = _tracer()
+    if tracer is None:
+        yield submissions
+        return
+    first = submissions[0]
+    attributes: dict[str, str | int] = {
+        "messaging.system": _NAME,
+        "messaging.destination.name": first.queue or "default",
+        "messaging.batch.message_count": len(submissions),
+        "faultline.task": first.task,
+    }
+    with tracer.start_as_current_span(f"enqueue {first.task}", kind=trace.SpanKind.PRODUCER, attributes=attributes) as span:
+        text = _text_of(span)
+        yield submissions if text is None else [replace(job, trace=job.trace or text) for job in submissions]
+
+
+def configured() -> Tracing | None:
+    """What a worker traces with. None: nothing is to be traced."""
+    tracer = _tracer()
+    return None if tracer is None else Tracing(tracer)
+
+
+class Tracing:
+    """The spans of one worker's attempts."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._contexts: dict[UUID, str] = {}
+        self._spans: dict[Hold, Span] = {}
+
+    async def fetch(self, database: AsyncDatabase, leases: Sequence[Lease]) -> None:
+        """Ask for the contexts of what was claimed. A trace that cannot be continued is begun anew; the jobs run."""
+        try:
+            found = await database.run(views.traces([lease.job_id for lease in leases]))
+            self._contexts.update(found)
+        except Exception as error:  # noqa: BLE001 - leases are held: whatever was said, they go on
+            events.emit("traces_unknown", error=str(error))
+
+    def begin(self, hold: Hold) -> None:
+        """Begin the span of an attempt, current for whatever it does. The attempt's own task ends it by ending."""
+        lease = hold.lease
+        carrier = {"traceparent": self._contexts.pop(lease.job_id, "")}
+        parent = TraceContextTextMapPropagator().extract(carrier, context=context.Context())
+        attributes: dict[str, str | int] = {
+            "messaging.system": _NAME,
+            "messaging.message.id": str(lease.job_id),
+            "faultline.task": lease.task,
+            "faultline.attempt": lease.attempt,
+            "faultline.fencing_token": lease.fencing_token,
+        }
+        span = self._tracer.start_span(
+            f"run {lease.task}", context=parent, kind=trace.SpanKind.CONSUMER, attributes=attributes
+        )
+        self._spans[hold] = span
+        context.attach(trace.set_span_in_context(span))
+
+    def end(self, hold: Hold, ending: Ending | None, raised: BaseException | None = None) -> None:
+        """End the span of an attempt, with the exception that the task raised."""
+        self._contexts.pop(hold.lease.job_id, None)
+        span = self._spans.pop(hold, None)
+        if span is None:
+            return
+        outcome = type(ending).__name__.lower() if ending is not None else "completed" if hold.settled else "lost"
+        span.set_attribute("faultline.outcome", outcome)
+        if isinstance(ending, Failed) and ending.failure.then != "cancel":
+            # The exception itself shows in a list of errors, with its type and its traceback; an outcome is none.
+            if raised is not None and not isinstance(raised, Outcome):
+                with contextlib.suppress(Exception):  # one whose own text raises
+                    span.record_exception(raised)
+            span.set_status(trace.Status(trace.StatusCode.ERROR, ending.failure.error.partition("\n")[0][:200]))
+        span.end()
+
+
+def _text_of(span: Span) -> str | None:
+    """The context of a span as W3C writes it; None if it is not recorded."""
+    found = span.get_span_context()
+    if not found.is_valid:
+        return None
+    return f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
