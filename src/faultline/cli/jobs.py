@@ -124,7 +124,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
 def _print_page(page: Page, now: datetime, *, as_json: bool) -> None:
     if as_json:
         for line in page.jobs:
-            print_json(line._asdict())
+            print_json(asdict(line))
     elif page.jobs:
         from faultline.cli import screen, tables  # noqa: PLC0415
 

@@ -39,7 +39,7 @@ def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None
         lines = counted(database)
     if as_json:
         for line in lines:
-            print_json({**asdict(line), "drain_seconds": line.drain_seconds})
+            print_json(asdict(line))
         return
     from faultline.cli import screen, tables  # noqa: PLC0415 - late, so that --help is quick
 
@@ -108,7 +108,7 @@ def workers(
         lines = [line for line in lines if line.host == socket.gethostname()]
     if as_json:
         for line in lines:
-            print_json({**asdict(line), "alive": line.alive})
+            print_json(asdict(line))
     else:
         from faultline.cli import screen, tables  # noqa: PLC0415
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from faultline.core.model import JobSummary
     from faultline.store.reads.failures import Group
-    from faultline.store.reads.listing import JobLine
     from faultline.store.reads.overview import QueueLine, WorkerLine
     from faultline.store.reads.views import Step
 
@@ -62,7 +62,7 @@ def worker_table(lines: Sequence[WorkerLine]) -> Table:
     return made
 
 
-def job_table(lines: Sequence[JobLine], now: datetime) -> Table:
+def job_table(lines: Sequence[JobSummary], now: datetime) -> Table:
     made = screen.table("id", "state", "queue", "task", "attempt", "enqueued", "")
     for line in lines:
         made.add_row(
@@ -77,7 +77,7 @@ def job_table(lines: Sequence[JobLine], now: datetime) -> Table:
     return made
 
 
-def _stands(line: JobLine, now: datetime) -> Text:
+def _stands(line: JobSummary, now: datetime) -> Text:
     """What matters most of a job in its state."""
     if line.state == "running":
         return screen.quiet(f"{line.owner}, for {screen.length(now - line.claimed_at)}" if line.claimed_at else "")

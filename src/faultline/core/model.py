@@ -76,7 +76,6 @@ class Lease:
 
     job_id: UUID
     fencing_token: int
-    owner: str
     task: str
     args: Json
     attempt: int
@@ -88,6 +87,8 @@ class Lease:
     lease_seconds: float
     #: The key of the submission, if it had one.
     key: str | None
+    #: Of the claim: this, and what follows, is no column.
+    owner: str
     #: Why its arguments cannot be read; None if they can. A job that SQL enqueued may hold what Python cannot.
     fault: str | None = None
 
@@ -154,8 +155,8 @@ def bounds_after(leases: Sequence[Lease]) -> dict[int, Bound]:
 
 
 @dataclass(frozen=True, slots=True)
-class JobRecord:
-    """One job as the database shows it, open or done."""
+class JobSummary:
+    """One job as lists show it: without its arguments, its result and its progress, which may be large."""
 
     id: UUID
     state: JobState
@@ -171,10 +172,16 @@ class JobRecord:
     finished_at: datetime | None
     owner: str | None
     lease_expires_at: datetime | None
-    renewals: int | None
-    reaps: int | None
     idempotency_key: str | None
     last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord(JobSummary):
+    """One job as the database shows it, open or done."""
+
+    renewals: int | None
+    reaps: int | None
     progress: Json
     args: Json
     result: Json

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.store.install import migrate
+from faultline.store.rows import RowOf, value
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -13,10 +14,16 @@ if TYPE_CHECKING:
 
     from faultline.store.statement import Rows
 
-FACTS = (
-    "select p.version, p.serves_from, (select args_bytes_max from faultline.settings), faultline.clock()"
-    " from faultline.protocol() p"
-)
+
+class _Told(NamedTuple):
+    version: int
+    serves_from: int
+    args_bytes_max: int
+    clock: datetime
+
+
+_TOLD = RowOf(_Told, args_bytes_max="(select args_bytes_max from faultline.settings)", clock="faultline.clock()")
+FACTS = f"select {_TOLD.columns} from faultline.protocol()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +33,28 @@ class Facts:
 
 
 def read_facts(row: tuple[Any, ...] | None) -> Facts:
-    version, serves_from, args_bytes_max, clock = row or (0, 0, 0, None)
-    migrate.check(migrate.Protocol(version, serves_from))
-    return Facts(args_bytes_max, clock)
+    told = _TOLD.one([row or (0, 0, 0, None)])
+    migrate.check(migrate.Protocol(told.version, told.serves_from))
+    return Facts(told.args_bytes_max, told.clock)
+
+
+class _Writable(NamedTuple):
+    writable: bool
+
+
+_WRITABLE = RowOf(_Writable, writable="current_setting('transaction_read_only') = 'off'")
 
 
 def takes_writes() -> Statement[bool]:
     """Whether the database takes writes: a standby does not. Raises what is wrong with the schema, also if it was right."""
 
     def read(rows: Rows) -> bool:
-        *facts, writable = rows[0]
-        read_facts(tuple(facts))
-        return bool(writable)
+        read_facts(rows[0])
+        return _WRITABLE.many(rows, behind=_TOLD)[0].writable
 
-    sql = f"select f.*, current_setting('transaction_read_only') = 'off' from ({FACTS}) f"
+    sql = f"select {_TOLD.columns}, {_WRITABLE.columns} from faultline.protocol()"
     return Statement("schema", sql, (), read, repeatable=True)
 
 
 def read_clock() -> Statement[datetime]:
-    return Statement("clock", "select faultline.clock()", (), lambda rows: rows[0][0], repeatable=True, reads=True)
+    return Statement("clock", "select faultline.clock()", (), value, repeatable=True, reads=True)

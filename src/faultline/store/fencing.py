@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.store import verbs
+from faultline.store.rows import value, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ def fence(lease: Lease) -> Statement[int]:
         name="fence",
         sql="select pg_current_xact_id()::text from faultline.fence(%s, %s, %s)",
         params=(lease.job_id, lease.fencing_token, lease.owner),
-        read=lambda rows: int(rows[0][0]),
+        read=lambda rows: int(value(rows)),
     )
 
 
@@ -46,7 +47,7 @@ def may_end_jobs() -> Statement[bool]:
         " from pg_namespace n join pg_proc p on p.pronamespace = n.oid"
         " where n.nspname = 'faultline' and p.proname in ('complete', 'renew', 'same_transaction') group by n.oid",
         (),
-        lambda rows: bool(rows and rows[0][0]),
+        lambda rows: values(rows) == [True],
         reads=True,
     )
 

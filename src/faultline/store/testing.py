@@ -16,6 +16,7 @@ from psycopg import sql
 from faultline.core.errors import ConfigError
 from faultline.store.database import Database
 from faultline.store.reads import views
+from faultline.store.rows import value, values
 from faultline.store.statement import Statement
 from faultline.store.translation import translated
 
@@ -137,14 +138,13 @@ class Tally:
 
 def jobs(*, task: str | None = None, queue: str | None = None, state: JobState | None = None) -> Statement[list[JobRecord]]:
     """The jobs that fit, the oldest first."""
-    one = views.job(None)
-    columns = one.sql.partition(" where ")[0]
     return Statement(
         name="jobs",
-        sql=f"{columns} where task = coalesce(%s, task) and queue = coalesce(%s, queue) and state = coalesce(%s, state)"
+        sql=f"select {views.JOB.columns} from faultline.jobs"
+        " where task = coalesce(%s, task) and queue = coalesce(%s, queue) and state = coalesce(%s, state)"
         " order by created_at, id",
         params=(task, queue, state),
-        read=lambda rows: [record for row in rows if (record := one.read([row])) is not None],
+        read=views.JOB.many,
         repeatable=True,
     )
 
@@ -156,7 +156,7 @@ def due_queues(queue: str | None = None) -> Statement[list[str]]:
         sql="select distinct queue from faultline.jobs"
         " where state = 'queued' and next_run_at <= faultline.now() and queue = coalesce(%s, queue) order by queue",
         params=(queue,),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
     )
 
@@ -167,7 +167,7 @@ def next_due(queue: str | None = None) -> Statement[datetime | None]:
         name="next_due",
         sql="select min(next_run_at) from faultline.jobs where state = 'queued' and queue = coalesce(%s, queue)",
         params=(queue,),
-        read=lambda rows: rows[0][0],
+        read=value,
         repeatable=True,
     )
 
@@ -180,7 +180,7 @@ def is_busy(worker_id: str, queues: list[str]) -> Statement[bool]:
         " and (state = 'queued' and next_run_at <= faultline.now()"
         " or state = 'running' and split_part(owner, '/', 1) = %s))",
         params=(queues, worker_id),
-        read=lambda rows: bool(rows[0][0]),
+        read=value,
         repeatable=True,
     )
 

@@ -182,8 +182,8 @@ class Changes:
     async def _begin(self) -> None:
         """Know where the journal ends, before anybody asks for what came before, and which lines may still come late."""
         if self._last is None:
-            end, missing = await self._service.read.run(changes.end(_GAPS_MAX))
-            self._begin_at(end, missing)
+            end = await self._service.read.run(changes.end(_GAPS_MAX))
+            self._begin_at(end.number, end.missing)
 
     def _begin_at(self, end: int, missing: list[int]) -> None:
         """Whoever asked at the same time may have heard of an earlier end."""

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from faultline.store.install import shape
 from faultline.store.install.rights import granted_verbs
 from faultline.store.install.schema_text import definition_files, meaning, numbered
-from faultline.store.statement import Rows, Statement
+from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import psycopg
+
+    from faultline.store.statement import Rows
 
 #: A trigger's text as PostgreSQL tells it, whatever the session's search_path. It is written into the trigger's comment.
 _TRIGGER_MARK = "'guard ' || md5(replace(pg_get_triggerdef(t.oid), 'faultline.', ''))"

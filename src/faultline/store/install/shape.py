@@ -11,10 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from faultline.store.install.schema_text import BOOK, meaning, numbered
-from faultline.store.statement import Rows, Statement
+from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from faultline.store.statement import Rows
 
 _TABLE = re.compile(r"create table (?:if not exists )?faultline\.(\w+) \(([^;]*?)\)(?: with \([^();]*\))?;")
 _ADDED = re.compile(r"alter table faultline\.(\w+) (add (?:column|constraint) [^;]*);")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from faultline.store.rows import RowOf, value, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Claim(NamedTuple):
     ended: bool
 
 
+_TOKEN = "fencing_token"  # noqa: S105 - a column, no secret
+_HELD = RowOf(Held, job_id="j.id", fencing_token=f"j.{_TOKEN}", at="faultline.clock()")
+_CLAIM = RowOf(Claim, job_id="id", at="claimed_at", ended="finished_at is not null")
 _NUMBER = "(args ->> 'n')::bigint"
 
 
@@ -42,7 +46,7 @@ def there(numbers: Sequence[int]) -> Statement[dict[int, UUID]]:
         name="there",
         sql=f"select {_NUMBER}, id from faultline.jobs where {_NUMBER} = any(%s)",
         params=(list(numbers),),
-        read=lambda rows: {row[0]: row[1] for row in rows},
+        read=dict,
         repeatable=True,
     )
 
@@ -53,7 +57,7 @@ def numbers_twice() -> Statement[list[int]]:
         name="numbers_twice",
         sql=f"select {_NUMBER} from faultline.jobs group by 1 having count(*) > 1",
         params=(),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
     )
 
@@ -64,7 +68,7 @@ def unfinished() -> Statement[int]:
         name="unfinished",
         sql="select count(*) from faultline.open_jobs where state in ('queued', 'running')",
         params=(),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
         repeatable=True,
     )
 
@@ -73,11 +77,11 @@ def held_by(pid: int) -> Statement[list[Held]]:
     """What a worker process of this machine holds."""
     return Statement(
         name="held_by",
-        sql="select j.id, j.fencing_token, faultline.clock()"
+        sql=f"select {_HELD.columns}"
         " from faultline.open_jobs j join faultline.workers w on w.id = split_part(j.lease_owner, '/', 1)"
         " where j.state = 'running' and w.pid = %s",
         params=(pid,),
-        read=lambda rows: list(map(Held._make, rows)),
+        read=_HELD.many,
         repeatable=True,
     )
 
@@ -86,10 +90,9 @@ def claims(job_ids: Sequence[UUID]) -> Statement[list[Claim]]:
     """The last claim of each of these jobs."""
     return Statement(
         name="claims",
-        sql="select id, fencing_token, claimed_at, finished_at is not null"
-        " from faultline.jobs where id = any(%s) and claimed_at is not null",
+        sql=f"select {_CLAIM.columns} from faultline.jobs where id = any(%s) and claimed_at is not null",
         params=(list(job_ids),),
-        read=lambda rows: list(map(Claim._make, rows)),
+        read=_CLAIM.many,
         repeatable=True,
     )
 
@@ -101,7 +104,7 @@ def refusals() -> Statement[Counter[str]]:
         sql="select (detail ->> 'verb') || ': ' || (detail ->> 'reason'), count(*)"
         " from faultline.journal where event = 'stale_write_blocked' group by 1 order by 2 desc",
         params=(),
-        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        read=lambda rows: Counter(dict(rows)),
         repeatable=True,
     )
 
@@ -113,7 +116,7 @@ def reaps() -> Statement[Counter[str]]:
         sql="select detail ->> 'reason', count(*) from faultline.journal"
         " where event = 'lease_reaped' group by 1 order by 2 desc",
         params=(),
-        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        read=lambda rows: Counter(dict(rows)),
         repeatable=True,
     )
 
@@ -125,7 +128,7 @@ def steps_that_differ(tasks: Sequence[str]) -> Statement[list[UUID]]:
         sql="select f.job_id from faultline.ledger f where f.task = any(%s) and f.result is distinct from"
         " coalesce((select jsonb_agg(s.result order by s.name) from faultline.steps s where s.job_id = f.job_id), '[]')",
         params=(list(tasks),),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
     )
 
@@ -137,7 +140,7 @@ def sessions() -> Statement[list[int]]:
         sql="select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
         " and pid <> pg_backend_pid() order by pid",
         params=(),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
     )
 
@@ -149,7 +152,7 @@ def end_sessions(pids: Sequence[int]) -> Statement[int]:
         sql="select count(*) filter (where pg_terminate_backend(pid)) from unnest(%s::integer[]) as pid"
         " where pid <> pg_backend_pid()",
         params=(list(pids),),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
     )
 
 
@@ -166,7 +169,7 @@ def cancel_statements(most: int) -> Statement[int]:
         " and pid <> pg_backend_pid() and wait_event is distinct from 'SyncRep' and query !~* '^commit'"
         " order by random() limit %s) chosen",
         params=(most,),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
     )
 
 
@@ -176,7 +179,7 @@ def waiting_for(table: str) -> Statement[int]:
         name="waiting_for",
         sql="select count(*) from pg_locks where not granted and relation = %s::regclass",
         params=(table,),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
         repeatable=True,
     )
 
@@ -187,7 +190,7 @@ def running(most: int) -> Statement[list[UUID]]:
         name="some_running",
         sql="select id from faultline.open_jobs where state = 'running' limit %s",
         params=(most,),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
     )
 
@@ -198,7 +201,7 @@ def notify(payloads: Sequence[str]) -> Statement[int]:
         name="notify",
         sql="select count(pg_notify('faultline', payload)) from unnest(%s::text[]) as payload",
         params=(list(payloads),),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
     )
 
 
@@ -208,15 +211,11 @@ def ended_of(tasks: Sequence[str]) -> Statement[int]:
         name="ended_of",
         sql="select count(*) from faultline.jobs where task = any(%s) and finished_at is not null",
         params=(list(tasks),),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
         repeatable=True,
     )
 
 
 def server_start() -> Statement[datetime]:
     """When the server was started: another time after every restart."""
-    return Statement("server_start", "select pg_postmaster_start_time()", (), _first_time, repeatable=True)
-
-
-def _first_time(rows: list[tuple[datetime, ...]]) -> datetime:
-    return rows[0][0]
+    return Statement("server_start", "select pg_postmaster_start_time()", (), value, repeatable=True)

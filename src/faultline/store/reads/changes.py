@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from faultline.store import jsontext
-from faultline.store.statement import Rows, Statement
+from faultline.store.rows import Column, RowOf, values
+from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,22 +29,34 @@ class Change(NamedTuple):
     detail: Json
 
 
-_COLUMNS = (
-    "e.id, e.at, e.job_id, case when e.job_id is null then e.detail ->> 'queue' else"
-    " (select j.queue from faultline.jobs j where j.id = e.job_id) end, e.event, e.fencing_token,"
-    " e.owner, e.detail::text"
+class End(NamedTuple):
+    """The number of the last line so far, and those that are missing among the last ones: they may be committed late."""
+
+    number: int
+    missing: list[int]
+
+
+_CHANGE = RowOf(
+    Change,
+    queue="case when e.job_id is null then e.detail ->> 'queue' else"
+    " (select j.queue from faultline.jobs j where j.id = e.job_id) end",
+    detail=Column("detail::text", jsontext.decode),
+)
+_END = RowOf(
+    End,
+    number="e.id",
+    missing="array(select n from generate_series(greatest(1, e.id - %s), e.id - 1) n"
+    " where not exists (select from faultline.journal j where j.id = n))",
 )
 
 
-def end(numbers_max: int = 0) -> Statement[tuple[int, list[int]]]:
-    """The number of the last line so far, and those that are missing among the last ones: they may be committed late."""
+def end(numbers_max: int = 0) -> Statement[End]:
+    """Where the journal ends. So many numbers before that are looked at."""
     return Statement(
         name="journal_end",
-        sql="select e.id, array(select n from generate_series(greatest(1, e.id - %s), e.id - 1) n"
-        " where not exists (select from faultline.journal j where j.id = n))"
-        " from (select coalesce(max(id), 0) as id from faultline.journal) e",
+        sql=f"select {_END.columns} from (select coalesce(max(id), 0) as id from faultline.journal) e",
         params=(numbers_max,),
-        read=lambda rows: (int(rows[0][0]), list(rows[0][1])),
+        read=_END.one,
         repeatable=True,
         reads=True,
     )
@@ -58,7 +71,7 @@ def writers() -> Statement[frozenset[str]]:
         " and database = (select oid from pg_database where datname = current_database())"
         " and mode = 'RowExclusiveLock' and granted",
         params=(),
-        read=lambda rows: frozenset(row[0] for row in rows),
+        read=lambda rows: frozenset(values(rows)),
         repeatable=True,
         reads=True,
     )
@@ -68,14 +81,10 @@ def since(number: int, *, also: Sequence[int] = (), lines_max: int) -> Statement
     """The lines behind a number, in order; `also` asks for single ones before it, which may have been committed late."""
     return Statement(
         name="changes",
-        sql=f"(select {_COLUMNS} from faultline.journal e where e.id = any (%s))"
-        f" union all (select {_COLUMNS} from faultline.journal e where e.id > %s order by e.id limit %s)",
+        sql=f"(select {_CHANGE.columns} from faultline.journal e where e.id = any (%s))"
+        f" union all (select {_CHANGE.columns} from faultline.journal e where e.id > %s order by e.id limit %s)",
         params=(list(also), number, lines_max),
-        read=_changes,
+        read=lambda rows: sorted(_CHANGE.many(rows), key=lambda change: change.id),
         repeatable=True,
         reads=True,
     )
-
-
-def _changes(rows: Rows) -> list[Change]:
-    return sorted(Change._make((*row[:-1], jsontext.decode(row[-1]))) for row in rows)

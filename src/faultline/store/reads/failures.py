@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from faultline.store.rows import Column, RowOf
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from faultline.store.statement import Rows
 
 #: How many failed jobs a question looks at, the newest first. Counts from a full window say "at least".
 WINDOW = 10_000
@@ -76,6 +79,12 @@ class Retried:
     behind: Place | None
 
 
+class _Batch(NamedTuple):
+    retried: int
+    next_at: datetime | None
+    next_id: UUID | None
+
+
 _SEEN = f"""
 with seen as materialized (
   select j.id, j.state, j.queue, j.task, j.finished_at, j.last_error as error
@@ -100,13 +109,30 @@ ended as (
 _LOWEST = UUID(int=0)
 
 
+def _until(at: datetime | None) -> Place | None:
+    return None if at is None else (at, _LOWEST)
+
+
+_COUNT = RowOf(Count, jobs="(select count(*) from fitting)", until=Column("until", _until))
+_GROUP = RowOf(
+    Group,
+    error_kind="faultline.error_kind(error)",
+    jobs="count(*)",
+    queues="array_agg(distinct queue)",
+    first_at="min(finished_at)",
+    last_at="max(finished_at)",
+    example="(array_agg(id order by finished_at desc, id desc))[1]",
+)
+_BATCH = RowOf(_Batch)
+
+
 def count(which: Failed) -> Statement[Count]:
     """How many jobs `retry` would retry, as far as it looks."""
     return Statement(
         name="count_failed",
-        sql=f"{_SEEN} select (select count(*) from fitting), at_least, until from ended",
+        sql=f"{_SEEN} select {_COUNT.columns} from ended",
         params=_params(which),
-        read=lambda rows: Count(rows[0][0], rows[0][1], _until(rows[0][2])),
+        read=_COUNT.one,
         repeatable=True,
         reads=True,
     )
@@ -114,15 +140,19 @@ def count(which: Failed) -> Statement[Count]:
 
 def groups(which: Failed, *, groups_max: int = 100) -> Statement[Groups]:
     """By task and kind of error, the largest first."""
+
+    def read(rows: Rows) -> Groups:
+        ended, groups = _COUNT.one(rows), _GROUP.many(rows, behind=_COUNT)
+        return Groups([group for group in groups if group.jobs], ended.at_least, ended.until)
+
+    order = "jobs desc, last_at desc, task, error_kind"
     return Statement(
         name="failed_groups",
-        sql=f"{_SEEN} select g.*, e.at_least, e.until from ended e left join lateral ("
-        "select task, faultline.error_kind(error) as kind, count(*) as jobs, array_agg(distinct queue),"
-        " min(finished_at), max(finished_at) as last_at, (array_agg(id order by finished_at desc, id desc))[1]"
-        " from fitting group by 1, 2 order by jobs desc, last_at desc, task, kind limit %s"
-        ") g on true order by g.jobs desc, g.last_at desc, g.task, g.kind",
+        sql=f"{_SEEN} select c.*, g.* from (select {_COUNT.columns} from ended) c left join lateral ("
+        f"select {_GROUP.columns} from fitting group by 1, 2 order by {order} limit %s"
+        f") g on true order by {', '.join(f'g.{one}' for one in order.split(', '))}",
         params=(*_params(which), groups_max),
-        read=lambda rows: Groups([Group(*row[:7]) for row in rows if row[0] is not None], rows[0][7], _until(rows[0][8])),
+        read=read,
         repeatable=True,
         reads=True,
     )
@@ -139,14 +169,15 @@ def retry(
     words = ", ".join(f"{name} => %s" for name in options)
     return Statement(
         name="retry_failed",
-        sql=f"select retried, next_at, next_id from faultline.retry_failed({words}, only_queues => %s::text[])",
+        sql=f"select {_BATCH.columns} from faultline.retry_failed({words}, only_queues => %s::text[])",
         params=(*options.values(), None if which.only_queues is None else list(which.only_queues)),
-        read=lambda rows: Retried(rows[0][0], None if rows[0][1] is None else (rows[0][1], rows[0][2])),
+        read=_retried,
     )
 
 
-def _until(at: datetime | None) -> Place | None:
-    return None if at is None else (at, _LOWEST)
+def _retried(rows: Rows) -> Retried:
+    batch = _BATCH.one(rows)
+    return Retried(batch.retried, None if batch.next_at is None or batch.next_id is None else (batch.next_at, batch.next_id))
 
 
 def _params(which: Failed) -> tuple[Any, ...]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from faultline.store.statement import Rows, Statement
+from faultline.store.rows import Column, RowOf
+from faultline.store.statement import Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Health:
 
 
 def health() -> Statement[Health]:
-    return Statement(name="health", sql=_HEALTH, params=(), read=_health, repeatable=True, reads=True)
+    return Statement(name="health", sql=_HEALTH, params=(), read=_ROW.one, repeatable=True, reads=True)
 
 
 def wal_bytes_per_second(before: Health | None, after: Health) -> float | None:
@@ -90,30 +91,37 @@ def wal_bytes_per_second(before: Health | None, after: Health) -> float | None:
     return (after.wal_bytes - before.wal_bytes) / seconds if seconds >= 0.5 else None  # noqa: PLR2004 - too short to tell
 
 
-def _health(rows: Rows) -> Health:
-    (at, version, database, database_bytes, tables, snapshot, sees, connections, most, limits, idle, wal), *_ = rows
-    return Health(
-        at=at,
-        version=version,
-        database=database,
-        database_bytes=database_bytes,
-        tables=[_table(table) for table in tables or ()],
-        oldest_snapshot=Holder(**snapshot) if snapshot else None,
-        sees_sessions=sees,
-        connections=connections,
-        connections_max=most,
-        limits=[ConnectionLimit(**limit) for limit in limits or ()],
-        idle_in_transaction=idle,
-        wal_bytes=None if wal is None else int(wal),
-    )
-
-
 def _table(facts: dict[str, Any]) -> TableHealth:
     times = {name: datetime.fromisoformat(facts[name]) if facts[name] else None for name in ("vacuumed_at", "analyzed_at")}
     return TableHealth(**(facts | times))
 
 
-_HEALTH = """
+_ROW = RowOf(
+    Health,
+    at="clock_timestamp()",
+    version="current_setting('server_version')",
+    database="current_database()::text",
+    database_bytes="pg_database_size(current_database())",
+    tables=Column(
+        "(select json_agg(t order by t.table_bytes + t.index_bytes desc, t.name) from tables t)",
+        lambda tables: [_table(table) for table in tables or ()],
+    ),
+    oldest_snapshot=Column(
+        "(select row_to_json(h) from holders h order by h.age desc, h.seconds desc nulls last limit 1)",
+        lambda snapshot: Holder(**snapshot) if snapshot else None,
+    ),
+    sees_sessions="pg_has_role('pg_read_all_stats', 'usage')",
+    # Of other logins' sessions not everybody sees the kind, but everybody sees whose they are: only clients have a login.
+    connections="(select count(*) from pg_stat_activity a"
+    " where coalesce(a.backend_type = 'client backend', a.datid is not null and a.usesysid is not null))",
+    connections_max="current_setting('max_connections')::integer",
+    limits=Column("(select json_agg(l) from limits l)", lambda limits: [ConnectionLimit(**limit) for limit in limits or ()]),
+    idle_in_transaction="(select count(*) from pg_stat_activity a"
+    " where a.datname = current_database() and a.state like 'idle in transaction%%')",
+    wal_bytes="case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint end",
+)
+
+_HEALTH = f"""
 with tables as (
   select
     s.relname as name,
@@ -144,24 +152,14 @@ holders as (
     'prepared transaction', p.gid, null, p.owner::text, 'prepared', age(p.transaction),
     extract(epoch from clock_timestamp() - p.prepared)::float8
   from pg_prepared_xacts p
+),
+limits as (
+  select 'the login ' || r.rolname as whose, r.rolconnlimit as most,
+    (select count(*) from pg_stat_activity a where a.usesysid = r.oid) as used
+  from pg_roles r where r.rolname = session_user and r.rolconnlimit >= 0 and not r.rolsuper
+  union all
+  select 'the database ' || d.datname, d.datconnlimit, (select count(*) from pg_stat_activity a where a.datid = d.oid)
+  from pg_database d where d.datname = current_database() and d.datconnlimit >= 0
 )
-select
-  clock_timestamp(), current_setting('server_version'), current_database()::text, pg_database_size(current_database()),
-  (select json_agg(t order by t.table_bytes + t.index_bytes desc, t.name) from tables t),
-  (select row_to_json(h) from holders h order by h.age desc, h.seconds desc nulls last limit 1),
-  pg_has_role('pg_read_all_stats', 'usage'),
-  -- Of other logins' sessions not everybody sees the kind, but everybody sees whose they are: only clients have a login.
-  (select count(*) from pg_stat_activity a
-    where coalesce(a.backend_type = 'client backend', a.datid is not null and a.usesysid is not null)),
-  current_setting('max_connections')::integer,
-  (select json_agg(l) from (
-    select 'the login ' || r.rolname as whose, r.rolconnlimit as most,
-      (select count(*) from pg_stat_activity a where a.usesysid = r.oid) as used
-    from pg_roles r where r.rolname = session_user and r.rolconnlimit >= 0 and not r.rolsuper
-    union all
-    select 'the database ' || d.datname, d.datconnlimit, (select count(*) from pg_stat_activity a where a.datid = d.oid)
-    from pg_database d where d.datname = current_database() and d.datconnlimit >= 0
-  ) l),
-  (select count(*) from pg_stat_activity a where a.datname = current_database() and a.state like 'idle in transaction%%'),
-  case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') end
+select {_ROW.columns}
 """

@@ -6,8 +6,8 @@ Read from the tables themselves, not through the views and verbs that are being 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import starmap
 
+from faultline.store.rows import RowOf, value
 from faultline.store.statement import Statement
 
 
@@ -50,19 +50,55 @@ class StepHeld:
     token: int
 
 
+def _seconds(column: str) -> str:
+    return f"extract(epoch from {column})::float8"
+
+
+_TOKEN = "fencing_token"  # noqa: S105 - a column, no secret
+_TIMES = {"created_at": _seconds("created_at"), "finished_at": _seconds("finished_at")}
+_OPEN = RowOf(
+    JobHeld,
+    job_id="id::text",
+    token=_TOKEN,
+    owner="lease_owner",
+    due_at=_seconds("next_run_at"),
+    key="idempotency_key",
+    **_TIMES,
+)
+_DONE = RowOf(
+    JobHeld,
+    job_id="job_id::text",
+    state="'succeeded'",
+    token=_TOKEN,
+    due_at="null",
+    key="idempotency_key",
+    **_TIMES,
+)
+_TRANSITION = RowOf(
+    Transition,
+    job_id="job_id::text",
+    # What ended an attempt does not say what the job was before: it was running.
+    was="coalesce(detail ->> 'was', 'running')",
+    token_was=f"coalesce((detail ->> 'token_was')::bigint, {_TOKEN})",
+    state="case event"
+    " when 'cancelled' then 'cancelled'"
+    " when 'retried' then 'queued'"
+    " when 'reconciled' then 'succeeded'"
+    " when 'recovered' then case detail ->> 'was' when 'running' then 'queued' else detail ->> 'was' end"
+    " else detail ->> 'state' end",
+    token=_TOKEN,
+    error="detail ->> 'error'",
+)
+_STEP = RowOf(StepHeld, job_id="job_id::text", token=_TOKEN)
+
+
 def jobs() -> Statement[list[JobHeld]]:
     """Every row of every job: one that stands in two places is seen twice."""
     return Statement(
         name="all_jobs",
-        sql="select id::text, state, task, fencing_token, lease_owner, attempt, max_attempts,"
-        " extract(epoch from created_at)::float8, extract(epoch from next_run_at)::float8,"
-        " extract(epoch from finished_at)::float8, idempotency_key from faultline.open_jobs"
-        " union all"
-        " select job_id::text, 'succeeded', task, fencing_token, owner, attempt, max_attempts,"
-        " extract(epoch from created_at)::float8, null, extract(epoch from finished_at)::float8, idempotency_key"
-        " from faultline.ledger",
+        sql=f"select {_OPEN.columns} from faultline.open_jobs union all select {_DONE.columns} from faultline.ledger",
         params=(),
-        read=lambda rows: list(starmap(JobHeld, rows)),
+        read=_OPEN.many,
         repeatable=True,
     )
 
@@ -71,22 +107,10 @@ def transitions() -> Statement[list[Transition]]:
     """The changes of state in the journal, each job's in their order: an entry is made under a lock on the job's row."""
     return Statement(
         name="transitions",
-        sql="select job_id::text, event,"
-        # What ended an attempt does not say what the job was before: it was running.
-        " coalesce(detail ->> 'was', 'running') as was,"
-        " coalesce((detail ->> 'token_was')::bigint, fencing_token),"
-        " case event"
-        "   when 'cancelled' then 'cancelled'"
-        "   when 'retried' then 'queued'"
-        "   when 'reconciled' then 'succeeded'"
-        "   when 'recovered' then case detail ->> 'was' when 'running' then 'queued' else detail ->> 'was' end"
-        "   else detail ->> 'state'"
-        " end,"
-        " fencing_token,"
-        " detail ->> 'error'"
+        sql=f"select {_TRANSITION.columns}"
         " from faultline.journal where job_id is not null and event <> 'stale_write_blocked' order by id",
         params=(),
-        read=lambda rows: list(starmap(Transition, rows)),
+        read=_TRANSITION.many,
         repeatable=True,
     )
 
@@ -94,15 +118,13 @@ def transitions() -> Statement[list[Transition]]:
 def steps() -> Statement[list[StepHeld]]:
     return Statement(
         name="all_steps",
-        sql="select job_id::text, name, fencing_token from faultline.steps",
+        sql=f"select {_STEP.columns} from faultline.steps",
         params=(),
-        read=lambda rows: list(starmap(StepHeld, rows)),
+        read=_STEP.many,
         repeatable=True,
     )
 
 
 def time() -> Statement[float]:
     """What time it is in the database, in seconds since 1970."""
-    return Statement(
-        "time", "select extract(epoch from faultline.clock())::float8", (), lambda rows: float(rows[0][0]), repeatable=True
-    )
+    return Statement("time", "select extract(epoch from faultline.clock())::float8", (), value, repeatable=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from faultline.core.model import JobState
+from faultline.core.model import JobState, JobSummary
+from faultline.store.rows import Column, RowOf
 from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-    from uuid import UUID
 
 WINDOW = 10_000
 
@@ -37,34 +37,22 @@ class Wanted:
     only_queues: Sequence[str] | None = None
 
 
-class JobLine(NamedTuple):
-    """A job in a list: without its arguments, its result and its progress, which may be large."""
+class _Seen(NamedTuple):
+    """How a job was found: whether it is what was asked for, and its number in the window."""
 
-    id: UUID
-    state: str
-    queue: str
-    task: str
-    priority: int
-    attempt: int
-    max_attempts: int
-    fencing_token: int
-    created_at: datetime
-    next_run_at: datetime | None
-    claimed_at: datetime | None
-    finished_at: datetime | None
-    owner: str | None
-    lease_expires_at: datetime | None
-    idempotency_key: str | None
-    last_error: str | None
+    fits: bool
+    place: int
 
 
+_JOB = RowOf(JobSummary, state=Column("state", JobState), last_error="left(last_error, 2000)")
+_SEEN = RowOf(_Seen)
 #: The values of a row by which its list is ordered.
 Place = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    jobs: list[JobLine]
+    jobs: list[JobSummary]
     #: Where the next page begins; None when there is none.
     behind: Place | None
     #: The page ends because the window did: there may be more that fits, further on.
@@ -100,12 +88,11 @@ def jobs(wanted: Wanted, *, page_jobs: int, behind: Place | None = None) -> Stat
     fits, fits_params = _fits(wanted, order)
     direction = " desc" if order.descending else ""
     by = ", ".join(f"{column}{direction}" for column in order.columns)
-    columns = ", ".join(f"left({name}, 2000)" if name == "last_error" else name for name in JobLine._fields)
-    inner = ", ".join(JobLine._fields)
+    inner = ", ".join(_JOB.names)
     return Statement(
         name="list_jobs",
         # The last row of a full window is read whether it fits or not: the next page begins behind it.
-        sql=f"select {columns}, fits, place from ("
+        sql=f"select {_SEEN.columns}, {_JOB.columns} from ("
         f" select {inner}, ({fits}) as fits, row_number() over (order by {by}) as place"
         f" from faultline.jobs where {scope} and {place} order by {by} limit {WINDOW}"
         f") seen where fits or place = {WINDOW} order by {by} limit %s",
@@ -181,10 +168,11 @@ def _fits(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
 
 
 def _page(rows: Rows, order: Order, page_jobs: int) -> Page:
-    found = [JobLine._make(row[:-2]) for row in rows if row[-2]]
+    seen, jobs = _SEEN.many(rows), _JOB.many(rows, behind=_SEEN)
+    found = [job for how, job in zip(seen, jobs, strict=True) if how.fits]
     shown = found[:page_jobs]
     # The window's last row comes last, and only when everything before it that fits has come too.
-    ended = bool(rows) and rows[-1][-1] == WINDOW and len(found) <= page_jobs
-    last = JobLine._make(rows[-1][:-2]) if ended else shown[-1] if len(found) > page_jobs else None
+    ended = bool(seen) and seen[-1].place == WINDOW and len(found) <= page_jobs
+    last = jobs[-1] if ended else shown[-1] if len(found) > page_jobs else None
     behind = None if last is None else tuple(getattr(last, column) for column in order.columns)
     return Page(shown, behind, stopped_early=ended)

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 from faultline.store.reads.vitals import ROLES
+from faultline.store.rows import Column, RowOf
 from faultline.store.statement import Statement
 
 _MILLISECONDS = {"us": 0.001, "": 1.0, "ms": 1.0, "s": 1000.0, "min": 60_000.0, "h": 3_600_000.0, "d": 86_400_000.0}
@@ -32,23 +33,35 @@ class Login(NamedTuple):
         return self.settings.get(setting, "").lower() in _ON
 
 
+def _parted(entries: list[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
+
+
+_LOGIN = RowOf(
+    Login,
+    name="l.rolname::text",
+    roles="array_agg(r.rolname::text order by r.rolname)",
+    is_superuser="l.rolsuper",
+    not_inherited="coalesce(array_agg(r.rolname::text order by r.rolname)"
+    " filter (where not pg_has_role(l.oid, r.oid, 'usage')), '{}')",
+    connection_limit="l.rolconnlimit",
+    # What is set for this database comes last, and counts more.
+    settings=Column(
+        "array(select c.entry from pg_db_role_setting s cross join unnest(s.setconfig) as c (entry)"
+        " where s.setrole = l.oid"
+        " and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))"
+        " order by s.setdatabase)",
+        _parted,
+    ),
+)
+
+
 def logins() -> Statement[list[Login]]:
     """Everybody may read that. A superuser is a member of every role in PostgreSQL's eyes: only what was granted counts."""
     return Statement(
         name="logins",
-        sql="""
-select l.rolname::text, array_agg(r.rolname::text order by r.rolname), l.rolsuper,
-  coalesce(array_agg(r.rolname::text order by r.rolname) filter (where not pg_has_role(l.oid, r.oid, 'usage')), '{}'),
-  l.rolconnlimit,
-  array(
-    select c.entry
-    from pg_db_role_setting s
-    cross join unnest(s.setconfig) as c (entry)
-    where s.setrole = l.oid
-      and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
-    -- What is set for this database counts more.
-    order by s.setdatabase
-  )
+        sql=f"""
+select {_LOGIN.columns}
 from pg_roles l
 join pg_roles r on r.rolname = any (%s)
   and case
@@ -60,12 +73,7 @@ group by l.oid, l.rolname, l.rolsuper, l.rolconnlimit
 order by 1
 """,
         params=(list(ROLES),),
-        read=lambda rows: [Login._make((*about, dict(map(_parted, entries)))) for *about, entries in rows],
+        read=_LOGIN.many,
         repeatable=True,
         reads=True,
     )
-
-
-def _parted(entry: str) -> tuple[str, str]:
-    name, _, value = entry.partition("=")
-    return name, value

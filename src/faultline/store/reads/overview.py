@@ -7,10 +7,11 @@ The queues are found by jumping from one to the next in the key of those tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from faultline.core import buckets
-from faultline.store.statement import Rows, Statement
+from faultline.store.rows import Column, RowOf, value
+from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -36,9 +37,13 @@ class QueueLine:
     running: int
     failed: int
     oldest_due_at: datetime | None
+    #: How long the oldest due job has waited, by the database's clock.
+    oldest_due_seconds: float | None
     sampled_at: datetime | None
     paused_at: datetime | None
     paused_because: str | None
+    #: Who paused it, with the login.
+    paused_by: str | None
     started_per_second: float
     succeeded_per_second: float
     failed_per_second: float
@@ -49,25 +54,16 @@ class QueueLine:
     run_seconds_p95: float | None
     #: How fast `due` has grown (below 0: shrunk) in the last ten minutes. None: not known yet.
     growth_per_second: float | None
-    #: How long the oldest due job has waited, by the database's clock.
-    oldest_due_seconds: float | None
+    #: When nothing will be due, if it goes on like this. None: never, or not known.
+    drain_seconds: float | None
     #: Which of the four counts are estimates: there was too much to count.
     estimated: list[str]
     #: The age of the counts, by the database's clock. None: not counted.
     counted_seconds_ago: float | None
-    #: Who paused it, with the login.
-    paused_by: str | None
 
     @property
     def counts_are_old(self) -> bool:
         return self.counted_seconds_ago is None or self.counted_seconds_ago > OLD_SECONDS
-
-    @property
-    def drain_seconds(self) -> float | None:
-        """When nothing will be due, if it goes on like this. None: never, or not known."""
-        if self.due == 0:
-            return 0.0
-        return self.due / -self.growth_per_second if self.growth_per_second and self.growth_per_second < 0 else None
 
 
 class Minute(NamedTuple):
@@ -84,13 +80,15 @@ class Minute(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerLine:
+class WorkerState:
     """One worker process, as it told of itself in its last beat."""
 
     id: str
     host: str
     pid: int
     version: str
+    #: Silent for longer, it is asked after, and buried once its session is gone.
+    alive: bool
     queues: list[str]
     sleeping: list[str]
     started_at: datetime
@@ -100,15 +98,17 @@ class WorkerLine:
     leases: int
     #: How far its clock is ahead of the database's. Nothing is decided by it.
     clock_ahead_seconds: float | None
-    #: Those it knows. None: it has not said, as workers of older builds.
-    tasks: list[str] | None = None
-    #: How many connections it may have open at once, with what its jobs borrow. None: it has not said.
+    #: How many connections it may have open at once, with what its jobs borrow. None: it has not said, as workers of
+    #: older builds.
     connections_max: int | None = None
 
-    @property
-    def alive(self) -> bool:
-        """Silent for longer than this, it is asked after, and buried once its session is gone."""
-        return self.age_seconds < SILENT_SECONDS
+
+@dataclass(frozen=True, slots=True)
+class WorkerLine(WorkerState):
+    """A worker with the tasks it knows."""
+
+    #: None: it has not said.
+    tasks: list[str] | None = None
 
 
 class Total(NamedTuple):
@@ -125,6 +125,11 @@ class Total(NamedTuple):
     recovered: int
 
 
+def _quantile(counts: str, share: float) -> Column:
+    """The time below which this share of a histogram lies."""
+    return Column(counts, lambda found: buckets.quantile(found or (), share))
+
+
 class Trouble(NamedTuple):
     """What went wrong in all queues lately."""
 
@@ -134,9 +139,53 @@ class Trouble(NamedTuple):
     failed: int
 
 
+#: By the database's clock.
+_AGE = "greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0)"
+_WORKER = RowOf(WorkerLine, alive=f"age_seconds < {SILENT_SECONDS}")
+_QUEUE = RowOf(
+    QueueLine,
+    name="k.name",
+    due="coalesce(s.due, 0)",
+    delayed="coalesce(s.delayed, 0)",
+    running="coalesce(s.running, 0)",
+    failed="coalesce(s.failed, 0)",
+    oldest_due_at="s.oldest_due_at",
+    oldest_due_seconds="extract(epoch from faultline.now() - s.oldest_due_at)::float8",
+    sampled_at="l.sampled_at",
+    paused_at="q.paused_at",
+    paused_because="q.paused_because",
+    paused_by="q.paused_by",
+    started_per_second="coalesce(c.started, 0) / since.seconds",
+    succeeded_per_second="coalesce(c.succeeded, 0) / since.seconds",
+    failed_per_second="coalesce(c.failed, 0) / since.seconds",
+    retried_per_second="coalesce(c.retried, 0) / since.seconds",
+    wait_seconds_p50=_quantile("h.waits", 0.5),
+    wait_seconds_p95=_quantile("h.waits", 0.95),
+    run_seconds_p50=_quantile("h.runs", 0.5),
+    run_seconds_p95=_quantile("h.runs", 0.95),
+    growth_per_second="g.per_second",
+    drain_seconds="case when coalesce(s.due, 0) = 0 then 0 when g.per_second < 0 then s.due / -g.per_second end",
+    estimated="coalesce(s.estimated, '{}')",
+    # Not `greatest` alone: it passes over a null, and what was never counted would be told as counted just now.
+    counted_seconds_ago="case when l.sampled_at is not null"
+    " then greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0) end",
+)
+_MINUTE = RowOf(
+    Minute,
+    minute="m.minute",
+    due="w.due::bigint",
+    **{
+        name: f"coalesce(c.{name}, 0)::bigint"
+        for name in ("started", "succeeded", "failed", "retried", "refused", "recovered")
+    },
+)
+_TOTAL = RowOf(Total, **{name: f"sum({name})::bigint" for name in Total._fields if name != "queue"})
+_TROUBLE = RowOf(Trouble, **{name: f"coalesce(sum(t.{name}), 0)::bigint" for name in Trouble._fields})
+
+
 def queues() -> Statement[list[QueueLine]]:
     """Every queue that has work, has done some within a day, or is paused."""
-    return Statement(name="overview", sql=_QUEUES, params=(), read=_queue_lines, repeatable=True, reads=True)
+    return Statement(name="overview", sql=_QUEUES, params=(), read=_QUEUE.many, repeatable=True, reads=True)
 
 
 def trend(minutes: int = 60, queue: str | None = None) -> Statement[list[Minute]]:
@@ -145,7 +194,7 @@ def trend(minutes: int = 60, queue: str | None = None) -> Statement[list[Minute]
         name="trend",
         sql=_TREND,
         params=(minutes - 1, queue),
-        read=lambda rows: list(map(Minute._make, rows)),
+        read=_MINUTE.many,
         repeatable=True,
         reads=True,
     )
@@ -154,12 +203,10 @@ def trend(minutes: int = 60, queue: str | None = None) -> Statement[list[Minute]
 def workers() -> Statement[list[WorkerLine]]:
     return Statement(
         name="worker_lines",
-        sql="select id, host, pid, version, queues, sleeping, started_at, beat_at,"
-        " greatest(extract(epoch from faultline.clock() - beat_at)::float8, 0), leases, clock_ahead_seconds, tasks,"
-        " connections_max"
-        " from faultline.workers order by host, pid, id",
+        sql=f"select {_WORKER.columns} from (select *, {_AGE} as age_seconds from faultline.workers) w"
+        " order by host, pid, id",
         params=(),
-        read=lambda rows: [WorkerLine(*row) for row in rows],
+        read=_WORKER.many,
         repeatable=True,
         reads=True,
     )
@@ -176,7 +223,7 @@ def connected_and_silent() -> Statement[int]:
         " and l.database = (select d.oid from pg_database d where d.datname = current_database())"
         " and (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended('faultline worker ' || w.id, 0))",
         params=(),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
         repeatable=True,
         reads=True,
     )
@@ -189,7 +236,7 @@ def counted_seconds_ago() -> Statement[float | None]:
         sql="select greatest(extract(epoch from faultline.now() - sampled_at)::float8, 0) from faultline.sampling"
         " where sampled_at > '-infinity'",
         params=(),
-        read=lambda rows: float(rows[0][0]) if rows else None,
+        read=lambda rows: value(rows) if rows else None,
         repeatable=True,
         reads=True,
     )
@@ -199,11 +246,9 @@ def totals() -> Statement[list[Total]]:
     """For each queue, the sums over all time."""
     return Statement(
         name="totals",
-        sql="select queue, sum(started)::bigint, sum(succeeded)::bigint, sum(failed)::bigint, sum(retried)::bigint,"
-        " sum(released)::bigint, sum(lost)::bigint, sum(refused)::bigint, sum(recovered)::bigint"
-        " from faultline.tallies group by queue order by queue",
+        sql=f"select {_TOTAL.columns} from faultline.tallies group by queue order by queue",
         params=(),
-        read=lambda rows: list(map(Total._make, rows)),
+        read=_TOTAL.many,
         repeatable=True,
         reads=True,
     )
@@ -213,25 +258,13 @@ def trouble(minutes: int = 60) -> Statement[Trouble]:
     """What went wrong in the last minutes, in all queues together."""
     return Statement(
         name="trouble",
-        sql=f"with recursive {_NAMES} select coalesce(sum(t.refused), 0)::bigint, coalesce(sum(t.lost), 0)::bigint,"
-        " coalesce(sum(t.recovered), 0)::bigint, coalesce(sum(t.failed), 0)::bigint"
-        " from tallied n join faultline.tallies t on t.queue = n.name"
+        sql=f"with recursive {_NAMES} select {_TROUBLE.columns} from tallied n join faultline.tallies t on t.queue = n.name"
         " and t.minute > faultline.now() - make_interval(mins => %s)",
         params=(minutes,),
-        read=lambda rows: Trouble._make(rows[0]),
+        read=_TROUBLE.one,
         repeatable=True,
         reads=True,
     )
-
-
-def _queue_lines(rows: Rows) -> list[QueueLine]:
-    lines = []
-    for row in rows:
-        known, (waits, runs), measured = row[:13], row[13:15], row[15:]
-        times = [buckets.quantile(counts or (), share) for counts in (waits, runs) for share in (0.5, 0.95)]
-        facts: list[Any] = [*known, *times, *measured]
-        lines.append(QueueLine(*facts))
-    return lines
 
 
 #: The names in a table whose key begins with them, one probe of the index for each.
@@ -265,16 +298,7 @@ since (minute, seconds) as (
   select m.at, extract(epoch from faultline.now() - m.at)::float8
   from (select date_trunc('minute', faultline.now()) - interval '4 minutes') as m (at)
 )
-select
-  k.name, coalesce(s.due, 0), coalesce(s.delayed, 0), coalesce(s.running, 0), coalesce(s.failed, 0),
-  s.oldest_due_at, l.sampled_at, q.paused_at, q.paused_because,
-  coalesce(c.started, 0) / since.seconds, coalesce(c.succeeded, 0) / since.seconds,
-  coalesce(c.failed, 0) / since.seconds, coalesce(c.retried, 0) / since.seconds,
-  h.waits, h.runs, g.per_second, extract(epoch from faultline.now() - s.oldest_due_at)::float8,
-  coalesce(s.estimated, '{{}}'),
-  -- Not `greatest` alone: it passes over a null, and what was never counted would be told as counted just now.
-  case when l.sampled_at is not null then greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0) end,
-  q.paused_by
+select {_QUEUE.columns}
 from known k
 cross join since
 left join faultline.queues q on q.name = k.name
@@ -333,10 +357,7 @@ waiting as (
   join faultline.samples s on s.queue = n.name and s.minute >= (select min(m.minute) from minutes m)
   group by s.minute
 )
-select
-  m.minute, w.due::bigint, coalesce(c.started, 0)::bigint, coalesce(c.succeeded, 0)::bigint,
-  coalesce(c.failed, 0)::bigint, coalesce(c.retried, 0)::bigint, coalesce(c.refused, 0)::bigint,
-  coalesce(c.recovered, 0)::bigint
+select {_MINUTE.columns}
 from minutes m
 left join counted c on c.minute = m.minute
 left join waiting w on w.minute = m.minute

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from faultline.store.rows import value
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def whole(job_ids: Sequence[UUID]) -> Statement[dict[UUID, str]]:
         " 'steps', (select jsonb_agg(to_jsonb(s) order by s.name) from faultline.steps s where s.job_id = wanted.id)"
         ")::text from unnest(%s::uuid[]) as wanted (id)",
         params=(list(job_ids),),
-        read=lambda rows: {row[0]: row[1] for row in rows},
+        read=dict,
         repeatable=True,
     )
 
@@ -33,7 +34,7 @@ def lapsed(job_ids: Sequence[UUID]) -> Statement[bool]:
         sql="select not exists ("
         "select from faultline.open_jobs where id = any(%s) and lease_expires_at > faultline.clock())",
         params=(list(job_ids),),
-        read=lambda rows: bool(rows[0][0]),
+        read=value,
         repeatable=True,
     )
 
@@ -49,5 +50,5 @@ def fill(jobs: int, *, task: str, args: str = "{}", queue: str = "default", dela
         " true, %s, %s, %s::jsonb from generate_series(1, %s) n returning 1"
         ") select count(*) from filled",
         params=(delay_seconds, queue, task, args, jobs),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
     )

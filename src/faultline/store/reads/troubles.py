@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from faultline.store.rows import RowOf
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -25,17 +26,21 @@ class Trouble(NamedTuple):
     verb: str | None
 
 
+_TROUBLE = RowOf(
+    Trouble, because="left(coalesce(n.detail ->> 'reason', n.detail ->> 'host'), 300)", verb="n.detail ->> 'verb'"
+)
+
+
 def troubles(most: int = 8) -> Statement[list[Trouble]]:
     """Newest first. Attempts that failed are not among them: those are for whoever wrote the task."""
     return Statement(
         name="troubles",
-        sql="select n.at, n.event, n.job_id, n.fencing_token, n.owner,"
-        " left(coalesce(n.detail ->> 'reason', n.detail ->> 'host'), 300), n.detail ->> 'verb'"
+        sql=f"select {_TROUBLE.columns}"
         " from (select * from faultline.journal order by id desc limit %s) n"
         " where n.event in ('stale_write_blocked', 'lease_reaped', 'worker_lost', 'recovered', 'reconciled')"
         " order by n.id desc limit %s",
         params=(_LOOKED_AT, most),
-        read=lambda rows: list(map(Trouble._make, rows)),
+        read=_TROUBLE.many,
         repeatable=True,
         reads=True,
     )
@@ -46,14 +51,17 @@ class Refused(NamedTuple):
     last_at: datetime | None
 
 
+_REFUSED = RowOf(Refused, times="count(*)", last_at="max(n.at)")
+
+
 def refused_lately() -> Statement[Refused]:
     """Writes that were refused in the last hour, among the newest entries: whoever sent them, not workers alone."""
     return Statement(
         name="refused_lately",
-        sql="select count(*), max(n.at) from (select at, event from faultline.journal order by id desc limit %s) n"
+        sql=f"select {_REFUSED.columns} from (select at, event from faultline.journal order by id desc limit %s) n"
         " where n.event = 'stale_write_blocked' and n.at > faultline.now() - interval '1 hour'",
         params=(_LOOKED_AT,),
-        read=lambda rows: Refused._make(rows[0]),
+        read=_REFUSED.one,
         repeatable=True,
         reads=True,
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from faultline.core.errors import UnreadableJson
 from faultline.core.model import JobRecord, JobState, JournalEntry, Json, Reason
 from faultline.store import jsontext
+from faultline.store.rows import Column, RowOf, as_json, value, values
 from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -39,14 +39,41 @@ class Step:
     result: Json
 
 
+class Span(NamedTuple):
+    """When the first job was claimed, and when the last one was done."""
+
+    first: datetime
+    last: datetime
+
+
+class _Held(NamedTuple):
+    id: UUID
+    fencing_token: int
+    owner: str | None
+    state: JobState
+
+
+_STATE = Column("state", JobState)
+JOB = RowOf(
+    JobRecord,
+    state=_STATE,
+    progress=as_json("progress"),
+    args=as_json("args", jsontext.decode_args),
+    result=as_json("result"),
+)
+_ENDING = RowOf(Ending, job_id="id", state=_STATE, result=as_json("result"), error="last_error")
+_HELD = RowOf(_Held, state=_STATE)
+_SPAN = RowOf(Span, first="min(claimed_at)", last="max(finished_at)")
+_ENTRY = RowOf(JournalEntry, detail=as_json("detail"))
+_STEP = RowOf(Step, result=as_json("result"))
+
+
 def job(job_id: object) -> Statement[JobRecord | None]:
     return Statement(
         name="job",
-        sql="select id, state, queue, task, priority, attempt, max_attempts, fencing_token, created_at, next_run_at,"
-        " claimed_at, finished_at, owner, lease_expires_at, renewals, reaps, idempotency_key, last_error,"
-        " progress::text, args::text, result::text from faultline.jobs where id = %s",
+        sql=f"select {JOB.columns} from faultline.jobs where id = %s",
         params=(job_id,),
-        read=_job,
+        read=JOB.first,
         repeatable=True,
         reads=True,
     )
@@ -56,13 +83,13 @@ def lost(leases: Sequence[Lease]) -> Statement[dict[Lease, Reason]]:
     """Which of these leases are lost, and why. Only a look: nothing is written, and nothing is refused."""
 
     def read(rows: Rows) -> dict[Lease, Reason]:
-        found = {job_id: (token, owner, JobState(state)) for job_id, token, owner, state in rows}
+        found = {held.id: held for held in _HELD.many(rows)}
         reasons = {lease: _why_lost(lease, found.get(lease.job_id)) for lease in leases}
         return {lease: reason for lease, reason in reasons.items() if reason is not None}
 
     return Statement(
         name="lost",
-        sql="select id, fencing_token, owner, state from faultline.jobs where id = any(%s)",
+        sql=f"select {_HELD.columns} from faultline.jobs where id = any(%s)",
         params=([lease.job_id for lease in leases],),
         read=read,
         repeatable=True,
@@ -70,16 +97,15 @@ def lost(leases: Sequence[Lease]) -> Statement[dict[Lease, Reason]]:
     )
 
 
-def _why_lost(lease: Lease, found: tuple[int, str | None, JobState] | None) -> Reason | None:
+def _why_lost(lease: Lease, found: _Held | None) -> Reason | None:
     if found is None:
         return Reason.NOT_RUNNING
-    token, owner, state = found
-    if token != lease.fencing_token or owner not in (None, lease.owner):
+    if found.fencing_token != lease.fencing_token or found.owner not in (None, lease.owner):
         return Reason.TOKEN_MISMATCH
-    if owner == lease.owner:
+    if found.owner == lease.owner:
         # Running, or completed by this very lease.
         return None
-    return Reason.NOT_RUNNING if state.ended else Reason.LEASE_LOST
+    return Reason.NOT_RUNNING if found.state.ended else Reason.LEASE_LOST
 
 
 def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = None) -> Statement[list[str]]:
@@ -97,7 +123,7 @@ def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = No
             [bound.run_at for _, bound in known],
             [bound.id for _, bound in known],
         ),
-        read=lambda rows: [name for (name,) in rows],
+        read=values,
         repeatable=True,
         reads=True,
         often=True,
@@ -106,14 +132,16 @@ def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = No
 
 def endings(job_ids: Sequence[UUID]) -> Statement[tuple[list[Ending], set[UUID]]]:
     """Which of these jobs have ended, and which exist at all."""
+
+    def read(rows: Rows) -> tuple[list[Ending], set[UUID]]:
+        found = _ENDING.many(rows)
+        return [one for one in found if one.state.ended], {one.job_id for one in found}
+
     return Statement(
         name="endings",
-        sql="select id, state, result::text, last_error from faultline.jobs where id = any(%s)",
+        sql=f"select {_ENDING.columns} from faultline.jobs where id = any(%s)",
         params=(list(job_ids),),
-        read=lambda rows: (
-            [Ending(row[0], JobState(row[1]), _json(row[2]), row[3]) for row in rows if JobState(row[1]).ended],
-            {row[0] for row in rows},
-        ),
+        read=read,
         repeatable=True,
         reads=True,
     )
@@ -132,11 +160,16 @@ def completed(leases: Sequence[Lease]) -> Statement[set[Lease]]:
 def _leases_of_jobs(name: str, leases: Sequence[Lease], state: str) -> Statement[set[Lease]]:
     """Those that are the last ones of jobs in this state."""
     asked = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
+
+    def read(rows: Rows) -> set[Lease]:
+        found = {(held.id, held.fencing_token, held.owner) for held in _HELD.many(rows)}
+        return {lease for proof, lease in asked.items() if proof in found}
+
     return Statement(
         name=name,
-        sql=f"select id, fencing_token, owner from faultline.jobs where id = any(%s) and state = '{state}'",
+        sql=f"select {_HELD.columns} from faultline.jobs where id = any(%s) and state = '{state}'",
         params=([lease.job_id for lease in leases],),
-        read=lambda rows: {asked[row[0], row[1], row[2]] for row in rows if (row[0], row[1], row[2]) in asked},
+        read=read,
         repeatable=True,
         reads=True,
     )
@@ -160,7 +193,7 @@ def counts() -> Statement[Counter[str]]:
         name="counts",
         sql="select state, count(*) from faultline.jobs group by state",
         params=(),
-        read=lambda rows: Counter({row[0]: row[1] for row in rows}),
+        read=lambda rows: Counter(dict(rows)),
         repeatable=True,
         reads=True,
     )
@@ -173,7 +206,7 @@ def is_drained(queue: str) -> Statement[bool]:
         sql="select not exists (select from faultline.open_jobs where queue = %s and state = 'queued')"
         " and not exists (select from faultline.open_jobs where queue = %s and state = 'running')",
         params=(queue, queue),
-        read=lambda rows: bool(rows[0][0]),
+        read=value,
         repeatable=True,
         reads=True,
     )
@@ -185,7 +218,7 @@ def workers() -> Statement[list[str]]:
         name="workers",
         sql="select id from faultline.workers order by id",
         params=(),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
         reads=True,
     )
@@ -198,19 +231,19 @@ def held_by(pid: int) -> Statement[list[UUID]]:
         sql="select j.id from faultline.open_jobs j join faultline.workers w on w.id = split_part(j.lease_owner, '/', 1)"
         " where j.state = 'running' and w.pid = %s",
         params=(pid,),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
         reads=True,
     )
 
 
-def span(queue: str) -> Statement[tuple[datetime, datetime]]:
+def span(queue: str) -> Statement[Span]:
     """When the first job of a queue was claimed, and when the last one was done."""
     return Statement(
         name="span",
-        sql="select min(claimed_at), max(finished_at) from faultline.ledger where queue = %s",
+        sql=f"select {_SPAN.columns} from faultline.ledger where queue = %s",
         params=(queue,),
-        read=lambda rows: (_time(rows[0][0]), _time(rows[0][1])),
+        read=_SPAN.one,
         repeatable=True,
         reads=True,
     )
@@ -218,21 +251,16 @@ def span(queue: str) -> Statement[tuple[datetime, datetime]]:
 
 def clock() -> Statement[datetime]:
     """What time it is in the database."""
-    return Statement("clock", "select faultline.clock()", (), lambda rows: _time(rows[0][0]), repeatable=True, reads=True)
-
-
-def _time(value: datetime) -> datetime:
-    return value
+    return Statement("clock", "select faultline.clock()", (), value, repeatable=True, reads=True)
 
 
 def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list[JournalEntry]]:
     """What happened to a job, in order; of a very long story the end."""
     return Statement(
         name="journal",
-        sql="select at, event, fencing_token, owner, detail::text from faultline.journal where job_id = %s"
-        " order by id desc limit %s",
+        sql=f"select {_ENTRY.columns} from faultline.journal where job_id = %s order by id desc limit %s",
         params=(job_id, entries_max),
-        read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in reversed(rows)],
+        read=lambda rows: _ENTRY.many(rows[::-1]),
         repeatable=True,
         reads=True,
     )
@@ -246,10 +274,10 @@ def operations(*, only_queues: Sequence[str] | None = None, keys: bool, entries_
     queues = None if only_queues is None else list(only_queues)
     return Statement(
         name="operations",
-        sql="select at, event, fencing_token, owner, detail::text from faultline.journal where job_id is null"
+        sql=f"select {_ENTRY.columns} from faultline.journal where job_id is null"
         " and event = any (%s) and (%s::text[] is null or detail ->> 'queue' = any (%s::text[])) order by id desc limit %s",
         params=([*QUEUE_EVENTS, *(KEY_EVENTS if keys else ())], queues, queues, entries_max),
-        read=lambda rows: [JournalEntry(r[0], r[1], r[2], r[3], _json(r[4])) for r in rows],
+        read=_ENTRY.many,
         repeatable=True,
         reads=True,
     )
@@ -259,10 +287,9 @@ def steps(job_id: object) -> Statement[list[Step]]:
     """The parts of a job that are done, in the order in which they were."""
     return Statement(
         name="steps",
-        sql="select name, fencing_token, recorded_at, result::text from faultline.steps where job_id = %s"
-        " order by recorded_at, name limit 1000",
+        sql=f"select {_STEP.columns} from faultline.steps where job_id = %s order by recorded_at, name limit 1000",
         params=(job_id,),
-        read=lambda rows: [Step(r[0], r[1], r[2], _json(r[3])) for r in rows],
+        read=_STEP.many,
         repeatable=True,
         reads=True,
     )
@@ -274,26 +301,7 @@ def ledger_rows(job_id: object) -> Statement[int]:
         name="ledger_rows",
         sql="select count(*) from faultline.ledger where job_id = %s",
         params=(job_id,),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
         repeatable=True,
         reads=True,
     )
-
-
-def _job(rows: Rows) -> JobRecord | None:
-    if not rows:
-        return None
-    facts: list[Any] = list(rows[0])
-    facts[1] = JobState(facts[1])
-    facts[-3:] = _json(facts[-3]), _json(facts[-2], jsontext.decode_args), _json(facts[-1])
-    return JobRecord(*facts)
-
-
-def _json(text: str | None, decode: Callable[[str], Json] = jsontext.decode) -> Json:
-    """A value that Python cannot read is shown as its text: one odd job must not hide the others."""
-    if text is None:
-        return None
-    try:
-        return decode(text)
-    except UnreadableJson:
-        return text

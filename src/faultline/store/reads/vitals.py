@@ -14,6 +14,7 @@ import psycopg
 from faultline.core.errors import StatementTimeout
 from faultline.store.database import run_on
 from faultline.store.install import migrate
+from faultline.store.rows import RowOf, value, values
 from faultline.store.statement import Statement
 from faultline.store.surroundings import is_direct
 
@@ -59,6 +60,7 @@ class Setting(NamedTuple):
     unit: str
     #: Where it was set, in PostgreSQL's words: `database`, `user`, `configuration file`.
     source: str = ""
+    name: str = ""
 
 
 class Role(NamedTuple):
@@ -116,6 +118,76 @@ class Overdue(NamedTuple):
     seconds: float
 
 
+class Paused(NamedTuple):
+    """A queue that is paused: since when, and why."""
+
+    queue: str
+    at: datetime
+    because: str | None
+
+
+class WaitingTask(NamedTuple):
+    """Jobs of one task that wait in one queue."""
+
+    queue: str
+    task: str
+    jobs: int
+
+
+_SERVER = RowOf(
+    Server,
+    version="current_setting('server_version')",
+    version_number="current_setting('server_version_num')::integer",
+    user="current_user::text",
+    database="current_database()::text",
+    is_superuser="(select rolsuper from pg_roles where rolname = current_user)",
+    sees_sessions="pg_has_role(current_user, 'pg_read_all_stats', 'usage')",
+    is_standby="pg_is_in_recovery()",
+    clock="clock_timestamp()",
+    started_at="pg_postmaster_start_time()",
+    xid_age="(select age(datfrozenxid) from pg_database where datname = current_database())",
+)
+_PROTOCOL = RowOf(migrate.Protocol)
+_SETTING = RowOf(Setting, value="setting", unit="coalesce(unit, '')")
+_ROLE = RowOf(
+    Role,
+    name="w.name",
+    exists="r.oid is not null",
+    granted="coalesce(has_schema_privilege(r.oid, 'faultline', 'usage'), false)",
+    ours="coalesce(pg_has_role(session_user, r.oid, 'member'), false)",
+    logins="array(select l.rolname::text from pg_roles l where l.rolcanlogin and not l.rolsuper"
+    " and pg_has_role(l.oid, r.oid, 'member') order by 1)",
+)
+_STANDBY = RowOf(Standby, name="application_name")
+_SLOT = RowOf(
+    Slot,
+    name="slot_name::text",
+    retained_bytes="case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end",
+)
+_WAITING = RowOf(
+    Waiting,
+    queue="p.queue",
+    oldest_seconds="extract(epoch from faultline.clock() - min(greatest(d.next_run_at, d.created_at)))::float8",
+    paused="exists (select from faultline.queues q where q.name = p.queue and q.paused_at is not null)",
+)
+_WAITING_TASK = RowOf(WaitingTask, queue="w.queue", task="w.task", jobs="count(*)")
+_LOST_HISTORY = RowOf(LostHistory, jobs="count(distinct e.job_id)", since="min(e.at)")
+_IN_THE_WAY = RowOf(
+    InTheWay,
+    pid="a.pid",
+    application="a.application_name",
+    login="a.usename::text",
+    state="a.state",
+    seconds="extract(epoch from clock_timestamp() - a.xact_start)::float8",
+)
+_OVERDUE = RowOf(
+    Overdue,
+    leases="count(*)",
+    seconds="coalesce(max(extract(epoch from faultline.clock() - lease_expires_at)), 0)::float8",
+)
+_PAUSED = RowOf(Paused, queue="name", at="paused_at", because="paused_because")
+
+
 def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen | CutShort:
     """Ask, if we may."""
     try:
@@ -132,12 +204,10 @@ def in_the_way(pid: int) -> Statement[list[InTheWay]]:
     """Whose locks this session waits for."""
     return Statement(
         "in_the_way",
-        "select a.pid, a.application_name, a.usename::text, a.state,"
-        " extract(epoch from clock_timestamp() - a.xact_start)::float8"
-        " from unnest(pg_blocking_pids(%s)) as b (pid) join pg_stat_activity a on a.pid = b.pid"
+        f"select {_IN_THE_WAY.columns} from unnest(pg_blocking_pids(%s)) as b (pid) join pg_stat_activity a on a.pid = b.pid"
         " order by a.xact_start, a.pid",
         (pid,),
-        lambda rows: list(map(InTheWay._make, rows)),
+        _IN_THE_WAY.many,
         repeatable=True,
         reads=True,
     )
@@ -153,18 +223,13 @@ def behind_pooler(connection: psycopg.Connection) -> bool:
 
 
 def server() -> Statement[Server]:
-    return _one_row(
-        Server,
-        "select current_setting('server_version'), current_setting('server_version_num')::integer, current_user::text,"
-        " current_database()::text, (select rolsuper from pg_roles where rolname = current_user),"
-        " pg_has_role(current_user, 'pg_read_all_stats', 'usage'), pg_is_in_recovery(), clock_timestamp(),"
-        " pg_postmaster_start_time(), (select age(datfrozenxid) from pg_database where datname = current_database())",
-    )
+    return Statement("server", f"select {_SERVER.columns}", (), _SERVER.one, repeatable=True, reads=True)
 
 
 def protocol() -> Statement[migrate.Protocol]:
     """The version of the database's definitions, as `migrate.check` takes it."""
-    return _one_row(migrate.Protocol, "select version, serves_from from faultline.protocol()")
+    sql = f"select {_PROTOCOL.columns} from faultline.protocol()"
+    return Statement("protocol", sql, (), _PROTOCOL.one, repeatable=True, reads=True)
 
 
 def way_in() -> Statement[str]:
@@ -178,7 +243,7 @@ def way_in() -> Statement[str]:
         "   else format('grant faultline_viewer to %%I, or another one of the four roles', current_user) end"
         " from pg_namespace n where n.nspname = 'faultline'",
         params=(),
-        read=lambda rows: str(rows[0][0]),
+        read=value,
         repeatable=True,
         reads=True,
     )
@@ -188,9 +253,9 @@ def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
     """As this login's sessions have them."""
     return Statement(
         name="settings",
-        sql="select name, setting, coalesce(unit, ''), source from pg_settings where name = any(%s)",
+        sql=f"select {_SETTING.columns} from pg_settings where name = any(%s)",
         params=(list(names),),
-        read=lambda rows: {name: Setting(*about) for name, *about in rows},
+        read=lambda rows: {setting.name: setting for setting in _SETTING.many(rows)},
         repeatable=True,
         reads=True,
     )
@@ -199,14 +264,11 @@ def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
 def roles() -> Statement[list[Role]]:
     return Statement(
         name="roles",
-        sql="select w.name, r.oid is not null, coalesce(has_schema_privilege(r.oid, 'faultline', 'usage'), false),"
-        " coalesce(pg_has_role(session_user, r.oid, 'member'), false),"
-        " array(select l.rolname::text from pg_roles l where l.rolcanlogin and not l.rolsuper"
-        "   and pg_has_role(l.oid, r.oid, 'member') order by 1)"
+        sql=f"select {_ROLE.columns}"
         " from unnest(%s::text[]) with ordinality as w (name, place) left join pg_roles r on r.rolname = w.name"
         " order by w.place",
         params=(list(ROLES),),
-        read=lambda rows: [Role._make(row) for row in rows],
+        read=_ROLE.many,
         repeatable=True,
         reads=True,
     )
@@ -216,8 +278,8 @@ def lost_history(days: int = 1) -> Statement[LostHistory]:
     """Refused writes that only make sense if the database has forgotten commits: by a lossy failover, or a restore."""
     return Statement(
         name="lost_history",
-        sql="""
-select count(distinct e.job_id), min(e.at)
+        sql=f"""
+select {_LOST_HISTORY.columns}
 from faultline.journal e
 where e.event = 'stale_write_blocked'
   -- Tokens up to the floor are known: `prune` has forgotten their jobs, or `recover` has dealt with them.
@@ -235,22 +297,21 @@ where e.event = 'stale_write_blocked'
   )
 """,
         params=(days,),
-        read=lambda rows: LostHistory(*rows[0]),
+        read=_LOST_HISTORY.one,
         repeatable=True,
         reads=True,
     )
 
 
 def standbys() -> Statement[list[Standby]]:
-    return _rows("standbys", Standby, "select application_name, sync_state from pg_stat_replication order by 1")
+    return _rows("standbys", _STANDBY, f"select {_STANDBY.columns} from pg_stat_replication order by name")
 
 
 def slots() -> Statement[list[Slot]]:
     return _rows(
         "slots",
-        Slot,
-        "select slot_name::text, active, case when not pg_is_in_recovery()"
-        " then pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint end from pg_replication_slots order by 1",
+        _SLOT,
+        f"select {_SLOT.columns} from pg_replication_slots order by name",
     )
 
 
@@ -262,27 +323,19 @@ def never_vacuumed() -> Statement[list[str]]:
         " and exists (select from pg_options_to_table(reloptions) where option_name = 'autovacuum_enabled'"
         " and not option_value::boolean) order by 1",
         params=(),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
         reads=True,
     )
-
-
-class WaitingTask(NamedTuple):
-    """Jobs of one task that wait in one queue."""
-
-    queue: str
-    task: str
-    jobs: int
 
 
 def waiting_tasks() -> Statement[list[WaitingTask]]:
     """Of which tasks jobs wait, due or not. Looks at 100,000 of them at the most, so that a large backlog costs little."""
     return _rows(
         "tasks",
-        WaitingTask,
-        """
-select w.queue, w.task, count(*)
+        _WAITING_TASK,
+        f"""
+select {_WAITING_TASK.columns}
 from (select j.queue, j.task from faultline.jobs j where j.state = 'queued' limit 100000) w
 group by w.queue, w.task
 order by w.queue, w.task
@@ -294,8 +347,8 @@ def waiting() -> Statement[list[Waiting]]:
     """The queues with due work. One probe of the index for each queue and priority, however much waits."""
     return _rows(
         "waiting",
-        Waiting,
-        """
+        _WAITING,
+        f"""
 with recursive known (queue) as (
   (select queue from faultline.jobs where state = 'queued' order by queue limit 1)
   union all
@@ -317,8 +370,7 @@ with recursive known (queue) as (
   from places p
   where p.priority is not null
 )
-select p.queue, extract(epoch from faultline.clock() - min(greatest(d.next_run_at, d.created_at)))::float8,
-  exists (select from faultline.queues q where q.name = p.queue and q.paused_at is not null)
+select {_WAITING.columns}
 from places p
 cross join lateral (
   select j.next_run_at, j.created_at from faultline.jobs j
@@ -333,11 +385,8 @@ order by p.queue
 
 
 def overdue() -> Statement[Overdue]:
-    return _one_row(
-        Overdue,
-        "select count(*), coalesce(max(extract(epoch from faultline.clock() - lease_expires_at)), 0)::float8"
-        " from faultline.jobs where state = 'running' and lease_expires_at < faultline.clock()",
-    )
+    sql = f"select {_OVERDUE.columns} from faultline.jobs where state = 'running' and lease_expires_at < faultline.clock()"
+    return Statement("overdue", sql, (), _OVERDUE.one, repeatable=True, reads=True)
 
 
 def failed() -> Statement[int]:
@@ -346,27 +395,17 @@ def failed() -> Statement[int]:
         name="failed",
         sql="select count(*) from faultline.jobs where state in ('failed', 'cancelled') and state = 'failed'",
         params=(),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
         repeatable=True,
         reads=True,
     )
 
 
-def paused() -> Statement[list[tuple[str, datetime, str | None]]]:
-    """Name, since when, and why."""
-    return Statement(
-        name="paused",
-        sql="select name, paused_at, paused_because from faultline.queues where paused_at is not null order by name",
-        params=(),
-        read=lambda rows: [(name, at, because) for name, at, because in rows],
-        repeatable=True,
-        reads=True,
+def paused() -> Statement[list[Paused]]:
+    return _rows(
+        "paused", _PAUSED, f"select {_PAUSED.columns} from faultline.queues where paused_at is not null order by name"
     )
 
 
-def _one_row(kind: type[T], sql: str) -> Statement[T]:
-    return Statement(kind.__name__.lower(), sql, (), lambda rows: kind(*rows[0]), repeatable=True, reads=True)
-
-
-def _rows(name: str, kind: type[T], sql: str) -> Statement[list[T]]:
-    return Statement(name, sql, (), lambda rows: [kind(*row) for row in rows], repeatable=True, reads=True)
+def _rows(name: str, row: RowOf[T], sql: str) -> Statement[list[T]]:
+    return Statement(name, sql, (), row.many, repeatable=True, reads=True)

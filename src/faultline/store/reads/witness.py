@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from faultline.store.rows import RowOf, value
 from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
@@ -25,19 +26,36 @@ class Found:
     steps: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
+class _Line(NamedTuple):
+    kind: str
+    job_id: UUID
+    name: str
+    token: int
+    owner: str | None
+    attempt: int
+    reason: str
+
+
+_TOKEN = "fencing_token"  # noqa: S105 - a column, no secret
+_JOB = RowOf(_Line, kind="'job'", job_id="id", name="state", token=_TOKEN, reason="''")
+_ENTRY = RowOf(
+    _Line,
+    kind="'journal'",
+    name="event",
+    token=_TOKEN,
+    attempt="null",
+    reason="concat_ws(': ', detail ->> 'verb', detail ->> 'reason')",
+)
+_STEP = RowOf(_Line, kind="'step'", token=_TOKEN, owner="null", attempt="null", reason="''")
+
+
 def testimony(job_ids: Sequence[UUID]) -> Statement[dict[UUID, Found]]:
     ids = list(job_ids)
     return Statement(
         name="testimony",
-        sql="select 'job', id, state, fencing_token, owner, attempt, ''"
-        " from faultline.jobs where id = any(%s)"
-        " union all"
-        " select 'journal', job_id, event, fencing_token, owner, null,"
-        " concat_ws(': ', detail ->> 'verb', detail ->> 'reason')"
-        " from faultline.journal where job_id = any(%s)"
-        " union all"
-        " select 'step', job_id, name, fencing_token, null, null, ''"
-        " from faultline.steps where job_id = any(%s)",
+        sql=f"select {_JOB.columns} from faultline.jobs where id = any(%s)"
+        f" union all select {_ENTRY.columns} from faultline.journal where job_id = any(%s)"
+        f" union all select {_STEP.columns} from faultline.steps where job_id = any(%s)",
         params=(ids, ids, ids),
         read=_found,
         repeatable=True,
@@ -46,20 +64,18 @@ def testimony(job_ids: Sequence[UUID]) -> Statement[dict[UUID, Found]]:
 
 def token_floor() -> Statement[int]:
     """Below which `claim` grants no token."""
-    return Statement(
-        "token_floor", "select token_floor from faultline.settings", (), lambda rows: int(rows[0][0]), repeatable=True
-    )
+    return Statement("token_floor", "select token_floor from faultline.settings", (), value, repeatable=True)
 
 
 def _found(rows: Rows) -> dict[UUID, Found]:
     jobs: dict[UUID, Found] = {}
-    for place, job_id, name, token, owner, attempt, reason in rows:
-        job = jobs.setdefault(job_id, Found())
-        match place:
+    for line in _JOB.many(rows):
+        job = jobs.setdefault(line.job_id, Found())
+        match line.kind:
             case "job":
-                job.rows.append((name, token, owner, attempt))
+                job.rows.append((line.name, line.token, line.owner, line.attempt))
             case "journal":
-                job.journal[name, token, owner, reason] += 1
+                job.journal[line.name, line.token, line.owner, line.reason] += 1
             case _:
-                job.steps[name, token] += 1
+                job.steps[line.name, line.token] += 1
     return jobs

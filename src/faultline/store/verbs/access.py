@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from faultline.store.rows import Column, RowOf, value
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -51,6 +52,20 @@ class ApiKeyLine:
     revoked_login: str | None
 
 
+_KEY = RowOf(
+    ApiKey,
+    scopes=Column("scopes", frozenset),
+    queues=Column("queues", lambda queues: None if queues is None else frozenset(queues)),
+)
+_LINE = RowOf(
+    ApiKeyLine,
+    created_by="added.detail ->> 'by'",
+    created_login="added.detail ->> 'login'",
+    revoked_by="revoked.detail ->> 'by'",
+    revoked_login="revoked.detail ->> 'login'",
+)
+
+
 def new_key(chance: random.Random) -> tuple[UUID, str]:
     """A key's id and its text, which is shown once. The text begins with the id's, so that a leaked one can be revoked."""
     key_id = UUID(int=chance.getrandbits(128), version=4)
@@ -79,27 +94,23 @@ def add(
         name="add_api_key",
         sql="select faultline.add_api_key(%s, %s, %s, %s::text[], %s::text[], make_interval(secs => %s), %s, %s)",
         params=(key_id, digest, name, list(scopes), None if queues is None else list(queues), valid_seconds, by, reason),
-        read=lambda rows: rows[0][0],
+        read=value,
     )
 
 
 def revoke(key_id: UUID, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
     """Let a key in no more. Answers whether there is such a key."""
     sql = "select faultline.revoke_api_key(%s, %s, %s)"
-    return Statement("revoke_api_key", sql, (key_id, by, reason), lambda rows: bool(rows[0][0]), repeatable=True)
+    return Statement("revoke_api_key", sql, (key_id, by, reason), value, repeatable=True)
 
 
 def find(digest: bytes) -> Statement[ApiKey | None]:
     """Who holds the key with this digest."""
     return Statement(
         name="api_key",
-        sql="select id, name, scopes, queues, expires_at from faultline.api_key(%s)",
+        sql=f"select {_KEY.columns} from faultline.api_key(%s)",
         params=(digest,),
-        read=lambda rows: (
-            ApiKey(r[0], r[1], frozenset(r[2]), None if r[3] is None else frozenset(r[3]), r[4])
-            if (r := rows[0] if rows else None)
-            else None
-        ),
+        read=_KEY.first,
         repeatable=True,
     )
 
@@ -110,7 +121,7 @@ def exist() -> Statement[bool]:
         name="api_keys_exist",
         sql="select exists (select k.id from faultline.api_keys k)",
         params=(),
-        read=lambda rows: bool(rows[0][0]),
+        read=value,
         repeatable=True,
         reads=True,
     )
@@ -120,11 +131,10 @@ def lines() -> Statement[list[ApiKeyLine]]:
     """All keys, newest first, without what could be used."""
     return Statement(
         name="api_keys",
-        sql="select k.id, k.name, k.scopes, k.queues, k.created_at, k.expires_at, k.revoked_at, k.last_used_at,"
-        " added.detail ->> 'by', added.detail ->> 'login', revoked.detail ->> 'by', revoked.detail ->> 'login'"
-        f" from faultline.api_keys k {_journal('added')} {_journal('revoked')} order by k.created_at desc, k.id",
+        sql=f"select {_LINE.columns} from faultline.api_keys k {_journal('added')} {_journal('revoked')}"
+        " order by k.created_at desc, k.id",
         params=(),
-        read=lambda rows: [ApiKeyLine(*row) for row in rows],
+        read=_LINE.many,
         repeatable=True,
         reads=True,
     )

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.core.errors import UnreadableJson
 from faultline.core.model import Lease, Reason, Refusal, Settled
 from faultline.store import jsontext
+from faultline.store.rows import Column, RowOf, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
+    from uuid import UUID
 
     from faultline.core.model import Bound, Failure, Json
     from faultline.store.statement import Rows
+
+
+class _Refused(NamedTuple):
+    """A lease for which nothing was written, as every verb that takes leases answers."""
+
+    job_id: UUID
+    fencing_token: int
+    owner: str
+    reason: Reason
+    current_token: int | None
+
+
+_REFUSED = RowOf(_Refused, reason=Column("reason", Reason))
+#: Every job that runs is one of these rows, so no reader stands between: they are made into leases as they are, and what
+#: of a lease is no column comes last.
+_GRANTED = RowOf(Lease, ("owner", "fault"), args="args::text", key="idempotency_key").columns
 
 
 def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()) -> Statement[list[Lease]]:
@@ -23,9 +41,7 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
     ordered = sorted(bounds, key=lambda bound: bound.priority)
     return Statement(
         name="claim",
-        sql="select job_id, fencing_token, task, args::text, attempt, max_attempts, mark_start, reaps, priority,"
-        " next_run_at, lease_seconds, idempotency_key"
-        " from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
+        sql=f"select {_GRANTED} from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
         params=(
             queue,
             owner,
@@ -44,9 +60,9 @@ def granted_to(owner: str) -> Statement[list[Lease]]:
     """What a claim whose answer was lost has taken, if it has."""
     return Statement(
         name="granted_to",
-        sql="select id, fencing_token, task, args::text, attempt, max_attempts, attempt >= max_attempts or reaps > 0, reaps,"
-        " priority, next_run_at, extract(epoch from lease_expires_at - claimed_at)::real, idempotency_key"
-        " from faultline.jobs where state = 'running' and owner = %s",
+        sql=f"select {_GRANTED} from (select *, id as job_id, attempt >= max_attempts or reaps > 0 as mark_start,"
+        " extract(epoch from lease_expires_at - claimed_at)::real as lease_seconds from faultline.jobs) j"
+        " where state = 'running' and owner = %s",
         params=(owner,),
         read=lambda rows: _leases(rows, owner),
         repeatable=True,
@@ -113,7 +129,7 @@ def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
         name="recall",
         sql="select result::text from faultline.recall(%s, %s)",
         params=(lease.job_id, name),
-        read=lambda rows: (bool(rows), jsontext.decode(rows[0][0]) if rows and rows[0][0] is not None else None),
+        read=lambda rows: (bool(rows), next((jsontext.decode(text) for text in values(rows) if text is not None), None)),
         repeatable=True,
     )
 
@@ -125,23 +141,21 @@ def progress(lease: Lease, progress: Json) -> Statement[Settled]:
 
 def _leases(rows: Rows, owner: str) -> list[Lease]:
     """The rows come in physical order; they are to be run in the order of the queue."""
-    rows.sort(key=_place_in_queue)
-    leases = []
-    for job_id, token, task, text, attempt, most, mark, reaps, priority, due, seconds, key in rows:
+    grant: Callable[..., Lease] = Lease
+    leases = [grant(*row, owner) for row in rows]
+    leases.sort(key=_place_in_queue)
+    for lease in leases:
         try:
-            args, fault = jsontext.decode_args(text), None
+            lease.args = jsontext.decode_args(lease.args)
         except UnreadableJson as error:
             # The claim is committed: raising here would strand the whole batch for the sake of one job.
-            args, fault = {}, str(error)
-        leases.append(
-            Lease(job_id, token, owner, task, args, attempt, most, mark, reaps, priority, due, seconds, key, fault)
-        )
+            lease.args, lease.fault = {}, str(error)
     return leases
 
 
-def _place_in_queue(row: tuple[Any, ...]) -> tuple[int, datetime, int]:
+def _place_in_queue(lease: Lease) -> tuple[int, datetime, int]:
     # Its number: UUIDs are compared in Python, and jobs that were enqueued together are due at the same moment.
-    return row[8], row[9], row[0].int
+    return lease.priority, lease.next_run_at, lease.job_id.int
 
 
 def _for_leases(
@@ -149,7 +163,7 @@ def _for_leases(
 ) -> Statement[Settled]:
     return Statement(
         name=verb,
-        sql=f"select job_id, fencing_token, owner, reason, current_token"
+        sql=f"select {_REFUSED.columns}"
         f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + place if place else ''})",
         params=(
             _array([lease.job_id.hex for lease in leases]),
@@ -178,8 +192,7 @@ def _quoted(text: str) -> str:
 def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], places: str = "") -> Statement[Settled]:
     return Statement(
         name=verb,
-        sql=f"select job_id, fencing_token, owner, reason, current_token"
-        f" from faultline.{verb}(%s, %s, %s{', ' + places if places else ''})",
+        sql=f"select {_REFUSED.columns} from faultline.{verb}(%s, %s, %s{', ' + places if places else ''})",
         params=(lease.job_id, lease.fencing_token, lease.owner, *extra),
         read=lambda rows: _settled(rows, [lease]),
         repeatable=verb != "record_refusal",
@@ -192,10 +205,10 @@ def _settled(rows: Rows, leases: Sequence[Lease]) -> Settled:
     if rows:
         # By the whole lease: after a failover that took tokens back, one worker may hold two with the same token.
         held = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
-        for job_id, token, owner, reason, current_token in rows:
-            lease = held[job_id, token, owner]
-            if reason == Reason.BUSY:
+        for refused in _REFUSED.many(rows):
+            lease = held[refused.job_id, refused.fencing_token, refused.owner]
+            if refused.reason is Reason.BUSY:
                 settled.busy.append(lease)
             else:
-                settled.stale.append(Refusal(lease, Reason(reason), current_token))
+                settled.stale.append(Refusal(lease, refused.reason, refused.current_token))
     return settled

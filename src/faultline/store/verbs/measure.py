@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from faultline.store import jsontext
+from faultline.store.rows import value
 from faultline.store.statement import UPKEEP_SECONDS, Statement
 
 if TYPE_CHECKING:
@@ -27,11 +28,11 @@ def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]
 
 def sample() -> Statement[bool]:
     """Count what waits, unless that was done a moment ago. Answers whether it was done now."""
-    sampled = Statement("sample", "select faultline.sample()", (), lambda rows: bool(rows[0][0]), repeatable=True)
+    sampled = Statement("sample", "select faultline.sample()", (), value, repeatable=True)
     return replace(sampled, seconds=UPKEEP_SECONDS)
 
 
 def roll_up() -> Statement[int]:
     """Sum up what was measured long ago."""
-    summed = Statement("roll_up", "select faultline.roll_up()", (), lambda rows: int(rows[0][0]), repeatable=True)
+    summed = Statement("roll_up", "select faultline.roll_up()", (), value, repeatable=True)
     return replace(summed, seconds=UPKEEP_SECONDS)

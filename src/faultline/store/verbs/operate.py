@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from faultline.core.model import JobState
+from faultline.store.rows import RowOf, value
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
+
+    from faultline.store.statement import Rows
 
 
 def cancel(
@@ -18,7 +21,7 @@ def cancel(
     """Stop a job for good. Whoever runs it can write nothing more. With `only_queues`, no other queue's job exists."""
     sql = "select faultline.cancel(%s, %s, %s::text[], %s)"
     params = (job_id, reason, None if only_queues is None else list(only_queues), by)
-    return Statement("cancel", sql, params, lambda rows: JobState(rows[0][0]), repeatable=True)
+    return Statement("cancel", sql, params, _state, repeatable=True)
 
 
 def retry(
@@ -27,26 +30,41 @@ def retry(
     """Give a job that ended badly another chance. With `only_queues`, no other queue's job exists."""
     sql = "select faultline.retry(%s, %s::text[], %s, %s)"
     params = (job_id, None if only_queues is None else list(only_queues), by, reason)
-    return Statement("retry", sql, params, lambda rows: JobState(rows[0][0]))
+    return Statement("retry", sql, params, _state)
+
+
+def _state(rows: Rows) -> JobState:
+    return JobState(value(rows))
 
 
 def pause(queue: str, reason: str | None = None, *, by: str | None = None) -> Statement[datetime]:
     """Grant no more jobs of a queue. Answers with the time since when that holds."""
     sql = "select faultline.pause(%s, %s, %s)"
-    return Statement("pause", sql, (queue, reason, by), lambda rows: rows[0][0], repeatable=True)
+    return Statement("pause", sql, (queue, reason, by), value, repeatable=True)
 
 
 def resume(queue: str, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
     """Grant jobs of a queue again. Answers whether it was paused."""
     sql, params = "select faultline.resume(%s, %s, %s)", (queue, by, reason)
-    return Statement("resume", sql, params, lambda rows: bool(rows[0][0]), repeatable=True)
+    return Statement("resume", sql, params, value, repeatable=True)
 
 
-def recover(floor: int | None = None) -> Statement[tuple[int, int, int]]:
-    """Void every lease, and grant only tokens above a floor: (floor, tokens lifted to it, jobs queued again)."""
+class Recovered(NamedTuple):
+    """What `recover` did: the floor, the tokens that were lifted to it, and the jobs that were queued again."""
+
+    lifted_to: int
+    lifted: int
+    requeued: int
+
+
+_RECOVERED = RowOf(Recovered)
+
+
+def recover(floor: int | None = None) -> Statement[Recovered]:
+    """Void every lease, and grant only tokens above a floor."""
     return Statement(
         name="recover",
-        sql="select lifted_to, lifted, requeued from faultline.recover(%s)",
+        sql=f"select {_RECOVERED.columns} from faultline.recover(%s)",
         params=(floor,),
-        read=lambda rows: (rows[0][0], rows[0][1], rows[0][2]),
+        read=_RECOVERED.one,
     )

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from faultline.core.model import Placed
 from faultline.store import jsontext
+from faultline.store.rows import RowOf, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from faultline.core.ids import Ids
     from faultline.core.model import Submission
     from faultline.store.statement import Rows
+
+
+_PLACED = RowOf(Placed)
 
 
 def enqueue_many(
@@ -31,9 +35,9 @@ def enqueue_many(
     named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
     return Statement(
         name="enqueue",
-        sql="select job_id, created from faultline.enqueue_many(%s::text, %s) order by place",
+        sql=f"select {_PLACED.columns} from faultline.enqueue_many(%s::text, %s) order by place",
         params=(f"[{','.join([_job_text(job) for job in named])}]", appears_late),
-        read=lambda rows: list(map(Placed._make, rows)),
+        read=_PLACED.many,
         repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
         often=True,
     )
@@ -49,7 +53,7 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
     document = f"[{','.join(texts)}]"
 
     def read(rows: Rows) -> list[Placed]:
-        known = {place for (place,) in rows}
+        known = set(values(rows))
         return [Placed(UUID(int=number), place not in known) for place, number in enumerate(numbers, start=1)]
 
     return Statement(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import JobState, Reaped
+from faultline.store.rows import Column, RowOf, value, values
 from faultline.store.statement import UPKEEP_SECONDS, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
+
+_REAPED = RowOf(Reaped, state=Column("state", JobState))
 
 
 def beat(
@@ -29,7 +32,7 @@ def beat(
         name="beat",
         sql="select faultline.beat(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
         params=(worker_id, host, pid, version, list(queues), list(sleeping), watched, leases, clock_ahead_seconds),
-        read=lambda rows: rows[0][0],
+        read=value,
         repeatable=True,
     )
 
@@ -40,7 +43,7 @@ def announce(worker_id: str, tasks: Sequence[str], connections_max: int | None =
         name="announce",
         sql="select faultline.announce(%s, %s::text[], %s)",
         params=(worker_id, list(tasks), connections_max),
-        read=lambda rows: bool(rows[0][0]),
+        read=value,
         repeatable=True,
     )
 
@@ -55,7 +58,7 @@ def first_expired(lower_bound: datetime | None = None) -> Statement[datetime]:
         name="first_expired",
         sql="select faultline.first_expired(coalesce(%s, '-infinity'::timestamptz))",
         params=(lower_bound,),
-        read=lambda rows: rows[0][0],
+        read=value,
         repeatable=True,
         seconds=UPKEEP_SECONDS,
     )
@@ -80,11 +83,10 @@ def reap(
 
     return Statement(
         name="reap",
-        sql="select job_id, fencing_token, owner, state, reason, queue, task, attempt, max_attempts, last_error"
-        " from faultline.reap(%s, %s, coalesce(%s, '-infinity'::timestamptz))",
+        sql=f"select {_REAPED.columns} from faultline.reap(%s, %s, coalesce(%s, '-infinity'::timestamptz))",
         params=params(),
         params_now=params,
-        read=lambda rows: [Reaped(row[0], row[1], row[2], JobState(row[3]), *row[4:]) for row in rows],
+        read=_REAPED.many,
         repeatable=True,
         seconds=UPKEEP_SECONDS,
     )
@@ -96,7 +98,7 @@ def reconcile(*, max_jobs: int = 1000) -> Statement[list[Any]]:
         name="reconcile",
         sql="select * from faultline.reconcile(%s)",
         params=(max_jobs,),
-        read=lambda rows: [row[0] for row in rows],
+        read=values,
         repeatable=True,
         seconds=UPKEEP_SECONDS,
     )
@@ -108,7 +110,7 @@ def prune(what: str, *, older_than_seconds: float, max_rows: int = 1000) -> Stat
         name="prune",
         sql="select faultline.prune(%s, make_interval(secs => %s), %s)",
         params=(what, older_than_seconds, max_rows),
-        read=lambda rows: int(rows[0][0]),
+        read=value,
         repeatable=True,
         seconds=UPKEEP_SECONDS,
     )

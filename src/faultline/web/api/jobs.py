@@ -38,7 +38,7 @@ async def list_jobs(request: Request, wanted: Annotated[JobFilter, Query()], cal
     behind = None if wanted.cursor is None else cursors.decode(wanted.cursor, order.name, order.types)
     page = await service_of(request).read_for(caller).run(listing.jobs(asked, page_jobs=wanted.limit, behind=behind))
     return JobPage(
-        jobs=[JobSummary.model_validate(job._asdict()) for job in page.jobs],
+        jobs=[JobSummary.model_validate(asdict(job)) for job in page.jobs],
         next_cursor=None if page.behind is None else cursors.encode(order.name, page.behind),
         stopped_early=page.stopped_early,
     )

@@ -1,0 +1,105 @@
+"""Rows as values, by the names of their columns. The select list and the reading of a row come from one list: the fields of
+a class. So a column is added where its class is, and no two columns can change places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from faultline.core.errors import UnreadableJson
+from faultline.store import jsontext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Json
+    from faultline.store.statement import Rows
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Where a field comes from, and what is made of it."""
+
+    sql: str
+    read: Callable[[Any], Any]
+
+
+class RowOf(Generic[T]):
+    """Rows as values of a dataclass or a named tuple.
+
+    `columns` is the select list: for each field the column of its name, unless another expression is given for it, and none
+    for those it is to do without. `RowOf(Step, result="result::text")` selects `name, …, result::text as result`.
+    """
+
+    def __init__(self, kind: type[T], but: tuple[str, ...] = (), /, **given: str | Column) -> None:
+        self.names = tuple(name for name in names_of(kind) if name not in but)
+        unknown = sorted(given.keys() - set(self.names))
+        if unknown:
+            raise TypeError(f"{kind.__name__} has no field {', '.join(unknown)}")
+        self._kind = kind
+        found = [(name, given.get(name, name)) for name in self.names]
+        self.columns = ", ".join(_selected(name, column) for name, column in found)
+        self._reads = [(place, column.read) for place, (_, column) in enumerate(found) if isinstance(column, Column)]
+
+    def many(self, rows: Rows, *, behind: RowOf[Any] | None = None) -> list[T]:
+        """Every row. Where a row holds values of two classes, the second one's columns stand `behind` the first one's."""
+        start = 0 if behind is None else len(behind.names)
+        if rows and len(rows[0]) != len(self.names):
+            rows = [row[start : start + len(self.names)] for row in rows]
+        if not self._reads:
+            return [self._kind(*row) for row in rows]
+        return [self._kind(*self._values(row)) for row in rows]
+
+    def one(self, rows: Rows) -> T:
+        """The first row of an answer that always has one."""
+        return self.many(rows[:1])[0]
+
+    def first(self, rows: Rows) -> T | None:
+        return self.one(rows) if rows else None
+
+    def _values(self, row: tuple[Any, ...]) -> list[Any]:
+        values = list(row)
+        for place, read in self._reads:
+            values[place] = read(values[place])
+        return values
+
+
+def names_of(kind: type[Any]) -> tuple[str, ...]:
+    """The fields that a value of this class is made of, in their order."""
+    if is_dataclass(kind):
+        return tuple(field.name for field in fields(kind) if field.init)
+    names: tuple[str, ...] = kind._fields
+    return names
+
+
+def _selected(name: str, column: str | Column) -> str:
+    expression = column if isinstance(column, str) else column.sql
+    return name if expression == name else f"{expression} as {name}"
+
+
+def as_json(column: str, decode: Callable[[str], Json] = jsontext.decode) -> Column:
+    """A column of JSON. A value that Python cannot read is shown as its text: one odd job must not hide the others."""
+
+    def read(text: str | None) -> Json:
+        if text is None:
+            return None
+        try:
+            return decode(text)
+        except UnreadableJson:
+            return text
+
+    return Column(f"{column}::text", read)
+
+
+def value(rows: Rows) -> Any:
+    """The one value of an answer that has one."""
+    [[found]] = rows
+    return found
+
+
+def values(rows: Rows) -> list[Any]:
+    """The one value of each row."""
+    return [found for (found,) in rows]
