@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from faultline.core.errors import JobRejected as JobRejected
     from faultline.core.errors import KeyConflict as KeyConflict
     from faultline.core.errors import OutcomeUnknown as OutcomeUnknown
+    from faultline.core.errors import PermissionDenied as PermissionDenied
     from faultline.core.errors import ResultTimeout as ResultTimeout
     from faultline.core.errors import SchemaError as SchemaError
     from faultline.core.errors import StaleLease as StaleLease
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
     from faultline.core.events import log_events as log_events
     from faultline.core.model import JobRecord as JobRecord
     from faultline.core.model import JobState as JobState
+    from faultline.core.model import Submission as Submission
 
 _HOME = {
     "core.errors": (
         "ConfigError DatabaseUnavailable FaultlineError FenceBroken IllegalTransition JobCancelled JobFailed JobNotFound "
-        "JobRejected KeyConflict OutcomeUnknown ResultTimeout SchemaError StaleLease"
+        "JobRejected KeyConflict OutcomeUnknown PermissionDenied ResultTimeout SchemaError StaleLease"
     ),
     "core.events": "JsonLines log_events",
-    "core.model": "JobRecord JobState",
+    "core.model": "JobRecord JobState Submission",
     "app.blocking_job": "BlockingJob",
     "app.application": "Faultline",
     "app.handle": "JobHandle",

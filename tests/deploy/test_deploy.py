@@ -14,6 +14,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from faultline.core.errors import PermissionDenied
 from faultline.store import verbs
 from faultline.store.database import run_on
 from faultline.store.install import migrate
@@ -258,7 +259,7 @@ def test_the_logins_can_do_their_work_and_no_more(empty_dsn: str) -> None:
                 worker = Driver(connection)
                 worker.enqueue()
                 worker.complete(worker.claim_one())
-                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                with pytest.raises(PermissionDenied):
                     run_on(connection, verbs.recover())
             looked = faultline("doctor", "--json", "--dsn", make_conninfo(empty_dsn, user="shop_api"))
             findings = json.loads(looked.stdout)["findings"]

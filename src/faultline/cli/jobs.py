@@ -11,7 +11,15 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
-from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError, JobNotFound, OutcomeUnknown, Unprepared
+from faultline.core.errors import (
+    ConfigError,
+    DatabaseUnavailable,
+    FaultlineError,
+    JobNotFound,
+    OutcomeUnknown,
+    PermissionDenied,
+    Unprepared,
+)
 from faultline.core.model import JobState  # noqa: TC001 - Typer looks at it
 from faultline.core.settings import choose_dsn, without_password
 
@@ -286,6 +294,8 @@ def _for_each(wanted: Sequence[UUID], dsn: str | None, verb: Callable[[UUID], St
         for number, found in enumerate(wanted, start=1):
             try:
                 print(f"{found} {database.run(verb(found))}")
+            except PermissionDenied:
+                raise  # as it would be for each of the others
             except FaultlineError as error:
                 print(f"faultline: {error}", file=sys.stderr)
                 refused += 1

@@ -118,10 +118,4 @@ def _refused_by_the_server(error: Exception) -> str | None:
     """What PostgreSQL said, where we have no word of our own for it."""
     if not type(error).__module__.startswith("psycopg"):
         return None
-    said = str(error).strip().partition("\n")[0]
-    if getattr(error, "sqlstate", None) == "42501":
-        from faultline.store.install.rights import advice  # noqa: PLC0415
-
-        todo = advice(said)
-        return f"{said}; {todo}" if todo else said
-    return said
+    return str(error).strip().partition("\n")[0]

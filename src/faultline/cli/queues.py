@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.cli.database import AsJson, Dsn, opened, print_json
+from faultline.core.errors import PermissionDenied
 
 if TYPE_CHECKING:
     from faultline.store.database import Database
@@ -123,12 +124,10 @@ def workers(
 
 def counted(database: Database) -> list[QueueLine]:
     """The queues, counted afresh if that is due and this login may."""
-    import psycopg  # noqa: PLC0415
-
     from faultline.store import verbs  # noqa: PLC0415
-    from faultline.store.reads import overview  # noqa: PLC0415
+    from faultline.store.reads import overview  # noqa: PLC0415 - late, so that --help is quick
 
-    with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+    with contextlib.suppress(PermissionDenied):
         # Whoever looks has nothing in doubt if no answer comes.
         database.run(replace(verbs.sample(), reads=True))
     return database.run(overview.queues())

@@ -4,6 +4,7 @@ FaultlineError
 ├── ConfigError                 no database was named, or what was given makes no sense
 │   └── Unprepared              it makes sense, and what it needs is missing or taken: a port, a package, a key, a yes
 ├── DatabaseUnavailable         the server could not be reached or refused us; nothing was written
+├── PermissionDenied  (42501)   the login lacks a right in the database; nothing was written
 ├── StatementTimeout            the database gave up on a statement that took too long; nothing was written
 ├── OutcomeUnknown              the answer to a write was lost; it may or may not have happened
 ├── SchemaError
@@ -50,6 +51,10 @@ class Unprepared(ConfigError):
 
 class DatabaseUnavailable(FaultlineError):
     pass
+
+
+class PermissionDenied(FaultlineError):
+    sqlstate = "42501"
 
 
 class StatementTimeout(FaultlineError):

@@ -10,10 +10,9 @@ from datetime import timedelta
 from importlib import resources
 from typing import TYPE_CHECKING, Any, LiteralString
 
-import psycopg
 from psycopg import sql
 
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, PermissionDenied
 from faultline.store.database import Database
 from faultline.store.reads import views
 from faultline.store.rows import value, values
@@ -67,11 +66,9 @@ class FrozenTime:
             with translated(dsn):
                 self._refuse_if_wrong_here(test_database=test_database)
                 self._set(self._value("select clock_timestamp()"))
-        except psycopg.errors.InsufficientPrivilege as error:
+        except PermissionDenied as error:
             self._session.close()
-            raise ConfigError(
-                f"time can be frozen by the owner of the schema faultline only: {error.diag.message_primary}"
-            ) from error
+            raise ConfigError(f"time can be frozen by the owner of the schema faultline only: {error}") from error
         except BaseException:
             self._session.close()
             raise

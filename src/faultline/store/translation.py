@@ -12,7 +12,7 @@ import psycopg
 from faultline.core import errors
 from faultline.core.settings import without_password
 from faultline.store.connecting import NoConnection
-from faultline.store.install import migrate
+from faultline.store.install import migrate, rights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ def is_about_data(error: BaseException) -> bool:
     a job. So nothing but a data error may decide how a job ends.
     """
     if isinstance(error, errors.FaultlineError):
-        return error.sqlstate is not None or isinstance(error, errors.UnreadableJson)
+        return (error.sqlstate or "").startswith(_ABOUT_DATA) or isinstance(error, errors.UnreadableJson)
     if isinstance(error, psycopg.Error):
         by_psycopg = isinstance(error, psycopg.DataError | psycopg.IntegrityError)
         return by_psycopg or (error.sqlstate or "").startswith(_ABOUT_DATA)
@@ -89,6 +89,7 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
     return None
 
 
+_DOCTOR = "run faultline doctor, which names the rights that this login lacks"
 _DSN_FORM = (
     "the text is not shown, as it may hold a password. Write postgresql://USER:PASSWORD@HOST/DATABASE, with %XX for special "
     "signs in the password, or: host=HOST dbname=DATABASE user=USER password=PASSWORD"
@@ -106,6 +107,7 @@ _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] =
     "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
     "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
     "FL006": lambda error, message: errors.FenceBroken(_with_hint(error, message)),
+    "42501": lambda _, message: errors.PermissionDenied(f"{message}; {rights.advice(message) or _DOCTOR}"),
     "57014": lambda _, message: errors.StatementTimeout(f"{message}; nothing was written"),
     "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),
 }

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -74,7 +73,7 @@ def create_app(
     app.state.service = service
     app.state.proxies = proxies or Proxies()
     _describe_arguments(app)
-    for kind in (FaultlineError, psycopg.errors.InsufficientPrivilege, HTTPException, RequestValidationError, Exception):
+    for kind in (FaultlineError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _refuse)
     app.include_router(watch.router)
     app.include_router(scrape.router)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 
 from faultline.core.errors import ConfigError, DatabaseUnavailable, FaultlineError
-from faultline.store.install import rights
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -37,10 +36,6 @@ async def answer(question: Coroutine[object, object, T], *, seconds: float = _SE
             return await question
     except (ConfigError, DatabaseUnavailable):
         raise
-    except psycopg.errors.InsufficientPrivilege as error:
-        refusal = error.diag.message_primary or str(error)
-        advice = rights.advice(refusal) or "run faultline doctor, which names what is missing"
-        raise DatabaseUnavailable(f"{refusal}; {advice}") from error
     except (FaultlineError, psycopg.Error) as error:
         raise DatabaseUnavailable(str(error)) from error
     except TimeoutError as error:

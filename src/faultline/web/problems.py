@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import psycopg
 from fastapi.responses import Response
 
 from faultline.core import errors
@@ -60,6 +59,11 @@ _AWAY = "The database cannot be used at the moment; nothing was written."
 _TOLD: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
     errors.DatabaseUnavailable: (503, _AWAY, "Send the request again in a few seconds."),
     errors.SchemaError: (503, "The database's schema is not the one of this server.", "Run `faultline migrate`."),
+    errors.PermissionDenied: (
+        503,
+        "The server's login lacks a right in the database; nothing was written.",
+        "Look at the server's log, or run `faultline doctor`.",
+    ),
     errors.StatementTimeout: (
         504,
         "The database did not answer in time, and gave up; nothing was written.",
@@ -94,12 +98,4 @@ def problem_of(error: BaseException) -> Problem:
     for known, (status, next_step) in _STATUS.items():
         if isinstance(error, known):
             return Problem(status, type(error).__name__, str(error), next_step=next_step, sqlstate=known.sqlstate)
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return Problem(
-            503,
-            "PermissionDenied",
-            "The server's login lacks a right in the database; nothing was written.",
-            next_step="Look at the server's log, or run `faultline doctor`.",
-            headers={"Retry-After": _RETRY_SECONDS},
-        )
     return Problem(500, "InternalError", "Something went wrong here that should not.", next_step="Look at the server's log.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import psycopg
 
-from faultline.core.errors import StatementTimeout
+from faultline.core.errors import FaultlineError, PermissionDenied, StatementTimeout
 from faultline.store.database import run_on
 from faultline.store.install import migrate
 from faultline.store.rows import RowOf, value, values
@@ -192,12 +192,16 @@ def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen 
     """Ask, if we may."""
     try:
         return run_on(connection, statement)
-    except psycopg.errors.InsufficientPrivilege as error:
-        return Unseen(error.diag.message_primary or str(error))
+    except PermissionDenied as error:
+        return Unseen(_without_advice(error))
     except psycopg.errors.LockNotAvailable as error:
         return CutShort(error.diag.message_primary or str(error))
     except StatementTimeout as error:
-        return CutShort(str(error).partition("; ")[0])
+        return CutShort(_without_advice(error))
+
+
+def _without_advice(error: FaultlineError) -> str:
+    return str(error).partition("; ")[0]
 
 
 def in_the_way(pid: int) -> Statement[list[InTheWay]]:

@@ -1,0 +1,77 @@
+"""A login that lacks a right gets an error of ours, which names the roles that have it. Whatever is asked, and however."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from faultline import Faultline, FaultlineError, PermissionDenied, Submission
+from faultline.store.translation import is_about_data, is_about_the_moment, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ANY_JOB = UUID("0198c2e4-5d3a-7b11-9f60-2a54c0de7f01")
+
+
+@contextlib.contextmanager
+def application(dsn: str, role: str) -> Iterator[Faultline]:
+    with Faultline(make_conninfo(dsn, options=f"-c role=faultline_{role}")) as app:
+        yield app
+
+
+async def acancel(app: Faultline) -> None:
+    async with app:
+        await app.acancel(ANY_JOB)
+
+
+@pytest.mark.parametrize(
+    ("role", "call", "allowed"),
+    [
+        ("worker", lambda app: app.cancel(ANY_JOB), "faultline_producer or faultline_operator"),
+        ("worker", lambda app: asyncio.run(acancel(app)), "faultline_producer or faultline_operator"),
+        ("producer", lambda app: app.retry(ANY_JOB), "faultline_operator"),
+        ("producer", lambda app: app.pause("mail"), "faultline_operator"),
+        ("worker", lambda app: app.resume("mail"), "faultline_operator"),
+        (
+            "viewer",
+            lambda app: app.enqueue_many([Submission("charge")]),
+            "faultline_producer, faultline_worker or faultline_operator",
+        ),
+    ],
+    ids=["cancel", "acancel", "retry", "pause", "resume", "enqueue"],
+)
+def test_a_call_without_the_right_says_who_has_it(
+    dsn: str, role: str, call: Callable[[Faultline], object], allowed: str
+) -> None:
+    with application(dsn, role) as app, pytest.raises(PermissionDenied) as refused:
+        call(app)
+
+    assert str(refused.value).startswith("permission denied for function ")
+    assert str(refused.value).endswith(f"; connect as a login that was granted {allowed}")
+    assert isinstance(refused.value.__cause__, psycopg.errors.InsufficientPrivilege)
+
+
+def test_a_call_in_the_callers_own_transaction_without_the_right_says_who_has_it(dsn: str) -> None:
+    with application(dsn, "viewer") as app, psycopg.connect(app.dsn) as conn, pytest.raises(PermissionDenied):
+        app.enqueue_many([Submission("charge")], conn=conn)
+
+
+def test_a_right_that_we_know_nothing_about_is_left_to_the_doctor() -> None:
+    with pytest.raises(PermissionDenied, match="permission denied for table orders; run faultline doctor"), translated():
+        raise psycopg.errors.InsufficientPrivilege("permission denied for table orders")
+
+
+def test_a_lost_right_says_nothing_about_a_job_and_is_not_waited_for_at_the_start() -> None:
+    refused = PermissionDenied("permission denied for function claim")
+
+    assert isinstance(refused, FaultlineError)
+    assert refused.sqlstate == psycopg.errors.InsufficientPrivilege.sqlstate
+    assert not is_about_data(refused)
+    assert not is_about_the_moment(refused)
