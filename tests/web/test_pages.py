@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from faultline.core.model import JobState
+from faultline.core.model import JobState, Submission
 from faultline.store import verbs
 from faultline.store.verbs import access
 from faultline.web.guard import POLICY
@@ -290,6 +290,20 @@ def test_filters_narrow_the_list(site: Site, queue: Driver) -> None:
     assert site.get(f"/jobs?key={wanted}").headers["location"] == f"/jobs/{wanted}"
 
 
+def test_the_first_digits_of_an_id_lead_to_its_job_unless_they_are_a_key_or_begin_several(site: Site, queue: Driver) -> None:
+    first, second = UUID("019a3f00-1111-7000-8000-000000000001"), UUID("019a3f00-2222-7000-8000-000000000002")
+    queue.run(verbs.enqueue_many([Submission("t", id=first), Submission("t", id=second, idempotency_key="019a3f00-1")]))
+
+    def found(digits: str) -> Any:
+        return site.get(f"/jobs?key={digits}").headers.get("location")
+
+    assert found("019a3f00-2") == f"/jobs/{second}"
+    assert found("019a3f00-11") == f"/jobs/{first}"
+    assert found("019a3f00-1") is None
+    assert found("019a3f00") is None
+    assert found("019c0000") is None
+
+
 def key_for_mail(queue: Driver, *scopes: str) -> str:
     key_id, text = access.new_key(random.Random(1))
     digest = access.digest_of(text)
@@ -315,6 +329,7 @@ def test_with_keys_one_signs_in_and_sees_only_what_the_key_may(dsn: str, queue: 
         assert site.get("/database").status_code == 403
         for path in ("/", "/queues", "/jobs"):
             assert "secret" not in site.get(path).text, path
+        assert site.get(f"/jobs?key={str(seen)[:-1]}").status_code == 200
         assert str(raced) not in site.get("/").text
         assert "Cancel job" not in site.page(f"/jobs/{seen}").text
         site.send("/", "/sign-out")

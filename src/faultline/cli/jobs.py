@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: `--because` is its older name.
 Why = Annotated[str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Kept with who did it.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="One or more jobs.")]
+JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs, or their first digits.")]
 
 
 def enqueue(
@@ -142,7 +142,7 @@ def _print_page(page: Page, now: datetime, *, as_json: bool) -> None:
 
 
 def job(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="Which job.")],
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job's id, or its first digits.")],
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
@@ -150,14 +150,14 @@ def job(
 
     \b
     Examples:
-      faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01
+      faultline job 0198c2e4-5d3a
       faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --json | jq .epochs
     """
     from faultline.drawing.epochs import epochs, unrecorded  # noqa: PLC0415
     from faultline.store.reads import views  # noqa: PLC0415
 
-    wanted = values.job_id(job_id)
     with opened(dsn) as database:
+        wanted = values.job_id(database, job_id)
         record = database.run(views.job(wanted))
         if record is None:
             raise JobNotFound(f"there is no job {wanted}. It was never enqueued here, or it was pruned")
@@ -210,18 +210,18 @@ def cancel(
     """
     from faultline import operate  # noqa: PLC0415
 
-    wanted = [values.job_id(text) for text in job_ids]
     if sys.stdin.isatty() and not yes:
         reason = reason or typer.prompt("Why", err=True)
-        if not typer.confirm(f"Cancel {'this job' if len(wanted) == 1 else f'these {len(wanted)} jobs'}?", err=True):
+        if not typer.confirm(f"Cancel {'this job' if len(job_ids) == 1 else f'these {len(job_ids)} jobs'}?", err=True):
             raise typer.Exit(1)
     by = operate.this_user()
-    _for_each(wanted, dsn, lambda found: operate.cancel(found, reason=reason, by=by))
+    _for_each(job_ids, dsn, lambda found: operate.cancel(found, reason=reason, by=by))
 
 
 def retry(
     job_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID...]", help="Jobs that failed or were cancelled.")
+        list[str] | None,
+        typer.Argument(metavar="[ID...]", help="Ids of failed or cancelled jobs, or their first digits."),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Every failed job that fits the options.")] = False,  # noqa: FBT002
     queue: Annotated[str | None, typer.Option(help="With --failed: of this queue.")] = None,
@@ -248,8 +248,7 @@ def retry(
         raise ConfigError("name jobs by their ids, or all failed ones with --failed [--queue ..] [--task ..] [--error ..]")
     by = operate.this_user()
     if job_ids:
-        wanted = [values.job_id(text) for text in job_ids]
-        _for_each(wanted, dsn, lambda found: operate.retry(found, reason=reason, by=by))
+        _for_each(job_ids, dsn, lambda found: operate.retry(found, reason=reason, by=by))
         return
     which = Failed(queue=queue, task=task, error_prefix=error)
     with opened(dsn) as database:
@@ -283,7 +282,7 @@ def _agreed() -> bool:
     return typer.confirm("Retry them?")
 
 
-def _for_each(wanted: Sequence[UUID], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:
+def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:
     """One job that cannot be changed does not keep the others from it; the exit code tells that there was one.
 
     A database that does not answer for one of them is not waited for again with each of the others.
@@ -291,6 +290,7 @@ def _for_each(wanted: Sequence[UUID], dsn: str | None, verb: Callable[[UUID], St
     refused = 0
     with opened(dsn) as database:
         database.facts()
+        wanted = [values.job_id(database, text) for text in job_ids]
         for number, found in enumerate(wanted, start=1):
             try:
                 print(f"{found} {database.run(verb(found))}")

@@ -8,21 +8,40 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from faultline.core.errors import ConfigError, UnreadableJson
+from faultline.core.errors import ConfigError, JobNotFound, UnreadableJson
+from faultline.core.ids import PREFIX_DIGITS_MIN, id_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from faultline.store.database import Database
+
+#: So many ids that begin alike are told.
+_ALIKE_SHOWN = 5
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
-def job_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
+def job_id(database: Database, text: str) -> UUID:
+    """The job whose id this is, or begins with this. A whole id is not looked for."""
+    wanted = id_range(text)
+    if wanted is None:
         raise ConfigError(
             f"{text} is no job id; one looks like 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01, and `faultline jobs` lists them"
-        ) from None
+        )
+    least, greatest = wanted
+    if least == greatest:
+        return least
+    if len(text.replace("-", "")) < PREFIX_DIGITS_MIN:
+        raise ConfigError(f"{text} is too short for a job id: write at least its first {PREFIX_DIGITS_MIN} digits")
+    from faultline.store.reads import views  # noqa: PLC0415 - late, so that --help is quick
+
+    found = database.run(views.ids_between(least, greatest, ids_max=_ALIKE_SHOWN + 1))
+    if not found:
+        raise JobNotFound(f"no job has an id that begins with {text}. It was never enqueued here, or it was pruned")
+    if len(found) > 1:
+        shown = ", ".join(map(str, found[:_ALIKE_SHOWN])) + (" and more" if len(found) > _ALIKE_SHOWN else "")
+        raise ConfigError(f"{text} begins the ids of several jobs: {shown}; write more digits")
+    return found[0]
 
 
 def seconds(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import string
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -10,6 +11,10 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: Ids begin with the time they were made at: fewer digits stand for a whole day of jobs, or more.
+PREFIX_DIGITS_MIN = 6
+_DIGITS = 32
 
 
 class Ids:
@@ -39,3 +44,11 @@ class Ids:
         return [
             high | (place & 0x3FFFF) << 44 | int.from_bytes(chance[6 * place : 6 * place + 6]) >> 4 for place in range(count)
         ]
+
+
+def id_range(prefix: str) -> tuple[UUID, UUID] | None:
+    """The least and the greatest id that begins with these hexadecimal digits; None if none does. Dashes do not count."""
+    digits = prefix.replace("-", "")
+    if not 1 <= len(digits) <= _DIGITS or not set(digits) <= set(string.hexdigits):
+        return None
+    return UUID(digits.ljust(_DIGITS, "0")), UUID(digits.ljust(_DIGITS, "f"))

@@ -79,6 +79,18 @@ def job(job_id: object) -> Statement[JobRecord | None]:
     )
 
 
+def ids_between(least: UUID, greatest: UUID, *, ids_max: int) -> Statement[list[UUID]]:
+    """The first ids of this range, of open jobs and of done ones."""
+    return Statement(
+        name="ids_between",
+        sql="select id from faultline.jobs where id between %s and %s order by id limit %s",
+        params=(least, greatest, ids_max),
+        read=lambda rows: [job_id for (job_id,) in rows],
+        repeatable=True,
+        reads=True,
+    )
+
+
 def lost(leases: Sequence[Lease]) -> Statement[dict[Lease, Reason]]:
     """Which of these leases are lost, and why. Only a look: nothing is written, and nothing is refused."""
 

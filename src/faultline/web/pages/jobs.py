@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
 from faultline.core.errors import IllegalTransition, JobNotFound
+from faultline.core.ids import PREFIX_DIGITS_MIN, id_range
 from faultline.core.model import JobState
 from faultline.store.reads import listing, overview, views
 from faultline.web import cursors
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from fastapi.responses import Response
+
+    from faultline.web.share import Share
 
 router = APIRouter()
 _PAGE_JOBS = 50
@@ -81,6 +84,8 @@ async def jobs_page(request: Request, caller: Annotated[Caller, Depends(needs("r
     cursor = request.query_params.get("behind")
     behind = cursors.decode(cursor, order.name, order.types) if cursor else None
     page = await read.run(listing.jobs(wanted, page_jobs=_PAGE_JOBS, behind=behind))
+    if not page.jobs and (named := await _begins_with(filters.key, read, caller)) is not None:
+        return go(f"/jobs/{named}")
     older = filters.query | {"behind": cursors.encode(order.name, page.behind)} if page.behind else None
     return show(
         request,
@@ -118,6 +123,15 @@ async def ticked(request: Request, caller: Annotated[Caller, Depends(needs("oper
     said = "bulk_nothing" if not ids else "bulk_retried" if is_retry else "bulk_cancelled"
     filters = Filters.of({name: form.one(f"filter_{name}") or "" for name in Filters.__slots__})
     return go("/jobs", said=said, n=done, **filters.query)
+
+
+async def _begins_with(text: str, read: Share, caller: Caller) -> UUID | None:
+    """The one job whose id begins so. Not for a key of some queues only: others' jobs must make no difference to it."""
+    wanted = id_range(text) if len(text) >= PREFIX_DIGITS_MIN else None
+    if wanted is None or caller.only_queues is not None:
+        return None
+    found = await read.run(views.ids_between(*wanted, ids_max=2))
+    return found[0] if len(found) == 1 else None
 
 
 def _as_id(text: str) -> UUID | None:
