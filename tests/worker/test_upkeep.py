@@ -15,11 +15,11 @@ import pytest
 from faultline.core.events import log_events
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
-from faultline.core.model import JobState, Submission
+from faultline.core.model import JobState, Retention, Submission
 from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.worker.tally import Tally
-from faultline.worker.upkeep import Retention, Upkeep
+from faultline.worker.upkeep import Upkeep
 from tests.worker.working import InFlight, Moved
 
 if TYPE_CHECKING:

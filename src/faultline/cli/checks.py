@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from faultline.core.model import DatabaseSettings
     from faultline.store.install.schema_text import Protocol
     from faultline.store.reads import vitals
     from faultline.store.reads.health import Health
@@ -218,6 +219,18 @@ def durability(
 
 
 _GRANT_MONITOR = "to see it: grant pg_monitor to this login"
+
+
+def kept(seen: DatabaseSettings) -> Iterator[Finding]:
+    """What `faultline settings` changes."""
+    ages = {
+        "succeeded jobs": seen.keep_succeeded_seconds,
+        "failed and cancelled ones": seen.keep_failed_seconds,
+        "the journal": seen.keep_journal_seconds,
+        "idempotency keys": seen.keep_keys_seconds,
+    }
+    yield Finding("kept", OK, ", ".join(f"{what} for {span(seconds)}" for what, seconds in ages.items()))
+    yield Finding("sizes", OK, f"arguments of {seen.args_bytes_max:,} bytes at most, results of {seen.result_bytes_max:,}")
 
 
 def held_back(seen: Health, slots: Sequence[vitals.Slot]) -> Iterator[Finding]:

@@ -99,7 +99,7 @@ def _looked_at(visit: Visit) -> Iterator[tuple[str, Finding]]:
 
 
 def _housekeeping(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
-    from faultline.store.reads import health, vitals  # noqa: PLC0415
+    from faultline.store.reads import health, views, vitals  # noqa: PLC0415
 
     def durable(standbys: list[vitals.Standby]) -> Iterator[Finding]:
         settings = visit.must(vitals.settings(checks.SETTINGS))
@@ -107,6 +107,7 @@ def _housekeeping(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]
 
     yield from _under("housekeeping", visit.about(durable, vitals.standbys()))
     seen, slots, never = visit.must(health.health()), visit.must(vitals.slots()), visit.must(vitals.never_vacuumed())
+    yield from _under("housekeeping", visit.about(checks.kept, views.settings()))
     yield from _under("housekeeping", checks.held_back(seen, slots))
     yield from _under("housekeeping", checks.bloat(seen, never))
 

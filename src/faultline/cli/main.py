@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from faultline.cli import database, doctor, jobs, keys, others, queues, serve, top, up, work
+from faultline.cli import database, doctor, jobs, keys, others, queues, serve, settings, top, up, work
 from faultline.core.errors import ConfigError, FaultlineError, Unprepared
 
 #: Longer than any first sentence: it is wrapped, not cut.
@@ -85,6 +85,7 @@ app.command(rich_help_panel=RUNNING)(top.top)
 app.command(rich_help_panel=RUNNING)(up.up)
 app.command(rich_help_panel=DATABASE)(database.migrate)
 app.command(rich_help_panel=DATABASE)(doctor.doctor)
+app.command(rich_help_panel=DATABASE)(settings.settings)
 app.command(rich_help_panel=DATABASE)(database.recover)
 app.add_typer(database.db, name="db", rich_help_panel=DATABASE)
 

@@ -99,6 +99,7 @@ LEVELS: dict[str, int] = {
     "queue_resumed_by_request": INFO,
     "api_key_added": INFO,
     "api_key_revoked": INFO,
+    "setting_changed": INFO,
 }
 
 EventField = str | int | float | bool | UUID | None

@@ -188,6 +188,35 @@ class JobRecord(JobSummary):
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """What holds for every program on one database. Changed with `faultline settings`, or with SQL: `change_setting`."""
+
+    args_bytes_max: int
+    result_bytes_max: int
+    keep_succeeded_seconds: int
+    keep_failed_seconds: int
+    keep_journal_seconds: int
+    keep_keys_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How long this worker keeps what has ended, in seconds. None: as long as the database's settings say.
+
+    Every worker deletes what is older. So the shortest time of all workers counts.
+    """
+
+    #: Succeeded jobs, with their steps and results.
+    ledger: float | None = None
+    #: Failed and cancelled jobs, with their steps.
+    failed: float | None = None
+    #: What went wrong, and what people did.
+    journal: float | None = None
+    #: Idempotency keys. A key of an open job is never deleted.
+    keys: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JournalEntry:
     """Something that went wrong with a job on its way, or that somebody did to it."""
 

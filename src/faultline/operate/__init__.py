@@ -11,6 +11,7 @@ from __future__ import annotations
 from faultline.operate.jobs import RetryFailed, cancel, retry
 from faultline.operate.keys import add_key, revoke_key
 from faultline.operate.queues import pause, resume
+from faultline.operate.settings import change_setting
 from faultline.operate.who import BY_LENGTH_MAX, REASON_LENGTH_MAX, check_reason, plain, this_user, told
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "RetryFailed",
     "add_key",
     "cancel",
+    "change_setting",
     "check_reason",
     "pause",
     "plain",

@@ -33,8 +33,8 @@ declare
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
                          "announce"],
     "faultline_viewer": ["api_key", "error_kind", "sample"],
-    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap",
-                           "reconcile", "recover", "prune", "sample", "roll_up", "error_kind"]
+    "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting",
+                           "reap", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind"]
   }';
   role_name text;
   verb text;

@@ -15,27 +15,34 @@ if TYPE_CHECKING:
     from faultline.store.statement import Rows
 
 
+#: Where the database has no setting for it yet.
+RESULT_BYTES_MAX = 1_048_576
+
+
 class _Told(NamedTuple):
     version: int
     serves_from: int
-    args_bytes_max: int
+    #: As JSON: a database that was not migrated lacks some of them, and that must be told in our words.
+    settings: dict[str, Any]
     clock: datetime
 
 
-_TOLD = RowOf(_Told, args_bytes_max="(select args_bytes_max from faultline.settings)", clock="faultline.clock()")
+_TOLD = RowOf(_Told, settings="(select to_jsonb(s) from faultline.settings s)", clock="faultline.clock()")
 FACTS = f"select {_TOLD.columns} from faultline.protocol()"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     args_bytes_max: int
+    result_bytes_max: int
     clock: datetime
 
 
 def read_facts(row: tuple[Any, ...] | None) -> Facts:
-    told = _TOLD.one([row or (0, 0, 0, None)])
+    told = _TOLD.one([row or (0, 0, {}, None)])
     migrate.check(migrate.Protocol(told.version, told.serves_from))
-    return Facts(told.args_bytes_max, told.clock)
+    result_bytes_max = told.settings.get("result_bytes_max", RESULT_BYTES_MAX)
+    return Facts(told.settings["args_bytes_max"], result_bytes_max, told.clock)
 
 
 class _Writable(NamedTuple):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from faultline.app.registry import Registry
     from faultline.app.tasks import Task
     from faultline.core.model import Lease
+    from faultline.store.facts import Facts
     from faultline.worker.completer import Completer
     from faultline.worker.databases import Databases
     from faultline.worker.endings import Ending
@@ -89,6 +90,10 @@ class Executor:
         self._left: set[Hold] = set()
         #: What runs its second job or a later one.
         self._reused: set[asyncio.Task[Any] | None] = set()
+
+    def know(self, facts: Facts) -> None:
+        """Go by what the database's settings say."""
+        self._judge.result_bytes_max = facts.result_bytes_max
 
     def start(self, hold: Hold, source: Source) -> None:
         """Run this one, and after it what the source has next."""

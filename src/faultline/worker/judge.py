@@ -13,6 +13,7 @@ from faultline.core import backoff, events
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
 from faultline.store import jsontext
+from faultline.store.facts import RESULT_BYTES_MAX
 from faultline.worker.endings import Completed, Failed, Released, unstorable
 from faultline.worker.giving_back import GivingBack
 
@@ -35,7 +36,8 @@ class Judge:
         self._chance = host.chance
         self._stop = stop
         self._giving_back = GivingBack(host.chance, host.monotonic)
-        self._result_bytes_max = 1_048_576
+        #: As the database's settings say.
+        self.result_bytes_max = RESULT_BYTES_MAX
 
     def misfit(self, hold: Hold, task: Task[..., Any] | None, known: Iterable[str]) -> Failed | Released | None:
         """Why this job cannot even be started here."""
@@ -73,8 +75,9 @@ class Judge:
             text = jsontext.encode(result, f"result of {task.name}")
         except Exception as error:  # noqa: BLE001 - a result may be anything
             return unstorable(hold, str(error))
-        if len(text) > self._result_bytes_max:
-            return unstorable(hold, f"it has {len(text)} characters, more than {self._result_bytes_max}")
+        # Four bytes are the most that a character takes; most results need not be counted exactly.
+        if len(text) * 4 > self.result_bytes_max and (size := len(text.encode())) > self.result_bytes_max:
+            return unstorable(hold, f"it has {size} bytes, more than the limit of {self.result_bytes_max}")
         return Completed(hold, text)
 
     def raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:

@@ -6,7 +6,6 @@ Any number may run at once: each skips what another has locked. All of it is in 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from faultline.core.model import Reaped
+    from faultline.core.model import Reaped, Retention
     from faultline.store.async_database import AsyncDatabase
     from faultline.worker.tally import Tally
 
@@ -34,17 +33,6 @@ _SAMPLE_SHARE = 50.0
 RECONCILE_SECONDS = 3600.0
 _BITE_ROWS = 1000
 _BITES_MAX = 20
-_DAY = 86_400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """How long what has ended is remembered, in seconds."""
-
-    ledger: float = 7 * _DAY
-    failed: float = 30 * _DAY
-    journal: float = 30 * _DAY
-    keys: float = 30 * _DAY
 
 
 class Upkeep:

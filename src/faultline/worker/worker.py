@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from faultline.core import events, forks
 from faultline.core.errors import ConfigError
+from faultline.core.model import Retention
 from faultline.core.settings import Connections, check_limits, whole
 from faultline.worker import leaving, poll, tracing
 from faultline.worker.announcing import Announcing
@@ -32,7 +33,7 @@ from faultline.worker.standby import Standby
 from faultline.worker.stop import Stop
 from faultline.worker.tally import Tally
 from faultline.worker.unstarted import Unstarted
-from faultline.worker.upkeep import Retention, Upkeep
+from faultline.worker.upkeep import Upkeep
 
 if TYPE_CHECKING:
     import socket
@@ -187,6 +188,7 @@ class Worker:
             self._entered = False  # nothing of it was started
             raise
         self._databases.know(facts)
+        self._executor.know(facts)
         self._tally.set_clock(facts.clock, self._monotonic())
         self._executor.tracing = tracing.configured()
         for feed in self._feeds.values():

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.app.application import Faultline
 from faultline.app.job import Job  # noqa: TC001 - looked at when the task is registered
-from faultline.core.model import Submission
+from faultline.core.model import Retention, Submission
 from faultline.store import scratch
 from faultline.store.reads import views
 from faultline.store.reads.health import health
-from faultline.worker.upkeep import Retention
 from faultline_proof.bench.processes import ended_with, wait_for
 from faultline_proof.bench.protocol import ARGS, Figure
 from faultline_proof.bench.report import Curve, Point, Report, machine

@@ -173,8 +173,21 @@ _PRUNE = [
         "set_config('lock_timeout', '0', true)",
     ),
     Cut("prune", "leaves the patience of its caller alone", "      perform set_config('lock_timeout', patience, true);\n"),
-    Cut("prune", "wants an age", "prune.older_than is null or "),
-    Cut("prune", "wants an age that is not negative", " or prune.older_than < interval '0'"),
+    Cut("prune", "wants an age that is not negative", "prune.older_than < interval '0'", "false"),
+    *(
+        Cut(
+            "prune",
+            f"{what}: without an age, goes by its own setting",
+            f"when '{what}' then s.{setting}",
+            f"when '{what}' then {other}",
+        )
+        for what, setting, other in (
+            ("ledger", "keep_succeeded_seconds", "s.keep_failed_seconds"),
+            ("failed", "keep_failed_seconds", "s.keep_succeeded_seconds"),
+            ("journal", "keep_journal_seconds", "s.keep_succeeded_seconds"),
+            ("keys", "keep_keys_seconds", "s.keep_succeeded_seconds"),
+        )
+    ),
     Cut("prune", "failed: looks in the index of endings", "o.state in ('failed', 'cancelled') and ", ""),
     Cut(
         "prune",

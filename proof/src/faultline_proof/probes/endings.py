@@ -152,10 +152,23 @@ def a_key_is_never_pruned_while_its_job_is_open(sessions: Sessions) -> None:
 
 
 @probe("prune")
+def pruning_without_an_age_goes_by_the_settings(sessions: Sessions) -> None:
+    q = sessions.open()
+    _endings(q, "old")
+    sessions.clock.advance(1000)
+    settings = {"ledger": "keep_succeeded", "failed": "keep_failed", "journal": "keep_journal", "keys": "keep_keys"}
+    for what, name in settings.items():
+        expect(f"{what} pruned at first", q.run(verbs.prune(what)), 0)
+        q.run(verbs.change_setting(f"{name}_seconds", 900))
+        expect(f"{what} pruned", q.run(verbs.prune(what)), 3)
+        q.run(verbs.change_setting(f"{name}_seconds", 2000))
+
+
+@probe("prune")
 def pruning_what_makes_no_sense_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
-        for what, age in (("'everything'", "'60 s'"), ("'ledger'", "'-1 s'"), ("'ledger'", "null")):
+        for what, age in (("'everything'", "'60 s'"), ("'everything'", "null"), ("'ledger'", "'-1 s'")):
             with refused(q, "FL005", what=f"prune({what}, {age})"):
                 q.execute(f"select faultline.prune({what}, {age})")
 

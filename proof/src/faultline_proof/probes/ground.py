@@ -83,6 +83,8 @@ def what_operators_and_refused_fences_leave_behind_is_durable(sessions: Sessions
     expect("synchronous_commit after revoke_api_key", revoked, "on")
     refused = _level_after(q, lambda q, lease: q.run(verbs.record_refusal(lease)), first=_expire)
     expect("synchronous_commit after record_refusal", refused, "on")
+    changed = _level_after(q, lambda q, _: q.run(verbs.change_setting("args_bytes_max", 2000)))
+    expect("synchronous_commit after change_setting", changed, "on")
     expect("synchronous_commit after pause", _level_after(q, _pause), "on")
     expect("synchronous_commit after resume", _level_after(q, _resume, first=_pause), "on")
 

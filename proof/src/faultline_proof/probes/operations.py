@@ -72,6 +72,39 @@ def a_pause_is_told_once_unless_somebody_changes_it(sessions: Sessions) -> None:
         expect("told", found, [(login, None), ("a (login b)", 1000), ("a (login b)", 1), ("c", 1)])
 
 
+@probe("change_setting", "signature")
+def a_changed_setting_is_told_once_with_what_it_was(sessions: Sessions) -> None:
+    q = sessions.open()
+    login = q.value("select session_user")
+    with q.unsaved():
+        q.execute("set local role faultline_operator")
+        answers = [q.run(verbs.change_setting("args_bytes_max", value, "why", by="a")) for value in (2000, 2000, 3000)]
+        expect("answers", answers, [1048576, 2000, 2000])
+        expect("told", _told(q), [("setting_changed", "a", login, "why")] * 2)
+        detail = q.execute(
+            "select detail ->> 'setting', detail -> 'was', detail -> 'value' from faultline.journal order by id"
+        )
+        expect("detail", detail, [("args_bytes_max", 1048576, 2000), ("args_bytes_max", 2000, 3000)])
+        expect("set", q.value("select args_bytes_max from faultline.settings"), 3000)
+
+
+@probe("change_setting")
+def a_setting_stays_within_its_bounds_and_no_other_column_is_one(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for name in ("token_floor", "only_row", "server_run", "", "args_bytes_max "):
+            with refused(q, "FL005", "there is no setting named", what=name):
+                q.run(verbs.change_setting(name, 2000))
+        for name, least, greatest in (("result_bytes_max", 1024, 67108864), ("keep_keys_seconds", 0, 3155760000)):
+            for value in (least, greatest):
+                q.run(verbs.change_setting(name, value))
+            for value in (least - 1, greatest + 1):
+                with refused(
+                    q, "FL005", f"{name} must be a whole number from {least} to {greatest}", what=f"{name} {value}"
+                ):
+                    q.run(verbs.change_setting(name, value))
+
+
 @probe("signature")
 def the_login_is_told_and_not_the_role_that_the_verb_runs_in(sessions: Sessions) -> None:
     q = sessions.open()

@@ -25,8 +25,8 @@ _CALLS = {
     },
     "faultline_viewer": {"api_key", "error_kind", "sample"},
     "faultline_operator": {
-        "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "reap", "reconcile", "recover",
-        "prune", "sample", "roll_up", "error_kind",
+        "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting", "reap",
+        "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
@@ -163,6 +163,7 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(verbs.recover())
         q.run(verbs.pause("default"))
         q.run(verbs.resume("default"))
+        q.run(verbs.change_setting("keep_keys_seconds", 60))
         q.run(failures.retry(failures.Failed()))
         q.run(failures.groups(failures.Failed()))
         q.reap()

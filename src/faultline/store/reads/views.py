@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from faultline.core.model import JobRecord, JobState, JournalEntry, Json, Reason
+from faultline.core.model import DatabaseSettings, JobRecord, JobState, JournalEntry, Json, Reason
 from faultline.store import jsontext
 from faultline.store.rows import Column, RowOf, as_json, value, values
 from faultline.store.statement import Rows, Statement
@@ -261,6 +261,15 @@ def span(queue: str) -> Statement[Span]:
     )
 
 
+_SETTINGS = RowOf(DatabaseSettings)
+
+
+def settings() -> Statement[DatabaseSettings]:
+    """What holds for every program on the database."""
+    sql = f"select {_SETTINGS.columns} from faultline.settings"
+    return Statement("settings", sql, (), _SETTINGS.one, repeatable=True, reads=True)
+
+
 def clock() -> Statement[datetime]:
     """What time it is in the database."""
     return Statement("clock", "select faultline.clock()", (), value, repeatable=True, reads=True)
@@ -278,17 +287,17 @@ def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list
     )
 
 
-QUEUE_EVENTS, KEY_EVENTS = ("paused", "resumed"), ("api_key_added", "api_key_revoked")
+QUEUE_EVENTS, KEY_EVENTS, SETTING_EVENTS = ("paused", "resumed"), ("api_key_added", "api_key_revoked"), ("setting_changed",)
 
 
 def operations(*, only_queues: Sequence[str] | None = None, keys: bool, entries_max: int) -> Statement[list[JournalEntry]]:
-    """What people last did that concerns no single job: to queues and, if they are asked for, to keys. Newest first."""
+    """What people last did that concerns no single job: to queues, settings and, if asked for, keys. Newest first."""
     queues = None if only_queues is None else list(only_queues)
     return Statement(
         name="operations",
         sql=f"select {_ENTRY.columns} from faultline.journal where job_id is null"
         " and event = any (%s) and (%s::text[] is null or detail ->> 'queue' = any (%s::text[])) order by id desc limit %s",
-        params=([*QUEUE_EVENTS, *(KEY_EVENTS if keys else ())], queues, queues, entries_max),
+        params=([*QUEUE_EVENTS, *SETTING_EVENTS, *(KEY_EVENTS if keys else ())], queues, queues, entries_max),
         read=_ENTRY.many,
         repeatable=True,
         reads=True,

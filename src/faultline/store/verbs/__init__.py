@@ -16,6 +16,7 @@ from faultline.store.verbs.measure import roll_up as roll_up
 from faultline.store.verbs.measure import sample as sample
 from faultline.store.verbs.measure import tally as tally
 from faultline.store.verbs.operate import cancel as cancel
+from faultline.store.verbs.operate import change_setting as change_setting
 from faultline.store.verbs.operate import pause as pause
 from faultline.store.verbs.operate import recover as recover
 from faultline.store.verbs.operate import resume as resume

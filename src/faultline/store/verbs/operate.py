@@ -49,6 +49,12 @@ def resume(queue: str, *, by: str | None = None, reason: str | None = None) -> S
     return Statement("resume", sql, params, value, repeatable=True)
 
 
+def change_setting(name: str, to: int, reason: str | None = None, *, by: str | None = None) -> Statement[int]:
+    """Change one setting of the database. Answers with its value before."""
+    sql, params = "select faultline.change_setting(%s, %s, %s, %s)", (name, to, reason, by)
+    return Statement("change_setting", sql, params, value, repeatable=True)
+
+
 class Recovered(NamedTuple):
     """What `recover` did: the floor, the tokens that were lifted to it, and the jobs that were queued again."""
 

@@ -104,8 +104,8 @@ def reconcile(*, max_jobs: int = 1000) -> Statement[list[Any]]:
     )
 
 
-def prune(what: str, *, older_than_seconds: float, max_rows: int = 1000) -> Statement[int]:
-    """Forget ledger, failed, journal or keys rows of that age."""
+def prune(what: str, *, older_than_seconds: float | None = None, max_rows: int = 1000) -> Statement[int]:
+    """Forget ledger, failed, journal or keys rows of that age; without one, of the age that the settings say."""
     return Statement(
         name="prune",
         sql="select faultline.prune(%s, make_interval(secs => %s), %s)",

@@ -1,10 +1,10 @@
--- Forget what is older than `older_than`, at most `max_rows` at a time. Answers with the number of rows that went.
+-- Forget what is older than `older_than`, or than the settings say, at most `max_rows` at a time. Answers with the number of rows that went.
 --   ledger   succeeded jobs, with their steps
 --   failed   failed and cancelled jobs, with their steps
 --   journal  what went wrong
 --   keys     idempotency keys, but never while their job is open
 -- Rows that somebody has locked are left for the next time, so pruning stalls nobody.
-create or replace function faultline.prune(what text, older_than interval, max_rows integer default 1000) returns integer
+create or replace function faultline.prune(what text, older_than interval default null, max_rows integer default 1000) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
@@ -13,7 +13,15 @@ set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
-  horizon constant timestamptz := faultline.clock() - prune.older_than;
+  horizon constant timestamptz := faultline.clock() - coalesce(prune.older_than, (
+    select make_interval(secs => case prune.what
+      when 'ledger' then s.keep_succeeded_seconds
+      when 'failed' then s.keep_failed_seconds
+      when 'journal' then s.keep_journal_seconds
+      when 'keys' then s.keep_keys_seconds
+    end)
+    from faultline.settings s
+  ));
   pruned uuid[];
   highest bigint;
   rows_gone integer := 0;
@@ -22,7 +30,7 @@ declare
   places tid[];
   ages regclass;
 begin
-  if prune.older_than is null or prune.older_than < interval '0' then
+  if prune.older_than < interval '0' then
     raise exception 'older_than must not be negative' using errcode = 'FL005';
   end if;
   perform faultline.as_verb('prune');

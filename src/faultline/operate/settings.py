@@ -1,0 +1,19 @@
+"""Change what holds for every program on this database: sizes, and how long what has ended is kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.operate import who
+from faultline.operate.logged import logged
+from faultline.store import verbs
+
+if TYPE_CHECKING:
+    from faultline.store.statement import Statement
+
+
+def change_setting(name: str, value: int, *, reason: str | None = None, by: str | None = None) -> Statement[int]:
+    """Change one setting. Answers with its value before."""
+    who.check(by, reason)
+    statement = verbs.change_setting(name, value, reason, by=by)
+    return logged(statement, "setting_changed", setting=name, value=value, by=by, reason=reason)
