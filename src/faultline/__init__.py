@@ -1,4 +1,4 @@
-"""Background jobs on PostgreSQL that stay right when things go wrong."""
+"""Background jobs on PostgreSQL that stay correct when things go wrong."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

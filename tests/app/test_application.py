@@ -77,27 +77,27 @@ def test_run_at_is_a_moment_whatever_its_time_zone(app: Faultline, charge: Task[
         ({"run_at": datetime(2031, 5, 1)}, "has no time zone"),  # noqa: DTZ001
         ({"run_at": "tomorrow"}, "run_at must be a datetime"),
         ({"run_at": datetime.now(UTC), "delay": 1}, "a delay or a run_at, not both"),
-        ({"delay": -1}, "delay must lie between 0"),
-        ({"delay": timedelta(days=-1)}, "delay must lie between 0"),
+        ({"delay": -1}, "delay must be between 0"),
+        ({"delay": timedelta(days=-1)}, "delay must be between 0"),
         ({"delay": float("nan")}, "delay must be a number of seconds"),
         ({"delay": "soon"}, "delay must be a number of seconds"),
-        ({"queue": ""}, "queue must be a text with 1 to 100"),
+        ({"queue": ""}, "queue must be text of 1 to 100"),
         ({"queue": "q" * 101}, "queue has 101 characters"),
         ({"queue": "a\x00b"}, "NUL"),
         ({"queue": "a\ud800b"}, "half of a surrogate pair"),
-        ({"queue": 5}, "queue must be a text"),
+        ({"queue": 5}, "queue must be text"),
         ({"priority": 1001}, "priority must be a whole number from -1000 to 1000"),
         ({"priority": 1.5}, "priority must be a whole number"),
         ({"priority": True}, "priority must be a whole number"),
         ({"max_attempts": 0}, "max_attempts must be a whole number from 1"),
-        ({"lease": 0}, "lease must lie between 0.1"),
-        ({"idempotency_key": ""}, "idempotency_key must be a text"),
+        ({"lease": 0}, "lease must be between 0.1"),
+        ({"idempotency_key": ""}, "idempotency_key must be text"),
         ({"idempotency_key": "k" * 501}, "501 characters"),
         ({"lease": 10**400}, "lease must be a number"),
         ({"keep_args": "no"}, "keep_args must be True or False"),
         ({"id": '","task":"injected'}, "id must be a UUID"),
         ({"run_at": datetime.min.replace(tzinfo=UTC)}, "outside the years 1971 to 9998"),
-        ({"colour": "red"}, "unknown option colour; there are delay, "),
+        ({"colour": "red"}, "unknown option colour; the options are delay, "),
     ],
 )
 def test_options_that_make_no_sense_are_refused_where_they_are_set(
@@ -115,7 +115,7 @@ def test_options_that_make_no_sense_are_refused_where_they_are_set(
         ((1,), {"colour": "red"}, "unexpected keyword argument 'colour'"),
         ((1,), {"job": 5}, "unexpected keyword argument 'job'"),
         ((float("nan"),), {}, "order_id is nan"),
-        ((1, "a\x00b"), {}, "note holds a NUL"),
+        ((1, "a\x00b"), {}, "note contains a NUL"),
         (({1, 2},), {}, "order_id is a set"),
     ],
 )
@@ -152,19 +152,19 @@ def test_the_databases_own_limit_holds_in_the_callers_transaction_too(app: Fault
 
 
 def test_two_tasks_cannot_have_one_name(app: Faultline, charge: Task[Any, Any]) -> None:
-    with pytest.raises(ConfigError, match="a task named charge already"):
+    with pytest.raises(ConfigError, match="a task named charge is already registered"):
 
         @app.task(name="charge")
         def another() -> None: ...
 
 
 def test_parameters_without_a_name_to_store_them_under_are_refused(app: Faultline) -> None:
-    with pytest.raises(ConfigError, match="parameter numbers has no name"):
+    with pytest.raises(ConfigError, match="parameter numbers is positional-only or variadic"):
 
         @app.task
         def total(*numbers: int) -> None: ...
 
-    with pytest.raises(ConfigError, match="parameter x has no name"):
+    with pytest.raises(ConfigError, match="parameter x is positional-only"):
 
         @app.task
         def square(x: int, /) -> None: ...
@@ -190,10 +190,10 @@ def test_what_no_worker_could_run_is_refused_when_it_is_made_a_task(app: Faultli
     def late(n: int, job: BlockingJob) -> None: ...
     def late_or_none(n: int, job: Job | None = None) -> None: ...
 
-    with pytest.raises(ConfigError, match="hides that the function is"):
+    with pytest.raises(ConfigError, match="wraps an async function"):
         app.task(name="hidden")(logged(hidden))
     for fn in (generated, streamed, logged(generated)):
-        with pytest.raises(ConfigError, match="a generator runs only as far"):
+        with pytest.raises(ConfigError, match="a task cannot be a generator"):
             app.task(name="generated")(fn)
     for task in (late, late_or_none):
         with pytest.raises(ConfigError, match="make job the first"):
@@ -378,17 +378,17 @@ def test_cancel_and_retry(app: Faultline, charge: Task[Any, Any]) -> None:
 
 def test_an_unknown_job(app: Faultline) -> None:
     for call in (app.job, app.cancel, app.retry):
-        with pytest.raises(JobNotFound, match="there is no job"):
+        with pytest.raises(JobNotFound, match="no job"):
             call(uuid4())
 
 
 @pytest.mark.parametrize("wrong", [42, None, b"x", "x", "\ud800", "1-2", object()])
 def test_what_is_no_job_id_is_refused(app: Faultline, wrong: Any) -> None:
     for call in (app.job, app.cancel, app.retry, app.handle):
-        with pytest.raises(JobRejected, match="is no job id"):
+        with pytest.raises(JobRejected, match="invalid job id"):
             call(wrong)
     for acall in (app.ajob, app.acancel, app.aretry):
-        with pytest.raises(JobRejected, match="is no job id"):
+        with pytest.raises(JobRejected, match="invalid job id"):
             asyncio.run(acall(wrong))
 
 
@@ -447,7 +447,7 @@ def test_an_application_without_a_database_says_so_when_first_used(monkeypatch: 
     @app.task
     def hello() -> None: ...
 
-    with pytest.raises(ConfigError, match="no database was named"):
+    with pytest.raises(ConfigError, match="no database is configured"):
         hello.enqueue()
 
 

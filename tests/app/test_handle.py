@@ -65,7 +65,7 @@ def test_a_cancelled_job_raises(app: Faultline, work: Task[Any, Any]) -> None:
 def test_waiting_ends_after_the_timeout_and_the_job_goes_on(work: Task[Any, Any]) -> None:
     handle = work.enqueue(1)
 
-    with pytest.raises(ResultTimeout, match=r"has not ended within 0\.05 s; it goes on"):
+    with pytest.raises(ResultTimeout, match=r"has not ended within 0\.05 s; it is still open"):
         handle.result(0.05)
     with pytest.raises(ResultTimeout):
         asyncio.run(handle.aresult(0.05))
@@ -74,7 +74,7 @@ def test_waiting_ends_after_the_timeout_and_the_job_goes_on(work: Task[Any, Any]
 
 
 def test_an_unknown_job_is_not_waited_for(app: Faultline) -> None:
-    with pytest.raises(JobNotFound, match="there is no job"):
+    with pytest.raises(JobNotFound, match="no job"):
         app.handle(uuid4()).result(20)
 
 

@@ -253,7 +253,7 @@ def test_a_step_inside_itself_is_refused_at_once(app: Faultline, kind: str) -> N
 
     (error,) = results(app, [app.tasks[kind].enqueue()])
 
-    assert "step a is inside itself" in str(error)
+    assert "step a is called inside itself" in str(error)
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])

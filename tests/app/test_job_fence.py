@@ -152,7 +152,7 @@ def test_a_transaction_that_is_over_can_write_nothing_more(app: Faultline, queue
             borrowed = tx.connection
         refused = []
         for write in (tx.execute, cursor.execute, borrowed.execute):
-            with pytest.raises(ConfigError, match="is over") as caught:
+            with pytest.raises(ConfigError, match="has ended") as caught:
                 await write("insert into paid values (2)")
             refused.append(type(caught.value).__name__)
         return refused
@@ -165,7 +165,7 @@ def test_a_transaction_that_is_over_can_write_nothing_more(app: Faultline, queue
             borrowed = tx.connection
         refused = []
         for write in (tx.execute, cursor.execute, borrowed.execute):
-            with pytest.raises(ConfigError, match="is over") as caught:
+            with pytest.raises(ConfigError, match="has ended") as caught:
                 write("insert into paid values (2)")
             refused.append(type(caught.value).__name__)
         return refused

@@ -76,7 +76,7 @@ def test_an_error_is_a_sentence_and_an_exit_code() -> None:
 
     assert asked.returncode == 2
     assert asked.stdout == ""
-    assert asked.stderr.startswith("faultline: no database was named.")
+    assert asked.stderr.startswith("faultline: no database is configured.")
     assert "Traceback" not in asked.stderr
 
 
@@ -86,7 +86,7 @@ def test_a_command_refuses_a_database_that_no_longer_serves_it(connection: psyco
     asked = faultline("recover", "--dsn", dsn)
 
     assert asked.returncode == 1
-    assert asked.stderr.startswith("faultline: the database is at protocol 99 and serves builds from 98 on")
+    assert asked.stderr.startswith("faultline: the database is at protocol 99 and supports builds from 98 on")
 
 
 def test_migrating_a_newer_database_says_that_there_is_nothing_to_do(connection: psycopg.Connection, dsn: str) -> None:
@@ -110,7 +110,7 @@ def test_recover_says_what_it_lifted(connection: psycopg.Connection, dsn: str) -
 
     asked = faultline("recover", "--dsn", dsn, "--floor", "500")
 
-    assert asked.stdout == "every claim now grants a token above 500; running jobs queued again: 0\n"
+    assert asked.stdout == "new tokens are above 500; running jobs requeued: 0\n"
 
 
 def test_recover_gives_way_and_says_who_is_in_the_way(connection: psycopg.Connection, dsn: str) -> None:
@@ -219,5 +219,5 @@ def test_what_is_no_dsn_is_not_shown_as_it_may_hold_a_password(dsn: str, command
     asked = faultline(command, "--dsn", dsn)
 
     assert asked.returncode == 2
-    assert "this is no DSN" in asked.stderr + asked.stdout
+    assert "invalid DSN" in asked.stderr + asked.stdout
     assert "SECRET" not in asked.stderr + asked.stdout

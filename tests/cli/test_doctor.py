@@ -92,7 +92,7 @@ def test_a_view_that_is_gone_is_told_and_the_visit_goes_on(queue: Driver, dsn: s
 def test_a_table_that_is_never_vacuumed_is_wrong(queue: Driver, dsn: str, off: str) -> None:
     queue.connection.execute(f"alter table faultline.open_jobs set (autovacuum_enabled = {off})".encode())
 
-    assert of_level(visit(dsn), "wrong") == {"vacuum": "autovacuum is switched off for open_jobs"}
+    assert of_level(visit(dsn), "wrong") == {"vacuum": "autovacuum is disabled for open_jobs"}
 
 
 def test_a_newer_schema_that_serves_this_build_is_worth_a_note(queue: Driver, dsn: str) -> None:
@@ -136,9 +136,9 @@ def test_work_that_nobody_serves_and_what_was_set_aside_is_told(queue: Driver, d
 
     told = visit(dsn)
 
-    assert of_level(told, "warning")["waiting"].startswith("lonely: due for")
+    assert of_level(told, "warning")["waiting"].startswith("lonely: jobs have been due for")
     assert of_level(told, "note")["paused"].endswith(": the bank is closed")
-    assert of_level(told, "note")["failed jobs"] == "1 have used up their attempts"
+    assert of_level(told, "note")["failed jobs"] == "1 used up their attempts"
     assert sum(finding["check"] == "waiting" for finding in told["findings"]) == 1
 
 
@@ -156,7 +156,7 @@ def test_a_login_that_may_not_see_everything_is_told_what_it_did_not_see(dsn: st
     assert of_level(told, "wrong") == {}
     notes = of_level(told, "note")
     assert unseen <= notes.keys()
-    assert "what other logins hold was not seen" in notes["snapshots"]
+    assert "snapshots of other logins were not checked" in notes["snapshots"]
 
 
 def test_a_login_that_lost_the_schema_is_told_whose_it_is(queue: Driver, dsn: str) -> None:
@@ -173,7 +173,7 @@ def test_a_login_that_lost_the_schema_is_told_whose_it_is(queue: Driver, dsn: st
     owner = queue.value("select current_user")
     assert stranger["todo"].startswith(f"the schema belongs to {owner}, who may: grant faultline_viewer to {login}")
     assert former["todo"].startswith(f"the schema belongs to {owner}, who may: alter schema faultline owner to {login}")
-    assert former["found"] == "not seen: permission denied for schema faultline"
+    assert former["found"] == "not checked: permission denied for schema faultline"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_login_that_lost_the_schema_is_told_whose_it_is(queue: Driver, dsn: st
     [
         ("worker", "set default_transaction_read_only = on", "wrong", "cannot write: default_transaction_read_only is on"),
         ("worker", "set statement_timeout = '20ms'", "warning", "has a statement_timeout of 20 ms"),
-        ("worker", "connection limit 2", "warning", "may open 2 connections, and a worker needs 4 or more"),
+        ("worker", "connection limit 2", "warning", "may open 2 connections, but a worker needs at least 4"),
         ("producer", "superuser", "warning", "is a superuser"),
         ("viewer", "set default_transaction_read_only = on", None, ""),
         ("producer", "connection limit 2", None, ""),
@@ -236,7 +236,7 @@ def test_a_login_that_sees_no_other_sessions_counts_them_all_the_same(dsn: str) 
             owner.execute(f"drop role {login}".encode())
 
     assert int(told.removeprefix("about ").partition(" ")[0]) > 3  # ours, and the doctor's own
-    assert told.endswith("in use, workers not seen")
+    assert told.endswith("in use, workers not visible")
 
 
 def test_a_server_that_has_no_connection_left_is_not_taken_for_a_dead_one(dsn: str) -> None:
@@ -266,7 +266,7 @@ def test_a_server_that_has_no_connection_left_is_not_taken_for_a_dead_one(dsn: s
     ],
 )
 def test_a_refused_connection_is_judged_by_what_the_server_says(message: str, full: bool) -> None:  # noqa: FBT001
-    assert (checks.unreachable(message).todo.startswith("the server runs")) is full
+    assert (checks.unreachable(message).todo.startswith("the server is running")) is full
 
 
 # What it makes of what it sees. A server that is set up wrongly is expensive to have and easy to imagine.
@@ -276,7 +276,7 @@ def test_a_database_that_takes_no_writes_is_wrong(queue: Driver, dsn: str) -> No
     name = queue.value("select current_database()")
     queue.connection.execute(f'alter database "{name}" set default_transaction_read_only = on'.encode())
 
-    assert of_level(visit(dsn), "wrong") == {"default_transaction_read_only": "on, set by: database. Nothing can be written"}
+    assert of_level(visit(dsn), "wrong") == {"default_transaction_read_only": "on, set by: database. All writes fail"}
 
 
 def worst(findings: Iterable[Finding]) -> Level:
@@ -420,7 +420,7 @@ def test_a_task_that_no_living_worker_knows_is_told() -> None:
     assert worst(checks.known_tasks(waits, [knowing(["pay"], queue="other")])) is Level.OK  # told of the queue already
     (found,) = checks.known_tasks(waits, [knowing(["pay"]), knowing(["send"], age=60)])
     assert found.level is Level.WARNING
-    assert found.found.startswith("send (mail): 12 jobs wait, and none of 1 living workers knows the task")
+    assert found.found.startswith("send (mail): 12 queued jobs, and none of 1 live workers knows the task")
 
 
 def test_waiting_tasks_are_looked_for(queue: Driver, dsn: str) -> None:
@@ -429,7 +429,7 @@ def test_waiting_tasks_are_looked_for(queue: Driver, dsn: str) -> None:
     queue.run(verbs.beat("w", host="h", pid=1, version="0", queues=["mail"], sleeping=[], watched=False))
     queue.run(verbs.announce("w", ["pay"]))
 
-    assert of_level(visit(dsn), "warning")["tasks"].startswith("send (mail): 2 jobs wait")
+    assert of_level(visit(dsn), "warning")["tasks"].startswith("send (mail): 2 queued jobs")
 
 
 def test_connections_are_judged_by_what_is_used_and_what_workers_may_take() -> None:
@@ -446,7 +446,7 @@ def test_what_jobs_may_borrow_counts_among_the_connections_of_a_worker() -> None
 
     assert worst(few) is Level.OK
     assert worst(many) is Level.WARNING
-    assert "up to 120 at once" in many[0].found
+    assert "up to 120" in many[0].found
 
 
 def test_roles_that_are_missing_or_without_grants_are_told() -> None:

@@ -9,8 +9,8 @@ import pytest
 from tests.cli.commands import faultline
 
 NOBODY = "0198c2e4-5d3a-7b11-9f60-2a54c0de7f01"
-SPAN = "is no span of time; write seconds, or 90s, 5m, 1h30m, 2d"
-WHICH = "name jobs by their ids, or all failed ones with --failed"
+DURATION = "; write seconds, or 90s, 5m, 1h30m, 2d"
+WHICH = "give job ids, or select failed jobs with --failed"
 APP = "tests.worker.jobs:app"
 
 
@@ -18,27 +18,27 @@ APP = "tests.worker.jobs:app"
     ("words", "message"),
     [
         (("enqueue", "t", "[1]"), "the arguments must be a JSON object"),
-        (("enqueue", "t", "{"), "the arguments are no JSON"),
-        (("enqueue", "t", "--delay", "soon"), f"soon {SPAN}"),
-        (("jobs", "--younger", "5 minutes"), f"5 minutes {SPAN}"),
-        (("jobs", "--older", "-1"), f"-1 {SPAN}"),
-        (("jobs", "--after", "zzz"), "--after zzz: no place in this list"),
-        (("job", "nonsense"), "nonsense is no job id"),
-        (("cancel", "nonsense"), "nonsense is no job id"),
-        (("retry", "nonsense"), "nonsense is no job id"),
+        (("enqueue", "t", "{"), "invalid JSON in the arguments"),
+        (("enqueue", "t", "--delay", "soon"), f"invalid duration soon{DURATION}"),
+        (("jobs", "--younger", "5 minutes"), f"invalid duration 5 minutes{DURATION}"),
+        (("jobs", "--older", "-1"), f"invalid duration -1{DURATION}"),
+        (("jobs", "--after", "zzz"), "invalid cursor zzz for this list"),
+        (("job", "nonsense"), "invalid job id nonsense"),
+        (("cancel", "nonsense"), "invalid job id nonsense"),
+        (("retry", "nonsense"), "invalid job id nonsense"),
         (("retry",), WHICH),
         (("retry", NOBODY, "--queue", "q"), WHICH),
         (("worker", APP, "--queue", "a=x"), "--queue a=x: write NAME or NAME=CONCURRENCY"),
         (("worker", "tests.worker.jobs:nobody"), "tests.worker.jobs has no Faultline application named nobody"),
-        (("worker", "tests.nobody:app"), "there is no module tests.nobody"),
-        (("api-keys", "create", "x", "--scope", "bogus"), "--scope bogus: there is read, enqueue, operate and admin"),
-        (("api-keys", "create", "", "--scope", "read"), "a key's name has 1 to 100 characters"),
-        (("api-keys", "revoke", "zzz"), "zzz is no id of a key"),
-        (("serve", "--trusted-proxies", "me"), "the trusted proxies are 'me'"),
-        (("bench", "nonsense"), "there is nothing named nonsense to measure"),
+        (("worker", "tests.nobody:app"), "no module tests.nobody"),
+        (("api-keys", "create", "x", "--scope", "bogus"), "unknown scope bogus; use read, enqueue, operate or admin"),
+        (("api-keys", "create", "", "--scope", "read"), "the name of a key must have 1 to 100 characters"),
+        (("api-keys", "revoke", "zzz"), "invalid key id zzz"),
+        (("serve", "--trusted-proxies", "me"), "invalid trusted proxies 'me'"),
+        (("bench", "nonsense"), "unknown part nonsense; choose one of"),
         (("drill", "nonsense"), "there is no drill named nonsense"),
-        (("jobs", "--dsn", "nonsense"), "this is no DSN"),
-        (("jobs", "--dsn", ""), "no database was named"),
+        (("jobs", "--dsn", "nonsense"), "invalid DSN"),
+        (("jobs", "--dsn", ""), "no database is configured"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -72,11 +72,11 @@ def test_an_option_without_sense_is_named(dsn: str, words: tuple[str, ...], opti
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("job", NOBODY), f"there is no job {NOBODY}"),
-        (("cancel", NOBODY), f"there is no job {NOBODY}"),
-        (("retry", NOBODY), f"there is no job {NOBODY}"),
-        (("api-keys", "revoke", NOBODY), f"there is no key {NOBODY}"),
-        (("top",), "this is no terminal"),
+        (("job", NOBODY), f"no job {NOBODY}"),
+        (("cancel", NOBODY), f"no job {NOBODY}"),
+        (("retry", NOBODY), f"no job {NOBODY}"),
+        (("api-keys", "revoke", NOBODY), f"no key {NOBODY}"),
+        (("top",), "standard output is not a terminal"),
         (("serve", "--host", "0.0.0.0"), "there are no API keys"),  # noqa: S104 - it does not listen
         (("jobs", "--dsn", "postgresql://ada@127.0.0.1:1/x"), "cannot use postgresql://ada@127.0.0.1:1/x"),
     ],

@@ -90,7 +90,7 @@ def test_a_job_that_was_given_back_is_not_said_to_have_been_held_by_nobody(queue
     fresh, job_id = queue.enqueue("t", queue="other"), queue.enqueue("t")
     queue.release(queue.claim_one())
 
-    assert "Nobody has held it yet." in faultline("job", str(fresh), "--dsn", dsn).stdout
+    assert "No worker has claimed it yet." in faultline("job", str(fresh), "--dsn", dsn).stdout
     assert "Nobody" not in (shown := faultline("job", str(job_id), "--dsn", dsn).stdout)
     assert "It was held under token 1" in shown
 
@@ -182,7 +182,7 @@ def test_failed_jobs_are_shown_before_they_are_retried_and_only_with_a_yes(queue
 
     done = faultline("retry", "--failed", "--error", "CHARGE", "--yes", "--dsn", dsn)
 
-    assert done.stdout.endswith("queued again: 1\n")
+    assert done.stdout.endswith("requeued: 1\n")
     assert (queue.state(jobs["charge"]), queue.state(jobs["mail"])) == (JobState.QUEUED, JobState.FAILED)
 
 
@@ -241,7 +241,7 @@ def test_a_place_of_another_list_is_refused(dsn: str) -> None:
     asked = faultline("jobs", "--state", "failed", "--after", NOBODY, FAULTLINE_DSN=dsn)
 
     assert asked.returncode == 2
-    assert asked.stderr.startswith(f"faultline: --after {NOBODY}: no place in this list")
+    assert asked.stderr.startswith(f"faultline: invalid cursor {NOBODY} for this list")
 
 
 def test_a_reader_that_has_read_enough_ends_it_quietly(queue: Driver, dsn: str) -> None:

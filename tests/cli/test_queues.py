@@ -40,10 +40,12 @@ def test_queues_are_counted_and_shown(queue: Driver, dsn: str) -> None:
 def test_a_queue_is_paused_with_a_reason_and_goes_on(queue: Driver, dsn: str) -> None:
     queue.enqueue(queue="mail")
 
-    assert faultline("queues", "pause", "mail", "--because", "no server", "--dsn", dsn).stdout.startswith("mail is paused")
+    assert faultline("queues", "pause", "mail", "--because", "no server", "--dsn", dsn).stdout.startswith(
+        "mail paused since"
+    )
     assert queue.claim(queue="mail") == []
     assert "paused: no server" in faultline("queues", "--dsn", dsn).stdout
-    assert faultline("queues", "resume", "mail", "--dsn", dsn).stdout == "mail goes on\n"
+    assert faultline("queues", "resume", "mail", "--dsn", dsn).stdout == "mail resumed\n"
     assert len(queue.claim(queue="mail")) == 1
     assert faultline("queues", "resume", "mail", "--dsn", dsn).stdout == "mail was not paused\n"
 
@@ -87,7 +89,7 @@ def test_top_needs_a_terminal(dsn: str) -> None:
 
     assert (asked.returncode, asked.stderr) == (
         1,
-        "faultline: this is no terminal; print one look with: faultline top --once\n",
+        "faultline: standard output is not a terminal; print once with: faultline top --once\n",
     )
 
 
@@ -139,7 +141,7 @@ def terminal(dsn: str) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(("how", "code"), [("q", 0), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, how: str | signal.Signals, code: int) -> None:
-    terminal.read_until("No worker is running")
+    terminal.read_until("No workers are running")
     assert terminal.now != terminal.before
 
     if isinstance(how, signal.Signals):
@@ -154,13 +156,13 @@ def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, how: str | signal
 
 
 def test_top_goes_on_when_its_connections_are_cut(terminal: Terminal, queue: Driver) -> None:
-    terminal.read_until("No worker is running")
+    terminal.read_until("No workers are running")
 
     for _ in range(3):
         sessions = queue.run(audit.sessions())
         queue.run(audit.end_sessions(sessions))
         terminal.seen = ""
-        terminal.read_until("No worker is running")
+        terminal.read_until("No workers are running")
 
     terminal.press("q")
     terminal.read_until("\x1b[?1049l")
@@ -168,14 +170,14 @@ def test_top_goes_on_when_its_connections_are_cut(terminal: Terminal, queue: Dri
 
 
 def test_top_says_that_the_database_is_away_and_since_when(terminal: Terminal, queue: Driver, dsn: str) -> None:
-    terminal.read_until("No worker is running")
+    terminal.read_until("No workers are running")
 
     queue.connection.close()
     with away(dsn):
         terminal.seen = ""
         terminal.read_until("The database has not answered since ")
     terminal.seen = ""
-    terminal.read_until("No worker is running")
+    terminal.read_until("No workers are running")
 
     terminal.press("q")
     terminal.read_until("\x1b[?1049l")

@@ -91,7 +91,7 @@ _WEAK_VIEW = (
         pytest.param(
             "set session_replication_role = replica; delete from faultline.settings; set session_replication_role = origin",
             "rows",
-            "the one row of settings is gone",
+            "the only row of settings is missing",
             id="lost row",
         ),
     ],
@@ -187,7 +187,7 @@ _WEAK_CHECK = (
         ("alter table faultline.open_jobs alter state drop default", "open_jobs.state has another default"),
         ("alter table faultline.open_jobs alter attempt set default 7", "open_jobs.attempt has another default"),
         ("alter table faultline.ledger alter result set default '1'", "ledger.result has another default"),
-        ("alter table faultline.journal alter id drop identity", "journal.id gets no number of its own"),
+        ("alter table faultline.journal alter id drop identity", "journal.id is not an identity column"),
         ("alter table faultline.samples drop column oldest_due_at", "samples.oldest_due_at is missing"),
     ],
 )
@@ -251,7 +251,7 @@ def test_a_journal_that_does_not_count_on_is_wrong_and_migrate_sets_it_right(que
 def test_a_lost_record_of_what_was_applied_is_wrong_and_migrate_writes_it_again(queue: Driver, dsn: str) -> None:
     queue.connection.execute("delete from faultline.schema_files where number > 2")
 
-    assert of_level(visit(dsn), "wrong")["files"].startswith("not on record in schema_files: 0005_server_run, ")
+    assert of_level(visit(dsn), "wrong")["files"].startswith("not recorded in schema_files: 0005_server_run, ")
     asked = faultline("migrate", "--dsn", dsn)
     assert "applied the lost record of 0005_server_run" in asked.stdout, asked.stderr
     assert of_level(visit(dsn), "wrong") == {}
@@ -286,9 +286,9 @@ def test_a_lost_constraint_is_one_truth_in_every_report(queue: Driver, dsn: str)
     wrong = {finding["check"]: finding for finding in told["findings"] if finding["level"] == "wrong"}
     assert {"tables", "the guards are in place"} <= wrong.keys()
     assert "ledger.ledger_pkey" in wrong["tables"]["found"]
-    assert "see above" in wrong["the guards are in place"]["todo"]
-    assert of_level(told, "ok")["guards"] == "the triggers are as this build has them"
-    assert "not put back: constraint ledger.ledger_pkey" in migrated.stderr
+    assert "see the findings" in wrong["the guards are in place"]["todo"]
+    assert of_level(told, "ok")["guards"] == "the triggers are the same as in this build"
+    assert "not repaired: constraint ledger.ledger_pkey" in migrated.stderr
     queue.connection.execute(wrong["tables"]["todo"].partition(": ")[2].encode())
     assert of_level(visit(dsn), "wrong") == {}
 
@@ -396,7 +396,7 @@ def test_a_write_under_a_lease_that_the_database_never_gave_is_evidence_of_lost_
     queue.complete(dataclasses.replace(lease, job_id=uuid4()))
 
     told = visit(dsn)
-    assert "1 leases that this database never gave" in of_level(told, "warning")["history"]
+    assert "1 leases unknown to this database" in of_level(told, "warning")["history"]
     (todo,) = (finding["todo"] for finding in told["findings"] if finding["check"] == "history")
     assert "faultline recover" in todo
     faultline("recover", "--dsn", dsn)
@@ -487,7 +487,7 @@ def test_a_restore_into_a_cluster_without_the_roles_is_made_whole_by_migrate(
         assert of_level(told, "warning").keys().isdisjoint({"grants", "indexes", "history", "roles"})
         assert of_level(told, "ok")["roles"] == "all four exist and have their grants"
         assert "up to date" in faultline("migrate", "--dsn", restored).stdout
-        assert "running jobs queued again: 1" in faultline("recover", "--dsn", restored).stdout
+        assert "running jobs requeued: 1" in faultline("recover", "--dsn", restored).stdout
         with psycopg.connect(restored, autocommit=True, options="-c role=faultline_worker") as worker:
             restored_queue = Driver(worker)
             again = restored_queue.claim_one()

@@ -71,7 +71,7 @@ def test_a_user_can_revive_what_was_killed_with_its_keeper(folder: Path) -> None
         server.revive()
         assert query(server.dsn, "select 1") == [(1,)]
     assert left_running(folder) == []
-    with pytest.raises(EmbeddedError, match="Join it again"):
+    with pytest.raises(EmbeddedError, match=r"Call join\(\) again"):
         server.revive()
 
 

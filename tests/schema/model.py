@@ -252,7 +252,7 @@ class Model:
             self.journal["lease_reaped", job.id, job.token, owner] += 1
             job.leave(FAILED if spent else QUEUED, counts=guilty or spent)
             if spent:
-                job.error, job.finished_at = "the worker was lost during the last attempt", self.now
+                job.error, job.finished_at = "the worker died or lost its lease during the last attempt", self.now
             answer.add((job.id, job.token, owner, job.state))
         for job in suspected:
             job.reaps += 1

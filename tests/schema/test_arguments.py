@@ -47,7 +47,7 @@ def test_a_worker_gets_what_was_sent_down_to_the_type_and_the_order_of_keys(queu
 
 
 def test_what_only_postgresql_can_tell_is_a_refusal_for_clients_too(queue: Driver) -> None:
-    with pytest.raises(JobRejected, match=r"cannot take these values: .*uuid") as refused:
+    with pytest.raises(JobRejected, match=r"cannot store these values: .*uuid") as refused:
         queue.run(verbs.cancel("no id"))
 
     assert is_about_data(refused.value)

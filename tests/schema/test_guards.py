@@ -37,7 +37,7 @@ if TYPE_CHECKING:
             (
                 "drop trigger never_emptied on faultline.keys;"
                 " create trigger never_emptied before truncate on faultline.keys for each statement when (false)"
-                " execute function faultline.refuse_change('keys are not thrown away')"
+                " execute function faultline.refuse_change('idempotency keys cannot be truncated')"
             ),
             "the_guards_are_in_place",
         ),

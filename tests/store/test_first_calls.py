@@ -220,17 +220,21 @@ NO_NUMBERS = [0, -1, math.nan, 1.5, True, "3", None]
 @pytest.mark.parametrize("given", NO_NUMBERS)
 @pytest.mark.parametrize("kind", [Faultline, Database, AsyncDatabase])
 def test_a_number_of_connections_that_cannot_work_is_refused(kind: Any, given: Any) -> None:
-    with pytest.raises(ConfigError, match=re.escape(f"connections_max is {given!r}; give a whole number of at least 1")):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"connections_max is {given!r}; it must be a whole number of at least 1")
+    ):
         kind("postgresql://nowhere", connections_max=given)
 
 
 @pytest.mark.parametrize("given", NO_NUMBERS)
 def test_a_worker_with_a_number_that_cannot_work_is_refused(dsn: str, given: Any) -> None:
     with Faultline(dsn) as app:
-        with pytest.raises(ConfigError, match=re.escape(f"concurrency of queue mail is {given!r}; give a whole number")):
+        with pytest.raises(
+            ConfigError, match=re.escape(f"concurrency of queue mail is {given!r}; it must be a whole number")
+        ):
             app.worker({"default": 2, "mail": given})
         if given is not None:
-            with pytest.raises(ConfigError, match=re.escape(f"job_connections_max is {given!r}; give a whole number")):
+            with pytest.raises(ConfigError, match=re.escape(f"job_connections_max is {given!r}; it must be a whole number")):
                 app.worker({"default": 2}, job_connections_max=given)
 
 

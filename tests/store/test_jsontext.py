@@ -17,9 +17,9 @@ CYCLE["self"] = CYCLE
 @pytest.mark.parametrize(
     ("value", "fault"),
     [
-        ({"x": float("nan")}, "x is nan, which JSON cannot say"),
+        ({"x": float("nan")}, "x is nan, which JSON cannot represent"),
         ({"x": [1, {"y": float("inf")}]}, r"x\[1\].y is inf"),
-        ({"x": "a\x00b"}, "x holds a NUL character"),
+        ({"x": "a\x00b"}, "x contains a NUL character"),
         ({"a\x00": 1}, "NUL character"),
         ({"x": "\ud800"}, "half a surrogate pair"),
         ({"x": 2**70}, "more than 64 bits"),
@@ -27,9 +27,9 @@ CYCLE["self"] = CYCLE
         ({"x": b"bytes"}, "x is a bytes"),
         ({"x": Decimal("1.5")}, "x is a Decimal"),
         ({"x": datetime.now(UTC)}, "x is a datetime"),
-        ({"x": {1: 2}}, "x has the key 1, which is no text"),
+        ({"x": {1: 2}}, "x has the key 1, which is not text"),
         ({"x": object()}, "x is a object"),
-        (CYCLE, "nested too deeply, or contains itself"),
+        (CYCLE, "nested too deeply or contains itself"),
     ],
 )
 def test_what_is_no_json_is_refused_with_its_place(value: Any, fault: str) -> None:

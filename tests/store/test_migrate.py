@@ -97,7 +97,7 @@ def test_a_schema_that_is_not_ours_is_left_alone(connection: psycopg.Connection,
     connection.execute("create schema faultline")
     connection.execute(f"create {thing}".encode())
 
-    with pytest.raises(errors.SchemaError, match="a schema faultline that Faultline did not make"):
+    with pytest.raises(errors.SchemaError, match="was not created by Faultline"):
         migrate.migrate(connection)
 
     count = "select (select count(*) from pg_tables where schemaname = 'faultline') + count(*) from pg_proc"
@@ -352,7 +352,7 @@ def test_a_database_of_another_text_serves_its_clients_if_the_version_is_right(d
     ("version", "serves_from", "error", "message"),
     [
         (OURS - 1, 0, errors.SchemaBehind, f"at protocol {OURS - 1}, this build needs {OURS}; run: faultline migrate"),
-        (OURS + 5, OURS + 1, errors.SchemaAhead, f"serves builds from {OURS + 1} on, this build has {OURS}; upgrade"),
+        (OURS + 5, OURS + 1, errors.SchemaAhead, f"supports builds from {OURS + 1} on, but this build has {OURS}; upgrade"),
     ],
 )
 def test_a_database_out_of_range_says_so(

@@ -241,7 +241,7 @@ def test_anything_can_be_compared_that_can_be_reset(app: Faultline, effects: Eff
 
     job, points = pay.bind("ada"), ["after_execution"]
 
-    with pytest.raises(ConfigError, match=r"effects\(\) gave \['ada'\]: without reset=... it has to give a number"):
+    with pytest.raises(ConfigError, match=r"effects\(\) gave \['ada'\]: without reset=... it must return a number"):
         crash_everywhere(app, job, effects=effects.all, points=points)
     report = crash_everywhere(app, job, effects=effects.all, reset=effects.forget, points=points)
 
@@ -294,7 +294,7 @@ def test_a_task_that_fails_without_a_crash_is_not_crashed(app: Faultline, effect
     async def pay() -> None:
         raise LookupError("no such order")
 
-    with pytest.raises(AssertionError, match="pay does not even succeed without a crash, it is failed: LookupError"):
+    with pytest.raises(AssertionError, match="pay does not succeed without a crash; it is failed: LookupError"):
         crash_everywhere(app, pay.bind(), effects=effects)
 
 
@@ -337,15 +337,15 @@ def test_misuse_is_told_before_anything_is_run(app: Faultline, dsn: str, effects
             crash_everywhere(app, job or pay.bind(), effects=effects, **words)
 
     async def in_a_loop() -> None:
-        refused("an event loop runs here; write: await asyncio.to_thread")
+        refused("an event loop is running here; write: await asyncio.to_thread")
 
-    refused("no task named stranger is registered in this application; there are: pay", stranger.bind())
+    refused("no task named stranger is registered in this application; registered: pay", stranger.bind())
     refused(r"a job with its arguments, not <Task pay>; write: task.bind", pay)
-    refused("no fault point after_lunch; there are: before_enqueue_sent", points=["after_lunch"])
-    refused("cannot crash 0 times", times=0)
+    refused("unknown fault point after_lunch; choose one of: before_enqueue_sent", points=["after_lunch"])
+    refused("times is 0", times=0)
     asyncio.run(in_a_loop())
     pay.enqueue()
-    refused(r"other jobs are due here, in default; run them first: drain\(app\)")
+    refused(r"other jobs are due in default; run them first: drain\(app\)")
 
 
 def test_a_point_that_is_never_reached_is_answered_with_those_that_are(app: Faultline, effects: Effects) -> None:

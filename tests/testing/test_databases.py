@@ -87,7 +87,7 @@ def test_a_dsn_will_do(dsn: str, queue: Driver) -> None:
 def test_time_never_goes_back(app: Faultline) -> None:
     with frozen_time(app) as time:
         began = time.now
-        with pytest.raises(ConfigError, match="cannot be moved by -1 s: it never goes back"):
+        with pytest.raises(ConfigError, match="cannot be moved by -1 s: it only moves forward"):
             time.advance(-1)
         time.advance_to(began)
 
@@ -137,7 +137,7 @@ def beat(name: str, *, watched: bool) -> Statement[datetime]:
 
 
 def test_time_is_in_one_tests_hands(app: Faultline) -> None:
-    with frozen_time(app), pytest.raises(ConfigError, match=r"is frozen in faultline_test_\w+ already"), frozen_time(app):
+    with frozen_time(app), pytest.raises(ConfigError, match=r"is already frozen in faultline_test_\w+"), frozen_time(app):
         pytest.fail("frozen twice")
     with frozen_time(app):
         pass
@@ -146,7 +146,7 @@ def test_time_is_in_one_tests_hands(app: Faultline) -> None:
 def test_who_does_not_own_the_schema_is_told_so(dsn: str, queue: Driver) -> None:
     as_viewer = make_conninfo(dsn, options="-c role=faultline_worker")
 
-    with pytest.raises(ConfigError, match="by the owner of the schema faultline only"), frozen_time(as_viewer):
+    with pytest.raises(ConfigError, match="only the owner of the schema faultline"), frozen_time(as_viewer):
         pytest.fail("frozen")
 
     assert queue.broken_invariants() == []

@@ -79,7 +79,7 @@ def test_an_empty_database_is_told_as_such_and_a_full_one_in_part(app: Faultline
     @app.task
     async def note(n: int) -> None: ...
 
-    with pytest.raises(AssertionError, match=r"There is no job at all\."):
+    with pytest.raises(AssertionError, match=r"There are no jobs\."):
         assert_enqueued(app, note)
     app.enqueue_many(note.bind(n) for n in range(25))
     with pytest.raises(AssertionError, match=r"found 25\. There are:\n  note\(n=5\)(.|\n)*note\(n=24\).*\n  and 5 older"):
@@ -93,5 +93,5 @@ def test_a_task_that_is_not_registered_is_no_task(shop: Faultline, dsn: str) -> 
         async def stranger() -> None: ...
 
     for task in ("remnid", stranger):
-        with pytest.raises(ConfigError, match="is registered in this application; there are: charge, remind"):
+        with pytest.raises(ConfigError, match="is registered in this application; registered: charge, remind"):
             assert_enqueued(shop, task, count=0)

@@ -180,7 +180,7 @@ def test_what_never_ends_is_a_failed_test(app: Faultline) -> None:
 
     app.enqueue_many([hang.bind(), hang.options(queue="later").bind()])
 
-    with pytest.raises(AssertionError, match=r"did not end within 0\.3 s; not done in queue default, later"):
+    with pytest.raises(AssertionError, match=r"did not end within 0\.3 s; unfinished in queue default, later"):
         drain(app, timeout=0.3)
 
 

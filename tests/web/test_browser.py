@@ -58,7 +58,7 @@ def test_a_job_is_followed_live_from_its_submission_through_a_lease_race_into_th
     job_id = queue.enqueue("settle", {"batch": 7}, lease_seconds=0.5)
     page.goto("/jobs")
     page.get_by_role("link", name="settle").click()
-    said(page, "No worker has had this job yet")
+    said(page, "No worker has claimed this job yet")
 
     stalled = queue.claim_one(worker="a")
     said(page, "Worker A took the job")
@@ -74,7 +74,7 @@ def test_a_job_is_followed_live_from_its_submission_through_a_lease_race_into_th
 
     queue.complete(second)
     queue.renew(stalled)
-    said(page, "The ledger holds the job once, under token 2")
+    said(page, "The ledger has one row for the job, under token 2")
     assert page.locator("svg.mark-ledger").count() == 1
     assert queue.state(job_id) is JobState.SUCCEEDED
 
@@ -224,7 +224,7 @@ def test_cancel_and_retry_by_keyboard_while_the_page_is_live(page: Page, queue: 
             break
     page.keyboard.press("Enter")
 
-    said(page, "Queued again")
+    said(page, "Requeued")
     assert queue.state(job_id) is JobState.QUEUED
 
 
@@ -236,7 +236,7 @@ def test_enter_behind_the_reason_cancels_the_ticked_jobs_and_retries_none(page: 
     for job_id in (failed, waiting):
         page.locator(f"#tick-{job_id}").check()
 
-    page.get_by_text("Cancel ticked…").click()
+    page.get_by_text("Cancel selected…").click()
     page.get_by_label("Why the jobs are cancelled").fill("not needed")
     page.keyboard.press("Enter")
 

@@ -38,7 +38,7 @@ def test_a_key_is_shown_once_listed_without_its_secret_and_revoked(dsn: str) -> 
     assert "revoked by" not in listed
     assert f"revoked by {operate.this_user()}" in after
     unknown = faultline(dsn, "api-keys", "create", "ci", "--scope", "everything")
-    assert unknown.stderr.startswith("faultline: --scope everything")
+    assert unknown.stderr.startswith("faultline: unknown scope everything")
 
 
 def test_without_keys_serve_refuses_other_addresses_in_a_sentence(dsn: str) -> None:

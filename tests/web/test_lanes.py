@@ -60,12 +60,12 @@ def test_the_race_has_two_lanes_a_takeover_a_refused_write_and_a_row_in_the_ledg
 
 def test_the_race_is_told_in_the_order_in_which_it_happened() -> None:
     assert told(STALLED, FINISHED) == (
-        "Worker A took the job at 10:02:02 under token 1 and held it until 10:02:32, when its lease ran out."
+        "Worker A claimed the job at 10:02:02 under token 1 and held it until 10:02:32, when its lease expired."
         " Worker B took over at 10:02:32 under token 2."
         " At 10:02:39 Worker A came back and tried to complete it."
         " The database refused: token 1 was no longer the current one, 2 was."
         " Worker B finished it at 10:02:42."
-        " The ledger holds the job once, under token 2."
+        " The ledger has one row for the job, under token 2."
     )
 
 
@@ -79,7 +79,7 @@ def test_a_running_epoch_shows_how_long_its_lease_is_good() -> None:
     picture = drawn(FAILED, RUNNING, now=at(4010), job=running)
 
     assert [bar.attrib["class"] for bar in picture.iter("rect")].count("lease") == 1
-    assert "holds it now; the lease is good for 20 s" in told(FAILED, RUNNING, now=at(4010), job=running)
+    assert "holds it now; the lease is valid for 20 s" in told(FAILED, RUNNING, now=at(4010), job=running)
     assert "another worker may take over now" in told(RUNNING, now=at(4040), job=running)
 
 
@@ -106,11 +106,11 @@ def test_a_job_that_was_given_back_is_not_said_to_have_been_had_by_nobody() -> N
     given_back = replace(waiting, fencing_token=2)
     recovered = Epoch(1, "a/1", at(1), at(2), EpochEnd.RECOVERED)
 
-    assert told(job=waiting) == "No worker has had this job yet. It has been waiting in mail for 1 min."
-    assert told(job=replace(waiting, state=JobState.CANCELLED)) == "It was cancelled before any worker had it."
+    assert told(job=waiting) == "No worker has claimed this job yet. It has been waiting in mail for 1 min."
+    assert told(job=replace(waiting, state=JobState.CANCELLED)) == "It was cancelled before any worker claimed it."
     for epochs in ((), (FAILED,)):
-        assert "It was held under token 2, and the journal does not tell by whom" in told(*epochs, job=given_back)
-        assert "worker had" not in told(*epochs, job=replace(given_back, state=JobState.CANCELLED))
+        assert "It was held under token 2, but the journal does not record by whom" in told(*epochs, job=given_back)
+        assert "worker has claimed" not in told(*epochs, job=replace(given_back, state=JobState.CANCELLED))
     assert "It was held" not in told(recovered, job=given_back)
     assert "It was held" not in told(STALLED, FINISHED)
 

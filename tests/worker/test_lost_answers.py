@@ -86,5 +86,5 @@ def test_a_wire_that_is_cut_anywhere_loses_and_doubles_nothing(dsn: str, queue: 
 
 
 def test_an_unknown_fault_point_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="no fault point after_lunch; there are: before_enqueue_sent"):
+    with pytest.raises(ConfigError, match="unknown fault point after_lunch; choose one of: before_enqueue_sent"):
         faults.check_point("after_lunch")

@@ -227,7 +227,7 @@ def test_a_poison_job_ends_and_the_innocents_beside_it_succeed(dsn: str, queue: 
         until(lambda: queue.value("select count(*) from faultline.ledger") == 99)
 
     assert {queue.state(job_id) for job_id in innocents} == {JobState.SUCCEEDED}
-    assert "worker was lost" in (queue.job(poison).last_error or "")
+    assert "worker died or lost its lease" in (queue.job(poison).last_error or "")
 
 
 @pytest.mark.parametrize("what", ["everything", "main", "others"])
@@ -294,7 +294,7 @@ def _ledger_rows(dsn: str) -> int | None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["no.such.module:app"], "there is no module no"),
+        (["no.such.module:app"], "no module no"),
         (["tests.worker.jobs:nothing"], "has no Faultline application named nothing"),
         (["tests.worker.jobs:app", "--queue", "mail=many"], "write NAME or NAME=CONCURRENCY"),
     ],

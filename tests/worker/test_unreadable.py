@@ -77,4 +77,4 @@ def test_a_step_that_cannot_be_read_again_fails_its_job_for_good(app: Faultline,
     assert isinstance(found, JobFailed), found
     assert "infinity" in str(found)
     assert queue.job(handle.id).attempt == 1
-    assert is_about_data(UnreadableJson("this JSON cannot be read"))
+    assert is_about_data(UnreadableJson("invalid JSON"))

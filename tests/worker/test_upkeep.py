@@ -271,6 +271,6 @@ def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_coun
         "queue": "mail",
         "attempt": 1,
         "max_attempts": 1,
-        "error": "the worker was lost during the last attempt",
+        "error": "the worker died or lost its lease during the last attempt",
         "reason": reason,
     }

@@ -149,7 +149,7 @@ def test_a_worker_is_refused_with_limits_that_make_no_sense(app: Faultline, name
     with pytest.raises(ConfigError) as refused:
         app.worker({"default": 1}, **{name: given})
 
-    assert str(refused.value).startswith(f"{name} is {given!r}; give {allowed}")
+    assert str(refused.value).startswith(f"{name} is {given!r}; it must be {allowed}")
 
 
 def test_leases_of_jobs_whose_ending_is_on_its_way_are_known_as_such(dsn: str, queue: Driver) -> None:

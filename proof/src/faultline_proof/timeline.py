@@ -42,7 +42,7 @@ STYLE = f"""{svg.STYLE}.fault {{ stroke: var(--fault); stroke-dasharray: 2 3; }}
 
 _LEGEND = {
     "claim": "claimed",
-    "run": "runs, holding the lease",
+    "run": "running, holds the lease",
     "beat": "heartbeat",
     "reap": "reaped: the lease is over",
     "beyond": "still runs, without a lease",

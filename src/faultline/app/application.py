@@ -1,4 +1,4 @@
-"""The application's end of Faultline: register tasks, enqueue jobs, look at them. All that decides is in the database."""
+"""The application: register tasks, enqueue jobs, look at them. Every decision is made in the database."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BATCH_BYTES_MAX = 8 * 1024 * 1024
 
 
 class TaskDecorator(Protocol):
-    """What `@app.task(...)` gives: it turns a function into a task and keeps the types of its parameters and result."""
+    """The decorator `@app.task(...)`: turns a function into a task and keeps the types of its parameters and result."""
 
     @overload
     def __call__(self, fn: Callable[Concatenate[Job, P], Awaitable[R]], /) -> Task[P, R]: ...
@@ -67,8 +67,8 @@ class Faultline:
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
     `timeout`: how many seconds one call (enqueue, cancel, job, …) may wait for the database: for a free connection, for
-    connecting, for the answer. After that it raises `DatabaseUnavailable` if nothing was sent, else `OutcomeUnknown`.
-    Default: FAULTLINE_TIMEOUT, else 30; `math.inf` for no limit. A call of several statements may wait so long for each.
+    connecting, for the answer. Then it raises `DatabaseUnavailable` if nothing was sent, else `OutcomeUnknown`.
+    Default: FAULTLINE_TIMEOUT, else 30; `math.inf` for no limit. A call of several statements may wait that long for each.
     """
 
     def __init__(
@@ -125,10 +125,12 @@ class Faultline:
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             own_name = getattr(function, "__qualname__", None)
             if name is None and own_name is None:
-                raise ConfigError(f"{function!r} has no name of its own; give the task one with name=...")
+                raise ConfigError(f"{function!r} has no name; give the task one with name=...")
             task_name = name or str(own_name).rsplit("<locals>.", 1)[-1]
             if task_name in self.tasks:
-                raise ConfigError(f"there is a task named {task_name} already; give this one another name with name=...")
+                raise ConfigError(
+                    f"a task named {task_name} is already registered; give this one another name with name=..."
+                )
             plain: Task[..., Any] = Task(self, function, task_name, Options(), timeout=timeout, backoff=backoff)
             task = plain.options(**words)
             self.tasks[task_name] = task
@@ -175,9 +177,9 @@ class Faultline:
         return self._handles(jobs, placed, places)
 
     def cancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
-        """Stop a job for good, queued or running. Raises `IllegalTransition` when it has ended already.
+        """Cancel a queued or running job. Raises `IllegalTransition` if it has already ended.
 
-        The job's history tells why, and who did it: `by`, or else the database login, which is kept in any case.
+        The journal records the reason and who did it: `by`, or else the database login, which is always recorded.
         """
         return self.database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
 
@@ -185,9 +187,9 @@ class Faultline:
         return await self.async_database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
 
     def retry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
-        """Queue a failed or cancelled job again, with all its attempts. Raises `IllegalTransition` for any other.
+        """Retry a failed or cancelled job, with all its attempts again. Raises `IllegalTransition` for any other job.
 
-        The job's history tells why, and who did it, as with `cancel`.
+        The journal records the reason and who did it, as for `cancel`.
         """
         return self.database.run(operate.retry(id_of(job_id), reason=reason, by=by))
 
@@ -195,28 +197,28 @@ class Faultline:
         return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
 
     def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
-        """Hold a queue back: no worker claims from it until `resume`. Answers since when."""
+        """Pause a queue: workers stop claiming from it until `resume`. Returns since when."""
         return self.database.run(operate.pause(name, reason=reason, by=by))
 
     async def apause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
         return await self.async_database.run(operate.pause(name, reason=reason, by=by))
 
     def resume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
-        """Let workers claim from a queue again. Answers whether it was paused."""
+        """Resume a queue: workers claim from it again. Returns whether it was paused."""
         return self.database.run(operate.resume(name, reason=reason, by=by))
 
     async def aresume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
         return await self.async_database.run(operate.resume(name, reason=reason, by=by))
 
     def job(self, job_id: UUID | str) -> JobRecord:
-        """Look a job up, open or done. Raises `JobNotFound`."""
+        """Look up a job, open or ended. Raises `JobNotFound`."""
         return _found(job_id, self.database.run(views.job(id_of(job_id))))
 
     async def ajob(self, job_id: UUID | str) -> JobRecord:
         return _found(job_id, await self.async_database.run(views.job(id_of(job_id))))
 
     def worker(self, queues: Mapping[str, int] | None = None, **words: Any) -> Worker:
-        """A worker to run beside the program: `async with app.worker({"mail": 50}): ...`. Without queues: its tasks'."""
+        """A worker to run inside this program: `async with app.worker({"mail": 50}): ...`. Default: its tasks' queues."""
         from faultline.worker.worker import Worker  # noqa: PLC0415
 
         return Worker(self, queues or self.queues(), **words)
@@ -232,12 +234,12 @@ class Faultline:
         return {task.queue: CONCURRENCY for task in self.tasks.values()} or {"default": CONCURRENCY}
 
     def handle(self, job_id: UUID | str) -> JobHandle[Any]:
-        """A handle on a job that somebody else enqueued."""
+        """A handle for a job that was enqueued elsewhere."""
         return JobHandle(self, id_of(job_id))
 
     @cached_property
     def dsn(self) -> str:
-        """Where the jobs are. An embedded server is started, or joined, when this is first asked for."""
+        """The database. An embedded server is started, or joined, when this is first read."""
         with self._opening:
             dsn = choose_dsn(self._named)
             if not embedded.is_embedded(dsn):
@@ -268,7 +270,7 @@ class Faultline:
         return self._shared("poller", Poller(self.database))
 
     def close(self) -> None:
-        """Give back connections and, as its last user, stop an embedded server. The application can be used again."""
+        """Close all connections, and stop an embedded server that nobody else uses. The application can be used again."""
         database = self.__dict__.pop("database", None)
         if database is not None:
             database.close()
@@ -306,7 +308,7 @@ class Faultline:
         await self.aclose()
 
     def _statements(self, submissions: list[Submission], facts: Facts) -> list[Statement[list[Placed]]]:
-        """Give every job its id here, so that a submission whose answer is lost can be sent again and makes one job."""
+        """Give every job its id here, so that a submission whose answer is lost can be sent again and creates one job."""
         for place, submission in enumerate(submissions, start=1):
             # Four bytes are the most that a character takes; most arguments need not be counted exactly.
             if len(submission.args) * 4 <= facts.args_bytes_max:
@@ -315,7 +317,7 @@ class Faultline:
             if size > facts.args_bytes_max:
                 raise JobRejected(
                     f"job {place} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, "
-                    f"more than the limit of {facts.args_bytes_max}. Keep large values elsewhere and pass a reference"
+                    f"more than the limit of {facts.args_bytes_max}. Store large values elsewhere and pass a reference"
                 )
         return [verbs.enqueue_many(batch, self._ids) for batch in batches(submissions)]
 
@@ -332,7 +334,7 @@ class Faultline:
 
 
 def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], Sequence[int]]:
-    """The jobs as they are to be sent, and the place of each in the order given.
+    """The jobs as they are to be sent, and the position of each in the order given.
 
     A statement takes its keys in order; a submission of several statements must do so as a whole, or two such submissions
     with the same keys in opposite order deadlock.
@@ -374,5 +376,5 @@ def _weakly(method: Callable[[], None]) -> Callable[[], None]:
 
 def _found(job_id: UUID | str, record: JobRecord | None) -> JobRecord:
     if record is None:
-        raise JobNotFound(f"there is no job {job_id}; it was never committed here, or it was pruned")
+        raise JobNotFound(f"no job {job_id}: it was never committed in this database, or it was pruned")
     return record

@@ -1,4 +1,4 @@
-"""The running attempt of a job: what its async and its blocking side share. Nothing is awaited here, nothing sent.
+"""The running attempt of a job: what its async and its blocking side share. Nothing here waits or sends.
 
 Several branches of a task (asyncio tasks, or threads that it started) may use one job at once. A transaction belongs to the
 branch that opened it. It holds the lock on the job's row, so what another branch writes waits until it has ended.
@@ -47,12 +47,12 @@ _steps_around: ContextVar[tuple[tuple[int, str], ...]] = ContextVar("steps_aroun
 
 
 class Attempt:
-    """What is known of the running attempt, among it what an outside system needs to recognise a repeated or stale call."""
+    """The running attempt, with what an external system needs to recognise a repeated or stale call."""
 
     def __init__(self, hold: Held, host: Host, timeout_seconds: float | None) -> None:
         self._hold = hold
         lease = hold.lease
-        #: Which job it is.
+        #: The id of the job.
         self.id: UUID = lease.job_id
         #: The name of its task.
         self.task: str = lease.task
@@ -82,7 +82,7 @@ class Attempt:
 
     @property
     def lease_lost(self) -> bool:
-        """True once this attempt can write nothing more. A long computation looks at it now and then, and stops."""
+        """True once the lease is lost: this attempt can write nothing more. Long computations should check it and stop."""
         return self._over is not None or self._hold.lost is not None
 
     def abandon(self, reason: str) -> None:
@@ -108,7 +108,7 @@ class Attempt:
         if self._hold.generation != forks.generation:
             # Its sessions, its locks and its turns are the parent's.
             raise ConfigError(
-                f"job {self.id} belongs to another process, and a forked one cannot write through it; return the result to"
+                f"job {self.id} belongs to another process; a forked process cannot write through it. Return the result to"
                 " the task, or enqueue a job"
             )
         if self._over is not None:
@@ -142,15 +142,15 @@ class Attempt:
             return transaction
         if _inside.get() is transaction:
             raise ConfigError(
-                f"job {self.id}: this branch was started inside the job's transaction, which only the branch that opened it"
-                " may use; call job.step and its like there directly, or start the branch outside"
+                f"job {self.id}: this branch was started inside the job's transaction, but only the branch that opened it"
+                " may use it; call job.step directly in that branch, or start this branch outside the transaction"
             )
         return None
 
     def _refuse_nesting(self, branch: Callable[[], object]) -> None:
         if self._own_transaction(branch) is not None:
             raise ConfigError(
-                f"job {self.id} is inside its transaction already; a second one would wait for the first for ever"
+                f"job {self.id} already has an open transaction here; a second one would wait for the first forever"
             )
 
     def _no_turn(self) -> ConfigError:
@@ -188,7 +188,7 @@ class Attempt:
         """Inside a step. A step inside itself would wait for itself."""
         around, this = _steps_around.get(), (id(self), step)
         if this in around:
-            raise ConfigError(f"job {self.id}: step {step} is inside itself; give the inner one another name")
+            raise ConfigError(f"job {self.id}: step {step} is called inside itself; give the inner step another name")
         token = _steps_around.set((*around, this))
         try:
             yield
@@ -240,4 +240,4 @@ def check_step_name(name: Any) -> None:
             f"a step name must have 1 to {_STEP_NAME_LENGTH_MAX} characters, this one has {len(name)}: {name[:40]!r}"
         )
     if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
-        raise JobRejected(f"a step name must be text that PostgreSQL can store: {name!r}")
+        raise JobRejected(f"a step name must not contain characters that PostgreSQL cannot store: {name!r}")

@@ -1,7 +1,7 @@
 # Generated from src/faultline/app/job.py by `make generate`: change that file, not this one.
-"""The job as its task sees it. A task that wants it takes `job: Job` as its first parameter (`BlockingJob` in a thread).
+"""The job, as its task sees it: a task that needs it takes `job: Job` as its first parameter (`BlockingJob` in a thread).
 
-Everything written through it is fenced: once the lease is lost, nothing of this attempt is written any more.
+Everything written through it is fenced: once the lease is lost, this attempt can write nothing more.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class BlockingJob(Attempt):
         self._steps: dict[str, threading.Lock] = {}
 
     def fence(self) -> None:
-        """Raise `StaleLease` unless this attempt may still write. Says nothing about the next moment: see `transaction`."""
+        """Raise `StaleLease` if the lease is lost. It may be lost right afterwards: to guard writes, use `transaction`."""
         try:
             self._write(verbs.fence(self._hold.lease))
         except StaleLease as error:
             raise self._recorded(error) from error
 
     def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Json:
-        """Do a part of the job once, whichever attempt comes to it first, and remember its result.
+        """Run a part of the job once and store its result; later attempts get the stored result.
 
         Called in several branches at once, it runs in one of them and all get its result; if it fails there, the next one
-        runs it. Inside a transaction it is remembered when that is committed, and rolled back with it.
+        runs it. Inside a transaction, the result is stored when the transaction commits, and rolled back with it.
         """
         check_step_name(name)
         own = self._own_transaction(threading.current_thread)
@@ -85,12 +85,12 @@ class BlockingJob(Attempt):
         return result
 
     def progress(self, progress: Json) -> None:
-        """Show how far the job has come."""
+        """Store the progress of the job, for people to see."""
         self._refuse_if_stale("progress", self._write(verbs.progress(self._hold.lease, progress)))
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Write to the same database under the lease's protection. Raises `StaleLease` and rolls back when it is lost.
+        """Write to the same database, fenced by the lease. Raises `StaleLease` and rolls back if the lease is lost.
 
         It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
         """

@@ -1,4 +1,4 @@
-"""A job in the hands of whoever enqueued it: look at it, wait for its result. One poller serves all who wait."""
+"""A handle for a job: read its state, wait for its result. One poller serves all waiting handles."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Looks(Protocol):
 
 
 class JobHandle(Generic[R]):
-    """A job by its id. `created` is False when an earlier submission with the same key or id had made it."""
+    """A handle for a job. `created` is False if an earlier enqueue with the same key or id had created it."""
 
     __slots__ = ("_app", "created", "id")
 
     def __init__(self, app: Looks, job_id: UUID, *, created: bool = False) -> None:
         self._app = app
-        #: Which job it is.
+        #: The id of the job.
         self.id = job_id
-        #: False when an earlier submission with the same key or id had made it.
+        #: False if an earlier enqueue with the same key or id had created it.
         self.created = created
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the job to end and give its result. Raises `JobFailed`, `JobCancelled` or `ResultTimeout`."""
+        """Wait for the job to end and return its result. Raises `JobFailed`, `JobCancelled` or `ResultTimeout`."""
         with self._app.poller.watching(self.id) as ending:
             try:
                 return self._read(ending.result(seconds(timeout)))
@@ -66,7 +66,7 @@ class JobHandle(Generic[R]):
                 raise self._too_late(timeout) from error
 
     def job(self) -> JobRecord:
-        """The job as it stands now."""
+        """The current state of the job."""
         return self._app.job(self.id)
 
     async def ajob(self) -> JobRecord:
@@ -83,13 +83,15 @@ class JobHandle(Generic[R]):
         raise JobFailed(f"job {self.id} failed: {ending.error or 'no error was recorded'}")
 
     def _too_late(self, timeout: Duration | None) -> ResultTimeout:
-        return ResultTimeout(f"job {self.id} has not ended within {seconds(timeout):g} s; it goes on, ask again later")
+        return ResultTimeout(
+            f"job {self.id} has not ended within {seconds(timeout):g} s; it is still open, call result() again later"
+        )
 
 
 class Poller:
-    """Asks the database about all awaited jobs at once: one query per round, however many wait.
+    """Polls the database for all awaited jobs at once: one query per round, however many there are.
 
-    The thread lives while somebody waits. It asks often at first and less and less while nothing happens.
+    Its thread lives while somebody waits. It polls often at first, and less often while nothing happens.
     """
 
     def __init__(self, database: Database, *, seconds_min: float = 0.01, seconds_max: float = 0.5) -> None:
@@ -134,7 +136,7 @@ class Poller:
         for ending in ended:
             self._tell([ending.job_id], ending)
         for job_id in set(asked) - known:
-            self._tell([job_id], JobNotFound(f"there is no job {job_id}; it was never committed here, or it was pruned"))
+            self._tell([job_id], JobNotFound(f"no job {job_id}: it was never committed in this database, or it was pruned"))
         return bool(ended)
 
     def _poll(self) -> None:

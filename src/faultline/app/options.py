@@ -1,4 +1,4 @@
-"""How a job is to be run. Checked when set, so that a mistake is found where it was made and not in a worker at night."""
+"""How to run a job. Checked when set, so that a mistake raises where it is made and not in a worker at night."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST_YEAR, LAST_YEAR = 1971, 9999
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is None was not said: the task's own choice holds, and failing that the database's default."""
+    """An option that is None has the task's value, or else the database's default."""
 
     queue: str | None = None
     priority: int | None = None
@@ -52,13 +52,13 @@ class Options:
                 raise JobRejected(f"run_at must be a datetime, not {self.run_at!r}")
             if self.run_at.utcoffset() is None:
                 raise JobRejected(
-                    f"run_at {self.run_at.isoformat()} has no time zone; say which time is meant, "
+                    f"run_at {self.run_at.isoformat()} has no time zone; add one, "
                     "for example with datetime.now(timezone.utc) + timedelta(...)"
                 )
             if not FIRST_YEAR <= self.run_at.year < LAST_YEAR:
-                raise JobRejected(f"run_at {self.run_at.isoformat()} lies outside the years {FIRST_YEAR} to {LAST_YEAR - 1}")
+                raise JobRejected(f"run_at {self.run_at.isoformat()} is outside the years {FIRST_YEAR} to {LAST_YEAR - 1}")
             if self.delay is not None:
-                raise JobRejected("a job has a delay or a run_at, not both")
+                raise JobRejected("a job can have a delay or a run_at, not both")
 
 
 def seconds(duration: Duration | None) -> float | None:
@@ -70,20 +70,20 @@ def check_text(name: str, value: str | None, length_max: int) -> None:
     if value is None:
         return
     if not isinstance(value, str) or not value:  # type: ignore[redundant-expr]  # callers without a type checker
-        raise JobRejected(f"{name} must be a text with 1 to {length_max} characters, not {value!r}")
+        raise JobRejected(f"{name} must be text of 1 to {length_max} characters, not {value!r}")
     if len(value) > length_max:
         raise JobRejected(f"{name} has {len(value)} characters; at most {length_max} are allowed")
     if "\x00" in value:
-        raise JobRejected(f"{name} holds a NUL character, which PostgreSQL cannot store")
+        raise JobRejected(f"{name} contains a NUL character, which PostgreSQL cannot store")
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise JobRejected(f"{name} holds half of a surrogate pair, which PostgreSQL cannot store: {value[:40]!r}")
+        raise JobRejected(f"{name} contains half of a surrogate pair, which PostgreSQL cannot store: {value[:40]!r}")
 
 
 def check_queue(name: str | None) -> None:
-    """Names are read by people, and typed: what cannot be seen is refused, as the database does."""
+    """People read and type names, so invisible characters are refused, as in the database."""
     check_text("queue", name, QUEUE_LENGTH_MAX)
     if name is not None and (name != name.strip() or any(unicodedata.category(letter) == "Cc" for letter in name)):
-        raise JobRejected(f"queue holds control characters, or begins or ends with white space: {name[:40]!r}")
+        raise JobRejected(f"queue contains control characters, or begins or ends with white space: {name[:40]!r}")
 
 
 def id_of(job_id: UUID | str) -> UUID:
@@ -93,7 +93,7 @@ def id_of(job_id: UUID | str) -> UUID:
     try:
         return UUID(job_id)
     except (ValueError, TypeError, AttributeError):
-        raise JobRejected(f"{job_id!r} is no job id; give a UUID, or the text of one, as a job's handle has it") from None
+        raise JobRejected(f"invalid job id {job_id!r}; give a UUID or its text, such as handle.id") from None
 
 
 def _check_whole(name: str, value: int | None, least: int, most: int) -> None:
@@ -110,7 +110,7 @@ def check_seconds(name: str, value: Duration | None, least: float, most: float) 
     if not isinstance(number, int | float) or isinstance(number, bool) or not _is_finite(number):
         raise JobRejected(f"{name} must be a number of seconds or a timedelta, not {value!r}")
     if not least <= number <= most:
-        raise JobRejected(f"{name} must lie between {least:g} and {most:g} seconds, not {number:g}")
+        raise JobRejected(f"{name} must be between {least:g} and {most:g} seconds, not {number:g}")
 
 
 def _is_finite(number: float) -> bool:

@@ -1,6 +1,6 @@
-"""What a task may return, or raise, instead of a result. Checked when made: a bad one fails in the task that made it.
+"""What a task may return or raise instead of a result. Checked when created: an invalid one fails in the task itself.
 
-`return Retry(...)` and `raise Retry(...)` mean the same; so do they for `Snooze` and `Cancel`.
+`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Snooze` and `Cancel`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SNOOZE_SECONDS_MIN = 0.1
 
 
 class Outcome(Exception):
-    """A value that can be raised. Its fields are fixed; what Python itself notes on an exception is not."""
+    """A value that can be returned or raised. Its fields are read-only; what Python sets on exceptions is not."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__}.{name} cannot be changed; make another {type(self).__name__}")
+            raise AttributeError(f"{type(self).__name__}.{name} cannot be changed; create another {type(self).__name__}")
         super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,24 +41,22 @@ class Outcome(Exception):
 
 @dataclass(unsafe_hash=True, init=False)
 class Retry(Outcome):
-    """The attempt failed. It is tried again after so many seconds, or after the task's own backoff.
+    """Return or raise `Retry(60)` to fail this attempt and run again in 60 s; without a delay, after the task's backoff.
 
-    `error` is what is shown as the reason: a text, or the exception that was caught.
+    `error` is shown as the reason: text, or the exception that was caught.
     """
 
     after: Duration | None
     error: str
 
-    def __init__(
-        self, after: Duration | None = None, error: str | BaseException = "the task asked to be tried again"
-    ) -> None:
+    def __init__(self, after: Duration | None = None, error: str | BaseException = "the task asked for a retry") -> None:
         _check_delay("Retry(after=…)", after)
         self._keep(after=after, error=_text("Retry(error=…)", error))
 
 
 @dataclass(unsafe_hash=True, init=False)
 class Snooze(Outcome):
-    """It is too early. The job runs again after so many seconds, without using up an attempt; 0.1 s at the least."""
+    """Return or raise `Snooze(60)` to run again in 60 s without using up an attempt; at least 0.1 s."""
 
     duration: Duration
 
@@ -71,7 +69,7 @@ class Snooze(Outcome):
 
 @dataclass(unsafe_hash=True, init=False)
 class Cancel(Outcome):
-    """Give this job up for good. That is no failure."""
+    """Return or raise `Cancel("reason")` to cancel this job. It does not count as a failure."""
 
     reason: str
 
@@ -91,5 +89,5 @@ def _text(what: str, value: str | BaseException) -> str:
     if isinstance(value, BaseException):
         return text_of(value)
     if not isinstance(value, str):
-        raise JobRejected(f"{what} must be a text or an exception, not {value!r}"[:ERROR_LENGTH_MAX])
+        raise JobRejected(f"{what} must be text or an exception, not {value!r}"[:ERROR_LENGTH_MAX])
     return storable(value[:ERROR_LENGTH_MAX])

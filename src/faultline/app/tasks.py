@@ -1,4 +1,4 @@
-"""Tasks: functions that can be enqueued. Arguments are checked against the function's signature before anything is sent."""
+"""Tasks: functions that can be enqueued. Arguments are checked against the function's signature before they are sent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Enqueues(Protocol):
 
 
 class Task(Generic[P, R]):
-    """A function with a name, under which jobs are stored. Calling it calls the function; `enqueue` makes a job of it."""
+    """A registered function. Calling it calls the function; `enqueue` enqueues a job that runs it."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class Task(Generic[P, R]):
     ) -> None:
         check_text("the name of a task", name, TASK_LENGTH_MAX)
         check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
-        #: Jobs are stored under it.
+        #: The name under which jobs are stored.
         self.name = name
         self._about_args = f"arguments of {name}"
-        #: How long one attempt may take; None for as long as it likes.
+        #: How long one attempt may take, in seconds; None: no limit.
         self.timeout_seconds = seconds(timeout)
-        #: Called with the number of the attempt that failed, from 1 on: the seconds to wait. None for the doubling default.
+        #: Called with the number of the failed attempt, from 1: returns the seconds to wait. None: the doubling default.
         self.backoff = backoff
         self.fn = fn
         self._app = app
@@ -109,14 +109,14 @@ class Task(Generic[P, R]):
 
     @property
     def queue(self) -> str:
-        """Where its jobs go, unless they are told otherwise."""
+        """The queue of its jobs, unless an option says otherwise."""
         return self._options.queue or "default"
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
     def check(self, args: dict[str, Any]) -> None:
-        """Raise TypeError unless these stored arguments fit the function. Looked at once for each set of names."""
+        """Raise TypeError unless these stored arguments match the function. Checked once for each set of names."""
         names = tuple(args)
         if names not in self._known_fits:
             self.signature.bind(**args)
@@ -128,7 +128,7 @@ class Task(Generic[P, R]):
         known = {field.name for field in fields(Options)}
         unknown = sorted(set(words) - known)
         if unknown:
-            raise JobRejected(f"unknown option {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+            raise JobRejected(f"unknown option {', '.join(unknown)}; the options are {', '.join(sorted(known))}")
         other = copy(self)
         other._take(replace(self._options, **words))  # noqa: SLF001 - another of ourselves
         return other
@@ -144,7 +144,7 @@ class Task(Generic[P, R]):
     def enqueue(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
         self, /, *args: Any, conn: Connection[Any] | None = None, **kwargs: Any
     ) -> JobHandle[R]:
-        """Make a job. With `conn` it joins the transaction of that psycopg connection and exists once that commits."""
+        """Enqueue a job. With `conn`, in the transaction of that psycopg connection: the job exists once it commits."""
         return self._app.enqueue_many([self._submission(args, kwargs)], conn=conn)[0]
 
     @overload
@@ -174,13 +174,13 @@ def _is_async(fn: Callable[..., Any], name: str) -> bool:
     call = fn if inspect.isroutine(fn) or isinstance(fn, partial) else getattr(fn, "__call__", fn)  # noqa: B004
     inside = inspect.unwrap(call)
     if inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside):
-        raise ConfigError(f"task {name}: a generator runs only as far as somebody reads it, and nobody does; return a value")
+        raise ConfigError(f"task {name}: a task cannot be a generator, because nothing would iterate it; return a value")
     if inspect.iscoroutinefunction(call):
         return True
     if inspect.iscoroutinefunction(inside):
         raise ConfigError(
-            f"task {name}: a decorator that is not async hides that the function is. Make its wrapper `async def` and await "
-            "the function there; or, if the wrapper runs the function to its end itself, `del wrapper.__wrapped__`"
+            f"task {name}: a decorator that is not async wraps an async function. Make its wrapper `async def` and await "
+            "the function there; or, if the wrapper runs the function itself, `del wrapper.__wrapped__`"
         )
     return False
 
@@ -193,15 +193,15 @@ def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Sign
     for parameter in given:
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
             raise ConfigError(
-                f"task {name}: parameter {parameter.name} has no name to store its value under; arguments are stored as a "
-                "JSON object, so that SQL can read and write them. Use named parameters"
+                f"task {name}: parameter {parameter.name} is positional-only or variadic, but arguments are stored "
+                "by name, as a JSON object. Use named parameters"
             )
         if _is_job(parameter, named=False):
             raise ConfigError(
-                f"task {name}: the worker gives the job as the first argument; make {parameter.name} the first"
+                f"task {name}: the worker passes the job as the first argument; make {parameter.name} the first parameter"
             )
         if parameter.name == "conn":
-            raise ConfigError(f"task {name}: a parameter cannot be named conn, which enqueue takes for itself; rename it")
+            raise ConfigError(f"task {name}: a parameter cannot be named conn, which is a parameter of enqueue; rename it")
     return inspect.Signature(given), takes_job
 
 

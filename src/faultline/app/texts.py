@@ -23,5 +23,5 @@ def text_of(error: BaseException) -> str:
         places = [(frame.f_code.co_filename, line, frame.f_code.co_name, None) for frame, line in last]
         frames = "".join(traceback.StackSummary.from_list(places).format())[-ERROR_LENGTH_MAX:]
     except BaseException:  # noqa: BLE001 - an exception whose own text raises, maybe SystemExit
-        text, frames = f"{type(error).__name__} (whose text cannot be shown)", ""
+        text, frames = f"{type(error).__name__} (its text cannot be shown)", ""
     return storable(f"{text}\n{frames}".strip() if frames else text)

@@ -1,4 +1,4 @@
-"""The job's own transaction: what is written here and the completion commit together, or not at all.
+"""The job's transaction: your writes and the completion of the job commit together, or not at all.
 
 Only the worker may end it. A commit or rollback from inside would release the job's row, and what follows would be written
 unfenced. So the connection and its cursors are handed out guarded: calls that end a transaction are refused, and nothing is
@@ -50,7 +50,7 @@ def encoded(result: Json, what: str) -> str:
 
 
 class Transaction:
-    """What `job.transaction()` gives. It belongs to the task or thread that opened it."""
+    """The transaction of `job.transaction()`. It belongs to the asyncio task or thread that opened it."""
 
     def __init__(
         self,
@@ -104,7 +104,9 @@ class Transaction:
 
     def refuse_if_over(self) -> None:
         if not self._open:
-            raise ConfigError(f"the job's transaction is over; nothing more can be written through it (job {self._job_id})")
+            raise ConfigError(
+                f"the job's transaction has ended; nothing more can be written through it (job {self._job_id})"
+            )
         self.refuse_if_gone()
 
     def refuse_if_gone(self) -> None:
@@ -117,8 +119,8 @@ class Transaction:
 
     def broken(self) -> FenceBroken:
         return FenceBroken(
-            f"the job's transaction was ended from inside (job {self._job_id}): what was committed there is not undone, and"
-            " the job is not completed; let the end of the `with` block end it"
+            f"the task ended the job's transaction itself (job {self._job_id}): what it committed is not undone, and the job"
+            " is not completed; let the end of the `with` block end the transaction"
         )
 
     def refuse_if_broken(self) -> None:
@@ -126,7 +128,7 @@ class Transaction:
         self.refuse_if_gone()
         if self.raw.info.transaction_status == TransactionStatus.INERROR:
             broken = psycopg.errors.InFailedSqlTransaction(
-                "a statement in the job's transaction failed, so nothing of it can be committed; let its error out"
+                "a statement in the job's transaction failed, so it cannot be committed; let the error propagate"
             )
             self.met(broken)
             raise broken
@@ -176,7 +178,7 @@ class Transaction:
 
     def refuse_end(self, what: str) -> None:
         raise ConfigError(
-            f"{what} would end or change the job's transaction (job {self._job_id}), and what follows would not be fenced;"
+            f"{what} would end or change the job's transaction (job {self._job_id}), and later writes would not be fenced;"
             " the end of its `with` block commits it, an exception rolls it back; savepoints are allowed"
         )
 

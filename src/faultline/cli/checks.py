@@ -1,7 +1,7 @@
-"""What a doctor makes of what it sees: findings with a level, and what to do about each. No database is asked here.
+"""The doctor's checks: turn what was read into findings, each with a level and what to do. No database is asked here.
 
-`wrong` means that a promise is broken or will be by the next crash; `warning`, that it will get slow or is not looked after;
-`note` is worth knowing.
+`wrong`: a promise is broken, or the next crash will break it. `warning`: it will get slow, or nobody maintains it.
+`note`: worth knowing.
 """
 
 from __future__ import annotations
@@ -69,47 +69,47 @@ def server(seen: vitals.Server, *, pooler: bool) -> Iterator[Finding]:
     else:
         yield Finding("server version", OK, f"PostgreSQL {seen.version}")
     if seen.is_standby:
-        yield Finding("standby", WRONG, "this is a standby, which takes no writes", "connect to the primary")
+        yield Finding("standby", WRONG, "this is a read-only standby", "connect to the primary")
     if pooler:
         yield Finding(
             "pooler",
             NOTE,
-            "a pooler stands in between",
-            "fine for producers; give workers a direct connection if you can: behind a pooler they poll, and a dead "
-            "worker's jobs come back only when their leases run out",
+            "connected through a pooler",
+            "fine for producers; connect workers directly if you can: behind a pooler they poll, and a dead worker's "
+            "jobs are requeued only when their leases expire",
         )
     if seen.is_superuser:
-        yield Finding(
-            "login", NOTE, f"{seen.user} is a superuser", "give each program a login with one of the roles instead"
-        )
+        yield Finding("login", NOTE, f"{seen.user} is a superuser", "give each program its own login with one of the roles")
     if seen.xid_age > _WRAP_NEAR:
         yield Finding(
             "transaction ids",
             WARNING,
             f"{seen.xid_age:,} since the oldest row was frozen",
-            "vacuum is not keeping up: see what holds it back below, then run VACUUM (FREEZE) on the largest tables",
+            "vacuum is not keeping up: see below what blocks it, then run VACUUM (FREEZE) on the largest tables",
         )
 
 
 def clocks(ahead_seconds: float, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
-    """Nothing is decided by these clocks; what they write into logs will not line up."""
+    """No decision uses these clocks, but times in logs will not line up."""
     level = NOTE if abs(ahead_seconds) > _SKEW_SECONDS else OK
     direction = "ahead of" if ahead_seconds > 0 else "behind"
     told = f"this machine's clock is {span(abs(ahead_seconds))} {direction} the database's"
-    yield Finding("clock", level, told, "let a time service set it; leases are not affected" if level is NOTE else "")
+    yield Finding("clock", level, told, "synchronise it with NTP; leases are not affected" if level is NOTE else "")
     for worker in workers:
         ahead = worker.clock_ahead_seconds
         if ahead is not None and abs(ahead) > _SKEW_SECONDS:
             told = f"worker {worker.id} on {worker.host}: {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
-            yield Finding("clock", NOTE, told, "let a time service set that machine's clock; leases are not affected")
+            yield Finding("clock", NOTE, told, "synchronise that machine's clock with NTP; leases are not affected")
 
 
 def protocol(database: Protocol, ours: Protocol) -> Finding:
-    """The two fit together; else there would be nothing to look at."""
+    """The two are compatible: otherwise the checks before this one would have failed."""
     if database.version > ours.version:
-        told = f"protocol {database.version}, newer than this build's {ours.version}, which it still serves"
-        return Finding("schema", NOTE, told, "ask the newer build's doctor about functions, guards and grants")
-    return Finding("schema", OK, f"protocol {database.version}, as this build has it")
+        told = f"protocol {database.version}, newer than this build's {ours.version}, which it still supports"
+        return Finding(
+            "schema", NOTE, told, "run the newer build's `faultline doctor` to check functions, guards and grants"
+        )
+    return Finding("schema", OK, f"protocol {database.version}, the same as this build")
 
 
 def roles(seen: Sequence[vitals.Role], *, superuser: bool) -> Iterator[Finding]:
@@ -119,13 +119,13 @@ def roles(seen: Sequence[vitals.Role], *, superuser: bool) -> Iterator[Finding]:
         yield Finding(
             "roles",
             NOTE,
-            f"not there: {', '.join(missing)}",
-            "all works for the schema's owner; to hand out less, run as an administrator: "
+            f"missing: {', '.join(missing)}",
+            "the schema's owner can do everything without them; to grant programs less, run as an administrator: "
             + " ".join(f"create role {name} nologin;" for name in missing)
             + " then, as the schema's owner: faultline migrate",
         )
     if ungranted:
-        yield Finding("roles", WARNING, f"without their grants: {', '.join(ungranted)}", "run: faultline migrate")
+        yield Finding("roles", WARNING, f"roles that lack their grants: {', '.join(ungranted)}", "run: faultline migrate")
     if not missing and not ungranted:
         yield Finding("roles", OK, "all four exist and have their grants")
     for role in seen:
@@ -133,9 +133,7 @@ def roles(seen: Sequence[vitals.Role], *, superuser: bool) -> Iterator[Finding]:
             yield Finding(role.name, OK, f"logins: {', '.join(role.logins)}")
     if not superuser:
         ours = [role.name for role in seen if role.ours]
-        yield Finding(
-            "login", OK, f"this one may act as {', '.join(ours) if ours else 'none of the roles: it is the owner'}"
-        )
+        yield Finding("login", OK, f"this login has {', '.join(ours) if ours else 'none of the roles: it is the owner'}")
 
 
 def settings(seen: Mapping[str, vitals.Setting]) -> Iterator[Finding]:
@@ -144,22 +142,24 @@ def settings(seen: Mapping[str, vitals.Setting]) -> Iterator[Finding]:
         if name in values:
             yield Finding(name, OK if values[name] == "on" else level, values[name], "" if values[name] == "on" else todo)
     if values.get("default_transaction_read_only") == "on":
-        told = f"on, set by: {seen['default_transaction_read_only'].source}. Nothing can be written"
-        todo = "find out why (some hosters set it when the disk is nearly full), then reset it there and connect anew"
+        told = f"on, set by: {seen['default_transaction_read_only'].source}. All writes fail"
+        todo = "find out why (some hosting providers set it when the disk is nearly full), then reset it there and reconnect"
         yield Finding("default_transaction_read_only", WRONG, told, todo)
     commit = values.get("synchronous_commit", "on")
     yield Finding(
         "synchronous_commit",
         NOTE if commit == "off" else OK,
         commit,
-        "the verbs raise it for themselves; your own writes may be lost in a crash" if commit == "off" else "",
+        "Faultline's functions turn it on for their own writes; your own writes may be lost in a crash"
+        if commit == "off"
+        else "",
     )
     minimal = values.get("wal_level") == "minimal"
     yield Finding(
         "wal_level",
         NOTE if minimal else OK,
         values.get("wal_level", "?"),
-        "no standby and no archive is possible: set wal_level = replica" if minimal else "",
+        "standbys and WAL archiving are impossible: set wal_level = replica" if minimal else "",
     )
     for name, short_ms, todo in TIMEOUTS:
         milliseconds = int(values.get(name, "0"))
@@ -174,18 +174,22 @@ _MUST_BE_ON = (
     (
         "autovacuum",
         WRONG,
-        "turn it on: every job leaves dead rows, and a queue that is never vacuumed gets slower with each",
+        "turn it on: every job leaves dead rows, and without vacuum the queue gets slower with every job",
     ),
-    ("track_counts", WRONG, "turn it on: without it autovacuum does not know where to go"),
+    ("track_counts", WRONG, "turn it on: autovacuum needs these statistics to choose tables"),
     ("fsync", WRONG, "turn it on: a crash of the machine can lose acknowledged jobs and corrupt the database"),
-    ("full_page_writes", WARNING, "turn it on, unless the file system never tears a page: a crash can corrupt the database"),
-    ("data_checksums", NOTE, "enable with pg_checksums while the server is down: silent damage is then noticed"),
+    (
+        "full_page_writes",
+        WARNING,
+        "turn it on, unless the file system prevents torn pages: a crash can corrupt the database",
+    ),
+    ("data_checksums", NOTE, "enable it with pg_checksums while the server is down, so that silent corruption is detected"),
 )
 #: Name, how short is too short, and why. Workers set their own; these are the defaults for everyone else's sessions.
 TIMEOUTS = (
     ("statement_timeout", 1000, "enqueueing many jobs at once and `faultline migrate` may need longer; set it per login"),
-    ("lock_timeout", 100, "verbs for a single job wait for its row: give them a second or more"),
-    ("idle_in_transaction_session_timeout", 1000, "a program that computes between two statements will be cut off"),
+    ("lock_timeout", 100, "operations on one job wait for its row lock: allow a second or more"),
+    ("idle_in_transaction_session_timeout", 1000, "a program that pauses between two statements loses its connection"),
 )
 
 
@@ -194,16 +198,19 @@ def durability(
 ) -> Iterator[Finding]:
     names = seen["synchronous_standby_names"].value if "synchronous_standby_names" in seen else ""
     if not standbys:
-        level, todo = (WARNING, "commits wait for it: start the standby, or empty the setting") if names else (NOTE, "")
+        level, todo = (WARNING, "commits wait for it: start the standby, or clear the setting") if names else (NOTE, "")
         archived = "archive_mode" in seen and seen["archive_mode"].value != "off"
-        told = f"no standby is connected{', though one is named: ' + names if names else ''}"
+        told = f"no standby is connected{', but synchronous_standby_names is ' + names if names else ''}"
         yield Finding(
-            "standbys", level, told, todo or ("" if archived else "and no WAL archive: a lost disk loses the queue")
+            "standbys", level, told, todo or ("" if archived else "and WAL is not archived: losing the disk loses the queue")
         )
         return
     if not sees_sessions:
         yield Finding(
-            "standbys", NOTE, f"{len(standbys)} connected; whether they are synchronous was not seen", _GRANT_MONITOR
+            "standbys",
+            NOTE,
+            f"{len(standbys)} connected; this login may not see whether they are synchronous",
+            _GRANT_MONITOR,
         )
         return
     synchronous = [standby.name for standby in standbys if standby.sync_state in ("sync", "quorum")]
@@ -213,12 +220,12 @@ def durability(
         yield Finding(
             "standbys",
             WARNING,
-            f"{len(standbys)} connected, none of them synchronous",
-            "a promoted one may lack acknowledged jobs: set synchronous_standby_names, or `faultline recover` afterwards",
+            f"{len(standbys)} connected, none synchronous",
+            "a failover may lose acknowledged jobs: set synchronous_standby_names, or run `faultline recover` after one",
         )
 
 
-_GRANT_MONITOR = "to see it: grant pg_monitor to this login"
+_GRANT_MONITOR = "to check it: grant pg_monitor to this login"
 
 
 def kept(seen: DatabaseSettings) -> Iterator[Finding]:
@@ -234,42 +241,42 @@ def kept(seen: DatabaseSettings) -> Iterator[Finding]:
 
 
 def held_back(seen: Health, slots: Sequence[vitals.Slot]) -> Iterator[Finding]:
-    """Vacuum removes nothing that somebody may still see: claims then walk over ever more dead rows."""
+    """Vacuum cannot remove rows that an open snapshot may still see, so claims walk over more and more dead rows."""
     holder = seen.oldest_snapshot
     seconds = holder.seconds if holder else None
     if holder and ((seconds or 0) > _OLD_TRANSACTION_SECONDS or (seconds is None and holder.age > _OLD_XIDS)):
         who = ", ".join(filter(None, (holder.user, holder.application, holder.state)))
         age = span(seconds) if seconds is not None else f"{holder.age:,} transactions"
-        told = f"{holder.kind} {holder.name} ({who}) holds one that is {age} old"
+        told = f"{holder.kind} {holder.name} ({who}) holds a snapshot that is {age} old"
         yield Finding("snapshots", WARNING, told, _END_HOLDER[holder.kind])
     elif seen.sees_sessions:
-        yield Finding("snapshots", OK, "nothing old is held: vacuum can work")
+        yield Finding("snapshots", OK, "no old snapshot blocks vacuum")
     else:
-        yield Finding("snapshots", NOTE, "what other logins hold was not seen", _GRANT_MONITOR)
+        yield Finding("snapshots", NOTE, "snapshots of other logins were not checked", _GRANT_MONITOR)
     for slot in slots:
         if not slot.active and (slot.retained_bytes or 0) > _WAL_RETAINED_BYTES:
-            told = f"{slot.name} is not in use and keeps {slot.retained_bytes or 0:,} bytes of WAL"
-            yield Finding("replication slots", WARNING, told, "drop it, or bring its reader back: the disk fills up")
+            told = f"{slot.name} is unused and retains {slot.retained_bytes or 0:,} bytes of WAL"
+            yield Finding("replication slots", WARNING, told, "drop it or restart its consumer, or it will fill the disk")
 
 
 _END_HOLDER = {
-    "session": "claims get slower while it lasts: find who left it open, or end it: select pg_terminate_backend(PID)",
-    "prepared transaction": "commit or roll it back by its name; nobody else will",
-    "slot": "bring its reader back, or drop it with pg_drop_replication_slot",
+    "session": "claims get slower until it ends: find who left it open, or terminate it: select pg_terminate_backend(PID)",
+    "prepared transaction": "commit prepared or rollback prepared, with this name",
+    "slot": "restart its consumer, or drop it with pg_drop_replication_slot",
 }
 
 
 def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
     for name in never_vacuumed:
         todo = f"alter table faultline.{name} reset (autovacuum_enabled)"
-        yield Finding("vacuum", WRONG, f"autovacuum is switched off for {name}", todo)
+        yield Finding("vacuum", WRONG, f"autovacuum is disabled for {name}", todo)
     bloated = [table for table in seen.tables if table.dead_rows > max(_DEAD_ROWS, table.rows)]
     for table in bloated:
         last = f"{span((seen.at - table.vacuumed_at).total_seconds())} ago" if table.vacuumed_at else "never"
-        told = f"{table.name}: {table.dead_rows:,} dead rows beside {table.rows:,} live ones, last vacuum {last}"
-        yield Finding("bloat", WARNING, told, f"see what holds vacuum back above, then: vacuum faultline.{table.name}")
+        told = f"{table.name}: {table.dead_rows:,} dead rows, {table.rows:,} live, last vacuum {last}"
+        yield Finding("bloat", WARNING, told, f"see above what blocks vacuum, then: vacuum faultline.{table.name}")
     if not bloated:
-        yield Finding("bloat", OK, f"{seen.table_bytes / 1e6:,.0f} MB in all, little of it dead")
+        yield Finding("bloat", OK, f"{seen.table_bytes / 1e6:,.0f} MB in total, few dead rows")
 
 
 def unreachable(message: str) -> Finding:
@@ -278,25 +285,25 @@ def unreachable(message: str) -> Finding:
     todo = "start the server, or correct the DSN"
     if is_full(message):
         todo = (
-            "the server runs and has no connection left for this login: see in pg_stat_activity who has them (a superuser"
-            " can still connect), end some, or raise the limit (max_connections, or that of the role or database)"
+            "the server is running but has no connection left for this login: see in pg_stat_activity who holds them (a"
+            " superuser can still connect), close some, or raise the limit (max_connections, or the role's or database's)"
         )
     return Finding("connection", WRONG, message, todo)
 
 
 def connections(seen: Health, listed: Sequence[WorkerLine] | None) -> Iterator[Finding]:
-    """Without a list of workers: the login may not see them."""
+    """`listed` is None where this login may not see the workers."""
     workers = listed or ()
     used = f"{seen.connections}" if seen.sees_sessions else f"about {seen.connections}"
-    counted = "workers not seen" if listed is None else f"{len(workers)} workers"
+    counted = "workers not visible" if listed is None else f"{len(workers)} workers"
     told = f"{used} of {seen.connections_max} in use, {counted}"
     # Of one that does not say: for the engine, the heartbeat and the listener, without what its jobs borrow.
     most = sum(worker.connections_max or min(len(worker.queues), CLAIMS_AT_ONCE) + 3 for worker in workers)
     if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:
         yield Finding("connections", WARNING, told, "raise max_connections, or put a pooler in front of the producers")
     elif most > seen.connections_max:
-        todo = "raise max_connections, let jobs borrow fewer (--job-connections), or run fewer workers with more slots each"
-        yield Finding("connections", WARNING, f"{told}, which may open up to {most} at once", todo)
+        todo = "raise max_connections, lower --job-connections, or run fewer workers with more concurrency each"
+        yield Finding("connections", WARNING, f"{told}, which can open up to {most}", todo)
     else:
         yield Finding("connections", OK, told)
 
@@ -305,32 +312,32 @@ def at_work(overdue: vitals.Overdue, workers: Sequence[WorkerLine], waiting: Seq
     silent = [worker for worker in workers if worker.age_seconds > _SILENT_SECONDS]
     alive = [worker for worker in workers if worker not in silent]
     for worker in silent:
-        told = f"{worker.id} on {worker.host} (pid {worker.pid}): no beat for {span(worker.age_seconds)}"
+        told = f"{worker.id} on {worker.host} (pid {worker.pid}): no heartbeat for {span(worker.age_seconds)}"
         yield Finding(
-            "workers", WARNING, told, "it is frozen, cut off or dead; its jobs come back by themselves, look at its log"
+            "workers", WARNING, told, "it is frozen, disconnected or dead; its jobs are requeued automatically. See its log"
         )
     if alive:
-        yield Finding("workers", OK, f"{len(alive)} alive, {sum(worker.leases for worker in alive)} leases in their hands")
+        yield Finding("workers", OK, f"{len(alive)} alive, holding {sum(worker.leases for worker in alive)} leases")
     elif not silent:
         yield Finding("workers", NOTE, "none is running", "start one: faultline worker MODULE:app")
     versions = sorted({worker.version for worker in alive})
     if len(versions) > 1:
-        yield Finding("workers", NOTE, f"of several versions: {', '.join(versions)}", "finish the upgrade")
+        yield Finding("workers", NOTE, f"different versions are running: {', '.join(versions)}", "finish the upgrade")
     served = {queue for worker in alive for queue in worker.queues}
     for queue in waiting:
         if queue.queue not in served and not queue.paused:
-            told = f"{queue.queue}: due for {span(queue.oldest_seconds)}, and no worker serves it"
+            told = f"{queue.queue}: jobs have been due for {span(queue.oldest_seconds)} and no worker serves the queue"
             yield Finding("waiting", WARNING, told, f"start one: faultline worker MODULE:app --queue {queue.queue}")
         elif queue.oldest_seconds > _WAITED_SECONDS and not queue.paused:
-            told = f"{queue.queue}: the oldest due job has waited for {span(queue.oldest_seconds)}"
-            yield Finding("waiting", WARNING, told, "more workers, more concurrency, or quicker tasks")
+            told = f"{queue.queue}: the oldest due job has been waiting for {span(queue.oldest_seconds)}"
+            yield Finding("waiting", WARNING, told, "add workers, raise the concurrency, or make the tasks faster")
     if overdue.seconds > _WAITED_SECONDS:
-        told = f"{overdue.leases} ran out up to {span(overdue.seconds)} ago and nobody took them back"
-        yield Finding("leases", WARNING, told, "workers do that: start one, or call faultline.reap()")
+        told = f"{overdue.leases} expired up to {span(overdue.seconds)} ago and were not reaped"
+        yield Finding("leases", WARNING, told, "workers reap them: start one, or call faultline.reap()")
 
 
 def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerLine]) -> Iterator[Finding]:
-    """Jobs whose task no living worker of their queue knows are given back again and again, and never run."""
+    """A job whose task no live worker of its queue knows is released again and again, and never runs."""
     alive = [worker for worker in workers if worker.age_seconds <= _SILENT_SECONDS]
     unknown = 0
     for one in waiting:
@@ -338,12 +345,12 @@ def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerL
         if serving and all(worker.tasks is not None and one.task not in worker.tasks for worker in serving):
             unknown += 1
             told = (
-                f"{one.task} ({one.queue}): {one.jobs:,} jobs wait, and none of {len(serving)} living workers knows the task"
+                f"{one.task} ({one.queue}): {one.jobs:,} queued jobs, and none of {len(serving)} live workers knows the task"
             )
-            todo = f"deploy workers that have it, or look: faultline jobs --state queued --task {one.task}"
+            todo = f"deploy workers that register it; list the jobs: faultline jobs --state queued --task {one.task}"
             yield Finding("tasks", WARNING, told, todo)
     if waiting and not unknown:
-        yield Finding("tasks", OK, "every task that waits is known to a worker of its queue, or no worker serves the queue")
+        yield Finding("tasks", OK, "every queued task is known to a worker of its queue, or no worker serves the queue")
 
 
 def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], now: datetime) -> Iterator[Finding]:
@@ -354,10 +361,10 @@ def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], n
             "paused",
             WARNING if seconds > _PAUSED_LONG_SECONDS else NOTE,
             told,
-            f"when it is time: faultline queues resume {name}",
+            f"to resume it: faultline queues resume {name}",
         )
     if failed:
-        todo = "look: faultline jobs --state failed; try again: faultline retry --failed"
-        yield Finding("failed jobs", NOTE, f"{failed:,} have used up their attempts", todo)
+        todo = "list them: faultline jobs --state failed; retry them: faultline retry --failed"
+        yield Finding("failed jobs", NOTE, f"{failed:,} used up their attempts", todo)
     else:
         yield Finding("failed jobs", OK, "none")

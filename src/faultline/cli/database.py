@@ -1,4 +1,4 @@
-"""Commands about the database: bring it up to date, look after it, run a private one."""
+"""Commands for the database: migrate it, recover it, run a private one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from faultline.store.database import Database
 
 Dsn = Annotated[str | None, typer.Option("--dsn", help="The database. Default: FAULTLINE_DSN, else DATABASE_URL.")]
-Folder = Annotated[Path | None, typer.Option("--folder", help="Where the private PostgreSQL lies. Default: .faultline")]
+Folder = Annotated[Path | None, typer.Option("--folder", help="The folder of the private PostgreSQL. Default: .faultline")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 db = typer.Typer(help="Run a private PostgreSQL in a folder.", no_args_is_help=True)
@@ -29,13 +29,11 @@ db = typer.Typer(help="Run a private PostgreSQL in a folder.", no_args_is_help=T
 
 def migrate(
     dsn: Dsn = None,
-    wait: Annotated[
-        float, typer.Option(min=0, max=86_400, help="How many seconds to try to get the locks it needs.")
-    ] = 60.0,
+    wait: Annotated[float, typer.Option(min=0, max=86_400, help="How many seconds to wait for the locks it needs.")] = 60.0,
 ) -> None:
-    """Bring the database to this build's schema. Safe to run twice, from several places, and beside running workers.
+    """Migrate the database to this build's schema. Safe to run twice, from several machines, and while workers run.
 
-    Workers and clients of the previous build go on working. A database that a newer build has migrated stays as it is.
+    Workers and clients of the previous build keep working. A database that a newer build has migrated is left unchanged.
     """
     from faultline.store.database import Database, run_on  # noqa: PLC0415 - late, so that --help is quick
     from faultline.store.install import migrate as store_migrate  # noqa: PLC0415
@@ -51,17 +49,17 @@ def migrate(
         told = f"the database is newer (protocol {database.version}) than this build ({ours.version}); nothing to do"
     print(f"{without_password(found)}: {told}")
     for lack in lacks:
-        print(f"not put back: {lack.what}; as the owner, in a quiet hour: {lack.cure}", file=sys.stderr)
+        print(f"not repaired: {lack.what}; run as the owner, when the load is low: {lack.cure}", file=sys.stderr)
 
 
 def recover(
     dsn: Dsn = None,
     floor: Annotated[
-        int | None, typer.Option(min=0, help="Grant only greater tokens. Default: the time in microseconds.")
+        int | None, typer.Option(min=0, help="New tokens are greater than this. Default: the time in microseconds.")
     ] = None,
-    wait: Annotated[float, typer.Option(min=0, max=86_400, help="How many seconds to try to get the lock it needs.")] = 60.0,
+    wait: Annotated[float, typer.Option(min=0, max=86_400, help="How many seconds to wait for the lock it needs.")] = 60.0,
 ) -> None:
-    """After a lossy failover or a restored backup: void every lease, and grant only tokens above a floor from now on."""
+    """After a failover that lost commits, or a restored backup: void every lease and raise the floor of new tokens."""
     from faultline.store.database import Database  # noqa: PLC0415
     from faultline.store.install import migrate as store_migrate  # noqa: PLC0415
     from faultline.store.translation import translated  # noqa: PLC0415
@@ -69,12 +67,12 @@ def recover(
     with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
         Database(found).facts()  # refuses a database that does not serve this build
         lifted_to, _, requeued = store_migrate.recover(connection, floor, wait_seconds=wait)
-    print(f"every claim now grants a token above {lifted_to}; running jobs queued again: {requeued}")
+    print(f"new tokens are above {lifted_to}; running jobs requeued: {requeued}")
 
 
 @db.command()
 def start(folder: Folder = None) -> None:
-    """Start it and keep it running until `faultline db stop`."""
+    """Start the server. It runs until `faultline db stop`."""
     from faultline import embedded  # noqa: PLC0415
 
     print(_described(embedded.start(_folder(folder))))
@@ -82,7 +80,7 @@ def start(folder: Folder = None) -> None:
 
 @db.command()
 def stop(folder: Folder = None) -> None:
-    """Stop it now, whoever uses it."""
+    """Stop the server now, even if programs use it."""
     from faultline import embedded  # noqa: PLC0415
 
     print("stopped" if embedded.stop(_folder(folder)) else "was not running")
@@ -90,7 +88,7 @@ def stop(folder: Folder = None) -> None:
 
 @db.command()
 def status(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
-    """Say whether it runs, where its data lies and how to connect."""
+    """Show whether the server is running, where its data is and how to connect."""
     from faultline import embedded  # noqa: PLC0415
 
     found = embedded.status(_folder(folder))
@@ -101,7 +99,7 @@ def status(folder: Folder = None, as_json: AsJson = False) -> None:  # noqa: FBT
 
 @db.command()
 def destroy(folder: Folder = None) -> None:
-    """Stop it and remove its data, wherever that lies."""
+    """Stop the server and delete its data."""
     from faultline import embedded  # noqa: PLC0415
 
     embedded.destroy(_folder(folder))
@@ -123,9 +121,9 @@ def resolved(dsn: str | None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def opened(dsn: str | None, *, connect_seconds: float | None = None) -> Iterator[Database]:
-    """The database to ask, for as long as the command runs. Its calls end at the same deadline as a program's.
+    """The database to query, for as long as the command runs. Its calls have the same deadline as a program's.
 
-    `connect_seconds`: how long one that cannot be reached is waited for, where that is to be told sooner.
+    `connect_seconds`: how long to wait for a server that cannot be reached, where the default would be too long.
     """
     from faultline.store.connecting import CONNECT_SECONDS  # noqa: PLC0415
     from faultline.store.database import Database  # noqa: PLC0415

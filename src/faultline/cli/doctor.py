@@ -1,4 +1,4 @@
-"""`faultline doctor`: look at everything, say what was found and what to do. It changes nothing."""
+"""`faultline doctor`: check everything, print the findings and what to do. It changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _INVARIANT_SECONDS = 600.0
 
 
 def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
-    """Check server, schema, roles, settings, housekeeping, invariants and workers, and say what to do.
+    """Check server, schema, roles, settings, housekeeping, invariants and workers, and print what to do.
 
     Levels: ok, note, warning, wrong. The exit code is 1 only if something is wrong.
 
@@ -131,7 +131,7 @@ def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
 
 
 def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
-    """The long part where there is much data: a terminal is told which one is being checked."""
+    """With much data this takes long, so a terminal shows which invariant is being checked."""
     from faultline.cli.visit import NotSeen, Refused  # noqa: PLC0415
     from faultline.store.reads import invariants  # noqa: PLC0415
 
@@ -147,14 +147,14 @@ def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
         elif violation is None:
             yield "invariants", Finding(title, Level.OK, "")
         else:
-            told = f"broken by {len(violation.rows)} rows or more: {_shown(violation.rows[0])}"
-            todo = "keep a copy of the database, stop whoever wrote past the verbs, and read docs/how-to/troubleshooting.md"
+            told = f"violated by at least {len(violation.rows)} rows, for example {_shown(violation.rows[0])}"
+            todo = "back up the database, find who writes to the tables directly, and read docs/how-to/troubleshooting.md"
             if name == "the_guards_are_in_place":
-                todo = "see above: guards and tables say what puts them back"
+                todo = "see the findings about guards and tables above for the repair"
             yield "invariants", Finding(title, Level.WRONG, told, todo, tuple(map(tuple, violation.rows)))
     if unseen:
         told = f"{unseen} of {len(names)} not checked: this login may not read the tables"
-        yield "invariants", Finding("the others", Level.NOTE, told, "ask as the owner of the schema")
+        yield "invariants", Finding("the others", Level.NOTE, told, "run it as the schema's owner")
 
 
 def _times(number: int, level: Level) -> str:

@@ -26,7 +26,7 @@ _FIXED_ROWS = 13
 
 
 class Look(NamedTuple):
-    """What one look at the database found."""
+    """One reading of the database."""
 
     at: str
     where: str
@@ -40,7 +40,7 @@ class Look(NamedTuple):
 
 
 def ask(database: Database, before: Look | None = None) -> Look:
-    """Look at the database. With an earlier look, rates are those since then instead of the last minutes'."""
+    """Read the database. With an earlier reading, rates are those since then instead of the last minutes'."""
     from faultline.store.reads import overview, vitals  # noqa: PLC0415 - late, so that --help is quick
 
     server = database.run(vitals.server())
@@ -66,7 +66,7 @@ def ask(database: Database, before: Look | None = None) -> Look:
 
 
 def frame(look: Look, *, columns: int, rows: int | None) -> RenderableType:
-    """As much as the screen holds. What waits most and who is silent stand first, so that they are never cut off."""
+    """As much as fits on the screen. The longest queues and silent workers come first, so that they are never cut off."""
     queues = sorted(look.queues, key=lambda line: (-line.due, -line.running, line.name))
     workers = sorted(look.workers, key=lambda line: (line.alive, line.host, line.pid))
     left = None if rows is None else max(2, rows - _FIXED_ROWS)
@@ -81,9 +81,9 @@ def frame(look: Look, *, columns: int, rows: int | None) -> RenderableType:
         _picture("due", [minute.due or 0 for minute in look.trend], "queued"),
         _picture("refused", [minute.refused for minute in look.trend], "refused"),
         Text(),
-        tables.queue_table(queues[:queues_shown]) if queues else screen.quiet("No queue has work."),
+        tables.queue_table(queues[:queues_shown]) if queues else screen.quiet("No queues with work."),
         _more(len(queues) - queues_shown),
-        tables.worker_table(workers[:workers_shown]) if workers else screen.quiet("No worker is running."),
+        tables.worker_table(workers[:workers_shown]) if workers else screen.quiet("No workers are running."),
         _more(len(workers) - workers_shown),
     )
 
@@ -91,12 +91,12 @@ def frame(look: Look, *, columns: int, rows: int | None) -> RenderableType:
 def away(why: str, since: str | None) -> RenderableType:
     head = f"The database has not answered since {since}." if since else "The database does not answer."
     wrong = [Text(head, style="wrong"), Text(why, style="wrong")]
-    return Group(Text("faultline top", style="bold"), Text(), *wrong, screen.quiet("asking again; q ends"))
+    return Group(Text("faultline top", style="bold"), Text(), *wrong, screen.quiet("retrying; press q to quit"))
 
 
 def _head(look: Look, columns: int) -> Text:
     head = Text.assemble(("faultline top", "bold"), "  ", (look.where, "quiet"))
-    right = f"{look.at}  q ends"
+    right = f"{look.at}  q: quit"
     head.truncate(max(20, columns - len(right) - 2), overflow="ellipsis")
     return head.append(" " * max(2, columns - head.cell_len - len(right))).append(right, style="quiet")
 
@@ -123,7 +123,7 @@ def _picture(name: str, numbers: Sequence[int], style: str) -> Text:
     most = max(numbers, default=0)
     bars = "".join(_BARS[round(number / most * (len(_BARS) - 1))] if most else _BARS[0] for number in numbers)
     line = Text(f"{name:8} ", style="quiet").append(bars, style=style if most else "quiet")
-    return line.append(f"  most in a minute: {most:,}", style="quiet")
+    return line.append(f"  peak per minute: {most:,}", style="quiet")
 
 
 def _more(left_out: int) -> Text:

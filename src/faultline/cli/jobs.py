@@ -1,4 +1,4 @@
-"""Commands about jobs: make one, look at them, stop them, give them another chance."""
+"""Commands for jobs: enqueue, list, show, cancel, retry."""
 
 from __future__ import annotations
 
@@ -34,25 +34,31 @@ if TYPE_CHECKING:
     from faultline.store.statement import Statement
 
 #: `--because` is its older name.
-Why = Annotated[str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Kept with who did it.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Why = Annotated[
+    str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Recorded in the journal, with who did it.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs, or their first digits.")]
 
 
 def enqueue(
-    task: Annotated[str, typer.Argument(help="The task's name, as its worker knows it.")],
-    args: Annotated[str, typer.Argument(help="Its arguments, a JSON object; - reads them from standard input.")] = "{}",
-    queue: Annotated[str | None, typer.Option(help="Default: the queue named default.")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Not before: 90s, 5m, 1h30m, 2d.")] = None,
-    priority: Annotated[int | None, typer.Option(min=-1000, max=1000, help="Smaller goes first. Default: 0.")] = None,
-    key: Annotated[str | None, typer.Option(help="Idempotency key: the same one makes no second job.")] = None,
-    max_attempts: Annotated[int | None, typer.Option(min=1, max=1000, help="Default: 5.")] = None,
+    task: Annotated[str, typer.Argument(help="The name of the task, as registered in the worker.")],
+    args: Annotated[str, typer.Argument(help="The arguments as a JSON object; - reads them from standard input.")] = "{}",
+    queue: Annotated[str | None, typer.Option(help="The queue. Default: default.")] = None,
+    delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Earliest start, from now: 90s, 5m, 1h30m, 2d.")] = None,
+    priority: Annotated[int | None, typer.Option(min=-1000, max=1000, help="Lower runs first. Default: 0.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: enqueueing again with the same key creates no second job.")
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="Attempts before the job fails. Default: 5.")
+    ] = None,
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Make a job and print its id.
+    """Enqueue a job and print its id.
 
-    The command does not know your tasks: what is unset here has the database's default, not the task's.
+    The command does not know your tasks: an option that is not given has the database's default, not the task's.
 
     \b
     Examples:
@@ -79,24 +85,28 @@ def enqueue(
         return
     print(made.id)
     if not made.created:
-        print(f"the key {key} named this job already; nothing new was made", file=sys.stderr)
+        print(f"a job with the key {key} exists already; no new job was enqueued", file=sys.stderr)
 
 
 def jobs(  # noqa: PLR0913, PLR0917 - one for each option
-    queue: Annotated[str | None, typer.Option(help="Of this queue.")] = None,
-    task: Annotated[str | None, typer.Option(help="Of this task.")] = None,
-    state: Annotated[JobState | None, typer.Option(help="In this state.")] = None,
-    younger: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued within: 90s, 5m, 1h30m, 2d.")] = None,
-    older: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued longer ago than that.")] = None,
-    key: Annotated[str | None, typer.Option(help="With this idempotency key.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs on a page.")] = 20,
-    after: Annotated[str | None, typer.Option(metavar="PLACE", help="Go on behind this place.")] = None,
+    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only jobs of this task.")] = None,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
+    younger: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Enqueued at most this long ago: 90s, 5m, 1h30m, 2d.")
+    ] = None,
+    older: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued longer ago than this.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only jobs with this idempotency key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs per page.")] = 20,
+    after: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor, as printed by the page before.")
+    ] = None,
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """List jobs: the newest first; failed ones by when they failed; a queue's waiting ones in the order they will run.
+    """List jobs, newest first; failed jobs by when they failed, a queue's queued jobs in the order they will run.
 
-    Where there are more, the command for the next page is printed to standard error.
+    If there are more, the command for the next page is printed to standard error.
 
     \b
     Examples:
@@ -123,7 +133,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
         asked |= {"--limit": str(limit), "--dsn": None if dsn is None else without_password(dsn)}
         words = [word for name, value in asked.items() if value is not None for word in (name, value)]
         words += ["--json"] if as_json else []
-        why = "10,000 jobs were looked through; go on" if page.stopped_early else "more"
+        why = "10,000 jobs were searched; continue with" if page.stopped_early else "more"
         sys.stdout.flush()
         more = shlex.join(["faultline", "jobs", *words, "--after", values.place_text(page.behind)])
         print(f"{why}: {more}", file=sys.stderr)
@@ -138,7 +148,7 @@ def _print_page(page: Page, now: datetime, *, as_json: bool) -> None:
 
         screen.show(screen.console(), tables.job_table(page.jobs, now))
     else:
-        print("no job fits" + (" so far" if page.stopped_early else ""))
+        print("no jobs match" + (" so far" if page.stopped_early else ""))
 
 
 def job(
@@ -146,7 +156,7 @@ def job(
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Show one job: who held it under which token, how that ended, which writes were refused, and the steps that are done.
+    """Show one job: who held it under which token, how each attempt ended, refused writes, and completed steps.
 
     \b
     Examples:
@@ -160,7 +170,7 @@ def job(
         wanted = values.job_id(database, job_id)
         record = database.run(views.job(wanted))
         if record is None:
-            raise JobNotFound(f"there is no job {wanted}. It was never enqueued here, or it was pruned")
+            raise JobNotFound(f"no job {wanted}: it was never enqueued in this database, or it was pruned")
         journal = database.run(views.journal(wanted))
         steps = database.run(views.steps(wanted))
         in_ledger = database.run(views.ledger_rows(wanted))
@@ -186,7 +196,7 @@ def job(
         for line in lanes.lanes(lives, now=now, columns=console.width):
             console.print(line, soft_wrap=True)
     if not lives or unrecorded(record, lives):
-        console.print(unrecorded(record, lives) or "Nobody has held it yet.", style="quiet")
+        console.print(unrecorded(record, lives) or "No worker has claimed it yet.", style="quiet")
     if steps:
         console.print()
         screen.show(console, tables.step_table(steps, now))
@@ -199,9 +209,9 @@ def cancel(
     yes: Yes = False,  # noqa: FBT002
     dsn: Dsn = None,
 ) -> None:
-    """Stop jobs for good. Whoever runs one can write nothing more from that moment on.
+    """Cancel jobs. The database refuses every further write of a worker that runs one.
 
-    At a terminal, the reason is asked for, and nothing is done without a yes.
+    On a terminal, asks for the reason and for confirmation.
 
     \b
     Examples:
@@ -223,17 +233,19 @@ def retry(
         list[str] | None,
         typer.Argument(metavar="[ID...]", help="Ids of failed or cancelled jobs, or their first digits."),
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="Every failed job that fits the options.")] = False,  # noqa: FBT002
-    queue: Annotated[str | None, typer.Option(help="With --failed: of this queue.")] = None,
-    task: Annotated[str | None, typer.Option(help="With --failed: of this task.")] = None,
-    error: Annotated[str | None, typer.Option(metavar="TEXT", help="With --failed: whose error begins so.")] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="Every failed job that matches the options.")] = False,  # noqa: FBT002
+    queue: Annotated[str | None, typer.Option(help="With --failed: only this queue.")] = None,
+    task: Annotated[str | None, typer.Option(help="With --failed: only this task.")] = None,
+    error: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="With --failed: only errors that begin with this.")
+    ] = None,
     reason: Why = None,
     yes: Yes = False,  # noqa: FBT002
     dsn: Dsn = None,
 ) -> None:
-    """Give jobs that ended badly another chance, with all their attempts.
+    """Retry failed or cancelled jobs, with all their attempts again.
 
-    With --failed, what would be retried is shown first, and nothing is done without a yes.
+    With --failed, shows first what would be retried, and asks for confirmation.
 
     \b
     Examples:
@@ -245,7 +257,7 @@ def retry(
     from faultline.store.reads.failures import Failed  # noqa: PLC0415
 
     if failed == bool(job_ids) or (job_ids and (queue or task or error)):
-        raise ConfigError("name jobs by their ids, or all failed ones with --failed [--queue ..] [--task ..] [--error ..]")
+        raise ConfigError("give job ids, or select failed jobs with --failed [--queue ..] [--task ..] [--error ..]")
     by = operate.this_user()
     if job_ids:
         _for_each(job_ids, dsn, lambda found: operate.retry(found, reason=reason, by=by))
@@ -257,21 +269,21 @@ def retry(
             work = operate.RetryFailed(shown, reason=reason, by=by)
             while (batch := work.batch()) is not None:
                 work.took(database.run(batch))
-            print(f"queued again: {work.jobs:,}")
+            print(f"requeued: {work.jobs:,}")
 
 
 def _previewed(database: Database, which: Failed) -> Failed | None:
-    """Show the failed jobs in groups. Answers with what was shown, and not with what fails from now on."""
+    """Show the failed jobs in groups. Returns a filter for exactly these, without jobs that fail later."""
     from faultline.cli import screen, tables  # noqa: PLC0415
     from faultline.store.reads import failures, views  # noqa: PLC0415
 
     found = database.run(failures.groups(which))
     if not found.groups or found.until is None:
-        print("no failed job fits" + (f" among the newest {failures.WINDOW:,}" if found.at_least else ""))
+        print("no failed jobs match" + (f" among the newest {failures.WINDOW:,}" if found.at_least else ""))
         return None
     screen.show(screen.console(), tables.failure_table(found.groups, database.run(views.clock())))
     if found.at_least:
-        print(f"among the newest {failures.WINDOW:,} failed jobs; there may be more, and all that fit are retried")
+        print(f"these are of the newest {failures.WINDOW:,} failed jobs; there may be more, and all that match are retried")
     return which.behind(found.until)
 
 
@@ -283,9 +295,9 @@ def _agreed() -> bool:
 
 
 def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:
-    """One job that cannot be changed does not keep the others from it; the exit code tells that there was one.
+    """A job that cannot be changed does not stop the others; the exit code is then 1.
 
-    A database that does not answer for one of them is not waited for again with each of the others.
+    If the database does not answer for one of them, the rest are not tried: each would wait as long again.
     """
     refused = 0
     with opened(dsn) as database:
@@ -301,7 +313,7 @@ def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], St
                 refused += 1
                 if isinstance(error, DatabaseUnavailable | OutcomeUnknown) and number < len(wanted):
                     left = " ".join(map(str, wanted[number:]))
-                    print(f"faultline: not tried, so as not to wait for each of them as long: {left}", file=sys.stderr)
+                    print(f"faultline: not tried, because the database does not answer: {left}", file=sys.stderr)
                     break
     if refused:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Commands about the keys of the HTTP API. A key's text is shown once, when it is made."""
+"""Commands for the keys of the HTTP API. A key's text is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from faultline.core.errors import ConfigError, Unprepared
 if TYPE_CHECKING:
     from faultline.store.verbs.access import ApiKeyLine
 
-keys = typer.Typer(help="Make, list and revoke the keys of the HTTP API.", no_args_is_help=True)
+keys = typer.Typer(help="Create, list and revoke the keys of the HTTP API.", no_args_is_help=True)
 
 _DAY_SECONDS = 86_400.0
-_Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with who did it.")]
+_Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the journal, with who did it.")]
 
 
 @keys.command()
 def create(
-    name: Annotated[str, typer.Argument(help="Whose it is, for people.")],
+    name: Annotated[str, typer.Argument(help="The name of the key: who or what uses it.")],
     scope: Annotated[list[str], typer.Option(help="read, enqueue, operate or admin; may be repeated.")],
-    queue: Annotated[list[str] | None, typer.Option(help="Bind it to a queue; may be repeated. Default: all.")] = None,
-    days: Annotated[float | None, typer.Option(min=0.001, max=36_500, help="How long. Default: for ever.")] = None,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="Restrict it to a queue; may be repeated. Default: all queues.")
+    ] = None,
+    days: Annotated[float | None, typer.Option(min=0.001, max=36_500, help="Days until it expires. Default: never.")] = None,
     reason: _Why = None,
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002 - a command's flag
 ) -> None:
-    """Make a key and show it, once. Only its digest is kept."""
+    """Create a key and show it once. Only its digest is stored."""
     from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
     from faultline.store.verbs import access  # noqa: PLC0415
 
     unknown = sorted(set(scope) - set(access.SCOPES))
     if unknown:
-        raise ConfigError(f"--scope {unknown[0]}: there is read, enqueue, operate and admin")
+        raise ConfigError(f"unknown scope {unknown[0]}; use read, enqueue, operate or admin")
     if not 1 <= len(name) <= 100:  # noqa: PLR2004 - as in the table
-        raise ConfigError("a key's name has 1 to 100 characters")
+        raise ConfigError("the name of a key must have 1 to 100 characters")
     key_id, text = access.new_key(random.SystemRandom())
     statement = operate.add_key(
         key_id,
@@ -57,12 +59,12 @@ def create(
         print(json.dumps({"id": key_id, "key": text, "expires_at": expires_at}, default=str))
     else:
         print(text)
-        typer.echo(f"id {key_id}; it is not shown again", err=True)
+        typer.echo(f"id {key_id}; the key is not shown again", err=True)
 
 
 @keys.command("list")
 def list_keys(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
-    """List all keys, without what could be used."""
+    """List all keys, without their secrets."""
     from faultline.store.verbs import access  # noqa: PLC0415
 
     with opened(dsn) as database:
@@ -80,7 +82,7 @@ def revoke(
     reason: _Why = None,
     dsn: Dsn = None,
 ) -> None:
-    """Let a key in no more. Servers know it within two seconds."""
+    """Revoke a key. Servers refuse it within two seconds."""
     from uuid import UUID  # noqa: PLC0415
 
     from faultline import operate  # noqa: PLC0415
@@ -88,11 +90,11 @@ def revoke(
     try:
         wanted = UUID(key_id)
     except ValueError as error:
-        raise ConfigError(f"{key_id} is no id of a key; `faultline api-keys list` shows them") from error
+        raise ConfigError(f"invalid key id {key_id}; `faultline api-keys list` shows the ids") from error
     with opened(dsn) as database:
         known = database.run(operate.revoke_key(wanted, reason=reason, by=operate.this_user()))
     if not known:
-        raise Unprepared(f"there is no key {key_id}; `faultline api-keys list` shows them")
+        raise Unprepared(f"no key {key_id}; `faultline api-keys list` shows the ids")
     print("revoked")
 
 
@@ -111,4 +113,4 @@ def _who(line: ApiKeyLine) -> str:
 def _how_long(line: ApiKeyLine) -> str:
     if line.revoked_at is not None:
         return f"revoked {line.revoked_at:%Y-%m-%d %H:%M}"
-    return "for ever" if line.expires_at is None else f"until {line.expires_at:%Y-%m-%d %H:%M}"
+    return "never expires" if line.expires_at is None else f"until {line.expires_at:%Y-%m-%d %H:%M}"

@@ -40,7 +40,7 @@ _LANE_MIN, _LANE_MAX = 26, 72
 
 
 def lanes(epochs: Sequence[Epoch], *, now: datetime, columns: int) -> Iterator[Text]:
-    """Draw the epochs, line by line. A screen too narrow for the lanes gets the words alone."""
+    """Draw the epochs, line by line. A screen too narrow for the lanes gets the text only."""
     owner_columns = min(_OWNER_COLUMNS_MAX, max([5, *(len(epoch.owner or "") for epoch in epochs)]))
     indent = 7 + owner_columns + 2
     width = min(_LANE_MAX, columns - indent - _ENDING_COLUMNS)
@@ -139,7 +139,7 @@ def print_record(
         facts["lease"] = f"until {screen.clock(record.lease_expires_at)}  ({screen.since(record.lease_expires_at, now)})"
     if record.finished_at is not None:
         facts["finished"] = f"{screen.clock(record.finished_at)}  ({screen.since(record.finished_at, now)})"
-    facts["ledger"] = f"{in_ledger} row, by token {record.fencing_token}" if in_ledger else "no row: not done"
+    facts["ledger"] = f"{in_ledger} row, by token {record.fencing_token}" if in_ledger else "no row: not completed"
     for name, value in facts.items():
         if value:
             console.print(Text.assemble((f"{name:10}", "quiet"), value))
@@ -147,7 +147,7 @@ def print_record(
 
 
 def _print_operations(console: Console, journal: Sequence[JournalEntry]) -> None:
-    """What people did to it, and why."""
+    """What operators did to the job, and why."""
     for entry in journal:
         by = operate.told(entry.detail)
         if by and isinstance(entry.detail, dict):

@@ -1,4 +1,4 @@
-"""What a doctor makes of the logins of programs: settings that stop them show in no session but their own."""
+"""Check the logins of programs: settings that stop them are visible in no session but their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def logins(seen: Sequence[Login]) -> Iterator[Finding]:
 def _judged(login: Login) -> Iterator[tuple[Level, str, str]]:
     alter = f'alter role "{login.name}"'
     if login.is_superuser:
-        yield Level.WARNING, "is a superuser: it may change every table, past the guards", f"run: {alter} nosuperuser"
+        yield Level.WARNING, "is a superuser: it can bypass the guards and change every table", f"run: {alter} nosuperuser"
         return
     if login.is_on("default_transaction_read_only") and not _READERS.issuperset(login.roles):
         yield (
@@ -35,13 +35,13 @@ def _judged(login: Login) -> Iterator[tuple[Level, str, str]]:
             f"run: {alter} reset default_transaction_read_only",
         )
     for role in login.not_inherited:
-        told = f"does not inherit {role}: refused, unless its programs set the role"
+        told = f"does not inherit {role}: its calls are refused unless the program runs SET ROLE"
         # From PostgreSQL 16 on each grant remembers whether it is inherited.
         todo = f'run: {alter} inherit; revoke {role} from "{login.name}"; grant {role} to "{login.name}"'
         yield Level.WARNING, told, todo
     if "faultline_worker" in login.roles and 0 <= login.connection_limit < _CONNECTIONS_LEAST:
-        told = f"may open {login.connection_limit} connections, and a worker needs {_CONNECTIONS_LEAST} or more"
-        yield Level.WARNING, told, f"run: {alter} connection limit -1, or at least the sum of its workers"
+        told = f"may open {login.connection_limit} connections, but a worker needs at least {_CONNECTIONS_LEAST}"
+        yield Level.WARNING, told, f"run: {alter} connection limit -1, or at least what all its workers need"
     for name, short_ms, why in TIMEOUTS:
         milliseconds = login.milliseconds(name)
         if 0 < milliseconds < short_ms:

@@ -1,4 +1,4 @@
-"""`faultline`: the commands and how their errors are shown. An error is a sentence, not a traceback."""
+"""`faultline`: the commands, and how their errors are shown: as a sentence, not a traceback."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Sections(TyperGroup):
 app = typer.Typer(
     name="faultline",
     cls=Sections,
-    help="Background jobs on PostgreSQL that stay right when things go wrong.",
+    help="Background jobs on PostgreSQL that stay correct when things go wrong.",
     epilog="`faultline COMMAND --help` shows the options and examples of a command.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -64,7 +64,7 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - the framework's signa
 @app.callback()
 def _options(
     version: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print which build this is.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
@@ -110,13 +110,13 @@ def main() -> None:
 
 
 def _leave_quietly() -> None:
-    """Whoever read us has read enough: `faultline jobs | head`. Python's own flush at the end must not complain either."""
+    """The reader closed the pipe, as in `faultline jobs | head`. Python's own flush at exit must not complain either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
 
 
 def _refused_by_the_server(error: Exception) -> str | None:
-    """What PostgreSQL said, where we have no word of our own for it."""
+    """PostgreSQL's own message, where Faultline has no error class for it."""
     if not type(error).__module__.startswith("psycopg"):
         return None
     return str(error).strip().partition("\n")[0]

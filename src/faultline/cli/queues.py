@@ -1,4 +1,4 @@
-"""Commands about queues and workers: how they are doing, and holding a queue back."""
+"""Commands for queues and workers: their state, pausing and resuming a queue."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 queues = typer.Typer(rich_markup_mode=None)
 #: A busy machine is late now and then; who restarts it for that makes it busier.
 _HERE_SECONDS = 15.0
-_Why = Annotated[str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Shown wherever the queue is.")]
-_QueueName = Annotated[str, typer.Argument(metavar="NAME", help="Which queue.")]
+_Why = Annotated[
+    str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Shown wherever the queue is shown.")
+]
+_QueueName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the queue.")]
 
 
 @queues.callback(invoke_without_command=True)
 def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
-    """Show how the queues are doing, or hold one back.
+    """Show the queues, or pause and resume one.
 
     \b
     Examples:
@@ -48,7 +50,7 @@ def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None
     if lines:
         screen.show(console, tables.queue_table(lines))
     else:
-        console.print("No queue has work, and none has had any within a day.", style="quiet")
+        console.print("No queues: none has had jobs in the last day.", style="quiet")
 
 
 @queues.command()
@@ -57,7 +59,7 @@ def pause(
     reason: _Why = None,
     dsn: Dsn = None,
 ) -> None:
-    """Grant no more jobs of a queue. What runs goes on, what is enqueued waits.
+    """Pause a queue: workers stop claiming from it. Running jobs finish; new jobs wait.
 
     \b
     Example:
@@ -67,16 +69,16 @@ def pause(
 
     with opened(dsn) as database:
         since = database.run(operate.pause(name, reason=reason, by=operate.this_user()))
-    print(f"{name} is paused since {since.astimezone():%Y-%m-%d %H:%M:%S}; what runs goes on, what is enqueued waits")
+    print(f"{name} paused since {since.astimezone():%Y-%m-%d %H:%M:%S}; running jobs finish, new jobs wait")
 
 
 @queues.command()
 def resume(
     name: _QueueName,
-    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Kept with who did it.")] = None,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the journal, with who did it.")] = None,
     dsn: Dsn = None,
 ) -> None:
-    """Grant jobs of a queue again.
+    """Resume a queue: workers claim from it again.
 
     \b
     Example:
@@ -86,15 +88,15 @@ def resume(
 
     with opened(dsn) as database:
         was_paused = database.run(operate.resume(name, reason=reason, by=operate.this_user()))
-    print(f"{name} goes on" if was_paused else f"{name} was not paused")
+    print(f"{name} resumed" if was_paused else f"{name} was not paused")
 
 
 def workers(
     dsn: Dsn = None,
-    here: Annotated[bool, typer.Option("--here", help="Of this machine; exit code 1 if none is alive.")] = False,  # noqa: FBT002
+    here: Annotated[bool, typer.Option("--here", help="Only this machine's; exit code 1 if none is alive.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Show the workers: where they run, what they serve, when they last told that they are alive.
+    """Show the workers: host, queues, leases and last heartbeat.
 
     \b
     Examples:
@@ -117,13 +119,13 @@ def workers(
         if lines:
             screen.show(console, tables.worker_table(lines))
         else:
-            console.print("No worker is running.", style="quiet")
+            console.print("No workers are running.", style="quiet")
     if here and not any(line.age_seconds < _HERE_SECONDS for line in lines):
         raise typer.Exit(1)
 
 
 def counted(database: Database) -> list[QueueLine]:
-    """The queues, counted afresh if that is due and this login may."""
+    """The queues, counted again if a count is due and this login may."""
     from faultline.store import verbs  # noqa: PLC0415
     from faultline.store.reads import overview  # noqa: PLC0415 - late, so that --help is quick
 

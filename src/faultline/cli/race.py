@@ -52,7 +52,7 @@ def _taken(database: Database, name: str, wait: Callable[[float], object]) -> Le
         if leases:
             return leases[0]
         wait(0.2)
-    raise FaultlineError(f"no job of the queue {QUEUE} came free within {_TAKEN_OVER_SECONDS:g} s; is a worker alive?")
+    raise FaultlineError(f"no job of the queue {QUEUE} was requeued within {_TAKEN_OVER_SECONDS:g} s; is a worker running?")
 
 
 def main() -> None:

@@ -12,17 +12,21 @@ from faultline.core.errors import Unprepared
 
 
 def serve(
-    host: Annotated[str, typer.Option(help="The address to listen on. Others than loopback need API keys.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Any other than loopback needs API keys.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
-    keys_later: Annotated[bool, typer.Option("--keys-later", help="Start without a key; make one later.")] = False,  # noqa: FBT002
-    metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve metrics here without a key.")] = None,
-    metrics_host: Annotated[str, typer.Option(help="On this address; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
+    keys_later: Annotated[bool, typer.Option("--keys-later", help="Start without an API key.")] = False,  # noqa: FBT002
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Serve metrics on this port, without a key.")
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="The address for it; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
     trusted_proxies: Annotated[
         str | None,
         typer.Option(
             envvar="FAULTLINE_TRUSTED_PROXIES",
             metavar="ADDRESSES",
-            help="Whose X-Forwarded-For and X-Forwarded-Proto count: addresses and networks between commas.",
+            help="Proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted: addresses and networks, comma-separated.",
         ),
     ] = None,
     dsn: Dsn = None,

@@ -1,6 +1,6 @@
-"""A small shop with something to do, for `faultline up` and compose.yaml. It fails now and then, as shops do.
+"""A small demo shop for `faultline up` and compose.yaml. Some of its jobs fail now and then.
 
-The tasks need no table of their own: whoever may work on queues can run them. Started as a program it takes orders.
+The tasks need no tables of their own, so any worker login can run them. Run as a program, it enqueues orders.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _chance = random.SystemRandom()
 
 
 class BankAway(Exception):
-    """The bank does not answer: worth another try."""
+    """The bank does not answer. Retrying may help."""
 
 
 @app.task(queue="orders", max_attempts=6, lease=5, backoff=lambda attempt: 0.5 * 2**attempt)
@@ -56,7 +56,7 @@ async def _bank(order: int) -> str:
 
 
 async def take_orders(per_second: float = 15.0) -> None:
-    """Enqueue until told to stop: orders all the time, a report now and then."""
+    """Enqueue until stopped: orders all the time, a report now and then."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -1,4 +1,4 @@
-"""How a length of time is told to people: as short as it stays useful."""
+"""Durations as people read them: as short as is useful."""
 
 from __future__ import annotations
 

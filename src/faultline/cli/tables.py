@@ -92,7 +92,7 @@ def _stands(line: JobSummary, now: datetime) -> Text:
 
 
 def step_table(steps: Sequence[Step], now: datetime) -> Table:
-    """A long result is cut short, and its size is told: --json has the whole of it."""
+    """A long result is cut and its size shown; --json prints all of it."""
     made = screen.table("step", "token", "done", "result", right=("token",), last_wraps=True)
     for step in steps:
         text = json.dumps(step.result, ensure_ascii=False, default=str)
@@ -129,7 +129,7 @@ def _remark(line: QueueLine) -> RenderableType:
     if line.counted_seconds_ago is None:
         return Text("not counted yet", style="warning")
     if line.drain_seconds:
-        return _span(line.drain_seconds, "empty in ")
+        return _span(line.drain_seconds, "drained in ")
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What a doctor makes of a schema that is not as `migrate` left it: after a restore, a failover, or somebody's own SQL."""
+"""Check whether the schema is as `migrate` left it. A restore, a failover or hand-written SQL can change it."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def about_definitions() -> Iterator[tuple[Callable[..., Iterator[Finding]], Stat
 
 def functions(altered: Sequence[str]) -> Iterator[Finding]:
     if altered:
-        yield Finding("functions", Level.WRONG, _listed(altered), f"somebody changed them; {_MIGRATE}", tuple(altered))
+        yield Finding("functions", Level.WRONG, _listed(altered), f"they were changed; {_MIGRATE}", tuple(altered))
     else:
-        yield Finding("functions", Level.OK, "as this build has them")
+        yield Finding("functions", Level.OK, "the same as in this build")
 
 
 def guards(altered: Sequence[str]) -> Iterator[Finding]:
     if altered:
-        told = f"missing, switched off or altered: {_listed(altered)}"
-        yield Finding("guards", Level.WRONG, told, f"{_MIGRATE}; then look for what was written meanwhile", tuple(altered))
+        told = f"missing, disabled or altered: {_listed(altered)}"
+        yield Finding("guards", Level.WRONG, told, f"{_MIGRATE}; then check what was written meanwhile", tuple(altered))
     else:
-        yield Finding("guards", Level.OK, "the triggers are as this build has them")
+        yield Finding("guards", Level.OK, "the triggers are the same as in this build")
 
 
 def tables(lacks: Sequence[Lack]) -> Iterator[Finding]:
     if lacks:
         told = _listed([lack.what for lack in lacks])
         # It reads the table and holds up everybody meanwhile, and rows that came in since may stand against it.
-        todo = "look for what was written meanwhile; then, as the owner and in a quiet hour, since it locks the table: "
+        todo = "check what was written meanwhile; then, as the owner and when the load is low (it locks the table): "
         cures = _listed([lack.cure for lack in lacks], "; ")
         yield Finding("tables", Level.WRONG, told, f"{todo}{cures}", tuple(map(tuple, lacks)))
     else:
@@ -64,20 +64,25 @@ def tables(lacks: Sequence[Lack]) -> Iterator[Finding]:
 
 def numbering(seen: Numbering | None) -> Iterator[Finding]:
     if seen and seen.behind:
-        told = f"the journal has entries up to {seen.greatest} and counts on from {seen.last or 0}: verbs that journal fail"
-        todo = f"{_MIGRATE}, which sets it right. Logical replication and setval do that"
+        told = f"the journal has entries up to {seen.greatest}, but its sequence is at {seen.last or 0}: writes to it fail"
+        todo = f"{_MIGRATE}, which repairs it. Logical replication and setval can cause this"
         yield Finding("numbering", Level.WRONG, told, todo)
     elif seen and not seen.plain:
-        told = f"{seen.sequence}, which numbers the journal, does not count one by one, or not without end"
-        yield Finding("numbering", Level.WRONG, told, f"{_MIGRATE}, which sets it right")
+        told = f"{seen.sequence}, the journal's sequence, has an increment other than 1 or an upper limit"
+        yield Finding("numbering", Level.WRONG, told, f"{_MIGRATE}, which repairs it")
     elif seen and not seen.seen:
-        yield Finding("numbering", Level.NOTE, "not seen: whether the journal counts on from its end", "ask as the owner")
+        yield Finding(
+            "numbering",
+            Level.NOTE,
+            "not checked: whether the journal's sequence is past its last entry",
+            "run it as the owner",
+        )
 
 
 def files(unrecorded: Sequence[str]) -> Iterator[Finding]:
     if unrecorded:
-        told = f"not on record in schema_files: {_listed(unrecorded)}"
-        yield Finding("files", Level.WRONG, told, f"{_MIGRATE}, which looks whether they were applied")
+        told = f"not recorded in schema_files: {_listed(unrecorded)}"
+        yield Finding("files", Level.WRONG, told, f"{_MIGRATE}, which checks whether they were applied")
 
 
 def views(missing: Sequence[str]) -> Iterator[Finding]:
@@ -86,7 +91,7 @@ def views(missing: Sequence[str]) -> Iterator[Finding]:
 
 
 def grants(missing: Sequence[str]) -> Iterator[Finding]:
-    """Roles that do not exist are the business of another check."""
+    """Another check reports roles that do not exist."""
     lacking = [grant for grant in missing if not grant.endswith("does not exist")]
     if lacking:
         yield Finding("grants", Level.WARNING, f"missing: {_listed(lacking)}", _MIGRATE, tuple(lacking))
@@ -99,10 +104,10 @@ def excess(granted: Sequence[str]) -> Iterator[Finding]:
 
 
 def rows(missing: Sequence[str]) -> Iterator[Finding]:
-    """The floor of the tokens stood there: the new row has one that is above every token that was granted."""
+    """The row held the floor of the tokens: the new row has one above every token ever given out."""
     for table in missing:
-        told = f"the one row of {table} is gone: its limits, and the floor of the tokens"
-        yield Finding("rows", Level.WRONG, told, f"{_MIGRATE}, which makes a new one")
+        told = f"the only row of {table} is missing: it holds the limits and the floor of the tokens"
+        yield Finding("rows", Level.WRONG, told, f"{_MIGRATE}, which creates a new one")
 
 
 def everybody(granted: Sequence[str]) -> Iterator[Finding]:
@@ -112,11 +117,11 @@ def everybody(granted: Sequence[str]) -> Iterator[Finding]:
 
 
 def foreign(found: Sequence[Foreign]) -> Iterator[Finding]:
-    """Each kind by itself, with what takes it away: some of it was done to tables of ours, which nobody must drop."""
+    """Each kind separately, with its own repair: some of it was done to Faultline's tables, which must not be dropped."""
     for _, group in groupby(found, key=lambda thing: thing.kind):
         things = list(group)
-        told = f"not Faultline's doing: {_listed([thing.what for thing in things])}"
-        todo = f"it can change what the verbs do. Find out who did it, then: {_listed([t.cure for t in things], '; ')}"
+        told = f"not created by Faultline: {_listed([thing.what for thing in things])}"
+        todo = f"it can change what the functions do. Find out who did it, then: {_listed([t.cure for t in things], '; ')}"
         yield Finding("foreign", Level.WRONG, told, todo, tuple(map(tuple, things)))
 
 
@@ -126,17 +131,15 @@ def indexes(missing: Sequence[tuple[str, str]]) -> Iterator[Finding]:
         yield Finding(
             "indexes",
             Level.WARNING,
-            f"{name} is missing, was never finished, or is another one",
+            f"{name} is missing, invalid, or has another definition",
             f"drop it if it exists, then: {todo}",
         )
 
 
 def history(lost: LostHistory) -> Iterator[Finding]:
     if lost.jobs and lost.since:
-        told = (
-            f"since {lost.since:%Y-%m-%d %H:%M:%S %Z} workers wrote under {lost.jobs} leases that this database never gave"
-        )
-        todo = "it has lost commits, by a failover or a restore. Run: faultline recover; jobs of that time may be missing"
+        told = f"since {lost.since:%Y-%m-%d %H:%M:%S %Z} workers wrote under {lost.jobs} leases unknown to this database"
+        todo = "a failover or a restore lost commits. Run: faultline recover; jobs of that time may be missing"
         yield Finding("history", Level.WARNING, told, todo)
 
 

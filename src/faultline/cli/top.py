@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 def top(
     dsn: Dsn = None,
-    every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Print one look and end, for pipes.")] = False,  # noqa: FBT002
+    every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two updates.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit, for pipes.")] = False,  # noqa: FBT002
 ) -> None:
-    """Watch queues, workers, rates and refused writes. q or Ctrl-C ends.
+    """Watch queues, workers, rates and refused writes. Press q or Ctrl-C to quit.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def top(
             console.print(watch.frame(console.width, console.height if console.is_terminal else None))
             return
         if not (sys.stdin.isatty() and console.is_terminal):
-            raise Unprepared("this is no terminal; print one look with: faultline top --once")
+            raise Unprepared("standard output is not a terminal; print once with: faultline top --once")
         from rich.live import Live  # noqa: PLC0415
 
         with _ended_by_signals(), _keys(), Live(console=console, screen=True, auto_refresh=False) as live:

@@ -27,10 +27,10 @@ RACES = "faultline.cli.race"
 
 
 def up(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where the API and the dashboard are.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the API and the dashboard.")] = 8000,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2,
-    load: Annotated[bool, typer.Option(help="Take orders in a small shop, so that there is something to see.")] = True,  # noqa: FBT002
-    trouble: Annotated[bool, typer.Option("--trouble", help="Freeze a worker now and then past its leases.")] = False,  # noqa: FBT002
+    load: Annotated[bool, typer.Option(help="Enqueue the orders of a small demo shop.")] = True,  # noqa: FBT002
+    trouble: Annotated[bool, typer.Option("--trouble", help="Freeze a worker now and then.")] = False,  # noqa: FBT002
     dsn: Dsn = None,
 ) -> None:
     """Start PostgreSQL, the API, the dashboard, workers and a demo load, until Ctrl-C.
@@ -61,10 +61,13 @@ def up(
             crew.start("races", RACES)
         _wait_for(crew, f"http://127.0.0.1:{port}/health")
         print(
-            f"Faultline is up: http://127.0.0.1:{port}  (the API is described at /openapi.json). Ctrl-C ends it.", flush=True
+            f"Faultline is up: http://127.0.0.1:{port}  (API description: /openapi.json). Press Ctrl-C to stop.", flush=True
         )
         if load:
-            print("Every half minute a worker of the queue `races` stalls and comes back: see what it is told.", flush=True)
+            print(
+                "Every half minute a worker of the queue `races` stalls and comes back; the database refuses its write.",
+                flush=True,
+            )
         with contextlib.suppress(KeyboardInterrupt):
             for frozen in _turns(hands) if trouble else _for_ever():
                 crew.check()
@@ -93,7 +96,7 @@ class Crew:
     def check(self) -> None:
         for name, member in self._members.items():
             if member.poll() is not None:
-                raise Unprepared(f"{name} ended with exit code {member.returncode}; what it said stands above")
+                raise Unprepared(f"{name} ended with exit code {member.returncode}; see its output above")
 
     def stop(self) -> None:
         for member in self._members.values():
@@ -117,7 +120,7 @@ def _refuse_taken(port: int) -> None:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise Unprepared(f"port {port} is taken ({error.strerror}); name another: faultline up --port 9000") from None
+            raise Unprepared(f"port {port} is in use ({error.strerror}); choose another: faultline up --port 9000") from None
 
 
 def _wait_for(crew: Crew, address: str) -> None:
@@ -134,7 +137,7 @@ def _wait_for(crew: Crew, address: str) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
     raise Unprepared(
-        f"nobody answers at {address} after {_START_SECONDS:g} s; is the port taken? Try: faultline up --port 9000"
+        f"no answer from {address} after {_START_SECONDS:g} s; is the port in use? Try: faultline up --port 9000"
     )
 
 

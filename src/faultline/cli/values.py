@@ -1,4 +1,4 @@
-"""What people type, as values: ids, spans of time, arguments. What makes no sense is answered with how to write it."""
+"""What users type, as values: ids, durations, arguments. An error says how to write it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def job_id(database: Database, text: str) -> UUID:
     wanted = id_range(text)
     if wanted is None:
         raise ConfigError(
-            f"{text} is no job id; one looks like 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01, and `faultline jobs` lists them"
+            f"invalid job id {text}; ids look like 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01, and `faultline jobs` lists them"
         )
     least, greatest = wanted
     if least == greatest:
@@ -48,7 +48,7 @@ def seconds(text: str) -> float:
     """Read `90`, `90s`, `5m`, `1h30m` or `2d`."""
     parts = re.findall(r"(\d+(?:\.\d+)?)(ms|[smhdw]?)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ConfigError(f"{text} is no span of time; write seconds, or 90s, 5m, 1h30m, 2d")
+        raise ConfigError(f"invalid duration {text}; write seconds, or 90s, 5m, 1h30m, 2d")
     return sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
 
 
@@ -60,7 +60,7 @@ def place(text: str, kinds: Sequence[str]) -> tuple[str, ...]:
         for part, kind in zip(parts, kinds, strict=True):
             readers[kind](part)
     except ValueError:
-        raise ConfigError(f"--after {text}: no place in this list; take the one that its last page has printed") from None
+        raise ConfigError(f"invalid cursor {text} for this list; use the one that its last page printed") from None
     return parts
 
 
@@ -76,7 +76,9 @@ def arguments(text: str) -> str:
     try:
         value = jsontext.decode_args(given)
     except UnreadableJson as error:
-        raise ConfigError(f"the arguments are no JSON ({error}); write for example '{{\"order_id\": 42}}'") from None
+        raise ConfigError(f"invalid JSON in the arguments ({error}); write for example '{{\"order_id\": 42}}'") from None
     if not isinstance(value, dict):
-        raise ConfigError("the arguments must be a JSON object, by the names of the task's parameters: '{\"order_id\": 42}'")
+        raise ConfigError(
+            "the arguments must be a JSON object with the names of the task's parameters: '{\"order_id\": 42}'"
+        )
     return jsontext.encode_args(value, "arguments")

@@ -80,8 +80,8 @@ class Visit:
             self._locked = self._locked or bool(in_the_way)
             return _unanswered(str(error).partition(" while ")[0], in_the_way)
         if isinstance(seen, vitals.Unseen):
-            todo = "to see it: grant faultline_viewer to this login, or ask as the owner"
-            return Refused(Level.NOTE, f"not seen: {seen.why}", todo)
+            todo = "to check it: grant faultline_viewer to this login, or run it as the owner"
+            return Refused(Level.NOTE, f"not checked: {seen.why}", todo)
         if isinstance(seen, vitals.CutShort):
             todo = "give it more time: PGOPTIONS='-c statement_timeout=0 -c lock_timeout=0' faultline doctor"
             return NotSeen(Level.WARNING, f"{seen.why}, so it was not checked", todo)
@@ -135,4 +135,4 @@ def _unanswered(why: str, in_the_way: Sequence[vitals.InTheWay]) -> NotSeen:
         for one in in_the_way
     )
     ends = ", ".join(f"pg_terminate_backend({one.pid})" for one in in_the_way)
-    return NotSeen(Level.WRONG, f"{why}: it waits for a lock of {told}", f"let it end its transaction, or: select {ends}")
+    return NotSeen(Level.WRONG, f"{why}: it waits for a lock held by {told}", f"let that transaction end, or: select {ends}")

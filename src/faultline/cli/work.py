@@ -31,30 +31,31 @@ _FOLDER = "faultline-processes-"
 
 
 def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
-    application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the tasks are, for example shop.jobs:app")],
+    application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application, for example shop.jobs:app")],
     queue: Annotated[list[str] | None, typer.Option(help="NAME or NAME=CONCURRENCY; may be repeated. Default: all.")] = None,
     processes: Annotated[int, typer.Option(min=1, max=256, help="Worker processes under one parent.")] = 1,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish running jobs after SIGTERM.")] = 30.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds that running jobs get to finish after SIGTERM.")] = 30.0,
     silence: Annotated[
         float,
-        typer.Option(min=0, help="Seconds that the event loop may be blocked before the process is ended; 0: no limit."),
+        typer.Option(min=0, help="Seconds that the event loop may be blocked before the process is killed; 0: no limit."),
     ] = 60.0,
     abandoned_threads_max: Annotated[
-        int, typer.Option(min=0, help="Stop, to be started afresh, when more threads than this outlived their timeouts.")
+        int, typer.Option(min=0, help="Stop, to be restarted, when more threads than this outlived their timeouts.")
     ] = 20,
     job_connections: Annotated[
-        int | None, typer.Option(min=1, help="Connections that jobs may use at once. Default: one for each, 20 at the most.")
+        int | None,
+        typer.Option(min=1, help="Connections that jobs may use at once. Default: one per running job, at most 20."),
     ] = None,
-    metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve metrics for Prometheus here.")] = None,
-    metrics_host: Annotated[str, typer.Option(help="On this address; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
-    health_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve /live and /ready here.")] = None,
-    health_host: Annotated[str, typer.Option(help="On this address; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
-    report_folder: Annotated[Path | None, typer.Option(hidden=True, help="Tell the parent process what was done.")] = None,
-    health_folder: Annotated[Path | None, typer.Option(hidden=True, help="Tell the parent process of the loop.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve metrics for Prometheus.")] = None,
+    metrics_host: Annotated[str, typer.Option(help="The address for it; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
+    health_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve /live and /ready on this port.")] = None,
+    health_host: Annotated[str, typer.Option(help="The address for it; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
+    report_folder: Annotated[Path | None, typer.Option(hidden=True, help="Report the counts to the parent process.")] = None,
+    health_folder: Annotated[Path | None, typer.Option(hidden=True, help="Report the loop to the parent process.")] = None,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this pipe of the parent closes.")] = None,
     quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C. A second signal ends at once."""
+    """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once."""
     from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
 
     app = load(application)
@@ -209,7 +210,7 @@ def _metrics() -> ModuleType:
 
 
 def load(application: str) -> Faultline:
-    """Import MODULE:APP, with the current folder on the path."""
+    """Import MODULE:APP, with the current folder on the import path."""
     from faultline.app.application import Faultline  # noqa: PLC0415
 
     module_name, _, name = application.partition(":")
@@ -219,9 +220,7 @@ def load(application: str) -> Faultline:
     except ModuleNotFoundError as error:
         if error.name != module_name.split(".")[0] and error.name != module_name:
             raise
-        raise ConfigError(
-            f"there is no module {module_name} in {Path.cwd()}; name it as in `import {module_name}`"
-        ) from error
+        raise ConfigError(f"no module {module_name} in {Path.cwd()}; write it as in `import {module_name}`") from error
     app = getattr(module, name or "app", None)
     if not isinstance(app, Faultline):
         raise ConfigError(f"{module_name} has no Faultline application named {name or 'app'}; write MODULE:NAME")

@@ -1,30 +1,30 @@
 """Every error Faultline raises. Each message says what happened, to what, and what to do next.
 
 FaultlineError
-├── ConfigError                 no database was named, or what was given makes no sense
-│   └── Unprepared              it makes sense, and what it needs is missing or taken: a port, a package, a key, a yes
-├── DatabaseUnavailable         the server could not be reached or refused us; nothing was written
+├── ConfigError                 no database is configured, or a value is invalid
+│   └── Unprepared              something that is needed is missing or in use: a port, a package, a key, a confirmation
+├── DatabaseUnavailable         the server could not be reached or refused the connection; nothing was written
 ├── PermissionDenied  (42501)   the login lacks a right in the database; nothing was written
-├── StatementTimeout            the database gave up on a statement that took too long; nothing was written
-├── OutcomeUnknown              the answer to a write was lost; it may or may not have happened
+├── StatementTimeout            the database cancelled a statement that took too long; nothing was written
+├── OutcomeUnknown              the answer to a write was lost; it may or may not have been committed
 ├── SchemaError
 │   ├── SchemaMissing           `faultline migrate` was never run here
 │   ├── SchemaBehind            the database's protocol is older than this build's
-│   ├── SchemaAhead             the database no longer serves builds as old as this one
-│   ├── SchemaAltered           the database holds another text than this build under the same number
-│   └── MigrationBlocked        `faultline migrate` got no lock in time; nothing was changed
-├── RecoverBlocked              `faultline recover` got no lock in time; nothing was changed
-├── JobRejected       (FL005)   bad input; nothing was enqueued
+│   ├── SchemaAhead             the database no longer supports builds as old as this one
+│   ├── SchemaAltered           a migration of the database has another text than in this build
+│   └── MigrationBlocked        `faultline migrate` could not get its locks in time; nothing was changed
+├── RecoverBlocked              `faultline recover` could not get its lock in time; nothing was changed
+├── JobRejected       (FL005)   invalid input; nothing was enqueued
 │   └── ResultRejected          the result of a job or of one of its steps cannot be stored
-├── KeyConflict       (FL003)   the same key or id came with another task or other arguments
+├── KeyConflict       (FL003)   the key or id was used before, with another task or other arguments
 ├── StaleLease        (FL001)   the lease is lost; nothing was written
-├── FenceBroken       (FL006)   the job's transaction was ended from inside; the job is not completed
-├── IllegalTransition (FL002)   the job is not in a state that allows this
+├── FenceBroken       (FL006)   the task ended the job's transaction itself; the job is not completed
+├── IllegalTransition (FL002)   the job's state does not allow this
 ├── JobNotFound       (FL004)   no such job
 ├── UnreadableJson              the database holds JSON that Python cannot read
-├── JobFailed                   `result()` of a job that failed
-├── JobCancelled                `result()` of a job that was cancelled
-├── ResultTimeout               `result()` waited long enough
+├── JobFailed                   `result()`: the job failed
+├── JobCancelled                `result()`: the job was cancelled
+├── ResultTimeout               `result()`: the job did not end within the timeout
 └── EmbeddedError
     └── PostgresNotFound        no PostgreSQL binaries; the message lists every way to provide them
 """
@@ -35,7 +35,7 @@ from typing import ClassVar
 
 
 class FaultlineError(Exception):
-    """The root: `except FaultlineError` catches all of ours and nothing else."""
+    """The base class: `except FaultlineError` catches every error of Faultline and nothing else."""
 
     #: What the database raises for the same failure, for programs in other languages.
     sqlstate: ClassVar[str | None] = None
@@ -106,7 +106,7 @@ class KeyConflict(FaultlineError):
 
 
 class StaleLease(FaultlineError):
-    """A lost lease. `reason` is one of the refusal reasons; `current_token` is the newest epoch known, if any."""
+    """The lease is lost. `reason` is one of `Reason`; `current_token` is the newest token known, if any."""
 
     sqlstate = "FL001"
 

@@ -17,8 +17,8 @@ logging.getLogger("faultline").addHandler(logging.NullHandler())
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
-#: How grave each event is. ERROR: somebody has to act, or something was given up. WARNING: something went wrong and is dealt
-#: with. INFO: what a worker or a person did. DEBUG: what every single job does.
+#: The level of each event. ERROR: somebody must act, or something was given up. WARNING: something went wrong and is
+#: handled. INFO: what a worker or a person did. DEBUG: what each single job does.
 LEVELS: dict[str, int] = {
     # jobs
     "job_enqueued": DEBUG,
@@ -106,24 +106,24 @@ EventField = str | int | float | bool | UUID | None
 
 
 def emit(event: str, *, level: int | None = None, **fields: EventField) -> None:
-    """Log one event, as grave as `LEVELS` says. `fields` are facts about jobs and leases, never arguments or results."""
+    """Log one event at the level in `LEVELS`. `fields` describe jobs and leases, never arguments or results."""
     level = LEVELS.get(event, INFO) if level is None else level
     if _logger.isEnabledFor(level):
         _logger.log(level, "%s", event, extra={"faultline_event": event, "faultline_fields": fields})
 
 
 def are_detailed() -> bool:
-    """Whether anyone wants to know what every single job does. Asked once before a loop over many."""
+    """Whether events of single jobs are logged. Call it once before a loop over many."""
     return _logger.isEnabledFor(logging.DEBUG)
 
 
 def emit_detail(event: str, **fields: EventField) -> None:
-    """Log what every single job does. At DEBUG: ten thousand lines a second are nobody's wish by default."""
+    """Log an event of a single job. At DEBUG: by default nobody wants ten thousand lines a second."""
     emit(event, level=DEBUG, **fields)
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: the time, the event and its fields; a plain log record becomes the event `log`."""
+    """A log formatter: one JSON object per line, with the time, the event and its fields. Other records: event `log`."""
 
     def __init__(self, timespec: str = "milliseconds") -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class JsonLines(logging.Formatter):
 def log_events(
     stream: TextIO | None = None, *, level: int = logging.INFO, timespec: str = "milliseconds"
 ) -> logging.Handler:
-    """Write events as JSON lines to a stream (standard error by default). Returns the handler, to be removed again."""
+    """Write events as JSON lines to a stream (default: standard error). Returns the handler, so that it can be removed."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(timespec))
     events = logging.getLogger("faultline")

@@ -34,5 +34,5 @@ class Faults:
 
 def check_point(point: str) -> str:
     if point not in POINTS:
-        raise ConfigError(f"there is no fault point {point}; there are: {', '.join(POINTS)}")
+        raise ConfigError(f"unknown fault point {point}; choose one of: {', '.join(POINTS)}")
     return point

@@ -28,7 +28,7 @@ class JobState(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a write was refused. `BUSY` is no refusal: somebody holds the row's lock, ask again."""
+    """Why a write was refused. `BUSY` is not a refusal: another session holds the row's lock, try again."""
 
     TOKEN_MISMATCH = "token_mismatch"  # noqa: S105 - a word of the protocol, no secret
     LEASE_LOST = "lease_lost"
@@ -40,7 +40,7 @@ class Reason(StrEnum):
 # Not frozen: to set each field of a frozen one takes longer than all the rest of enqueuing it.
 @dataclass(slots=True)
 class Submission:
-    """One job as it is handed in. `args` is JSON text, checked already; what is None is left to the database."""
+    """One job to enqueue. `args` is JSON text, checked already; a field that is None gets the database's default."""
 
     task: str
     args: str = "{}"
@@ -60,7 +60,7 @@ class Submission:
 
 
 class Placed(NamedTuple):
-    """Where a submission ended up: in a new job, or in the one that its key or id already named."""
+    """The job of a submission: a new one, or the one that already had its key or id."""
 
     job_id: UUID
     created: bool
@@ -70,7 +70,7 @@ class Placed(NamedTuple):
 class Lease:
     """The right to write for one job, until the database says otherwise. The proof is (job_id, fencing_token, owner).
 
-    Compared by identity: it is granted once, and looked up many times. Never changed, though not frozen: one is made for
+    Compared by identity: it is claimed once, and looked up many times. Never changed, though not frozen: one is made for
     every job that runs, and frozen ones take three times as long to make.
     """
 
@@ -108,7 +108,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of a batch of writes. Every lease in neither list was written."""
+    """The result of a batch of writes. Every lease that is in neither list was written."""
 
     stale: list[Refusal] = field(default_factory=list)
     busy: list[Lease] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How an attempt ended that did not succeed."""
+    """How an attempt failed, and what follows."""
 
     error: str
     then: str = "retry"  # or "fail", "cancel"
@@ -125,7 +125,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """A job that was taken back from the dead."""
+    """A job whose lease was reaped."""
 
     job_id: UUID
     fencing_token: int
@@ -178,7 +178,7 @@ class JobSummary:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord(JobSummary):
-    """One job as the database shows it, open or done."""
+    """A job as stored in the database, open or ended."""
 
     renewals: int | None
     reaps: int | None
@@ -218,7 +218,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """Something that went wrong with a job on its way, or that somebody did to it."""
+    """An entry of a job's journal: a failed attempt, a refused write, a reaped lease, an operation."""
 
     at: datetime
     event: str

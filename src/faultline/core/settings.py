@@ -1,5 +1,5 @@
-"""Which database, how many connections, how long to wait. The database is always named by somebody: a forgotten variable
-must be an error, not a queue on a scratch disk.
+"""Which database, how many connections, how long to wait. The database has no default: a forgotten variable must be an
+error, not a queue on a scratch disk.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def whole(what: str, given: object, least: int = 1) -> int:
     """A number of things. True is one for Python, and a mistake for us."""
     if isinstance(given, int) and not isinstance(given, bool) and given >= least:
         return given
-    raise ConfigError(f"{what} is {given!r}; give a whole number of at least {least}")
+    raise ConfigError(f"{what} is {given!r}; it must be a whole number of at least {least}")
 
 
 def check_limits(grace_seconds: object, silence_seconds: object, abandoned_threads_max: object) -> None:
@@ -66,7 +66,7 @@ def check_limits(grace_seconds: object, silence_seconds: object, abandoned_threa
 def _seconds(what: str, given: object, allowed: str, *, above_zero: bool = False) -> None:
     # A NaN is neither below 0 nor above it.
     if not isinstance(given, int | float) or isinstance(given, bool) or not given >= 0 or (above_zero and given == 0):
-        raise ConfigError(f"{what} is {given!r}; give {allowed}")
+        raise ConfigError(f"{what} is {given!r}; it must be {allowed}")
 
 
 def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:
@@ -76,8 +76,8 @@ def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = Non
     if dsn:
         return dsn
     raise ConfigError(
-        "no database was named. Pass a DSN (Faultline('postgresql://user@host/db')), set FAULTLINE_DSN or DATABASE_URL, "
-        "or choose a private PostgreSQL in this folder with FAULTLINE_DSN=embedded:"
+        "no database is configured. Pass a DSN (Faultline('postgresql://user@host/db')), set FAULTLINE_DSN or DATABASE_URL, "
+        "or use a private PostgreSQL in this folder with FAULTLINE_DSN=embedded:"
     )
 
 
@@ -90,7 +90,7 @@ def choose_timeout(given: float | None = None, environ: Mapping[str, str] | None
     except ValueError:
         seconds = math.nan
     if not seconds > 0:
-        raise ConfigError(f"the timeout is {asked!r}; give seconds greater than 0, or inf for no limit")
+        raise ConfigError(f"the timeout is {asked!r}; it must be a number of seconds greater than 0, or inf for no limit")
     return None if math.isinf(seconds) else seconds
 
 

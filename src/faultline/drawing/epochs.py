@@ -86,8 +86,8 @@ def unrecorded(job: JobRecord, known: Sequence[Epoch]) -> str | None:
     if known and known[-1].end is EpochEnd.RECOVERED:
         return None  # the token was lifted when the lease was voided, and nobody may have had the job since
     return (
-        f"It was held under token {job.fencing_token}, and the journal does not tell by whom and for how long: "
-        "it was given back without an error, or the entry was pruned."
+        f"It was held under token {job.fencing_token}, but the journal does not record by whom and for how long: "
+        "it was released without an error, or the entry was pruned."
     )
 
 

@@ -37,17 +37,17 @@ _MARKS = {
     EpochEnd.SUCCEEDED: ("ledger", "in the ledger"),
     EpochEnd.FAILED: ("fail", "attempt failed"),
     EpochEnd.CANCELLED: ("end", "cancelled"),
-    EpochEnd.RECOVERED: ("reap", "token lifted by recover"),
+    EpochEnd.RECOVERED: ("reap", "voided by faultline recover"),
     EpochEnd.RECONCILED: ("reap", "reconciled"),
 }
 _LEGEND = {
     "claim": "claimed",
-    "run": "runs, holding the lease",
-    "reap": "lease over, job taken back",
+    "run": "running, holds the lease",
+    "reap": "lease expired, job reaped",
     "beyond": "no longer holds the lease",
     "refused": "write refused",
     "fail": "attempt failed",
-    "ledger": "done: row in the ledger",
+    "ledger": "completed: row in the ledger",
 }
 
 
@@ -189,8 +189,8 @@ class _Drawing:
             self._mark("claim", epoch.claimed_at, middle, "claimed")
         if epoch.end is EpochEnd.REAPED and epoch.ended_at is not None:
             because = words(epoch.because)
-            self._mark("reap", epoch.ended_at, middle, f"taken back: {because}")
-            labels.append(self._label(epoch.ended_at, because or "taken back", "reap-name", beside=-6))
+            self._mark("reap", epoch.ended_at, middle, f"reaped: {because}")
+            labels.append(self._label(epoch.ended_at, because or "reaped", "reap-name", beside=-6))
         elif epoch.end in _MARKS and epoch.ended_at is not None:
             shape, word = _MARKS[epoch.end]
             self._mark(shape, epoch.ended_at, middle, word)

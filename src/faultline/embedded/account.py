@@ -68,10 +68,12 @@ def account_for(data: Path) -> Account:
     except FileNotFoundError:
         owner = os.geteuid()
     except PermissionError as error:
-        raise EmbeddedError(f"{data} belongs to another user: {error}. Run as that user, or name another folder.") from None
+        raise EmbeddedError(
+            f"{data} belongs to another user: {error}. Run as that user, or choose another folder."
+        ) from None
     if os.geteuid() != 0 and owner != os.geteuid():
         raise EmbeddedError(
-            f"{data} belongs to user {owner}, and this is user {os.geteuid()}. Run as that user, or name another folder."
+            f"{data} belongs to user {owner}, but this is user {os.geteuid()}. Run as that user, or choose another folder."
         )
     if owner != 0:
         return _described(owner)
@@ -82,8 +84,8 @@ def account_for(data: Path) -> Account:
             continue
         return Account(found.pw_name, found.pw_uid, found.pw_gid)
     raise EmbeddedError(
-        f"PostgreSQL does not run as root, and there is no user {' or '.join(UNPRIVILEGED)} to run it as. "
-        "Run this program as another user than root, or make a user `postgres`."
+        f"PostgreSQL refuses to run as root, and there is no user {' or '.join(UNPRIVILEGED)} to run it as. "
+        "Run this program as a user other than root, or create a user `postgres`."
     )
 
 

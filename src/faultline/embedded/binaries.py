@@ -50,7 +50,7 @@ def find_binaries() -> Binaries:
         folder = Path(named).expanduser().absolute()
         found = examine(folder)
         if isinstance(found, str):
-            raise PostgresNotFound(f"{VARIABLE}={named} can not be used: {found}.\n{WAYS}")
+            raise PostgresNotFound(f"{VARIABLE}={named} cannot be used: {found}.\n{WAYS}")
         return found
     refused = []
     for folder in candidates():
@@ -58,8 +58,8 @@ def find_binaries() -> Binaries:
         if isinstance(found, Binaries):
             return found
         refused.append(f"  {folder}: {found}")
-    looked = "\nThese were looked at and can not be used:\n" + "\n".join(refused) if refused else ""
-    raise PostgresNotFound(f"An embedded server needs PostgreSQL's programs, and none were found.{looked}\n{WAYS}")
+    looked = "\nThese folders were checked and cannot be used:\n" + "\n".join(refused) if refused else ""
+    raise PostgresNotFound(f"An embedded server needs PostgreSQL's programs, but none were found.{looked}\n{WAYS}")
 
 
 def candidates() -> Iterator[Path]:
@@ -98,7 +98,7 @@ def _newest_first(folders: Iterator[Path]) -> list[Path]:
 def examine(folder: Path) -> Binaries | str:
     """The binaries in that folder, or why it does not count."""
     if not folder.is_dir():
-        return "there is no such folder"
+        return "no such folder"
     missing = [name for name in _NEEDED if not _is_program(folder / name)]
     if missing:
         return f"it lacks {', '.join(missing)}"
@@ -110,7 +110,7 @@ def examine(folder: Path) -> Binaries | str:
     if said.returncode != 0 or version is None:
         return f"its postgres does not run here ({(said.stderr or said.stdout).strip()})"
     found = Binaries(folder, version[1])
-    return found if found.major >= OLDEST else f"it is PostgreSQL {found.version}, and {OLDEST} is the oldest that does"
+    return found if found.major >= OLDEST else f"it is PostgreSQL {found.version}; {OLDEST} or newer is needed"
 
 
 def _is_program(path: Path) -> bool:

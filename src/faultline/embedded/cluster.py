@@ -48,8 +48,8 @@ def check_settings(settings: Mapping[str, str]) -> None:
     refused = sorted(name for name in settings if name.strip().lower().replace("-", "_") in OURS)
     if refused:
         raise EmbeddedError(
-            f"An embedded server does not take the setting {', '.join(refused)}: it would open it to others, or "
-            "hide it from us. Use a server of your own for that (FAULTLINE_DSN=postgresql://...)."
+            f"An embedded server does not allow the setting {', '.join(refused)}: it would expose the server to others, or "
+            "hide it from Faultline. Use your own server for that (FAULTLINE_DSN=postgresql://...)."
         )
 
 
@@ -57,9 +57,9 @@ def check_version(place: Place, binaries: Binaries) -> None:
     there = place.version
     if there is not None and there != str(binaries.major):
         raise EmbeddedError(
-            f"The data in {place.data} is of PostgreSQL {there}, and the programs in {binaries.folder} are of "
-            f"PostgreSQL {binaries.version}. Set FAULTLINE_PG_BIN to a folder with PostgreSQL {there}, or carry the "
-            "data over with pg_upgrade, or name another folder."
+            f"The data in {place.data} is of PostgreSQL {there}, but the programs in {binaries.folder} are of "
+            f"PostgreSQL {binaries.version}. Set FAULTLINE_PG_BIN to a folder with PostgreSQL {there}, migrate the "
+            "data with pg_upgrade, or choose another folder."
         )
 
 
@@ -84,7 +84,7 @@ def _run_initdb(data: Path, account: Account, binaries: Binaries, *, sync: bool)
     done = account.run(command)
     if done.returncode != 0:
         raise EmbeddedError(
-            f"initdb could not make the data folder {data} as user {account.name}:\n{_last(done.stdout + done.stderr)}"
+            f"initdb could not create the data folder {data} as user {account.name}:\n{_last(done.stdout + done.stderr)}"
         )
 
 
@@ -95,7 +95,7 @@ def _create_database(data: Path, account: Account, binaries: Binaries, settings:
     done = account.run([*command, "postgres"], f"CREATE DATABASE {NAME}\n")
     # Single-user mode goes on after an error and ends with status 0 all the same.
     if done.returncode != 0 or "ERROR:" in done.stdout + done.stderr:
-        raise EmbeddedError(f"The database {NAME} could not be made in {data}:\n{_last(done.stdout + done.stderr)}")
+        raise EmbeddedError(f"The database {NAME} could not be created in {data}:\n{_last(done.stdout + done.stderr)}")
 
 
 def _sync(folder: Path) -> None:

@@ -41,10 +41,12 @@ def system_folder() -> Path:
     except FileExistsError:
         pass
     except OSError as error:
-        raise EmbeddedError(f"{SYSTEM_FOLDER} can not be made: {error}. Name a folder every user can enter.") from error
+        raise EmbeddedError(
+            f"{SYSTEM_FOLDER} cannot be created: {error}. Choose a folder that every user can enter."
+        ) from error
     found = SYSTEM_FOLDER.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
-        raise EmbeddedError(f"{SYSTEM_FOLDER} is not a folder that only root can write to. Remove or repair it.")
+        raise EmbeddedError(f"{SYSTEM_FOLDER} must be a folder that only root can write to. Remove or repair it.")
     return SYSTEM_FOLDER
 
 
@@ -63,7 +65,7 @@ def usable_by(account: Account, binaries: Binaries) -> Iterator[Binaries]:
         if not account.can_run(found.program("postgres")):
             raise EmbeddedError(
                 f"User {account.name} can run postgres neither in {binaries.folder} nor as a copy in {found.folder}. "
-                "Install PostgreSQL for all users (apt-get install postgresql), or run as another user than root."
+                "Install PostgreSQL for all users (apt-get install postgresql), or run as a user other than root."
             )
         yield found
     finally:

@@ -35,7 +35,7 @@ def is_embedded(dsn: str) -> bool:
 
 def folder_of(dsn: str) -> Path:
     if not is_embedded(dsn):
-        raise ConfigError(f"{dsn!r} names no embedded server. Write embedded: or embedded:FOLDER.")
+        raise ConfigError(f"invalid embedded server {dsn!r}; write embedded: or embedded:FOLDER.")
     return _absolute(Path(dsn.removeprefix(_SCHEME) or DEFAULT_FOLDER))
 
 
@@ -97,12 +97,14 @@ def place_of(folder: Path | None) -> Place:
     except (FileNotFoundError, NotADirectoryError):
         return Place(real, real / "server")
     except PermissionError as error:
-        raise EmbeddedError(f"{real} belongs to another user: {error}. Run as that user, or name another folder.") from None
+        raise EmbeddedError(
+            f"{real} belongs to another user: {error}. Run as that user, or choose another folder."
+        ) from None
     home = _elsewhere(real)
     if str(home) not in lines:
         raise EmbeddedError(
-            f"{real} was copied or moved from another path: the data its {_WHERE} speaks of belongs to that path. "
-            f"Move it back to where it was, or remove {real / _WHERE} to begin with an empty server."
+            f"{real} was copied or moved: the data that its {_WHERE} names belongs to the old path. "
+            f"Move it back, or remove {real / _WHERE} to start with an empty server."
         )
     return Place(real, home)
 
@@ -116,9 +118,9 @@ def make_folder(place: Place) -> None:
             place.folder.chmod(0o711)
     except FileExistsError as error:
         if not place.folder.is_dir():
-            raise EmbeddedError(f"{place.folder} is a file. Remove it, or name another folder.") from error
+            raise EmbeddedError(f"{place.folder} is a file. Remove it, or choose another folder.") from error
     except OSError as error:
-        raise EmbeddedError(f"The folder {place.folder} can not be made: {error}. Name another one.") from error
+        raise EmbeddedError(f"The folder {place.folder} cannot be created: {error}. Choose another one.") from error
 
 
 def settle(folder: Path) -> tuple[Place, Account]:
@@ -130,8 +132,8 @@ def settle(folder: Path) -> tuple[Place, Account]:
     if account.switches and not account.can_enter(place.home.parent):
         if place.data.exists():
             raise EmbeddedError(
-                f"The data lies in {place.data}, which user {account.name} can not enter (any more). "
-                f"Let that user enter {place.home.parent} and all folders above it, or name another folder."
+                f"The data is in {place.data}, which user {account.name} cannot enter. "
+                f"Let that user enter {place.home.parent} and all folders above it, or choose another folder."
             )
         place = Place(place.folder, system_folder() / _elsewhere(place.folder).name)
         (place.folder / _WHERE).write_text(_explained(place.home, account))
@@ -144,9 +146,9 @@ def settle(folder: Path) -> tuple[Place, Account]:
 
 def _explained(home: Path, account: Account) -> str:
     return (
-        "The data of this folder's PostgreSQL lies in\n\n"
+        "The data of this folder's PostgreSQL is in\n\n"
         f"{home}\n\n"
-        f"because it runs as user {account.name}, who can not enter this folder.\n"
+        f"because it runs as user {account.name}, who cannot enter this folder.\n"
         "To remove both: faultline db destroy\n"
     )
 
@@ -165,13 +167,13 @@ def socket_folder(place: Place, account: Account) -> tuple[str, str]:
         # Made by that user, not given to it: in a home of its own it could lead a chown of root's to any other file.
         made = account.run(["/bin/sh", "-c", 'test -d "$1" || mkdir -m 700 "$1"', "sh", str(folder)])
         if made.returncode != 0:
-            raise EmbeddedError(f"The folder {folder} for the socket can not be made: {made.stderr.strip()}")
+            raise EmbeddedError(f"The folder {folder} for the socket cannot be created: {made.stderr.strip()}")
         return str(folder), ""
     for temporary in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - a folder with a random name is made in it
         if len(temporary) < _SOCKET_PATH_LIMIT // 2 and account.can_enter(Path(temporary)):
             return "", temporary
     raise EmbeddedError(
-        f"The path {folder} is too long for a socket, and user {account.name} can enter no temporary folder."
+        f"The path {folder} is too long for a socket, and user {account.name} can write to no temporary folder."
     )
 
 

@@ -71,7 +71,7 @@ class Server:
         another program joins.
         """
         if self._users < 0:
-            raise EmbeddedError(f"The use of the server of {self.folder} was closed. Join it again.")
+            raise EmbeddedError(f"This use of the server in {self.folder} was closed. Call join() again.")
         self.dsn = _dsn(_ensure_running(self._place, self._settings)[1])
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ def join(folder: Path | None = None, *, settings: Mapping[str, str] | None = Non
     try:
         users = locks.acquire(place.users_lock, locks.SHARED, _PATIENCE)
     except OSError as error:  # TimeoutError is one
-        raise EmbeddedError(f"The embedded server of {place.folder} can not be joined: {error}") from error
+        raise EmbeddedError(f"Cannot use the embedded server in {place.folder}: {error}") from error
     try:
         place, running = _ensure_running(place, settings)
     except BaseException:
@@ -154,14 +154,14 @@ def status(folder: Path | None = None) -> Status:
             kept=usable and keeper.is_kept(place.folder),
         )
     except PermissionError as error:
-        raise EmbeddedError(f"{place.folder} belongs to another user: {error}. Ask as that user.") from error
+        raise EmbeddedError(f"{place.folder} belongs to another user: {error}. Run as that user.") from error
 
 
 def _starting(place: Place) -> locks.Held:
     try:
         return locks.Held(locks.acquire(place.start_lock, locks.EXCLUSIVE, _PATIENCE))
     except OSError as error:
-        raise EmbeddedError(f"The server of {place.folder} can be neither started nor stopped now: {error}") from error
+        raise EmbeddedError(f"The server in {place.folder} can be neither started nor stopped now: {error}") from error
 
 
 def _ensure_running(place: Place, settings: Mapping[str, str]) -> tuple[Place, postmaster.Postmaster]:
@@ -176,7 +176,7 @@ def _ensure_running(place: Place, settings: Mapping[str, str]) -> tuple[Place, p
             if running is not None and not locks.is_free(place.keeper_lock):
                 return place, running
     raise EmbeddedError(
-        f"The server of {place.folder} was started {_ATTEMPTS} times, and its keeper ended without saying why. The "
+        f"The server in {place.folder} was started {_ATTEMPTS} times, but its keeper process ended each time. The "
         f"last lines of {place.keeper_log} and {place.server_log}:\n"
         f"{keeper.last_lines(place.keeper_log)}\n{keeper.last_lines(place.server_log)}"
     )
@@ -227,7 +227,7 @@ def _start_keeper(place: Place, task: keeper.Task) -> None:
         os.close(log)
     if ended.returncode not in (0, keeper.EXIT_OTHER_KEEPER):
         raise EmbeddedError(
-            f"The process that keeps the server of {place.folder} did not start (status {ended.returncode}). The last "
+            f"The keeper process of the server in {place.folder} did not start (status {ended.returncode}). The last "
             f"lines of {place.keeper_log}:\n{keeper.last_lines(place.keeper_log)}"
         )
 
@@ -251,16 +251,16 @@ def _ready(place: Place) -> postmaster.Postmaster | None:
 
     if not locks.wait_until(settled, _PATIENCE):
         raise EmbeddedError(
-            f"The server of {place.folder} is not ready after {_PATIENCE:.0f} s. It may be recovering from a crash: "
-            f"see {place.server_log}, and try again. Its last lines:\n{keeper.last_lines(place.server_log)}"
+            f"The server in {place.folder} is not ready after {_PATIENCE:.0f} s. It may be recovering from a crash: "
+            f"see {place.server_log} and try again. Its last lines:\n{keeper.last_lines(place.server_log)}"
         )
     return seen[-1]
 
 
 def _failed(place: Place) -> str:
     return (
-        f"The PostgreSQL of {place.folder} does not start: {place.failure.read_text(errors='replace').strip()}\n"
-        f"Remove the cause and try again. The whole log: {place.server_log}"
+        f"PostgreSQL in {place.folder} does not start: {place.failure.read_text(errors='replace').strip()}\n"
+        f"Fix the cause and try again. The full log: {place.server_log}"
     )
 
 
@@ -298,7 +298,7 @@ def _halt(place: Place) -> bool:
         return ran
     pid = running.pid
     if not postmaster.end(pid, lambda: postmaster.is_postmaster(pid, place.data)):
-        raise EmbeddedError(f"The server of {place.folder}, process {pid}, does not end. Look at {place.server_log}.")
+        raise EmbeddedError(f"The server in {place.folder}, process {pid}, does not stop. See {place.server_log}.")
     return True
 
 
@@ -316,7 +316,7 @@ def _await_end_of_keeper(place: Place) -> None:
     pid = _keeper_pid(place)
     if not locks.wait_until(lambda: locks.is_free(place.keeper_lock), _PATIENCE):
         raise EmbeddedError(
-            f"The keeper of {place.folder}, process {pid}, does not end. The last lines of {place.keeper_log}:\n"
+            f"The keeper of {place.folder}, process {pid}, does not stop. The last lines of {place.keeper_log}:\n"
             f"{keeper.last_lines(place.keeper_log)}"
         )
     # The lock is given back a moment before the process is gone.

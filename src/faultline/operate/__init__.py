@@ -1,7 +1,7 @@
-"""What people and programs do to jobs, queues and keys: cancel, retry, pause, resume. Who did it, and why, is recorded.
+"""Operations on jobs, queues and keys: cancel, retry, pause, resume. Who did it, and why, is recorded.
 
-Page, API, command line and Python do it here, so that it is done, recorded and logged alike. The record is the database's:
-it is written in the transaction that does the thing, with the login beside the name that the caller gave.
+Dashboard, API, command line and Python all use this, so that it is recorded and logged in one way. The database writes the
+record in the transaction of the operation, with the login next to the name that the caller gave.
 
 An operation is a `Statement`, for blocking and async databases alike; it is logged when its answer is read.
 """

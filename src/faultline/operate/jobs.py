@@ -1,4 +1,4 @@
-"""Stop jobs, and give those that ended badly another chance."""
+"""Cancel jobs, and retry failed and cancelled ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH_JOBS = 1000
 def cancel(
     job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[JobState]:
-    """Stop a job for good. With `only_queues`, no other queue's job exists."""
+    """Cancel a job. With `only_queues`, no other queue's job exists."""
     who.check(by, reason)
     statement = verbs.cancel(job_id, reason, only_queues=only_queues, by=by)
     return logged(statement, "job_cancelled_by_request", job_id=job_id, by=by, reason=reason)
@@ -32,16 +32,16 @@ def cancel(
 def retry(
     job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[JobState]:
-    """Queue a failed or cancelled job again. With `only_queues`, no other queue's job exists."""
+    """Retry a failed or cancelled job. With `only_queues`, jobs of other queues are not found."""
     who.check(by, reason)
     statement = verbs.retry(job_id, only_queues=only_queues, by=by, reason=reason)
     return logged(statement, "job_retried_by_request", job_id=job_id, by=by, reason=reason)
 
 
 class RetryFailed:
-    """Failed jobs queued again in batches, from the newest to the oldest; each batch is a transaction of its own.
+    """Retry failed jobs in batches, from the newest to the oldest; each batch is a transaction of its own.
 
-    What fails again meanwhile stands before the first place, and is not met twice. Its user runs one after the other:
+    A job that fails again meanwhile is newer than the first batch, and is not retried twice. Run one after the other:
     `while (batch := work.batch()) is not None: work.took(database.run(batch))`.
     """
 

@@ -1,4 +1,4 @@
-"""Let keys of the HTTP API in, and out."""
+"""Create and revoke keys of the HTTP API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_key(
     reason: str | None = None,
     by: str | None = None,
 ) -> Statement[datetime | None]:
-    """Let a key in. Answers with when it ends."""
+    """Add a key. Returns when it expires."""
     who.check(by, reason)
     statement = access.add(
         key_id, digest, name=name, scopes=scopes, queues=queues, valid_seconds=valid_seconds, by=by, reason=reason
@@ -36,7 +36,7 @@ def add_key(
 
 
 def revoke_key(key_id: UUID, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
-    """Let a key in no more. Answers whether there is such a key."""
+    """Revoke a key. Returns whether there is such a key."""
     who.check(by, reason)
     statement = access.revoke(key_id, by=by, reason=reason)
     return logged(statement, "api_key_revoked", done=bool, key_id=key_id, by=by, reason=reason)

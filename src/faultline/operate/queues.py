@@ -1,4 +1,4 @@
-"""Hold a queue back, and let it go on."""
+"""Pause and resume a queue."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def pause(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[datetime]:
-    """Grant no more jobs of a queue. Answers with the time since when that holds."""
+    """Pause a queue: workers stop claiming from it. Returns since when."""
     who.check(by, reason)
     return logged(verbs.pause(name, reason, by=by), "queue_paused_by_request", queue=name, by=by, reason=reason)
 
 
 def resume(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
-    """Grant jobs of a queue again. Answers whether it was paused."""
+    """Resume a queue: workers claim from it again. Answers whether it was paused."""
     who.check(by, reason)
     statement = verbs.resume(name, by=by, reason=reason)
     return logged(statement, "queue_resumed_by_request", done=bool, queue=name, by=by, reason=reason)

@@ -24,7 +24,7 @@ def check(by: str | None, reason: str | None) -> None:
     if by is not None:
         _check_length("by", by, 1, BY_LENGTH_MAX)
         if _HIDING.search(by):
-            raise JobRejected("by holds control characters; give a plain name")
+            raise JobRejected("`by` contains control characters; use plain text")
     check_reason(reason)
 
 
@@ -32,12 +32,12 @@ def check_reason(reason: str | None) -> None:
     if reason is not None:
         _check_length("reason", reason, 0, REASON_LENGTH_MAX)
         if _HIDING.search(_LINES.sub(" ", reason)):
-            raise JobRejected("reason holds control characters; write it as plain text")
+            raise JobRejected("`reason` contains control characters; use plain text")
 
 
 def _check_length(name: str, value: str, least: int, most: int) -> None:
     if not isinstance(value, str) or len(value) < least:  # type: ignore[redundant-expr]  # callers without a type checker
-        raise JobRejected(f"{name} must be a text with {least} to {most} characters, not {value!r}")
+        raise JobRejected(f"{name} must be text of {least} to {most} characters, not {value!r}")
     if len(value) > most:
         raise JobRejected(f"{name} has {len(value)} characters; at most {most} are allowed")
 

@@ -7,7 +7,7 @@ language plpgsql
 as $$
 begin
   raise exception '% on faultline.% is refused: %', lower(tg_op), tg_table_name, tg_argv[0]
-    using errcode = 'FL002', hint = 'change jobs through the functions of the schema faultline';
+    using errcode = 'FL002', hint = 'use the functions of the schema faultline';
 end
 $$;
 
@@ -19,7 +19,7 @@ when (
   or new.attempt <> 0
   or new.fencing_token <> 0
 )
-execute function faultline.refuse_change('a job begins queued, with no attempt and no token of its own');
+execute function faultline.refuse_change('a new job must be queued, with no attempt and no token');
 
 create or replace trigger legal_transition
 before update of state on faultline.open_jobs
@@ -29,7 +29,7 @@ when (
   old.state <> 'running' and new.state <> 'queued' and old.state <> new.state
   and (old.state <> 'queued' or new.state = 'failed')
 )
-execute function faultline.refuse_change('this change of state is none of the protocol''s');
+execute function faultline.refuse_change('illegal state transition: a job that is not running can only be queued, claimed or cancelled');
 
 create or replace trigger token_grows
 before update of state, fencing_token on faultline.open_jobs
@@ -38,7 +38,7 @@ when (
   new.fencing_token < old.fencing_token
   or (old.state <> 'running' and new.state = 'running' and new.fencing_token = old.fencing_token)
 )
-execute function faultline.refuse_change('a token only grows, and every claim has a new one');
+execute function faultline.refuse_change('a token only grows, and every claim needs a new one');
 
 create or replace trigger lease_keeps_its_holder
 before update of lease_owner, fencing_token on faultline.open_jobs
@@ -47,107 +47,107 @@ when (
   old.state = 'running' and new.state = 'running'
   and (old.lease_owner <> new.lease_owner or old.fencing_token <> new.fencing_token)
 )
-execute function faultline.refuse_change('a lease is not handed from one owner to another');
+execute function faultline.refuse_change('a lease cannot change its owner or token');
 
 create or replace trigger identity_stays
 before update of id, task, created_at on faultline.open_jobs
 for each row
 when (old.id <> new.id or old.task <> new.task or old.created_at <> new.created_at)
-execute function faultline.refuse_change('a job keeps its id, task and time of creation');
+execute function faultline.refuse_change('the id, task and creation time of a job cannot change');
 
 -- After, not before: before a row trigger asks, PostgreSQL locks the row, and logs that.
 create or replace trigger leaves_by_a_verb
 after delete on faultline.open_jobs
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') not in ('complete', 'prune', 'enqueue', 'reconcile'))
-execute function faultline.refuse_change('a job leaves by complete or prune');
+execute function faultline.refuse_change('only complete and prune delete jobs');
 
 create or replace trigger entered_by_complete
 before insert on faultline.ledger
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'complete')
-execute function faultline.refuse_change('only complete writes the ledger');
+execute function faultline.refuse_change('only complete writes to the ledger');
 
 create or replace trigger never_rewritten
 before update on faultline.ledger
 for each row
-execute function faultline.refuse_change('what has been done is not rewritten');
+execute function faultline.refuse_change('ledger rows cannot be changed');
 
 create or replace trigger forgotten_by_prune
 before delete on faultline.ledger
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
-execute function faultline.refuse_change('only prune forgets');
+execute function faultline.refuse_change('only prune deletes rows');
 
 create or replace trigger never_rewritten
 before update on faultline.journal
 for each row
-execute function faultline.refuse_change('what has happened is not rewritten');
+execute function faultline.refuse_change('journal entries cannot be changed');
 
 create or replace trigger forgotten_by_prune
 before delete on faultline.journal
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
-execute function faultline.refuse_change('only prune forgets');
+execute function faultline.refuse_change('only prune deletes rows');
 
 create or replace trigger recorded_by_step
 before insert on faultline.steps
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'step')
-execute function faultline.refuse_change('only step records steps');
+execute function faultline.refuse_change('only step writes steps');
 
 create or replace trigger never_rewritten
 before update on faultline.steps
 for each row
-execute function faultline.refuse_change('a step is remembered as it was');
+execute function faultline.refuse_change('stored steps cannot be changed');
 
 create or replace trigger forgotten_by_prune
 before delete on faultline.steps
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
-execute function faultline.refuse_change('only prune forgets');
+execute function faultline.refuse_change('only prune deletes rows');
 
 create or replace trigger forgotten_by_prune
 before delete on faultline.keys
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
-execute function faultline.refuse_change('only prune forgets');
+execute function faultline.refuse_change('only prune deletes rows');
 
 create or replace trigger floor_grows
 before update of token_floor on faultline.settings
 for each row
 when (new.token_floor < old.token_floor)
-execute function faultline.refuse_change('tokens below the floor were granted before');
+execute function faultline.refuse_change('the floor of the tokens cannot go down: tokens below it were given out before');
 
 create or replace trigger never_forgotten
 before delete on faultline.settings
 for each row
-execute function faultline.refuse_change('the floor of the tokens stands here');
+execute function faultline.refuse_change('the settings hold the floor of the tokens and cannot be deleted');
 
 create or replace trigger never_emptied
 before truncate on faultline.settings
-execute function faultline.refuse_change('the floor of the tokens stands here');
+execute function faultline.refuse_change('the settings hold the floor of the tokens and cannot be deleted');
 
 create or replace trigger never_emptied
 before truncate on faultline.open_jobs
-execute function faultline.refuse_change('jobs are not thrown away');
+execute function faultline.refuse_change('open jobs cannot be truncated');
 
 create or replace trigger never_emptied
 before truncate on faultline.ledger
-execute function faultline.refuse_change('what has been done is not thrown away');
+execute function faultline.refuse_change('the ledger cannot be truncated');
 
 create or replace trigger never_emptied
 before truncate on faultline.journal
-execute function faultline.refuse_change('what has happened is not thrown away');
+execute function faultline.refuse_change('the journal cannot be truncated');
 
 -- A forgotten step is run again, a forgotten key makes its job a second time.
 create or replace trigger never_emptied
 before truncate on faultline.steps
-execute function faultline.refuse_change('steps are not thrown away');
+execute function faultline.refuse_change('steps cannot be truncated');
 
 create or replace trigger never_emptied
 before truncate on faultline.keys
-execute function faultline.refuse_change('keys are not thrown away');
+execute function faultline.refuse_change('idempotency keys cannot be truncated');
 
 -- The builds before `faultline.protocol()` know their functions by a checksum in row 0, and replace all functions by their own
 -- where another one stands. The row says what the last of those builds wrote, so that it works on; any other is stopped here.

@@ -84,7 +84,7 @@ def unanswered(statements: Sequence[Statement[Any]], error: BaseException | None
     names = ", ".join(sorted({statement.name for statement in statements}))
     why = f"{error if isinstance(error, NoAnswer) else 'the connection was lost'} while {names} ran"
     if all(statement.reads for statement in statements):
-        return errors.DatabaseUnavailable(f"{why}; it only reads. Ask again, or look for a lock with: faultline doctor")
+        return errors.DatabaseUnavailable(f"{why}; it only reads. Try again, or look for a lock with: faultline doctor")
     return errors.OutcomeUnknown(
-        f"{why}; it may or may not have happened. Look the job up, or send an enqueue again with the same id"
+        f"{why}; it may or may not have been committed. Check the job, or send an enqueue again with the same id"
     )

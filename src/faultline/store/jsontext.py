@@ -28,7 +28,7 @@ def decode(text: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise UnreadableJson(f"this JSON cannot be read: {error}") from error
+        raise UnreadableJson(f"invalid JSON: {error}") from error
 
 
 def decode_args(text: str) -> Any:
@@ -40,9 +40,9 @@ def decode_args(text: str) -> Any:
         # Python's own reader takes for JSON what orjson refuses.
         fault = _place_of_fault(_with_long_integers(value))
     except (ValueError, RecursionError) as error:
-        raise UnreadableJson(f"this JSON cannot be read: {error}") from error
+        raise UnreadableJson(f"invalid JSON: {error}") from error
     if fault:
-        raise UnreadableJson(f"this JSON cannot be read: {fault}")
+        raise UnreadableJson(f"invalid JSON: {fault}")
     return value
 
 
@@ -64,7 +64,7 @@ def encode(value: object, what: str) -> str:
         text = orjson.dumps(value, option=_STRICT)
     except TypeError as error:  # JSONEncodeError is one
         raise JobRejected(
-            f"{what}: no JSON: {_place_of_fault(value) or error}. Pass text, numbers, lists and dicts"
+            f"{what} cannot be stored as JSON: {_place_of_fault(value) or error}. Pass text, numbers, lists and dicts"
         ) from error
     # orjson writes NaN as null and PostgreSQL cannot hold U+0000. Both are rare, and both leave a trace in the text:
     # only then is the value walked through.
@@ -90,18 +90,18 @@ def _place_of_fault(value: object) -> str | None:
     try:
         return _fault(value)
     except RecursionError:
-        return "it is nested too deeply, or contains itself"
+        return "it is nested too deeply or contains itself"
 
 
 def _fault(value: object, path: str = "") -> str | None:
     place = path or "the value itself"
     match value:
         case str() if "\x00" in value:
-            return f"{place} holds a NUL character, which PostgreSQL cannot store"
+            return f"{place} contains a NUL character, which PostgreSQL cannot store"
         case str() if any("\ud800" <= character <= "\udfff" for character in value):
-            return f"{place} holds half a surrogate pair, which is no Unicode text"
+            return f"{place} contains half a surrogate pair, which is not valid Unicode"
         case float() if not math.isfinite(value):
-            return f"{place} is {value}, which JSON cannot say"
+            return f"{place} is {value}, which JSON cannot represent"
         case int() if not -(2**63) <= value < 2**64:
             return f"{place} is an integer of more than 64 bits; pass it as text"
         case dict():
@@ -117,7 +117,7 @@ def _fault(value: object, path: str = "") -> str | None:
 def _fault_in_dict(value: dict[Any, Any], path: str) -> str | None:
     for key, item in value.items():
         if not isinstance(key, str):
-            return f"{path or 'a dict'} has the key {key!r}, which is no text"
+            return f"{path or 'a dict'} has the key {key!r}, which is not text"
         fault = _fault(key, f"a key in {path or 'the value'}") or _fault(item, f"{path}.{key}" if path else key)
         if fault:
             return fault

@@ -96,4 +96,4 @@ def beside(loan: Loan | None) -> Iterator[None]:
 
 
 def no_room(room: Room, seconds: float | None) -> NoConnection:
-    return NoConnection(f"all {room.size} connections of this program were in use for {seconds:g} s")
+    return NoConnection(f"all {room.size} connections of this program have been in use for {seconds:g} s")

@@ -68,7 +68,7 @@ class FrozenTime:
                 self._set(self._value("select clock_timestamp()"))
         except PermissionDenied as error:
             self._session.close()
-            raise ConfigError(f"time can be frozen by the owner of the schema faultline only: {error}") from error
+            raise ConfigError(f"only the owner of the schema faultline can freeze time: {error}") from error
         except BaseException:
             self._session.close()
             raise
@@ -82,7 +82,7 @@ class FrozenTime:
         """Let so much time pass, all at once."""
         passed = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
         if passed < timedelta():
-            raise ConfigError(f"time cannot be moved by {passed.total_seconds():g} s: it never goes back")
+            raise ConfigError(f"time cannot be moved by {passed.total_seconds():g} s: it only moves forward")
         self._set(self._now + passed)
 
     def advance_to(self, moment: datetime) -> None:
@@ -108,17 +108,17 @@ class FrozenTime:
         name: str = self._value("select current_database()")
         if not test_database and not any(word in name.lower() for word in TEST_NAMES):
             raise ConfigError(
-                f"time is not frozen in {name}: everyone who uses this database would stand still, and its name says "
-                f"neither {' nor '.join(TEST_NAMES)}. Take a scratch_database(), or pass test_database=True if it is one"
+                f"time is not frozen in {name}: it would stop for every user of this database, and its name contains "
+                f"neither {' nor '.join(TEST_NAMES)}. Use a scratch_database(), or pass test_database=True if it is one"
             )
         strangers = [who for (who,) in self._session.execute(_STRANGERS, (socket.gethostname(), os.getpid())).fetchall()]
         if strangers:
             raise ConfigError(
-                f"time is not frozen in {name}: other workers are at work there ({'; '.join(strangers)}), so this is no "
+                f"time is not frozen in {name}: other workers use it ({'; '.join(strangers)}), so it is not a "
                 "database of this test's own. Stop them, or take a scratch_database()"
             )
         if not self._value("select pg_try_advisory_lock(%s)", _LOCK):
-            raise ConfigError(f"time is frozen in {name} already; use the one that is there, or wait for that test to end")
+            raise ConfigError(f"time is already frozen in {name}; use that one, or wait for the other test to end")
 
     def _value(self, query: LiteralString, *params: object) -> Any:
         row = self._session.execute(query, params).fetchone()

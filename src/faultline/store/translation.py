@@ -74,9 +74,9 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
             return errors.SchemaBehind(f"{message}; run: faultline migrate")
         case psycopg.DataError() if error.sqlstate is not None:
             detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
-            return errors.JobRejected(f"PostgreSQL cannot take these values: {message}{detail}")
+            return errors.JobRejected(f"PostgreSQL cannot store these values: {message}{detail}")
         case NoConnection():
-            return errors.DatabaseUnavailable(f"no connection to {dsn} in time; nothing was sent: {message}")
+            return errors.DatabaseUnavailable(f"could not connect to {dsn} in time; nothing was sent: {message}")
         # Read-only: a standby that was reached before it is promoted.
         case psycopg.OperationalError() | psycopg.errors.ReadOnlySqlTransaction() if (
             error.sqlstate is None or error.sqlstate.startswith(("08", "25006", "28", "3D", "53", "57P"))
@@ -85,7 +85,7 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
         case psycopg.ProgrammingError() if error.sqlstate is None:
             # Neither the text nor what libpq says of it: who cannot read it does not know where its password is.
             about = re.sub(r'".*"', "…", message, flags=re.DOTALL)
-            return errors.ConfigError(f"this is no DSN: {about}; {_DSN_FORM}")
+            return errors.ConfigError(f"invalid DSN: {about}; {_DSN_FORM}")
     return None
 
 

@@ -78,4 +78,4 @@ def wire(faults: Faults, name: str, connection: Connection[Any] | AsyncConnectio
         faults.reach(f"after_{name}_committed")
     except WireCut as broken:
         connection.pgconn.finish()
-        raise psycopg.OperationalError(f"the wire was cut: {broken}") from broken
+        raise psycopg.OperationalError(f"the connection was cut: {broken}") from broken

@@ -1,4 +1,4 @@
-"""Test your own program with what Faultline is tested with: frozen time, jobs run right here, and crashes at every point.
+"""Test your own program with the tools that test Faultline: frozen time, jobs run in-process, and crashes at every point.
 
     from faultline.testing import assert_enqueued, crash_everywhere, drain, frozen_time
     from shop import app, charge, orders_paid, remind        # FAULTLINE_DSN names a test database
@@ -14,8 +14,8 @@
     def test_a_charge_survives_a_crash_anywhere():
         crash_everywhere(app, charge.bind(42), effects=orders_paid).raise_if_broken()
 
-Nothing here replaces PostgreSQL or the worker: a test that passes has passed with the real ones. What fails raises
-`AssertionError` and says what was seen; what makes no sense raises `ConfigError` and says what does.
+Nothing here replaces PostgreSQL or the worker: your tests run with the real ones. A failed check raises `AssertionError`
+and says what was seen; a wrong call raises `ConfigError` and says what to do instead.
 """
 
 from faultline.core.faults import POINTS, Faults, WireCut

@@ -55,7 +55,7 @@ def run_in_child(app: Faultline, queue: str, faults: Faults, *, timeout: float =
         os.close(ours)
         _, status = os.waitpid(pid, 0)
     if _ERROR in said:
-        raise AssertionError(f"the process that was to run the job ended by itself:\n{said.partition(_ERROR)[2]}")
+        raise AssertionError(f"the process that ran the job ended by itself:\n{said.partition(_ERROR)[2]}")
     return Life(said.split(), os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 
 
@@ -92,9 +92,7 @@ def _read(pipe: int, timeout: float) -> str:
     while True:
         if not poll.poll(max(0.0, give_up - monotonic()) * 1000):
             reached = ", ".join(said.decode().split()) or "nothing"
-            raise AssertionError(
-                f"the job did not come to an end in a child process within {timeout:g} s; it had reached: {reached}"
-            )
+            raise AssertionError(f"the job did not end in a child process within {timeout:g} s; it had reached: {reached}")
         chunk = os.read(pipe, 65_536)
         if not chunk:
             return said.decode()

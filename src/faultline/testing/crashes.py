@@ -63,28 +63,28 @@ def crash_everywhere(
     times: int = 1,
     time: FrozenTime | None = None,
 ) -> Report:
-    """Run a job once for each fault point that it reaches, crash it there, let it recover, and compare its effects.
+    """Run a job once per fault point that it reaches, crash it there, let it recover, and compare its effects.
 
         report = crash_everywhere(app, charge.bind(42), effects=lambda: count("payments"))
 
     The points are those of a first attempt that is not crashed; one that is reached several times is crashed at each visit.
 
-    `effects` looks at what the task does: a number, or a mapping from names to numbers, which grow by the same in every
-    run. Anything else can be compared if `reset` puts it back before each run. A run without a crash says what is right;
-    `expect` can say it beforehand.
+    `effects` returns what the task did: a number, or a mapping from names to numbers, which grows by the same amount in
+    every run. Other values can be compared if `reset` restores them before each run. A run without a crash gives the
+    expected effects, or `expect` does.
 
     The task runs in a child process. So effects must outlive it (rows, files, calls to a server, but no variable), and
     the task must open its connections itself, or through the application, as it has to in a worker.
 
-    `points` crashes at these only; `times` lets it die there so often in a row; `time` is frozen time that is in the
-    test's hands already. Other jobs must not be due, and frozen time has the same conditions here as everywhere.
+    `points`: crash only at these; `times`: how many times in a row to crash there; `time`: frozen time that the test
+    already has. No other jobs may be due, and the conditions of `frozen_time` apply.
     """
     refuse_in_event_loop("crash_everywhere", "await asyncio.to_thread(crash_everywhere, ...)")
     if not isinstance(job, Submission):
-        raise ConfigError(f"crash_everywhere takes a job with its arguments, not {job!r}; write: task.bind(...)")
+        raise ConfigError(f"crash_everywhere needs a job with its arguments, not {job!r}; write: task.bind(...)")
     wanted = None if points is None else [check_point(point) for point in points]
     if times < 1:
-        raise ConfigError(f"a job cannot crash {times} times; times is at least 1")
+        raise ConfigError(f"times is {times}; it must be at least 1")
     task = registered(app, job.task)
     with frozen_time(app) if time is None else contextlib.nullcontext(time) as frozen:
         trial = Trial(app, job, frozen, effects, reset)
@@ -115,7 +115,7 @@ class Trial:
         ended = self._settle(job_id)
         if ended.state is not JobState.SUCCEEDED:
             raise AssertionError(
-                f"{self.job.task} does not even succeed without a crash, it is {ended.state}: {ended.last_error}"
+                f"{self.job.task} does not succeed without a crash; it is {ended.state}: {ended.last_error}"
             )
         after = self.effects()
         if after == before:
@@ -152,7 +152,7 @@ class Trial:
         """Other jobs would be run by the recovering worker, and their effects taken for this job's."""
         due = self.app.database.run(due_queues())
         if due:
-            raise ConfigError(f"other jobs are due here, in {', '.join(due)}; run them first: drain(app)")
+            raise ConfigError(f"other jobs are due in {', '.join(due)}; run them first: drain(app)")
 
     def bury_workers(self) -> None:
         """Take the killed workers off the list, so that nobody mistakes them for living ones."""
@@ -187,7 +187,7 @@ class Trial:
             self.app.database.run(verbs.reap())
             if monotonic() > give_up:
                 raise AssertionError(
-                    f"job {job_id} was not taken back within {_PATIENCE_SECONDS:g} s of its worker's death; does the task "
+                    f"job {job_id} was not reaped within {_PATIENCE_SECONDS:g} s of its worker's death; does the task "
                     "use a connection that this program opened? A child process shares it, and keeps its locks"
                 )
             sleep(0.002)
@@ -217,7 +217,7 @@ def _places(reached: list[str], wanted: list[str] | None) -> tuple[list[tuple[st
     missed = [point for point in wanted or [] if point not in visits]
     if missed or not places:
         raise ConfigError(
-            f"the job never comes to {', '.join(missed) or 'any of these points'}; without a crash it comes to: "
+            f"the job never reaches {', '.join(missed) or 'any of these points'}; without a crash it reaches: "
             f"{', '.join(visits)}"
         )
     return places, tuple(left_out)
@@ -234,6 +234,6 @@ def _growth(before: Any, after: Any) -> object:
     if all(isinstance(value, Number) and not isinstance(value, bool) for value in (before, after)):
         return after - before
     raise ConfigError(
-        f"effects() gave {after!r}: without reset=... it has to give a number, or a mapping from names to numbers, "
+        f"effects() gave {after!r}: without reset=... it must return a number, or a mapping from names to numbers, "
         "so that it can be said by how much it grew"
     )

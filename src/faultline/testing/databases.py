@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def scratch_database(dsn: str | None = None) -> Iterator[str]:
-    """Make a migrated database beside the named one, on the same server, and drop it again. Gives its DSN.
+    """Create a migrated database on the server of this DSN, and drop it at the end of the block. Yields its DSN.
 
-    Without a name it is FAULTLINE_DSN's or DATABASE_URL's server, as everywhere; `embedded:` is one too.
+    Default: the server of FAULTLINE_DSN or DATABASE_URL; `embedded:` works too.
     """
     with Faultline(dsn) as app, scratch.database(app.dsn) as made:
         yield made
@@ -25,10 +25,10 @@ def scratch_database(dsn: str | None = None) -> Iterator[str]:
 
 @contextlib.contextmanager
 def frozen_time(where: Faultline | str, *, test_database: bool = False) -> Iterator[FrozenTime]:
-    """Stop the clock that decides about leases and due times, and move it by hand: `time.advance(60)`.
+    """Freeze the clock that decides about leases and due times, and move it by hand: `time.advance(60)`.
 
-    It stops for everyone who uses the database, so this is refused where others might: where workers of other processes
-    are at work, and where the database's name does not say that it is for tests. `test_database=True` says it instead.
+    It stops for every user of the database, so this is refused if workers of other processes use it, or if the database's
+    name does not say that it is for tests. `test_database=True` says it instead.
     """
     with contextlib.ExitStack() as stack:
         app = stack.enter_context(Faultline(where)) if isinstance(where, str) else where

@@ -17,7 +17,7 @@ class _At(Faults):
 
     def __init__(self, point: str, *, visit: int = 1) -> None:
         if visit < 1:
-            raise ConfigError(f"the visits of {point} are counted from 1; there is no visit {visit}")
+            raise ConfigError(f"visits of {point} are counted from 1, not {visit}")
         self.point = check_point(point)
         #: Whether it has happened.
         self.happened = False

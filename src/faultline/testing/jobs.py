@@ -29,9 +29,9 @@ def enqueued(
     idempotency_key: str | None = None,
     state: JobState | None = JobState.QUEUED,
 ) -> list[JobRecord]:
-    """The jobs that fit, the oldest first. What is not named may be anything, arguments that are not in `args` included.
+    """The matching jobs, oldest first. What is not given may be anything, including arguments that are not in `args`.
 
-    Only jobs that wait are looked at, due or not; `state=None` looks at all, also at those that have ended.
+    Only queued jobs match, due or not; `state=None` matches jobs in every state.
     """
     name = None if task is None else registered(app, task)
     wanted = jsontext.decode_args(jsontext.encode_args(dict(args or {}), "args"))
@@ -55,7 +55,7 @@ def assert_enqueued(
     idempotency_key: str | None = None,
     state: JobState | None = JobState.QUEUED,
 ) -> list[JobRecord]:
-    """Fail unless such a job waits; with `count`, unless exactly so many do. The filters are those of `enqueued`."""
+    """Fail unless such a job is queued; with `count`, unless exactly that many are. The filters are those of `enqueued`."""
     named = {"args": args, "queue": queue, "priority": priority, "idempotency_key": idempotency_key}
     found = enqueued(app, task, args=args, queue=queue, priority=priority, idempotency_key=idempotency_key, state=state)
     if len(found) == count or (count is None and found):
@@ -70,7 +70,7 @@ def registered(app: Faultline, task: Task[..., Any] | str) -> str:
     name = task.name if isinstance(task, Task) else task
     if name not in app.tasks:
         raise ConfigError(
-            f"no task named {name} is registered in this application; there are: {', '.join(sorted(app.tasks)) or 'none'}"
+            f"no task named {name} is registered in this application; registered: {', '.join(sorted(app.tasks)) or 'none'}"
         )
     return name
 
@@ -82,7 +82,7 @@ def _arguments(job: JobRecord) -> dict[str, Any]:
 def _shown(app: Faultline) -> str:
     found = app.database.run(jobs())
     if not found:
-        return "There is no job at all."
+        return "There are no jobs."
     lines = [f"  {job.task}({_text(job)}) {job.state} in queue {job.queue}, priority {job.priority}" for job in found]
     left_out = [f"  and {len(lines) - _SHOWN_MAX} older ones"] if len(lines) > _SHOWN_MAX else []
     return "\n".join(["There are:", *lines[-_SHOWN_MAX:], *left_out])

@@ -40,7 +40,7 @@ _draining: contextvars.ContextVar[bool] = contextvars.ContextVar("draining", def
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What became of the jobs that were run. `retried` counts failed attempts that will be followed by another."""
+    """What became of the jobs that were run. `retried` counts failed attempts that are rescheduled."""
 
     succeeded: int = 0
     failed: int = 0
@@ -58,13 +58,13 @@ def drain(
     advancing: FrozenTime | None = None,
     timeout: float = TIMEOUT_SECONDS,
 ) -> Drained:
-    """Run what is due, and what becomes due by that, until nothing is. Jobs of the dead are taken back first.
+    """Run all due jobs, and the jobs that these enqueue, until none is due. Expired leases are reaped first.
 
-    One job of a queue runs at a time, in the order of the queue, so that a test goes the same way twice; jobs that wait
-    for each other need a higher `concurrency`. Without a queue, all are drained.
+    One job of a queue runs at a time, in the order of the queue, so that a test is repeatable; jobs that wait for each
+    other need a higher `concurrency`. Without a queue, all queues are drained.
 
-    Delayed jobs and later attempts stay where they are: they are due when time has passed. With `advancing`, frozen time
-    is moved on to whatever comes next, until no job waits any more.
+    Delayed jobs and later attempts are not run: they are due later. With `advancing`, frozen time moves on to the next due
+    job, until no job is queued.
     """
     refuse_in_event_loop("drain", "await adrain(app)")
     return asyncio.run(_closing(app, adrain(app, queue, concurrency=concurrency, advancing=advancing, timeout=timeout)))
@@ -89,7 +89,7 @@ async def adrain(
             raise
         # What ran was given back when the worker left, so it is among these.
         left = await _ask(app, testing.due_queues(queue))
-        raise AssertionError(f"the jobs did not end within {timeout:g} s; not done in queue {', '.join(left)}") from error
+        raise AssertionError(f"the jobs did not end within {timeout:g} s; unfinished in queue {', '.join(left)}") from error
     finally:
         _draining.reset(outside)
 
@@ -128,10 +128,10 @@ async def _ask(app: Faultline, statement: Statement[T]) -> T:
 
 @contextlib.contextmanager
 def inline(app: Faultline) -> Iterator[None]:
-    """Inside the block every `enqueue` also runs the job, here and at once, and raises what its task raised.
+    """Inside the block, every `enqueue` also runs the job at once in this process, and raises what its task raised.
 
     The job is a real one: it is enqueued, claimed, run and completed. Jobs that it enqueues are run too, before the
-    outermost `enqueue` returns. One that joins a transaction (`conn=`), or is not due, waits for a `drain`.
+    outermost `enqueue` returns. A job that joins a transaction (`conn=`), or is not due, waits for a `drain`.
     """
     raised: list[Exception] = []
     enqueue_many, aenqueue_many = app.enqueue_many, app.aenqueue_many
@@ -222,7 +222,7 @@ def _blocking(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 def refuse_in_event_loop(what: str, instead: str) -> None:
     if _in_event_loop():
-        raise ConfigError(f"{what} blocks, and an event loop runs here; write: {instead}")
+        raise ConfigError(f"{what} blocks, but an event loop is running here; write: {instead}")
 
 
 def _in_event_loop() -> bool:

@@ -1,15 +1,15 @@
-"""Who is asking, and what they may do. Every route asks for a `Caller`; what it may see is judged on the row touched.
+"""Who is calling, and what they may do. Every route takes a `Caller`; what it may see is checked on each row.
 
-For the API: `caller: Annotated[Caller, Depends(needs("read"))]`. The key comes as `Authorization: Bearer fl_...`, or by the
-cookie of a dashboard session; while no key exists at all and only this machine can reach us, everybody here has every scope.
+For the API: `caller: Annotated[Caller, Depends(needs("read"))]`. The key comes as `Authorization: Bearer fl_...`, or in the
+cookie of a dashboard session. While no key exists and only this machine can reach the server, everybody has every scope.
 
-For the dashboard: `needs("read")` likewise. Nobody signed in is the `Problem` 401 `Unauthorized`, which `pages.show_problem`
-turns into a redirect to the sign-in form. That form posts the pasted key to a route that calls `sign_in(request, response,
-text)`; `sign_out` ends it. An unsafe request by cookie, or without any key, must carry `caller.csrf` as the form field
-`csrf` or the header `X-CSRF-Token`: `needs` checks it.
+For the dashboard: `needs("read")` likewise. Without a session it raises `Problem` 401 `Unauthorized`, which
+`pages.show_problem` turns into a redirect to the sign-in form. That form posts the pasted key to a route that calls
+`sign_in(request, response, text)`; `sign_out` ends the session. An unsafe request by cookie, or without a key, must carry
+`caller.csrf` as the form field `csrf` or the header `X-CSRF-Token`: `needs` checks it.
 
-Scopes: read (see), enqueue (submit), operate (cancel, retry, pause, resume), admin (all of them, and what concerns the whole
-server). A key that is bound to queues sees and touches their jobs alone: pass `caller.only_queues` to every statement.
+Scopes: read, enqueue, operate (cancel, retry, pause, resume), admin (all of these, and what concerns the whole server).
+A key that is restricted to queues sees and changes only their jobs: pass `caller.only_queues` to every statement.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _bearer = HTTPBearer(auto_error=False, scheme_name="api_key", description="An AP
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who may do something."""
+    """Who sent a request, and what they may do."""
 
     #: Of whom no other caller's keys and limits are: the API key's id, or "loopback".
     id: str
@@ -65,7 +65,7 @@ class Caller:
         return None if self.queues is None else sorted(self.queues)
 
     def signed(self, where: str = "") -> str:
-        """How the journal calls it: the key's name is anybody's choice, its id is not."""
+        """How the journal names the caller: users choose a key's name, but not its id."""
         key = f"API key {self.id[:12]}" if self.id != LOOPBACK else "no API key"
         return f"{operate.plain(self.name)} ({key}{where})"
 
@@ -82,7 +82,7 @@ class Caller:
 
 
 def seen_by(caller: Caller, workers: list[WorkerLine]) -> list[WorkerLine]:
-    """A key that is bound to queues sees the workers that serve them, and of their queues its own."""
+    """A key that is restricted to queues sees the workers that serve them, and of each worker only these queues."""
     if caller.queues is None:
         return list(workers)
     bound = [
@@ -97,7 +97,7 @@ def seen_by(caller: Caller, workers: list[WorkerLine]) -> list[WorkerLine]:
 
 
 def needs(scope: str | None) -> Callable[..., Awaitable[Caller]]:
-    """A dependency: the caller, who has this scope (None: any, or none) and has not asked too often."""
+    """A dependency: the caller, with this scope (None: no scope needed) and within the rate limit."""
 
     async def ask(request: Request, _: Annotated[object, Security(_bearer)]) -> Caller:
         caller = request.scope.pop(_ADMITTED, None) or await who(request)
@@ -106,8 +106,8 @@ def needs(scope: str | None) -> Callable[..., Awaitable[Caller]]:
             raise Problem(
                 403,
                 "Forbidden",
-                f"This key has not the scope {scope}.",
-                next_step=f"Use a key with the scope {scope}; `faultline api-keys create` makes one.",
+                f"This key lacks the `{scope}` scope.",
+                next_step=f"Use a key with the `{scope}` scope; `faultline api-keys create` creates one.",
             )
         return caller
 
@@ -115,14 +115,14 @@ def needs(scope: str | None) -> Callable[..., Awaitable[Caller]]:
 
 
 async def admit(request: Request) -> None:
-    """Find out who is asking before their body is read: nobody else is worth the memory, and the time to understand it."""
+    """Check who is calling before reading the body: a stranger's body must cost neither memory nor time."""
     caller = await who(request)
     service_of(request).bucket.look(caller.id)
     request.scope[_ADMITTED] = caller
 
 
 async def who(request: Request) -> Caller:
-    """Find out who is asking. Raises a `Problem` when that is nobody we know, or a page of somebody else's in a browser."""
+    """Check who is calling. Raises a `Problem` for an unknown key, and for a page of another site in a browser."""
     service = service_of(request)
     shown = request.headers.get("authorization")
     if shown is not None:
@@ -136,12 +136,12 @@ async def who(request: Request) -> Caller:
             return _caller(key, session.csrf)
         service.sessions.close(session.id)
     if await service.keys.needed():
-        raise unauthorized("No API key was shown.")
+        raise unauthorized("No API key was sent.")
     refuse_strangers(request)
     refuse_other_sites(request)
     if not request.url.path.startswith("/api/"):
         await _check_form(request, service.loopback_csrf)
-    return Caller(LOOPBACK, "everybody on this machine", _EVERY_SCOPE, csrf=service.loopback_csrf)
+    return Caller(LOOPBACK, "everyone on this machine", _EVERY_SCOPE, csrf=service.loopback_csrf)
 
 
 async def sign_in(request: Request, response: Response, text: str) -> Caller:
@@ -166,7 +166,7 @@ def unauthorized(why: str) -> Problem:
         401,
         "Unauthorized",
         why,
-        next_step="Send `Authorization: Bearer fl_...`; `faultline api-keys create` makes a key.",
+        next_step="Send `Authorization: Bearer fl_...`; `faultline api-keys create` creates a key.",
         headers={"WWW-Authenticate": 'Bearer realm="faultline"'},
     )
 
@@ -183,8 +183,8 @@ def refuse_strangers(request: Request) -> None:
         raise Problem(
             403,
             "NotLoopback",
-            "While there are no API keys, only this machine is answered, under a name of its own such as localhost.",
-            next_step="Make a key with `faultline api-keys create`, and show it.",
+            "Without API keys the server answers only this machine, and only under a local name such as localhost.",
+            next_step="Create a key with `faultline api-keys create`, and send it.",
         )
 
 
@@ -195,7 +195,7 @@ def refuse_other_sites(request: Request) -> None:
     origin = request.headers.get("origin")
     foreign = origin is not None and origin.partition("://")[2] != request.headers.get("host", "")
     if (site not in ("none", "same-origin") or foreign) and not following:
-        raise Problem(403, "CrossSite", "This request comes from another site.", next_step="Use an API key in programs.")
+        raise Problem(403, "CrossSite", "The request comes from another site.", next_step="Use an API key in programs.")
 
 
 def is_loopback(host: str) -> bool:
@@ -213,7 +213,7 @@ async def _holder(request: Request, shown: str) -> ApiKey:
     digest = access.digest_of(text.strip()) if kind.lower() == "bearer" else None
     key = None if digest is None else await service_of(request).keys.holder(digest, address=address)
     if key is None:
-        raise unauthorized("This API key is not known, or it is good no longer.")
+        raise unauthorized("This API key is unknown, expired or revoked.")
     return key
 
 
@@ -222,7 +222,7 @@ async def _check_form(request: Request, wanted: str) -> None:
         return
     sent = request.headers.get("x-csrf-token") or (await form_of(request)).one("csrf") or ""
     if not hmac.compare_digest(sent.encode(), wanted.encode()):
-        raise Problem(403, "FormToken", "The form's token is missing or old.", next_step="Load the page again.")
+        raise Problem(403, "FormToken", "The form's CSRF token is missing or expired.", next_step="Load the page again.")
 
 
 def _caller(key: ApiKey, csrf: str | None = None) -> Caller:

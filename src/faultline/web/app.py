@@ -47,7 +47,7 @@ def create_app(
     proxies: Proxies | None = None,
     host: Host | None = None,
 ) -> FastAPI:
-    """The service on this database. `loopback_only` says that nobody but this machine can reach the server."""
+    """The service on this database. `loopback_only`: only this machine can reach the server."""
     service = Service(dsn, limits=limits, loopback_only=loopback_only, metrics_at=metrics_at, host=host)
 
     @contextlib.asynccontextmanager
@@ -64,7 +64,7 @@ def create_app(
     app = App(
         title="Faultline",
         version=version(),
-        description="Background jobs on PostgreSQL that stay right when things go wrong.",
+        description="Background jobs on PostgreSQL that stay correct when things go wrong.",
         lifespan=lifespan,
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
@@ -143,8 +143,8 @@ def _problem(error: Exception) -> Problem:
             return Problem(
                 422,
                 "InvalidRequest",
-                "The request is not as described at /openapi.json.",
-                next_step="Change what `errors` names.",
+                "The request does not match the description at /openapi.json.",
+                next_step="Correct the fields listed in `errors`.",
                 errors=[_fault(found) for found in error.errors()[:20]],
             )
         case HTTPException(__cause__=Problem() as cause):

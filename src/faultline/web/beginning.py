@@ -41,5 +41,7 @@ async def answer(question: Coroutine[object, object, T], *, seconds: float = _SE
     except TimeoutError as error:
         if not scope.expired():
             raise
-        told = f"no answer within {seconds:g} s; faultline doctor tells who locks a table, or whether the server is frozen"
+        told = (
+            f"no answer within {seconds:g} s; run faultline doctor to see who holds a lock, or whether the server is frozen"
+        )
         raise DatabaseUnavailable(told) from error

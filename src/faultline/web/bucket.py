@@ -1,4 +1,4 @@
-"""How often a caller may ask: a bucket of tokens each, that fills steadily. In memory, so per server process."""
+"""Rate limits: one token bucket per caller. In memory, so per server process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bucket:
             raise Problem(
                 429,
                 "RateLimited",
-                f"More than {self._per_second:g} requests a second, and no more of the {self._burst:g} at once are left.",
-                next_step=f"Wait {seconds} s, and send many jobs in one request to /api/v1/jobs/batch.",
+                f"Rate limit: {self._per_second:g} requests per second, {self._burst:g} at once.",
+                next_step=f"Wait {seconds} s. To enqueue many jobs, send them in one request to /api/v1/jobs/batch.",
                 headers={"Retry-After": str(seconds)},
             )

@@ -91,16 +91,16 @@ class Changes:
             raise Problem(
                 503,
                 "TooManyStreams",
-                f"This server has {self._service.limits.streams_max} live streams already.",
-                next_step="Ask for what you need instead, or try again later.",
+                f"This server already has {self._service.limits.streams_max} live streams.",
+                next_step="Poll instead, or try again later.",
                 headers={"Retry-After": "10"},
             )
         if sum(client.caller.id == caller.id for client in self._clients) >= self._service.limits.streams_caller_max:
             raise Problem(
                 429,
                 "TooManyStreams",
-                f"You have {self._service.limits.streams_caller_max} live streams already.",
-                next_step="Close one, or share it.",
+                f"You already have {self._service.limits.streams_caller_max} live streams.",
+                next_step="Close one of them, or share it.",
                 headers={"Retry-After": "10"},
             )
         client = Client(caller)
@@ -126,7 +126,7 @@ class Changes:
         settled = self._settled()
         found = await self._service.read_for(caller).run(changes.since(number, lines_max=_LINES_MAX))
         if len(found) >= _LINES_MAX:
-            return [_event("reset", {"reason": f"more than {_LINES_MAX} lines were missed"})]
+            return [_event("reset", {"reason": f"more than {_LINES_MAX} entries were missed"})]
         return [_told(change, min(change.id, settled)) for change in found if _may_see(caller, change)]
 
     async def run(self) -> None:

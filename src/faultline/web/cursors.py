@@ -33,12 +33,12 @@ def encode(kind: str, place: Sequence[Any]) -> str:
 
 def decode(text: str, kind: str, types: Sequence[str]) -> tuple[Any, ...]:
     """The place. Every value is read as the type that it must have: nothing else can come of a forged one."""
-    next_step = "Leave it out to begin at the start, with the same filters for every page."
+    next_step = "Omit it to start from the beginning, and use the same filters for every page."
     if not (re.fullmatch(PATTERN, text) or re.fullmatch(FAILED_PATTERN, text)):
-        raise Problem(400, "BadCursor", "This is no cursor.", next_step=next_step)
+        raise Problem(400, "BadCursor", "Invalid cursor.", next_step=next_step)
     found, *words = text.split("~")
     if found != kind:
-        raise Problem(409, "OtherList", "This is a cursor of a list with other filters.", next_step=next_step)
+        raise Problem(409, "OtherList", "The cursor belongs to a list with other filters.", next_step=next_step)
     return tuple(_READERS[type_](word) for type_, word in zip(types, words, strict=True))
 
 

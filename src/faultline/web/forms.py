@@ -31,7 +31,9 @@ class Form:
         """A reason that must be given."""
         reason = self.words(name)
         if reason is None:
-            raise Problem(422, "ReasonMissing", "Nothing was done: say why.", next_step="Go back and write a reason.")
+            raise Problem(
+                422, "ReasonMissing", "A reason is required; nothing was done.", next_step="Go back and enter a reason."
+            )
         return reason
 
     def all(self, name: str) -> list[str]:
@@ -45,6 +47,6 @@ async def form_of(request: Request) -> Form:
     try:
         fields = parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError as error:
-        raise Problem(400, "BadForm", "This form cannot be read.", next_step="Load the page again.") from error
+        raise Problem(400, "BadForm", "The form cannot be read.", next_step="Load the page again.") from error
     # Null bytes cannot stand in PostgreSQL's text.
     return Form([(name, value.replace("\x00", "")) for name, value in fields])

@@ -140,7 +140,7 @@ class _Body:
         return Problem(
             408,
             "BodyTooSlow",
-            f"The body did not come within {self._seconds:g} s.",
+            f"The body did not arrive within {self._seconds:g} s.",
             next_step="Send it again.",
             headers={"Connection": "close"},
         )
@@ -150,7 +150,7 @@ class _Body:
             413,
             "BodyTooLarge",
             f"The body has more than {self._bytes_max} bytes.",
-            next_step="Send fewer jobs at once, or keep large values elsewhere and pass a reference.",
+            next_step="Send fewer jobs at once, or store large values elsewhere and pass a reference.",
             headers={"Connection": "close"},
         )
 
@@ -162,14 +162,14 @@ def _refusal(scope: Scope, headers: dict[bytes, bytes]) -> Problem | None:
             400,
             "TwoLengths",
             "The request has both a Content-Length and a Transfer-Encoding.",
-            next_step="Send one of them.",
+            next_step="Send only one of them.",
             # Where it ends is anybody's guess, and so is what comes behind it.
             headers={"Connection": "close"},
         )
     if not _is_host(headers.get(b"host", b"")):
-        return Problem(400, "BadHost", "The Host header holds no host.", next_step="Send a name or an address, and a port.")
+        return Problem(400, "BadHost", "Invalid Host header.", next_step="Send a name or an address, and a port.")
     if not scope["path"].startswith("/"):
-        return Problem(400, "BadTarget", "What is asked for is no path.", next_step="Ask for a path, as in /api/v1/jobs.")
+        return Problem(400, "BadTarget", "Invalid request target.", next_step="Request a path, such as /api/v1/jobs.")
     return None
 
 

@@ -54,35 +54,35 @@ class Problem(errors.FaultlineError):
 
 #: The header that says since when the database is away, for the script of a page that is open already.
 AWAY_SINCE = "Faultline-Away-Since"
-_AWAY = "The database cannot be used at the moment; nothing was written."
+_AWAY = "The database is unavailable; nothing was written."
 #: For errors whose own words are for whoever runs the server: status, what the caller is told, and what to do.
 _TOLD: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
     errors.DatabaseUnavailable: (503, _AWAY, "Send the request again in a few seconds."),
-    errors.SchemaError: (503, "The database's schema is not the one of this server.", "Run `faultline migrate`."),
+    errors.SchemaError: (503, "The database's schema does not match this server.", "Run `faultline migrate`."),
     errors.PermissionDenied: (
         503,
-        "The server's login lacks a right in the database; nothing was written.",
+        "The server's login lacks a privilege in the database; nothing was written.",
         "Look at the server's log, or run `faultline doctor`.",
     ),
     errors.StatementTimeout: (
         504,
-        "The database did not answer in time, and gave up; nothing was written.",
-        "Ask for less at once, or again later.",
+        "The database cancelled the statement because it took too long; nothing was written.",
+        "Request less at once, or try again later.",
     ),
     errors.OutcomeUnknown: (
         503,
-        "The connection to the database was lost while this was written; it may or may not have happened.",
-        "Send the request again with the same Idempotency-Key, or look the job up.",
+        "The connection to the database was lost during the write; it may or may not have been committed.",
+        "Send the request again with the same Idempotency-Key, or check the job.",
     ),
-    errors.UnreadableJson: (500, "The database holds JSON that this server cannot read.", "Look at the job with SQL."),
-    errors.ConfigError: (500, "The server is not set up rightly.", "Look at its log."),
+    errors.UnreadableJson: (500, "The database holds JSON that this server cannot read.", "Read the job with SQL."),
+    errors.ConfigError: (500, "The server is misconfigured.", "See the server's log."),
 }
 #: For errors that speak of what the caller sent or named: their own words are the answer.
 _STATUS: dict[type[errors.FaultlineError], tuple[int, str]] = {
-    errors.JobRejected: (422, "Change the job and send it again."),
-    errors.KeyConflict: (409, "Use a new Idempotency-Key for another submission."),
-    errors.IllegalTransition: (409, "Look at the job's state first."),
-    errors.JobNotFound: (404, "Look for it in the list of jobs."),
+    errors.JobRejected: (422, "Correct the job and send it again."),
+    errors.KeyConflict: (409, "Use a new Idempotency-Key for other jobs."),
+    errors.IllegalTransition: (409, "Check the job's state first."),
+    errors.JobNotFound: (404, "Search the list of jobs."),
 }
 _RETRY_SECONDS = "2"
 
@@ -98,4 +98,4 @@ def problem_of(error: BaseException) -> Problem:
     for known, (status, next_step) in _STATUS.items():
         if isinstance(error, known):
             return Problem(status, type(error).__name__, str(error), next_step=next_step, sqlstate=known.sqlstate)
-    return Problem(500, "InternalError", "Something went wrong here that should not.", next_step="Look at the server's log.")
+    return Problem(500, "InternalError", "Internal server error.", next_step="See the server's log.")

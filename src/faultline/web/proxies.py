@@ -41,7 +41,7 @@ class Proxies:
             return cls(tuple(map(ipaddress.ip_network, words)))
         except ValueError as error:
             raise ConfigError(
-                f"the trusted proxies are {text!r}, and {error}; give addresses and networks between commas, as in"
+                f"invalid trusted proxies {text!r}: {error}; give addresses and networks, comma-separated, as in"
                 " 10.0.0.7,172.16.0.0/12"
             ) from error
 

@@ -27,18 +27,18 @@ def _described(what: str) -> dict[str, Any]:
 
 #: What any route may answer beside what it is for.
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: _described("No JSON, or a cursor that is none."),
-    401: _described("No API key, or none that is good."),
-    403: _described("The key lacks the scope, or is bound to other queues."),
-    404: _described("There is no such job, or none that this key may see."),
-    405: _described("Not this method."),
-    408: _described("The body did not come in time."),
-    409: _described("The key was used for another submission, or the job's state does not allow this."),
+    400: _described("Invalid JSON, or an invalid cursor."),
+    401: _described("No API key, or one that is unknown, expired or revoked."),
+    403: _described("The key lacks the scope, or is restricted to other queues."),
+    404: _described("No such job, or this key may not see it."),
+    405: _described("Method not allowed."),
+    408: _described("The body did not arrive in time."),
+    409: _described("The Idempotency-Key was used with another body, or the job's state does not allow this."),
     413: _described("The body is too large."),
-    422: _described("The request is not as described."),
+    422: _described("The request does not match its description."),
     429: _described("Too many requests; Retry-After says when."),
-    500: _described("A fault of the server."),
-    503: _described("The database is away, or the outcome is unknown."),
+    500: _described("Internal server error."),
+    503: _described("The database is unavailable, or the outcome is unknown."),
     504: _described("The database took too long."),
 }
 
@@ -51,7 +51,7 @@ class CheckedRequest(Request):
         except RecursionError:
             raise _too_deep() from None
         except UnicodeDecodeError as error:
-            raise Problem(400, "NoJson", "The body is no UTF-8 text.", next_step="Send JSON in UTF-8.") from error
+            raise Problem(400, "NoJson", "The body is not valid UTF-8.", next_step="Send JSON in UTF-8.") from error
         _check_depth(found)
         return found
 
@@ -71,20 +71,22 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Whoever reads the first of two like names, a proxy say, would take this for another job than we do."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Problem(400, "NameTwice", "An object has two members of one name.", next_step="Send each name once.")
+        raise Problem(
+            400, "NameTwice", "A JSON object has two members with the same name.", next_step="Send each name once."
+        )
     return found
 
 
 def _integer(text: str) -> int:
     if len(text) > _INTEGER_LENGTH_MAX or not -(2**63) <= (number := int(text)) < 2**64:
         raise Problem(
-            400, "NumberTooLarge", "A number has more than 64 bits.", next_step="Pass it as text, or as a smaller one."
+            400, "NumberTooLarge", "A number has more than 64 bits.", next_step="Send it as text, or send a smaller one."
         )
     return number
 
 
 def _refuse_constant(text: str) -> float:
-    raise Problem(400, "NoJson", f"{text} is no JSON.", next_step="Send null, or leave it out.")
+    raise Problem(400, "NoJson", f"{text} is not valid JSON.", next_step="Send null, or omit it.")
 
 
 def _check_depth(found: Any) -> None:

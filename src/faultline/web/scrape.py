@@ -18,7 +18,7 @@ router = APIRouter(tags=["watch"])
 
 @router.get(
     "/metrics",
-    summary="Numbers for Prometheus",
+    summary="Metrics for Prometheus",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **REFUSALS},
 )
@@ -27,7 +27,7 @@ async def metrics(request: Request, caller: Annotated[Caller, Depends(needs("rea
         raise Problem(
             403,
             "QueueForbidden",
-            "This key is bound to queues, and metrics tell of all.",
-            next_step="Use a key that is bound to none; `faultline api-keys create prometheus --scope read` makes one.",
+            "This key is restricted to queues; metrics concern all queues.",
+            next_step="Use a key for all queues; `faultline api-keys create prometheus --scope read` creates one.",
         )
     return Response(await asyncio.to_thread(service_of(request).numbers.render), media_type=CONTENT_TYPE)

@@ -82,7 +82,7 @@ def server(
     has_keys = run_apart(_may_have_keys(dsn, limits or Limits()))
     if not has_keys and not keys_later and not is_loopback(host):
         raise Unprepared(
-            f"there are no API keys, so everybody who reaches {host} could do everything. Make one with `faultline api-keys "
+            f"there are no API keys, so everyone who reaches {host} could do anything. Create one with `faultline api-keys "
             "create NAME --scope read`, or listen on 127.0.0.1"
         )
     app = create_app(dsn, limits=limits, loopback_only=is_loopback(host), metrics_at=metrics_at, proxies=proxies)

@@ -27,13 +27,13 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:")
 
 def _only_text(value: object) -> object:
     if not isinstance(value, str) or not _TIME.match(value):
-        raise ValueError("a time is text, as in 2030-01-31T12:00:00Z")
+        raise ValueError("a time must be text such as 2030-01-31T12:00:00Z")
     return value
 
 
 def _is_kept(value: object) -> object:
     if not isinstance(value, str) or not re.match(_RUN_AT, value):
-        raise ValueError("the time of a job lies in the years 1971 to 9997")
+        raise ValueError("the time must be in the years 1971 to 9997")
     return value
 
 
@@ -97,13 +97,13 @@ JSON_OBJECT: dict[str, Any] = {
 
 
 class Asked(BaseModel):
-    """What comes in: exactly as described, or refused."""
+    """A request: unknown members are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class NewJob(Asked):
-    """A job to be done."""
+    """A job to enqueue."""
 
     model_config = ConfigDict(json_schema_extra={"not": _TWO_TIMES})
 
@@ -112,10 +112,10 @@ class NewJob(Asked):
     queue: QueueName = "default"
     priority: Whole = Field(0, ge=-1000, le=1000, description="Lower runs first.")
     delay_seconds: float | None = Field(None, ge=0, le=315_360_000, allow_inf_nan=False)
-    run_at: RunAt | None = Field(None, description="Not before this time. Not together with a delay.")
+    run_at: RunAt | None = Field(None, description="Do not run it before this time. Cannot be combined with a delay.")
     max_attempts: Whole = Field(5, ge=1, le=1000)
     lease_seconds: float = Field(30, ge=0.1, le=86_400, allow_inf_nan=False)
-    keep_args: bool = Field(True, description="Whether the arguments are kept once the job has succeeded.")
+    keep_args: bool = Field(True, description="Whether to keep the arguments after the job has succeeded.")
 
 
 class NewJobs(Asked):
@@ -142,10 +142,10 @@ class JobFilter(Asked):
     created_after: Time | None = None
     created_before: Time | None = None
     key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_NO_NUL)] | None = Field(
-        None, description="An idempotency key, as it was given: over HTTP with any API key, or outside of HTTP."
+        None, description="An idempotency key as the caller gave it, over HTTP or not."
     )
     limit: int = Field(50, ge=1, le=PAGE_JOBS_MAX)
-    cursor: Cursor | None = Field(None, description="`next_cursor` of the page before, asked for with the same filters.")
+    cursor: Cursor | None = Field(None, description="`next_cursor` of the previous page, with the same filters.")
 
 
 class JobSummary(BaseModel):
@@ -169,8 +169,8 @@ class JobSummary(BaseModel):
 
 class JobPage(BaseModel):
     jobs: list[JobSummary]
-    next_cursor: str | None = Field(description="Where the next page begins; null at the end.")
-    stopped_early: bool = Field(description="Enough jobs were looked at for one request; more may fit further on.")
+    next_cursor: str | None = Field(description="The cursor of the next page; null at the end.")
+    stopped_early: bool = Field(description="The search stopped after 10,000 jobs; more may match on the next pages.")
 
 
 class RefusedWrite(BaseModel):
@@ -196,7 +196,7 @@ class Epoch(BaseModel):
 
 
 class Entry(BaseModel):
-    """A line of the journal."""
+    """An entry of the journal."""
 
     at: datetime
     event: str
@@ -213,7 +213,7 @@ class Step(BaseModel):
 
 
 class LedgerEntry(BaseModel):
-    """That the job has been done, once and for all: under which token, by whom, when."""
+    """The completion of the job: under which token, by whom, when."""
 
     fencing_token: int
     owner: str
@@ -236,9 +236,9 @@ class Job(JobSummary):
 
 
 class Why(Asked):
-    """Why something is done to a job or a queue."""
+    """The reason for an operation on a job or a queue."""
 
-    reason: Reason | None = Field(None, description="Kept in the journal, with the name and id of the key.")
+    reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
 
 
 class Changed(BaseModel):
@@ -247,25 +247,26 @@ class Changed(BaseModel):
 
 
 class RetryFailed(Asked):
-    """Which failed jobs are retried together."""
+    """Which failed jobs to retry."""
 
     queue: QueueName | None = None
     task: TaskName | None = None
     error_prefix: Text | None = None
-    error_kind: Text | None = Field(None, description="`error_kind` of a group of failures.")
-    preview: bool = Field(False, description="Only count them.")
-    reason: Reason | None = Field(None, description="Kept in the journal of each.")
+    error_kind: Text | None = Field(None, description="The `error_kind` of a group of failures.")
+    preview: bool = Field(False, description="Only count the jobs.")
+    reason: Reason | None = Field(None, description="Recorded in the journal of each job.")
     max_jobs: Whole = Field(RETRY_JOBS_MAX, ge=1, le=RETRY_JOBS_MAX)
     cursor: FailedCursor | None = Field(
-        None, description="`next_cursor` of the answer before; that of a preview takes nothing that has failed since."
+        None,
+        description="`next_cursor` of the previous answer. With that of a preview, jobs that failed since are not retried.",
     )
 
 
 class RetriedJobs(BaseModel):
     preview: bool
-    jobs: int = Field(description="How many were retried, or would be.")
-    at_least: bool = Field(description="There may be more: only the newest were looked at.")
-    next_cursor: str | None = Field(description="Where to go on; null when there is no more.")
+    jobs: int = Field(description="How many jobs were retried, or would be.")
+    at_least: bool = Field(description="There may be more: only the newest were searched.")
+    next_cursor: str | None = Field(description="Where to continue; null when there are no more.")
 
 
 class FailureFilter(Asked):
@@ -289,13 +290,13 @@ class FailureGroup(BaseModel):
 
 class Failures(BaseModel):
     groups: list[FailureGroup]
-    at_least: bool = Field(description="Only the newest failed jobs were looked at; there may be more.")
+    at_least: bool = Field(description="Only the newest failed jobs were searched; there may be more.")
 
 
 class QueueState(BaseModel):
-    """One queue. Counts are as old as `sampled_at`; where that is null nobody counted, and the zeros mean nothing.
-    `estimated` names those that are estimates, where there was too much to count. Rates and times are of the last five
-    minutes.
+    """One queue. Counts are as of `sampled_at`; if that is null, the queue was not counted yet and the zeros mean nothing.
+    `estimated` names the counts that are estimates, because there were too many jobs to count. Rates and times are of the
+    last five minutes.
     """
 
     model_config = ConfigDict(from_attributes=True)
@@ -310,7 +311,7 @@ class QueueState(BaseModel):
     sampled_at: datetime | None
     paused_at: datetime | None
     paused_because: str | None
-    paused_by: str | None = Field(description="Which key or user, and the database login.")
+    paused_by: str | None = Field(description="The API key or user, and the database login.")
     started_per_second: float
     succeeded_per_second: float
     failed_per_second: float
@@ -340,7 +341,7 @@ class Resumed(BaseModel):
 
 
 class WorkerState(BaseModel):
-    """One worker process, as it told of itself in its last beat."""
+    """One worker process, as of its last heartbeat."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -367,14 +368,14 @@ class Workers(BaseModel):
 class Invariant(BaseModel):
     name: str
     holds: bool | None = Field(description="null: it could not be checked.")
-    rows: list[list[str]] = Field(description="Some of the rows that break it.")
+    rows: list[list[str]] = Field(description="Some of the rows that violate it.")
     unchecked: str | None = Field(default=None, description="Why it could not be checked.")
 
 
 class Verdict(BaseModel):
-    """What must always be true of the database, and whether it is."""
+    """The invariants of the database, and whether they hold."""
 
-    holds: bool | None = Field(description="null: none is broken, as far as they could be checked.")
+    holds: bool | None = Field(description="null: none is violated, but not all could be checked.")
     checked_at: datetime
     took_seconds: float
     invariants: list[Invariant]

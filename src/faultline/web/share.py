@@ -40,8 +40,8 @@ class Share:
             raise Problem(
                 429,
                 "TooManyReads",
-                f"You have had {limits.reads_caller_max} reads under way for {limits.connect_seconds:g} s.",
-                next_step="Ask for less at once.",
+                f"You have {limits.reads_caller_max} reads in progress; none ended within {limits.connect_seconds:g} s.",
+                next_step="Send fewer requests at once.",
                 headers={"Retry-After": "2"},
             ) from None
         try:

@@ -16,26 +16,26 @@ from faultline.web.shapes import Health, Readiness
 router = APIRouter(tags=["watch"])
 
 
-@router.get("/health", summary="Whether the process is up")
+@router.get("/health", summary="Whether the process is running")
 async def health() -> Health:
     return Health(status="up")
 
 
 @router.get(
     "/ready",
-    summary="Whether it can do its work",
-    responses={422: REFUSALS[422], 503: {"model": Readiness, "description": "It cannot; the reasons are told."}},
+    summary="Whether the server is ready",
+    responses={422: REFUSALS[422], 503: {"model": Readiness, "description": "It is not ready; `reasons` says why."}},
 )
 async def ready(
     request: Request,
     response: Response,
-    workers: Annotated[Literal["0", "1"], Query(description="1: at least one worker must be alive, too.")] = "0",
+    workers: Annotated[Literal["0", "1"], Query(description="1: at least one worker must be alive as well.")] = "0",
 ) -> Readiness:
-    """Ready when the database can be reached, has the right schema and takes writes. Workers are demanded only if asked."""
+    """Ready when the database can be reached, has a matching schema and accepts writes; with `workers=1` also a worker."""
     _, fault, alive, read_only = await service_of(request).readiness.latest()
     reasons = [] if fault is None else [f"{fault.code}: {fault.detail}"]
     if read_only:
-        reasons.append("DatabaseReadOnly: the database takes no writes; what is there can be read.")
+        reasons.append("DatabaseReadOnly: the database does not accept writes; reading works.")
     if workers == "1" and alive == 0:
         reasons.append("NoWorkers: no worker is alive.")
     if reasons:

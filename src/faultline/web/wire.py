@@ -33,7 +33,7 @@ class Wire(H11Protocol):
             self.transport.close()  # in the middle of an answer
             return
         answer = Problem(
-            400, "BadHttp", "This is no HTTP request.", next_step="Send HTTP/1.1 as RFC 9112 describes it."
+            400, "BadHttp", "Invalid HTTP request.", next_step="Send HTTP/1.1 as RFC 9112 describes it."
         ).response()
         headers = [*answer.raw_headers, *HEADERS, (b"connection", b"close")]
         events: list[Any] = [

@@ -40,7 +40,7 @@ _IN_A_TURN_MAX = 100
 
 
 class TimedOut(Exception):
-    """An attempt took longer than its task allows."""
+    """The attempt took longer than the task's timeout."""
 
 
 class Source(Protocol):
@@ -251,7 +251,7 @@ class Executor:
             job.abandon(TIMED_OUT if hold.lost is None else "lease_lost")
         ending = None
         if hold.lost is None and not hold.settled:
-            why = "it swallowed its cancellation, was left behind and can write nothing more"
+            why = "it ignored its cancellation, was abandoned and can write nothing more"
             ending = self._judge.failed(hold, task, f"TimedOut: timed out after {task.timeout_seconds:g} s; {why}")
         self._end(hold, ending, None)
         self._stop.is_stuck(hold, self._threads.abandon(runner), is_async=task.is_async)

@@ -89,7 +89,7 @@ class GivingBack:
                 job_id=lease.job_id,
                 jobs=met.jobs,
                 known=", ".join(sorted(known))[:1000],
-                action="given back; deploy a worker that has this task",
+                action="released; deploy a worker that has this task",
             )
             met.log_at, met.jobs = now + _LOG_SECONDS, 0
         return Released(hold, jittered(min(delay, _UNKNOWN_SECONDS_MAX), self._chance))
@@ -100,7 +100,7 @@ class GivingBack:
         delay = jittered(doubled(_INTERRUPTED_SECONDS_MIN, times, _INTERRUPTED_SECONDS_MAX), self._chance)
         hold.counts.interrupted()
         if times > _INTERRUPTIONS_MAX:
-            why = f"interrupted from outside {times} times in a row, which counts as a failure from now on"
+            why = f"interrupted from outside {times} times in a row; further interruptions count as failures"
             if lease.attempt >= lease.max_attempts:
                 self.went_well(lease)  # whoever retries it has found out why
             return Failed(hold, Failure(f"{why}: {text_of(error)}", delay_seconds=delay))

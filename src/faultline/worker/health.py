@@ -69,7 +69,7 @@ def serve(listening: socket.socket, workers: Callable[[], Sequence[Shared]], *, 
         def do_GET(self) -> None:
             look = looks.get(self.path.partition("?")[0])
             if look is None:
-                self._answer(404, {"error": "there are /live and /ready"})
+                self._answer(404, {"error": "not found; use /live or /ready"})
                 return
             with looking:
                 good, about = look(workers(), time.monotonic())

@@ -47,12 +47,13 @@ class Judge:
         if lease.fault is not None:
             # For good: another attempt reads the same text.
             return Failed(
-                hold, Failure(f"its arguments: {lease.fault}. Enqueue it with values that Python can hold", "fail")
+                hold,
+                Failure(f"its arguments cannot be read: {lease.fault}. Enqueue it with values that Python supports", "fail"),
             )
         try:
             task.check(lease.args)
         except TypeError as error:
-            return self.failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
+            return self.failed(hold, task, f"the arguments do not match {lease.task}{task.signature}: {error}")
         return None
 
     def returned(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
@@ -70,7 +71,7 @@ class Judge:
                 return Failed(hold, Failure(result.reason, then="cancel"))
         if inspect.iscoroutine(result):
             result.close()
-            return unstorable(hold, "the task returned a coroutine, which nobody awaits; make the task `async def`")
+            return unstorable(hold, "the task returned a coroutine that nothing awaits; make the task `async def`")
         try:
             text = jsontext.encode(result, f"result of {task.name}")
         except Exception as error:  # noqa: BLE001 - a result may be anything
@@ -85,7 +86,7 @@ class Judge:
         try:
             return self._raised(hold, task, error, first=first)
         except BaseException:  # noqa: BLE001 - SystemExit included
-            why = "the task raised an exception that cannot be looked at without raising another one"
+            why = "the task raised an exception whose text cannot be read without raising another one"
             return Failed(hold, Failure(why, delay_seconds=self._usual_backoff(hold)))
 
     def _raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:
@@ -98,7 +99,7 @@ class Judge:
                 # The worker stopped it: whatever came of that is not the job's doing.
                 return Released(hold)
             case asyncio.CancelledError() if first:
-                return self.failed(hold, task, "the task was cancelled, and not by its worker: it cancelled itself")
+                return self.failed(hold, task, "the task was cancelled, but not by its worker: it cancelled itself")
             case StaleLease():
                 # Refused somewhere inside: whoever holds the lease now will finish the job.
                 hold.lose("lease_lost")

@@ -36,7 +36,7 @@ def crash_swept_away(worker_id: str) -> NoReturn:
     events.emit(
         "worker_swept_away",
         worker=worker_id,
-        reason="a task has cancelled the worker's own tasks in the event loop",
-        action="ended as after a crash; a task may cancel only what it has started, not asyncio.all_tasks()",
+        reason="a task cancelled the worker's own asyncio tasks",
+        action="ending as after a crash; a task may cancel only tasks that it started, not asyncio.all_tasks()",
     )
     end(1)

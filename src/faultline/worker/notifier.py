@@ -66,7 +66,7 @@ class Notifier:
         async with await self._database.connect() as connection:
             cursor = await connection.execute("select pg_backend_pid()")
             if not is_direct(connection, await cursor.fetchone()):
-                events.emit("polling_only", reason="a pooler stands between us and the server")
+                events.emit("polling_only", reason="a pooler is between the worker and the server")
                 return False
             await connection.execute("listen faultline")
             self.listening = True

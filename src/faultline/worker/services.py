@@ -43,7 +43,7 @@ class Services:
         task = self._tasks[service]
         error = None if task.cancelled() else task.exception()
         if not self._stopping and (error is not None or task.cancelled()):
-            reason = "a task has cancelled it" if error is None else f"{type(error).__name__}: {error}"[:2000]
+            reason = "a task cancelled it" if error is None else f"{type(error).__name__}: {error}"[:2000]
             asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._start_again, service, reason)
 
     def _start_again(self, service: Service, reason: str) -> None:

@@ -63,7 +63,7 @@ class Stop:
         if stuck <= limit or self.asked.is_set():
             return
         if self.owns_process:
-            action = "stopping, to be started afresh"
+            action = "stopping, to be restarted"
             self.wants_replacement = True
             self.ask()
         else:

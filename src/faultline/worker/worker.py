@@ -50,7 +50,7 @@ _LISTED_BESIDE, _LISTED_MAX = 4096, 32_768
 
 
 class Worker:
-    """`async with app.worker(...)` runs one beside your program; `await worker.run()` until it is told to stop."""
+    """`async with app.worker(...)` runs a worker inside your program; `await worker.run()` runs it until it is stopped."""
 
     #: Attempts that went on after they were cancelled. Their leases were given back.
     left_behind = 0
@@ -155,7 +155,7 @@ class Worker:
         return self._stop.wants_replacement
 
     def stop(self) -> None:
-        """Claim nothing more, finish within the grace time, give the rest back."""
+        """Stop claiming, let running jobs finish within the grace time, release the rest."""
         self._stop.ask()
 
     def say_stopping(self, reason: str | None = None) -> None:
@@ -163,7 +163,7 @@ class Worker:
         self._stop.say(reason)
 
     def report(self) -> Report:
-        """What this worker has done so far. From any thread."""
+        """The counters of this worker. Safe to call from any thread."""
         return self._tally.report(
             enqueued=self._app.enqueued,
             reconnects=self._heartbeat.reconnects + self._database.reconnects,
@@ -180,7 +180,9 @@ class Worker:
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise ConfigError("this worker was started already, and one is started once; make another: app.worker(...)")
+            raise ConfigError(
+                "this worker was already started, and a worker can be started only once; create another: app.worker(...)"
+            )
         self._entered = True
         try:
             facts = await reached(self._database, self.id, self._stop.asked.is_set)

@@ -1,4 +1,4 @@
-"""The command that measures. It uses a private PostgreSQL unless told otherwise, and scratch databases in any case."""
+"""The command that measures. It uses a private PostgreSQL unless --dsn names a server, and always scratch databases."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
     part: Annotated[str, typer.Argument(help="protocol, worker, service or all; limit, growth or steady.")] = "all",
     dsn: PrivateDsn = EMBEDDED,
     jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
-    backlog: Annotated[int, typer.Option(min=1000, help="Jobs that wait while claims are timed.")] = 1_000_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of which the median is taken.")] = 5,
+    backlog: Annotated[int, typer.Option(min=1000, help="Jobs waiting while claims are timed.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds per measurement; the median is reported.")] = 5,
     kills: Annotated[int, typer.Option(min=1, help="Workers to kill.")] = 20,
-    minutes: Annotated[float, typer.Option(min=0.1, help="steady: how long.")] = 60.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="steady: how many minutes.")] = 60.0,
     rate: Annotated[int, typer.Option(min=1, help="steady: jobs per second.")] = 300,
-    quick: Annotated[bool, typer.Option("--quick", help="limit, growth: the small ends only.")] = False,  # noqa: FBT002
+    quick: Annotated[bool, typer.Option("--quick", help="limit, growth: only the small sizes.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Measure on this machine what the protocol costs and what the worker makes of it.
+    """Measure what the protocol and the worker cost on this machine.
 
-    `limit` is the floor under it and where each microsecond goes; `growth` how cost grows with backlog, ledger, workers and
-    eight other things (18 minutes, 2 with --quick); `steady` whether anything grows while the load does not.
+    `limit` measures the floor and where each microsecond goes; `growth` how cost grows with backlog, ledger, workers and
+    eight other things (18 minutes, 2 with --quick); `steady` whether anything grows under a constant load.
     """
     if part not in (*_FIGURES, *_REPORTS, "all"):
         known = ", ".join((*_FIGURES, *_REPORTS, "all"))
-        raise ConfigError(f"there is nothing named {part} to measure; there are: {known}")
+        raise ConfigError(f"unknown part {part}; choose one of: {known}")
     # Whatever ends us, workers are stopped and scratch databases dropped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with resolved(dsn) as found:

@@ -28,7 +28,7 @@ EMBEDDED = "embedded:"
 
 
 def demo(dsn: PrivateDsn = EMBEDDED) -> None:
-    """See a stale write being refused, and a killed worker's jobs come back. Starts PostgreSQL, migrates, sums up."""
+    """Watch a stale write being refused, and a killed worker's jobs being requeued. Starts a private PostgreSQL."""
     from faultline.store.database import Database  # noqa: PLC0415 - late, so that --help is quick
     from faultline.store.install import migrate  # noqa: PLC0415
     from faultline_proof import drill as drills  # noqa: PLC0415
@@ -43,14 +43,12 @@ def demo(dsn: PrivateDsn = EMBEDDED) -> None:
         race = drills.run(DRILLS["lease-race"], found)
         _print_trace(race)
         _print_checks(race)
-        print(
-            f"\n{crashes.JOBS:,} jobs go through two worker processes; one of them is killed with SIGKILL in the middle.\n"
-        )
+        print(f"\n{crashes.JOBS:,} jobs run in two worker processes; one of them is killed with SIGKILL halfway.\n")
         batch = drills.run(DRILLS["crash-mid-execution"], found)
         _print_trace(batch)
         _print_checks(batch)
     passed = race.passed and batch.passed
-    print(f"\n{'All as promised' if passed else 'A PROMISE WAS BROKEN'}, {time.monotonic() - begun:.1f} s in all.")
+    print(f"\n{'All promises held' if passed else 'A PROMISE WAS BROKEN'}, {time.monotonic() - begun:.1f} s in total.")
     if not passed:
         raise typer.Exit(1)
 

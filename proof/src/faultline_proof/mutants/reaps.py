@@ -185,7 +185,7 @@ _REAP = [
     Cut(
         "reap",
         "says why it ended the job",
-        "case when lost.spent then 'the worker was lost during the last attempt' else",
+        "case when lost.spent then 'the worker died or lost its lease during the last attempt' else",
         "case when false then '' else",
     ),
     Cut("reap", "keeps the error of the attempt before", "else j.last_error end", "end"),

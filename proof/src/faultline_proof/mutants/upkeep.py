@@ -210,8 +210,8 @@ _PRUNE = [
     Cut(
         "prune",
         "wants to know what",
-        "    else\n      raise exception 'there is nothing named \"%\" to prune', prune.what\n"
-        "        using errcode = 'FL005', hint = 'prune ledger, failed, journal or keys';\n",
+        "    else\n      raise exception 'cannot prune \"%\"', prune.what\n"
+        "        using errcode = 'FL005', hint = 'choose ledger, failed, journal or keys';\n",
         "    else\n      null;\n",
     ),
 ]

@@ -84,7 +84,7 @@ def a_paused_queue_grants_nothing_until_it_is_resumed(sessions: Sessions) -> Non
         with refused(q, "FL005", "1 to 100 characters", what=f"a pause of {name!r}"):
             q.run(verbs.pause(name))  # type: ignore[arg-type]
     for name in (" ", "a ", "\ta", "a\nb"):
-        with refused(q, "FL005", "no control characters, and no white space at its ends", what=f"a pause of {name!r}"):
+        with refused(q, "FL005", "must not contain control characters", what=f"a pause of {name!r}"):
             q.run(verbs.pause(name))
 
 

@@ -52,7 +52,7 @@ def what_has_ended_otherwise_can_be_neither_cancelled_nor_retried(sessions: Sess
         with refused(q, "FL002", "is queued"):
             q.run(verbs.retry(waiting))
         for verb in (verbs.cancel, verbs.retry):
-            with refused(q, "FL004", "there is no job"):
+            with refused(q, "FL004", "no job"):
                 q.run(verb(UUID(int=1)))
 
 

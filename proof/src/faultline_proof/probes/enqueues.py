@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
 
 _SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"task": ""}, "it names no task"),
-    ({}, "it names no task"),
+    ({"task": ""}, "it has no task"),
+    ({}, "it has no task"),
     ({"task": "x" * 201}, "longer than 200"),
     ({"task": "t", "queue": ""}, "the name of its queue is empty"),
     ({"task": "t", "queue": "q" * 101}, "longer than 100"),
     ({"task": "t", "queue": " "}, "white space"),
     ({"task": "t", "queue": "a "}, "white space"),
     ({"task": "t", "queue": "a\tb"}, "control characters"),
-    ({"task": "t", "args": [1]}, "no JSON object"),
+    ({"task": "t", "args": [1]}, "not a JSON object"),
     ({"task": "t", "args": {"x": "y" * 2000}}, "more than the limit of 2000"),
-    ({"task": "t", "priority": 1_000_000}, "priority lies outside"),
-    ({"task": "t", "priority": 0.5}, "no whole number"),
-    ({"task": "t", "max_attempts": 0}, "max_attempts lies outside"),
-    ({"task": "t", "max_attempts": 1.5}, "no whole number"),
-    ({"task": "t", "lease_seconds": 0}, "lease lies outside"),
+    ({"task": "t", "priority": 1_000_000}, "priority is outside"),
+    ({"task": "t", "priority": 0.5}, "not a whole number"),
+    ({"task": "t", "max_attempts": 0}, "max_attempts is outside"),
+    ({"task": "t", "max_attempts": 1.5}, "not a whole number"),
+    ({"task": "t", "lease_seconds": 0}, "lease is outside"),
     ({"task": "t", "delay_seconds": -1}, "delay is negative"),
     ({"task": "t", "delay_seconds": 1e12}, "longer than ten years"),
     ({"task": "t", "delay_seconds": 1, "run_at": "2030-01-01T00:00:00Z"}, "both a delay and a run_at"),
-    ({"task": "t", "run_at": "2030-01-01T00:00:00"}, "no time with a time zone"),
-    ({"task": "t", "run_at": "infinity"}, "no time with a time zone"),
+    ({"task": "t", "run_at": "2030-01-01T00:00:00"}, "not a time with a time zone"),
+    ({"task": "t", "run_at": "infinity"}, "not a time with a time zone"),
     ({"task": "t", "run_at": "0044-03-15 00:00:00+00"}, "outside the years 1970 to 9998"),
     ({"task": "t", "run_at": "20000-01-01 00:00:00Z"}, "outside the years 1970 to 9998"),
     ({"task": "t", "idempotency_key": ""}, "idempotency_key is empty"),
@@ -208,18 +208,18 @@ def an_id_stands_once_in_a_submission(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         for task in ("a", "b"):
-            with refused(q, "FL005", "the same id to two jobs"):
+            with refused(q, "FL005", "two of its jobs have the same id"):
                 q.run(verbs.enqueue_many([Submission("a", id=UUID(int=7)), Submission(task, id=UUID(int=7))]))
         q.enqueue("a", idempotency_key="k")
         led_away = Submission("a", id=UUID(int=7), idempotency_key="k")
-        with refused(q, "FL005", "the same id to two jobs"):
+        with refused(q, "FL005", "two of its jobs have the same id"):
             q.run(verbs.enqueue_many([led_away, Submission("b", id=UUID(int=7))]))
 
 
 @probe("enqueue_many")
 def a_fresh_submission_is_believed_but_for_keys(sessions: Sessions) -> None:
     q = sessions.open()
-    with q.unsaved(), refused(q, "FL005", "no idempotency keys"):
+    with q.unsaved(), refused(q, "FL005", "cannot have idempotency keys"):
         jobs = Jsonb([{"task": "t", "idempotency_key": "k"}])
         q.execute("select from faultline.enqueue_many(%s, fresh => true)", jobs)
 

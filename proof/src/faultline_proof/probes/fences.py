@@ -121,7 +121,7 @@ def a_fence_is_good_for_one_transaction(sessions: Sessions) -> None:
         if begin_again:
             q.begin()
             q.execute("select pg_current_xact_id()")
-        with refused(q, "FL006", "ended from inside", what=f"a completion, begun again: {begin_again}"):
+        with refused(q, "FL006", "ended the job's transaction itself", what=f"a completion, begun again: {begin_again}"):
             q.run(fencing.complete(lease, "1", number))
         if begin_again:
             q.rollback()

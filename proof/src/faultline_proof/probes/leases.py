@@ -69,7 +69,7 @@ def results_that_do_not_fit_are_refused(sessions: Sessions) -> None:
         lease = q.new_lease()
         call = "select faultline.complete(array[%s]::uuid[], array[1], array[%s], %s::jsonb)"
         for results in ('{"total": 5}', "[]", "[1, 2]", "5"):
-            with refused(q, "FL005", "one result for each lease", what=results):
+            with refused(q, "FL005", "one result per lease", what=results):
                 q.execute(call, lease.job_id, lease.owner, results)
 
 

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 #: What stands after the task, and what is said of it.
 _SENSELESS = (
-    ("'[1]'", "no JSON object"),
-    ("'1'", "no JSON object"),
+    ("'[1]'", "not a JSON object"),
+    ("'1'", "not a JSON object"),
     ("""json_build_object('x', repeat('y', 2000))::text""", "more than the limit of 2000"),
     # long only when it is written out
     ("""('{"x": [' || repeat('1e9999,', 200) || '1]}')::jsonb""", "more than the limit of 2000"),
     ("'{}', queue => ''", "the name of its queue is empty"),
     ("'{}', queue => repeat('q', 101)", "longer than 100"),
     ("'{}', queue => ' q'", "white space"),
-    ("'{}', priority => 1001", "priority lies outside"),
-    ("'{}', max_attempts => 0", "max_attempts lies outside"),
-    ("'{}', lease => '0'", "lease lies outside"),
-    ("'{}', lease => '25 hours'", "lease lies outside"),
+    ("'{}', priority => 1001", "priority is outside"),
+    ("'{}', max_attempts => 0", "max_attempts is outside"),
+    ("'{}', lease => '0'", "lease is outside"),
+    ("'{}', lease => '25 hours'", "lease is outside"),
     ("'{}', delay => '-1 s'", "delay is negative"),
     ("'{}', delay => '11 years'", "longer than ten years"),
     ("'{}', delay => '170000000 years'", "its delay is"),
@@ -45,10 +45,10 @@ _SENSELESS = (
 
 #: A wrong job, and what is said of it.
 _WRONG_JOBS = (
-    ("1", " (task without name) is refused: it is no JSON object"),
-    ("[]", " (task without name) is refused: it is no JSON object"),
-    ("null", "it is no JSON object"),
-    ('{"priorty": 1}', " (task without name) is refused: it names no task"),
+    ("1", " (task without name) is refused: it is not a JSON object"),
+    ("[]", " (task without name) is refused: it is not a JSON object"),
+    ("null", "it is not a JSON object"),
+    ('{"priorty": 1}', " (task without name) is refused: it has no task"),
     ('{"task": "t", "delay": 5, "key": "k"}', 'no job has a field "delay"'),
     ('{"task": "t", "priorty": 1}', ' (task t) is refused: no job has a field "priorty"'),
     ('{"task": "t", "priority": "high"}', ' is refused: invalid input syntax for type numeric: "high"'),

@@ -208,10 +208,12 @@ def a_last_attempt_ends_the_job_if_it_had_started(sessions: Sessions) -> None:
     q.mark_started(early)
     reaped = {job.job_id: job for job in _reap_after(sessions)}[ended.job_id]
     told = (reaped.task, reaped.attempt, reaped.max_attempts, reaped.last_error)
-    expect("told", told, (ended.task, 1, 1, "the worker was lost during the last attempt"))
+    expect("told", told, (ended.task, 1, 1, "the worker died or lost its lease during the last attempt"))
     job = q.job(ended.job_id)
     expect(
-        "ended", (job.state.value, job.attempt, job.last_error), ("failed", 1, "the worker was lost during the last attempt")
+        "ended",
+        (job.state.value, job.attempt, job.last_error),
+        ("failed", 1, "the worker died or lost its lease during the last attempt"),
     )
     expect("only prefetched", (q.state(waiting.job_id), q.job(waiting.job_id).attempt), ("queued", 0))
     expect("not the last", (q.state(early.job_id), q.job(early.job_id).last_error), ("queued", "an error of its own"))

@@ -28,9 +28,9 @@ def a_job_of_another_queue_does_not_exist(sessions: Sessions) -> None:
             (verbs.retry, failed.job_id),
             (verbs.retry, done.job_id),
         ):
-            with refused(q, "FL004", "there is no job"):
+            with refused(q, "FL004", "no job"):
                 q.run(verb(job_id, only_queues=["other"]))
-            with refused(q, "FL004", "there is no job"):
+            with refused(q, "FL004", "no job"):
                 q.run(verb(job_id, only_queues=[]))
         with refused(q, "FL002", "has succeeded"):
             q.run(verbs.cancel(done.job_id, only_queues=["other", "default"]))

@@ -145,5 +145,5 @@ def half_a_lease_is_bad_input(sessions: Sessions) -> None:
         for verb in BATCH_VERBS:
             for half in halves:
                 more = """, '[{"then": "retry"}]'""" if verb == "fail" else ""
-                with refused(q, "FL005", "arrays of one length without nulls", what=f"{verb}({half})"):
+                with refused(q, "FL005", "arrays of the same length without nulls", what=f"{verb}({half})"):
                     q.execute(f"select faultline.{verb}({half}{more})")

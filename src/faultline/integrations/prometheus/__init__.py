@@ -1,8 +1,8 @@
-"""Numbers for Prometheus. Importing this imports `prometheus_client`; nothing else in Faultline does.
+"""Metrics for Prometheus. Importing this imports `prometheus_client`; nothing else in Faultline does.
 
-Two kinds of numbers are told apart by their names. What one process did (`faultline_jobs_…`, `faultline_leases_…`) may be
-summed over all targets. What is true of the whole database (`faultline_queue_…`) is the same on every target that serves
-it: take the maximum, never the sum.
+Their names show two kinds. What one process did (`faultline_jobs_…`, `faultline_leases_…`) may be summed over all targets.
+What is true of the whole database (`faultline_queue_…`) is the same on every target that serves it: take the maximum, never
+the sum.
 """
 
 from faultline.integrations.prometheus.board import Board

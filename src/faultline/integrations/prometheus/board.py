@@ -96,7 +96,7 @@ class Board:
             # What was seen before the database failed is no news, however short that is ago.
             if self._seen is not None and self._seen_at > max(self._failed_at, now - STALE_SECONDS):
                 return self._seen
-        raise DatabaseUnavailable("the database has not answered for some seconds; see the log for database_unavailable")
+        raise DatabaseUnavailable("the database has not answered for some seconds; look for database_unavailable in the log")
 
     def checked(self) -> Checked:
         return Checked(len(self._broken), len(self._unchecked), self._monotonic() - self._checked_at)

@@ -29,11 +29,11 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 QUEUES_MAX = 100
 
 _JOBS = {
-    "started": "Attempts that were begun.",
-    "succeeded": "Jobs that succeeded.",
-    "failed": "Jobs that failed for good.",
-    "retried": "Attempts that failed and will be made again.",
-    "released": "Jobs that were given back unfinished.",
+    "started": "Attempts started.",
+    "succeeded": "Jobs succeeded.",
+    "failed": "Jobs failed, with no attempt left.",
+    "retried": "Attempts failed and rescheduled.",
+    "released": "Jobs released unfinished.",
 }
 _BOUNDS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
 
@@ -59,7 +59,7 @@ class Exposition(Collector):
 
     def _of_board(self, board: Board) -> Iterator[Metric]:
         """What is not known is left out, and that it is not known is said: the rest must be scraped all the same."""
-        up = GaugeMetricFamily("faultline_database_up", "1 while the database answers this target, else 0.")
+        up = GaugeMetricFamily("faultline_database_up", "1 if the database answers this target, else 0.")
         try:
             seen = board.read()
         except FaultlineError:
@@ -70,9 +70,9 @@ class Exposition(Collector):
         yield up
         checked = board.checked()
         for name, told, number in (
-            ("broken", "Invariants that did not hold when they were last checked.", checked.broken),
-            ("unchecked", "Invariants that could not be checked the last time.", checked.unchecked),
-            ("age_seconds", "Since all invariants were checked.", checked.age_seconds),
+            ("broken", "Invariants violated at the last check.", checked.broken),
+            ("unchecked", "Invariants that the last check could not check.", checked.unchecked),
+            ("age_seconds", "Seconds since all invariants were checked.", checked.age_seconds),
         ):
             yield GaugeMetricFamily(f"faultline_queue_invariants_{name}", told, number)
 
@@ -98,38 +98,38 @@ class Exposition(Collector):
 
     def _of_processes(self, report: Report) -> Iterator[Metric]:
         queues = report["queues"]
-        yield self._counter("faultline_jobs_enqueued", "New jobs that were put into queues.", report["enqueued"].items())
+        yield self._counter("faultline_jobs_enqueued", "New jobs enqueued.", report["enqueued"].items())
         for name, told in _JOBS.items():
             yield self._counter(f"faultline_jobs_{name}", told, [(queue, c[name]) for queue, c in queues.items()])
         for name, told, counts, total in (
-            ("wait", "From the time a job was due until a worker had it.", "waits", "wait_seconds_sum"),
-            ("run", "How long attempts ran.", "runs", "run_seconds_sum"),
+            ("wait", "Seconds from a job being due to its claim.", "waits", "wait_seconds_sum"),
+            ("run", "Seconds that attempts ran.", "runs", "run_seconds_sum"),
         ):
             yield self._histogram(f"faultline_job_{name}_seconds", told, queues, counts, total)
         sums = {name: sum(c[name] for c in queues.values()) for name in ("acquired", "recovered", "lost")}
         for name, told, number in (
-            ("leases_acquired", "Leases that were granted.", sums["acquired"]),
-            ("leases_renewed", "Leases that were prolonged.", report["renewed"]),
-            ("leases_lost", "Leases that were let go of, or found lost.", sums["lost"]),
-            ("leases_recovered", "Jobs of dead workers that were queued again.", sums["recovered"]),
-            ("database_errors", "Calls of the database that failed.", report["database_errors"]),
-            ("database_reconnects", "Connections that were lost and opened again.", report["reconnects"]),
+            ("leases_acquired", "Leases acquired by claims.", sums["acquired"]),
+            ("leases_renewed", "Leases renewed.", report["renewed"]),
+            ("leases_lost", "Leases lost, or given up because they could not be renewed in time.", sums["lost"]),
+            ("leases_recovered", "Leases reaped: jobs requeued after a lease expired or a worker died.", sums["recovered"]),
+            ("database_errors", "Database calls failed.", report["database_errors"]),
+            ("database_reconnects", "Database connections lost and reopened.", report["reconnects"]),
         ):
             yield CounterMetricFamily(f"faultline_{name}", told, number)
-        expired = CounterMetricFamily("faultline_leases_expired", "Leases taken back from dead workers.", labels=["reason"])
+        expired = CounterMetricFamily("faultline_leases_expired", "Leases reaped, by reason.", labels=["reason"])
         for reason in ("lease_expired", "worker_lost"):
             expired.add_metric([reason], report["reaped"].get(reason, 0))
         yield expired
         blocked = CounterMetricFamily(
-            "faultline_stale_writes_blocked", "Writes that the database refused.", labels=["verb", "reason"]
+            "faultline_stale_writes_blocked", "Stale writes refused by the database.", labels=["verb", "reason"]
         )
         # Each is there before its first time: what begins above 0 is no increase.
         refusals = dict.fromkeys(REFUSALS, 0) | {(verb, reason): times for verb, reason, times in report["refusals"]}
         for (verb, reason), times in refusals.items():
             blocked.add_metric([verb, reason], times)
         yield blocked
-        yield GaugeMetricFamily("faultline_leases_held", "Leases that are held now.", report["leases"])
-        yield GaugeMetricFamily("faultline_worker_processes", "Worker processes of this target.", report["processes"])
+        yield GaugeMetricFamily("faultline_leases_held", "Leases held now.", report["leases"])
+        yield GaugeMetricFamily("faultline_worker_processes", "Worker processes in this target.", report["processes"])
 
     def _histogram(self, name: str, told: str, queues: Mapping[str, Mapping[str, Any]], counts: str, total: str) -> Metric:
         family = HistogramMetricFamily(name, told, labels=["queue"])
@@ -145,13 +145,15 @@ class Exposition(Collector):
 
     def _depths(self, seen: Seen) -> Iterator[Metric]:
         counted = [line for line in seen.queues if line.sampled_at is not None]
-        depth = GaugeMetricFamily("faultline_queue_depth", "Jobs of a queue, when last counted.", labels=["queue", "state"])
+        depth = GaugeMetricFamily(
+            "faultline_queue_depth", "Jobs of a queue by state, as last counted.", labels=["queue", "state"]
+        )
         for state in ("due", "delayed", "running", "failed"):
             for queue, number in self._summed((line.name, getattr(line, state)) for line in counted).items():
                 depth.add_metric([queue, state], number)
         yield depth
         estimated = GaugeMetricFamily(
-            "faultline_queue_depth_estimated", "1 where a depth is an estimate.", labels=["queue", "state"]
+            "faultline_queue_depth_estimated", "1 if the depth is an estimate.", labels=["queue", "state"]
         )
         for state in ("due", "delayed", "running", "failed"):
             found = self._summed((line.name, float(state in line.estimated)) for line in counted)
@@ -159,8 +161,12 @@ class Exposition(Collector):
                 estimated.add_metric([queue, state], min(1.0, number))
         yield estimated
         age = float("inf") if seen.counted_seconds_ago is None else seen.counted_seconds_ago
-        yield GaugeMetricFamily("faultline_queue_depth_age_seconds", "Since jobs were last counted; +Inf: never.", age)
-        oldest = GaugeMetricFamily("faultline_queue_oldest_waiting_seconds", "The longest due job.", labels=["queue"])
+        yield GaugeMetricFamily(
+            "faultline_queue_depth_age_seconds", "Seconds since jobs were last counted; +Inf: never.", age
+        )
+        oldest = GaugeMetricFamily(
+            "faultline_queue_oldest_waiting_seconds", "Seconds that the oldest due job has been waiting.", labels=["queue"]
+        )
         waits: dict[str, float] = {}
         for line in counted:
             label = self._label(line.name)
@@ -174,12 +180,12 @@ class Exposition(Collector):
         for name, told, numbers in (
             (
                 "backlog_growth_per_second",
-                "How fast due jobs have become more in ten minutes; below zero: fewer.",
+                "Growth of due jobs per second over 10 minutes (negative: draining).",
                 [(line.name, line.growth_per_second) for line in seen.queues if line.growth_per_second is not None],
             ),
             (
                 "paused",
-                "1 while a queue is paused.",
+                "1 if the queue is paused.",
                 [(line.name, float(line.paused_at is not None)) for line in seen.queues],
             ),
         ):
@@ -189,16 +195,16 @@ class Exposition(Collector):
             yield gauge
         for name, told, column in (
             *((f"jobs_{word}", told, word) for word, told in _JOBS.items()),
-            ("leases_recovered", "Jobs of dead workers that were queued again.", "recovered"),
-            ("stale_writes_blocked", "Writes that the database refused.", "refused"),
+            ("leases_recovered", "Leases reaped: jobs requeued after a lease expired or a worker died.", "recovered"),
+            ("stale_writes_blocked", "Stale writes refused by the database.", "refused"),
         ):
             numbers = [(total.queue, getattr(total, column)) for total in seen.totals]
-            yield self._counter(f"faultline_queue_{name}", f"{told} By all workers.", numbers)
+            yield self._counter(f"faultline_queue_{name}", f"{told} All workers.", numbers)
         yield GaugeMetricFamily(
             "faultline_queue_workers_alive", "Workers with a heartbeat in the last 3 seconds.", seen.workers_alive
         )
         yield GaugeMetricFamily(
             "faultline_queue_workers_silent",
-            "Workers without a heartbeat for 30 seconds whose sessions live.",
+            "Workers with an open session but no heartbeat for 30 seconds.",
             seen.workers_silent,
         )

@@ -1,4 +1,4 @@
--- Refuse a batch whose arrays do not fit together: a lease without its token or owner is no lease.
+-- Refuse a batch whose arrays differ in length: a lease without its token or owner is not a lease.
 create or replace function faultline.check_leases(job_ids uuid[], tokens bigint[], owners text[]) returns void
 language plpgsql immutable
 as $$
@@ -9,7 +9,7 @@ begin
     or array_position(tokens, null) is not null
     or array_position(owners, null) is not null
   then
-    raise exception 'job_ids, tokens and owners must be arrays of one length without nulls' using errcode = 'FL005';
+    raise exception 'job_ids, tokens and owners must be arrays of the same length without nulls' using errcode = 'FL005';
   end if;
 end
 $$;

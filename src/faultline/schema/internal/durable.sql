@@ -1,4 +1,4 @@
--- Make this transaction's commit wait for the disk, whatever the session's default says.
+-- Make this transaction's commit wait for the disk, whatever the session's default.
 -- A verb that was acknowledged must not be forgotten by a crash a moment later. Other levels than `off` are left alone.
 create or replace function faultline.durable() returns void
 language plpgsql volatile

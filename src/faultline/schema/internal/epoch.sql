@@ -1,4 +1,4 @@
--- What the journal tells of a lease that came to its end other than by success: the row itself forgets it.
+-- The details of an ended lease for the journal: the job's row does not keep them.
 create or replace function faultline.epoch(claimed_at timestamptz, lease_expires_at timestamptz, renewals integer)
 returns jsonb
 language sql stable

@@ -1,4 +1,4 @@
--- Lock one job's row for a write by its lease. True if the lease is good; otherwise the verb does nothing and refuses.
+-- Lock one job's row for a write by its lease. True if the lease is held; otherwise the verb writes nothing and refuses.
 -- Waits for the lock, so that a verb for a single job has a definite answer instead of `busy`.
 create or replace function faultline.hold(job_id uuid, fencing_token bigint, owner text) returns boolean
 language plpgsql volatile

@@ -1,9 +1,9 @@
--- Is this lease good, and if not, why not? Also tells the newest token known of the job.
---   held            it is good
---   token_mismatch  the job was granted to somebody else since
---   lease_lost      it was reaped or released, and nobody has taken it yet
---   not_running     it has ended, or there is no such job
--- A verdict without a lock on the row: good for saying why, never for deciding whether to write.
+-- Whether this lease is held, and if not, why. Also returns the newest token of the job.
+--   held            it is held
+--   token_mismatch  the job has been claimed by another owner since
+--   lease_lost      it was reaped or released, and not claimed again yet
+--   not_running     the job has ended, or there is no such job
+-- Without a lock on the row: use it to explain a refusal, never to decide whether to write.
 create or replace function faultline.judge(
   job_id uuid,
   fencing_token bigint,

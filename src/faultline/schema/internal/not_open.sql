@@ -12,7 +12,7 @@ begin
     raise exception 'job % has succeeded and cannot be %', not_open.job_id, not_open.wish
       using errcode = 'FL002', hint = 'enqueue a new job to do the work again';
   end if;
-  raise exception 'there is no job %', not_open.job_id
-    using errcode = 'FL004', hint = 'it was never enqueued here, or it was pruned after its retention time';
+  raise exception 'no job %', not_open.job_id
+    using errcode = 'FL004', hint = 'it was never enqueued in this database, or it was pruned after its retention time';
 end
 $$;

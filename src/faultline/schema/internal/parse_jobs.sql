@@ -1,4 +1,4 @@
--- Read and check the jobs of a submission. A job that makes no sense raises FL005 and says which one it is, and why.
+-- Read and check the jobs of a submission. An invalid job raises FL005, which says which job it is, and why.
 -- Called `stable`, though it makes ids, so that the planner unfolds it into the statement that uses it.
 create or replace function faultline.parse_jobs(jobs json, at timestamptz, args_bytes_max integer) returns table (
   place bigint,

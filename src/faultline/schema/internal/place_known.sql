@@ -55,12 +55,12 @@ begin
   from parsed p;
   if named and current_setting('transaction_isolation') <> 'read committed' then
     -- The look into the ledger would not see what finished since the transaction began, and run it again.
-    raise exception 'jobs with an id of their own can be enqueued only in READ COMMITTED transactions'
+    raise exception 'jobs with an explicit id can be enqueued only in READ COMMITTED transactions'
       using errcode = 'FL005', hint = 'leave the id to the database, or use an idempotency_key';
   end if;
   news := array(select u.id = any (placed) from unnest(ids) with ordinality as u (id, place) order by u.place);
   if cardinality(array_positions(news, true)) > cardinality(placed) then
-    raise exception 'this submission is refused: it gives the same id to two jobs'
+    raise exception 'the submission is refused: two of its jobs have the same id'
       using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
   end if;
   -- In statements of their own, which see what was committed while this one waited. An id that was made here is in no ledger,

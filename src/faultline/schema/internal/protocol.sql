@@ -1,4 +1,4 @@
--- The version of these definitions, and the oldest version whose clients they still serve.
+-- The version of these definitions, and the oldest version whose clients they still support.
 -- A client works if the definitions are not older than the client, and the client is not older than `serves_from`.
 --
 -- Raise `version` once per release in which a definition or a table changed. Raise `serves_from` only when the definitions stop

@@ -1,4 +1,4 @@
--- Say why a verb did nothing for some leases, and put it on record.
+-- Return why a verb wrote nothing for some leases, and record it in the journal.
 -- Before: the verb has done its work for the leases at the places `done`; the other leases were lost, or somebody holds a lock on their rows.
 -- After: one answer per remaining lease. `busy` is not a refusal and leaves no trace; every other one is journalled.
 -- A lease whose completion stands in the ledger is not refused to `complete` (its first answer was lost, this is the second)

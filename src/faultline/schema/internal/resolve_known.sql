@@ -41,10 +41,10 @@ begin
     order by s.place
   loop
     if not known.found then
-      raise exception 'job % (task %) met one that was pruned at this moment', known.place, known.task
+      raise exception 'job % (task %) has the key or id of a job that was pruned at this moment', known.place, known.task
         using errcode = 'serialization_failure', hint = 'Nothing was enqueued; send the submission again.';
     elsif known.differs then
-      raise exception 'job % (task %) is refused: its % belongs to a job with another task or other arguments',
+      raise exception 'job % (task %) is refused: its % already belongs to a job with another task or other arguments',
         known.place, known.task, case when known.key is null then 'id' else 'idempotency_key' end
         using errcode = 'FL003',
               detail = json_build_object('job_id', known.job_id)::text,

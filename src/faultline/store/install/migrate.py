@@ -131,8 +131,8 @@ def check(database: Protocol) -> None:
         )
     if ours.version < database.serves_from:
         raise SchemaAhead(
-            f"the database is at protocol {database.version} and serves builds from {database.serves_from} on, this build "
-            f"has {ours.version}; upgrade faultline-queue in this program"
+            f"the database is at protocol {database.version} and supports builds from {database.serves_from} on, but this "
+            f"build has {ours.version}; upgrade faultline-queue in this program"
         )
 
 
@@ -151,7 +151,7 @@ def check_files(known: dict[int, str]) -> None:
     for number, checksum in known.items():
         if number in ours and ours[number].checksum != checksum:
             raise SchemaAltered(
-                f"schema {number} ({ours[number].name}) was applied to this database with another text than this build's; "
+                f"schema {number} ({ours[number].name}) was applied to this database with another text than in this build; "
                 "use the build that applied it, or restore the file: applied migrations are never edited"
             )
 
@@ -247,8 +247,8 @@ def _blocked(connection: psycopg.Connection, wait_seconds: float, command: str) 
         for pid, login, state, age, query in found
     ]
     return (
-        f"no lock on the tables of faultline within {wait_seconds:g} s; nothing was changed. "
-        f"In the way: {'; '.join(told) or 'nobody any more'}; end that transaction, or run faultline {command} again"
+        f"could not lock the tables of faultline within {wait_seconds:g} s; nothing was changed. "
+        f"Blocked by: {'; '.join(told) or 'nobody any more'}; end that transaction, or run faultline {command} again"
     )
 
 
@@ -284,9 +284,11 @@ def _refuse_strangers(connection: psycopg.Connection) -> None:
         return
     owner, we, book_owner, in_use = row
     if owner != we or book_owner not in (None, we):
-        raise SchemaError(f"the schema faultline belongs to {owner}, and this is {we}; run: faultline migrate, as {owner}")
+        raise SchemaError(
+            f"the schema faultline belongs to {owner}, but this login is {we}; run as {owner}: faultline migrate"
+        )
     if in_use and book_owner is None:
-        raise SchemaError("there is a schema faultline that Faultline did not make; rename it, or use another database")
+        raise SchemaError("the schema faultline was not created by Faultline; rename it, or use another database")
 
 
 def _write_for_first_builds(connection: psycopg.Connection) -> None:

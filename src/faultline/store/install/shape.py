@@ -185,7 +185,7 @@ def _lacking_constraints(rows: Rows) -> Iterator[Lack]:
                 cure = f"alter domain faultline.{place} {drop}; alter domain faultline.{place} {add}"
             else:
                 cure = f"alter table faultline.{place} {drop}, {add}"
-            yield Lack(f"constraint {name} is missing, never validated, or another one", cure)
+            yield Lack(f"constraint {name} is missing, not validated, or has another definition", cure)
 
 
 def _lacking_columns(rows: Rows) -> Iterator[Lack]:
@@ -205,7 +205,7 @@ def _lacking_columns(rows: Rows) -> Iterator[Lack]:
         if default == _IDENTITY != given:
             place = f"pg_get_serial_sequence('faultline.{table}', '{column}')"
             follow = f"select setval({place}, max({column})) from faultline.{table}"
-            yield Lack(f"column {name} gets no number of its own", f"{alter} add generated always as identity; {follow}")
+            yield Lack(f"column {name} is not an identity column", f"{alter} add generated always as identity; {follow}")
         elif _plain(given) != default:
             yield Lack(
                 f"column {name} has another default", f"{alter} {f'set default {default}' if default else 'drop default'}"

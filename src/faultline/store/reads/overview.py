@@ -81,7 +81,7 @@ class Minute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One worker process, as it told of itself in its last beat."""
+    """One worker process, as of its last heartbeat."""
 
     id: str
     host: str

@@ -89,7 +89,7 @@ def add(
     by: str | None = None,
     reason: str | None = None,
 ) -> Statement[datetime | None]:
-    """Let a key in. Answers with when it ends."""
+    """Add a key. Returns when it expires."""
     return Statement(
         name="add_api_key",
         sql="select faultline.add_api_key(%s, %s, %s, %s::text[], %s::text[], make_interval(secs => %s), %s, %s)",
@@ -99,7 +99,7 @@ def add(
 
 
 def revoke(key_id: UUID, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
-    """Let a key in no more. Answers whether there is such a key."""
+    """Revoke a key. Returns whether there is such a key."""
     sql = "select faultline.revoke_api_key(%s, %s, %s)"
     return Statement("revoke_api_key", sql, (key_id, by, reason), value, repeatable=True)
 

@@ -135,7 +135,7 @@ def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
 
 
 def progress(lease: Lease, progress: Json) -> Statement[Settled]:
-    """Show how far the job has come."""
+    """Store the progress of the job, for people to see."""
     return _for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def cancel(
     job_id: object, reason: str | None = None, *, only_queues: Sequence[str] | None = None, by: str | None = None
 ) -> Statement[JobState]:
-    """Stop a job for good. Whoever runs it can write nothing more. With `only_queues`, no other queue's job exists."""
+    """Cancel a job. Its worker can write nothing more. With `only_queues`, jobs of other queues are not found."""
     sql = "select faultline.cancel(%s, %s, %s::text[], %s)"
     params = (job_id, reason, None if only_queues is None else list(only_queues), by)
     return Statement("cancel", sql, params, _state, repeatable=True)
@@ -27,7 +27,7 @@ def cancel(
 def retry(
     job_id: object, *, only_queues: Sequence[str] | None = None, by: str | None = None, reason: str | None = None
 ) -> Statement[JobState]:
-    """Give a job that ended badly another chance. With `only_queues`, no other queue's job exists."""
+    """Retry a failed or cancelled job. With `only_queues`, jobs of other queues are not found."""
     sql = "select faultline.retry(%s, %s::text[], %s, %s)"
     params = (job_id, None if only_queues is None else list(only_queues), by, reason)
     return Statement("retry", sql, params, _state)
@@ -38,13 +38,13 @@ def _state(rows: Rows) -> JobState:
 
 
 def pause(queue: str, reason: str | None = None, *, by: str | None = None) -> Statement[datetime]:
-    """Grant no more jobs of a queue. Answers with the time since when that holds."""
+    """Pause a queue: workers stop claiming from it. Returns since when."""
     sql = "select faultline.pause(%s, %s, %s)"
     return Statement("pause", sql, (queue, reason, by), value, repeatable=True)
 
 
 def resume(queue: str, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
-    """Grant jobs of a queue again. Answers whether it was paused."""
+    """Resume a queue: workers claim from it again. Answers whether it was paused."""
     sql, params = "select faultline.resume(%s, %s, %s)", (queue, by, reason)
     return Statement("resume", sql, params, value, repeatable=True)
 

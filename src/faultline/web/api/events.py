@@ -1,9 +1,9 @@
 """Live changes, as server-sent events.
 
-event: journal   a line of the journal; `id:` is where to go on, and `data.id` tells a line that comes twice
+event: journal   an entry of the journal; `id:` is where to continue, and `data.id` identifies one that is sent twice
 event: queues    every queue, whenever one has changed
-event: reset     too much was missed: load what you show anew
-event: end       the last one, with the reason: too_slow, closing, signed_out, old (come again: it begins where it ended)
+event: reset     too much was missed: reload what you show
+event: end       the last event, with the reason: too_slow, closing, signed_out, old (reconnect to continue)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EVENT = {
     "required": ["event", "data"],
     "properties": {
         "event": {"enum": ["journal", "queues", "reset", "end"]},
-        "id": {"type": "string", "pattern": "^[0-9]+$", "description": "Where to go on, as Last-Event-ID."},
+        "id": {"type": "string", "pattern": "^[0-9]+$", "description": "Where to continue: send it as Last-Event-ID."},
         "data": {"type": "string", "description": "JSON."},
     },
 }
@@ -99,7 +99,7 @@ class EventStream(Response):
             gone.cancel()
 
     async def _next(self, gone: asyncio.Task[None]) -> bytes | None:
-        """What waits, or a sign of life. None: it is over."""
+        """The next event, or a keep-alive. None: the stream has ended."""
         now = self._service.host.monotonic()
         if now >= self._check_at:
             self._check_at = now + self._service.limits.heartbeat_seconds

@@ -1,4 +1,4 @@
-"""Look at jobs: one with all that is known of it, lists a page at a time, the failed ones in groups."""
+"""Read jobs: one job in full, lists page by page, failed jobs in groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Reader = Annotated[Caller, Depends(needs("read"))]
 
 @router.get("/jobs", summary="List jobs")
 async def list_jobs(request: Request, wanted: Annotated[JobFilter, Query()], caller: Reader) -> JobPage:
-    """By id, newest first; failed and cancelled ones by when they ended; queued ones of one queue as they will run."""
+    """Newest first; failed and cancelled jobs by their end, the queued jobs of one queue in the order they will run."""
     asked = listing.Wanted(
         state=wanted.state,
         queue=wanted.queue,
@@ -53,7 +53,7 @@ async def one_job(request: Request, job_id: UUID, caller: Reader) -> Job:
     ]
     record, journal, steps = await service_of(request).read_for(caller).run_all(statements)
     if record is None or not caller.may_touch(record.queue):
-        raise JobNotFound(f"there is no job {job_id}; it was never committed here, or it was pruned")
+        raise JobNotFound(f"no job {job_id}: it was never committed in this database, or it was pruned")
     facts = asdict(record)
     return Job.model_validate(
         facts

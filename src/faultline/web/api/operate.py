@@ -1,4 +1,4 @@
-"""Change what is under way: cancel, retry, pause, resume. Whose job it is, is judged under the row's lock."""
+"""Cancel, retry, pause, resume. Whether the caller may do it is checked under the row's lock."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ Operator = Annotated[Caller, Depends(needs("operate"))]
 Because = Annotated[Why | None, Body()]
 
 
-@router.post("/jobs/{job_id:uuid}/cancel", tags=["jobs"], summary="Stop a job for good")
+@router.post("/jobs/{job_id:uuid}/cancel", tags=["jobs"], summary="Cancel a job")
 async def cancel(request: Request, job_id: UUID, caller: Operator, body: Because = None) -> Changed:
-    """The journal keeps the reason, and which key it was."""
+    """The journal records the reason and the key."""
     doing = operate.cancel(job_id, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
     return Changed(id=job_id, state=await service_of(request).operate.run(doing))
 
 
-@router.post("/jobs/{job_id:uuid}/retry", tags=["jobs"], summary="Give a job that ended badly another chance")
+@router.post("/jobs/{job_id:uuid}/retry", tags=["jobs"], summary="Retry a failed or cancelled job")
 async def retry(request: Request, job_id: UUID, caller: Operator, body: Because = None) -> Changed:
     doing = operate.retry(job_id, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
     return Changed(id=job_id, state=await service_of(request).operate.run(doing))
 
 
-@router.post("/jobs/retry", tags=["jobs"], summary="Retry failed jobs together, or count them first")
+@router.post("/jobs/retry", tags=["jobs"], summary="Retry failed jobs, or only count them")
 async def retry_failed(request: Request, body: RetryFailed, caller: Operator) -> RetriedJobs:
     service = service_of(request)
     which = failures.Failed(
@@ -59,7 +59,7 @@ def _cursor(place: failures.Place | None) -> str | None:
     return None if place is None else cursors.encode("failed", place)
 
 
-@router.post("/queues/{queue_name:path}/pause", tags=["queues"], summary="Grant no more jobs of a queue")
+@router.post("/queues/{queue_name:path}/pause", tags=["queues"], summary="Pause a queue: workers stop claiming from it")
 async def pause(
     request: Request,
     queue_name: Annotated[QueueName, Path()],
@@ -72,7 +72,7 @@ async def pause(
     return Paused(queue=queue_name, paused_at=since)
 
 
-@router.post("/queues/{queue_name:path}/resume", tags=["queues"], summary="Grant jobs of a queue again")
+@router.post("/queues/{queue_name:path}/resume", tags=["queues"], summary="Resume a queue")
 async def resume(
     request: Request, queue_name: Annotated[QueueName, Path()], caller: Operator, body: Because = None
 ) -> Resumed:
@@ -88,4 +88,4 @@ def _why(body: Why | None) -> str | None:
 
 def _check_queue(caller: Caller, queue_name: str) -> None:
     if not caller.may_touch(queue_name):
-        raise Problem(404, "QueueNotFound", "There is no such queue.", next_step="Look at the list of queues.")
+        raise Problem(404, "QueueNotFound", "No such queue.", next_step="See the list of queues.")

@@ -1,4 +1,4 @@
-"""How it is going: queues, workers, and whether what must always be true still is."""
+"""Queues, workers and invariants."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ router = APIRouter()
 Reader = Annotated[Caller, Depends(needs("read"))]
 
 
-@router.get("/queues", tags=["queues"], summary="Every queue: what waits, how fast it goes")
+@router.get("/queues", tags=["queues"], summary="List queues, with depths and rates")
 async def queues(request: Request, caller: Reader) -> Queues:
     lines = await service_of(request).read_for(caller).run(overview.queues())
     return Queues(queues=[QueueState.model_validate(line) for line in lines if caller.may_touch(line.name)])
 
 
-@router.get("/workers", tags=["workers"], summary="Every worker: whether it lives, what it holds")
+@router.get("/workers", tags=["workers"], summary="List workers, with heartbeats and leases")
 async def workers(request: Request, caller: Reader) -> Workers:
-    """A key that is bound to queues sees the workers that serve them, and of their queues its own."""
+    """A key that is restricted to queues sees the workers that serve them, and of each worker only these queues."""
     lines = seen_by(caller, await service_of(request).read_for(caller).run(overview.workers()))
     return Workers(workers=[WorkerState.model_validate(line) for line in lines])
 
 
-@router.get("/invariants", tags=["watch"], summary="Whether what must always be true still is")
+@router.get("/invariants", tags=["watch"], summary="Check the invariants")
 async def invariants(request: Request, caller: Reader) -> Verdict:
-    """Checked at most every 30 seconds, since it looks at every job; `checked_at` tells when."""
+    """Checked at most every 30 seconds, since it reads every job; `checked_at` is the time of the check."""
     if caller.queues is not None:
         raise Problem(
-            403, "Forbidden", "This key is bound to queues, and this concerns all.", next_step="Use a key for all queues."
+            403,
+            "Forbidden",
+            "This key is restricted to queues; this concerns all queues.",
+            next_step="Use a key for all queues.",
         )
     return await service_of(request).verdicts.latest()

@@ -1,8 +1,8 @@
-"""Submit jobs. Sent again with the same Idempotency-Key and the same body, a submission makes no second job.
+"""Enqueue jobs. A request sent again with the same Idempotency-Key and body creates no second job.
 
-The key is kept under the name of the API key that sent it, so two callers never meet in one, and with a digest of the whole
-submission. One statement takes the key, compares the digest and makes the jobs: two that arrive at once, and a process that
-dies in between, leave one answer or none.
+The key is stored under the id of the API key that sent it, so that two callers never share one, and with a digest of the
+whole request. One statement takes the key, compares the digest and creates the jobs: two requests that arrive at once, and
+a process that dies in between, leave one answer or none.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=255,
         pattern=r"^[\x21-\x7e]+$",
-        description="Send a submission again with the same key and body, and it is answered as the first time.",
+        description="A request sent again with the same key and body gets the same answer, and enqueues nothing new.",
     ),
 ]
 
 
-@router.post("/jobs", status_code=201, summary="Submit a job")
+@router.post("/jobs", status_code=201, summary="Enqueue a job")
 async def submit(
     request: Request, response: Response, job: NewJob, caller: Submitter, idempotency_key: IdempotencyKey = None
 ) -> Placed:
@@ -48,7 +48,7 @@ async def submit(
     return placed
 
 
-@router.post("/jobs/batch", status_code=201, summary="Submit jobs, all or none")
+@router.post("/jobs/batch", status_code=201, summary="Enqueue jobs, all or none")
 async def submit_many(
     request: Request, response: Response, body: NewJobs, caller: Submitter, idempotency_key: IdempotencyKey = None
 ) -> PlacedJobs:
@@ -63,8 +63,8 @@ async def _submit(
             raise Problem(
                 403,
                 "QueueForbidden",
-                f"This key may not submit to the queue {job.queue!r}.",
-                next_step="Name one of the key's own queues.",
+                f"This key may not enqueue into the queue {job.queue!r}.",
+                next_step="Use one of the key's queues.",
             )
     service = service_of(request)
     submissions = [_submission(place, len(jobs), job) for place, job in enumerate(jobs, start=1)]
@@ -75,7 +75,7 @@ async def _submit(
     try:
         placed = await service.enqueue.run(statement)
     except KeyConflict as conflict:
-        raise KeyConflict("this Idempotency-Key was used for a submission with another body") from conflict
+        raise KeyConflict("this Idempotency-Key was used with another body") from conflict
     service.numbers.enqueued(job.queue for job, one in zip(jobs, placed, strict=True) if one.created)
     if not all(one.created for one in placed):
         response.headers["Idempotency-Replayed"] = "true"
@@ -83,7 +83,7 @@ async def _submit(
 
 
 def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -> list[Submission]:
-    """Under a key, with all that makes this submission the same: every field of every job, whatever their order was."""
+    """The jobs with their key and a digest of every field of every job, whatever the order of the fields."""
     text = jsontext.encode([job.model_dump(mode="json") for job in jobs], "submission")
     digest = hashlib.sha256(text.encode()).hexdigest()
     # No header can hold a space, so no other key is taken for a place of this one.

@@ -27,7 +27,10 @@ _RATE_OVER_SECONDS = 30.0
 async def database_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
     if caller.queues is not None:
         raise Problem(
-            403, "Forbidden", "This key is bound to queues; the database belongs to all.", next_step="Use a key for all."
+            403,
+            "Forbidden",
+            "This key is restricted to queues; this page concerns all of them.",
+            next_step="Use a key for all queues.",
         )
     found = await service_of(request).read_for(caller).run(health())
     rate = wal_bytes_per_second(_earlier(request, found), found)

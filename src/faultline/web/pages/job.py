@@ -87,7 +87,7 @@ async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:
     except ValueError:
         found = None
     if found is None or not caller.may_touch(found.queue):
-        raise Problem(404, "JobNotFound", f"There is no job {job_id[:60]}.", next_step="Look for it in the list of jobs.")
+        raise Problem(404, "JobNotFound", f"No job {job_id[:60]}.", next_step="Search the list of jobs.")
     return found
 
 

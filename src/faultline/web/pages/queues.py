@@ -1,4 +1,4 @@
-"""The queues, and pausing them. A paused queue grants no job; what runs goes on."""
+"""The queues, and pausing them. Workers claim nothing from a paused queue; running jobs finish."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
     drawn = [line.name for line in lines[:_TRENDS_MAX]]
     trends = await asyncio.gather(*(read.run(overview.trend(_MINUTES, name)) for name in drawn))
     curves = {
-        name: curve([minute.succeeded for minute in trend[:-1]], told=f"Jobs done each minute, over {_MINUTES} minutes.")
+        name: curve([minute.succeeded for minute in trend[:-1]], told=f"Jobs completed per minute, over {_MINUTES} minutes.")
         for name, trend in zip(drawn, trends, strict=True)
     }
     return show(request, caller, "queues", lines=lines, curves=curves, done=done, now=now)
@@ -63,5 +63,5 @@ async def resume(request: Request, caller: Annotated[Caller, Depends(needs("oper
 
 def _queue(name: str | None, caller: Caller) -> str:
     if name is None or len(name) > _NAME_MAX or not caller.may_touch(name):
-        raise Problem(404, "QueueNotFound", "There is no such queue.", next_step="Look for it in the list of queues.")
+        raise Problem(404, "QueueNotFound", "No such queue.", next_step="See the list of queues.")
     return name

@@ -28,15 +28,15 @@ _UNAVAILABLE = 503
 
 #: What a page says after something was done. Only these: a link from elsewhere cannot put words into our mouth.
 _SAID = {
-    "cancelled": "Cancelled. From now on the database refuses every write of the worker that had it.",
-    "retried": "Queued again. Its attempts count from zero; its token keeps growing.",
-    "paused": "Paused. What runs goes on; nothing more is granted until the queue is resumed.",
-    "resumed": "Resumed. Workers that sleep were woken.",
-    "was_not_paused": "It was not paused.",
+    "cancelled": "Cancelled. The database refuses every further write of the worker that held it.",
+    "retried": "Requeued. Its attempts start from zero; its token keeps growing.",
+    "paused": "Paused. Running jobs finish; workers claim nothing more until the queue is resumed.",
+    "resumed": "Resumed. Idle workers were woken.",
+    "was_not_paused": "The queue was not paused.",
     "bulk_cancelled": "{n} cancelled.",
-    "bulk_retried": "{n} queued again.",
-    "bulk_nothing": "No job was ticked.",
-    "redriven": "{n} queued again.",
+    "bulk_retried": "{n} requeued.",
+    "bulk_nothing": "No job was selected.",
+    "redriven": "{n} requeued.",
 }
 
 environment = Environment(

@@ -1,4 +1,4 @@
-"""The life of a job in sentences, for who never heard of a fencing token. Nothing is said that is not on record."""
+"""The history of a job in sentences, for readers who have never heard of a fencing token. It says only what is recorded."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ def tell(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]
         teller.tell(epoch, first=number == 0 and len(told) == len(epochs), others=others)
     sentences = [sentence.text for sentence in sorted(teller.sentences, key=lambda sentence: sentence[:2])]
     if len(told) < len(epochs):
-        sentences.insert(0, Markup("The first {} epochs are left out here.").format(count(len(epochs) - len(told))))
+        sentences.insert(0, Markup("The first {} epochs are not shown here.").format(count(len(epochs) - len(told))))
     sentences += [Markup.escape(unknown)] if unknown else []
     return [*sentences, *_after(job, epochs, now)]
 
 
 def _untouched(job: JobRecord, now: datetime) -> Markup:
     if job.state is JobState.CANCELLED:
-        return Markup("It was cancelled before any worker had it.")
+        return Markup("It was cancelled before any worker claimed it.")
     if job.next_run_at is not None and job.next_run_at > now:
-        return Markup("No worker has had this job yet. It is due {}.").format(ago(job.next_run_at, now))
+        return Markup("No worker has claimed this job yet. It is due {}.").format(ago(job.next_run_at, now))
     waits = duration(now - (job.next_run_at or job.created_at))
-    return Markup("No worker has had this job yet. It has been waiting in <b>{}</b> for {}.").format(job.queue, waits)
+    return Markup("No worker has claimed this job yet. It has been waiting in <b>{}</b> for {}.").format(job.queue, waits)
 
 
 def _after(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]:
     """What came of it all, where the last epoch does not say so already."""
     refused = sum(len(epoch.refusals) for epoch in epochs)
     if job.state is JobState.SUCCEEDED and (refused or len(epochs) > 1):
-        return [Markup("The ledger holds the job once, under token <b>{}</b>.").format(job.fencing_token)]
+        return [Markup("The ledger has one row for the job, under token <b>{}</b>.").format(job.fencing_token)]
     if job.state is JobState.QUEUED and job.next_run_at is not None:
         if job.next_run_at > now:
             return [Markup("The next attempt is due {}.").format(ago(job.next_run_at, now))]
-        return [Markup("It waits for the next worker.")]
+        return [Markup("It waits for a worker.")]
     if job.state is JobState.FAILED:
         return [Markup("No attempt is left: the job has failed.")]
     return []
@@ -80,7 +80,7 @@ class _Teller:
         who = self._who(epoch)
         if epoch.claimed_at is not None:
             start = Markup("{} {} at {} under token <b>{}</b>").format(
-                who, "took the job" if first else "took over", self._clock(epoch.claimed_at), epoch.token
+                who, "claimed the job" if first else "took over", self._clock(epoch.claimed_at), epoch.token
             )
             end = self._end(epoch)
             parted = epoch.ended_at is not None and any(epoch.claimed_at < at < epoch.ended_at for at in others)
@@ -109,14 +109,14 @@ class _Teller:
             case EpochEnd.SUCCEEDED:
                 return Markup("finished it at {}").format(ended)
             case EpochEnd.FAILED:
-                text = headline(epoch.because)[:_ERROR_LENGTH] or "no error is on record"
+                text = headline(epoch.because)[:_ERROR_LENGTH] or "no error was recorded"
                 return Markup("failed at {}: <q>{}</q>").format(ended, text)
             case EpochEnd.REAPED if epoch.because == "lease_expired":
-                return Markup("held it until {}, when its lease ran out").format(self._clock(epoch.lease_expires_at))
+                return Markup("held it until {}, when its lease expired").format(self._clock(epoch.lease_expires_at))
             case EpochEnd.REAPED:
                 return Markup("held it until {}, when that worker was found dead").format(ended)
             case EpochEnd.CANCELLED:
-                return Markup("held it until somebody cancelled it at {}").format(ended)
+                return Markup("held it until it was cancelled at {}").format(ended)
             case end:
                 return Markup("held it until {}, when the job was {}").format(ended, words(end))
 
@@ -124,9 +124,9 @@ class _Teller:
         renewed = f", renewed {times(epoch.renewals)}" if epoch.renewals else ""
         if epoch.lease_expires_at is not None and epoch.lease_expires_at < self._now:
             over = self._clock(epoch.lease_expires_at)
-            return Markup("still has it, though its lease ran out at {}: another worker may take over now").format(over)
+            return Markup("still runs it, but its lease expired at {}: another worker may take over now").format(over)
         left = duration((epoch.lease_expires_at or self._now) - self._now)
-        return Markup("holds it now; the lease is good for {}{}").format(left, renewed)
+        return Markup("holds it now; the lease is valid for {}{}").format(left, renewed)
 
     def _refused(self, epoch: Epoch, who: Markup) -> Markup:
         write = epoch.refusals[0]
@@ -144,9 +144,9 @@ def _why(epoch: Epoch, write: RefusedWrite) -> str:
         case "token_mismatch":
             return f"token {epoch.token} was no longer the current one"
         case "lease_lost":
-            return "its lease had been taken back"
+            return "its lease had been reaped"
         case "lease_expired":
-            return "its lease had run out"
+            return "its lease had expired"
         case "not_running":
             return "the job had ended"
         case reason:

@@ -29,9 +29,9 @@
     show(button, paused ? "Resume" : "Pause");
     button.setAttribute("aria-pressed", String(paused));
     show(notice, state === "stale"
-      ? `Not up to date ${since}: ${fault || "no answer came from the server"}. All that you see is as it was then.`
+      ? `Not updated ${since}: ${fault || "the server did not answer"}. The page shows the state of that time.`
       : state === "held" && count
-        ? `Held still ${since}, while ${count} ${count === 1 ? "job is" : "jobs are"} ticked. Untick to go on.` : "");
+        ? `Updates stopped ${since}, while ${count} ${count === 1 ? "job is" : "jobs are"} selected. Clear the selection to continue.` : "");
     notice.classList.toggle("hidden", !notice.textContent);
   };
 
@@ -56,7 +56,7 @@
     if (!response) fault = "the server cannot be reached";
     else if (response.status === 503) {
       const away = response.raw?.headers.get("Faultline-Away-Since");
-      fault = away ? `the database has not answered since ${away}` : "the database cannot be used";
+      fault = away ? `the database has not answered since ${away}` : "the database is unavailable";
     }
     else if (response.status >= 400) fault = `the server answered ${response.status}`;
     else {

@@ -1,6 +1,6 @@
--- Let a key of the HTTP API in. For the owner of the schema alone. Only the key's digest is given and kept; it holds for
--- `valid` from now on, by the database's clock, or without an end. Answers with when it ends. Who did it, and why,
--- stands in the journal: see signature.
+-- Add a key of the HTTP API. Only for the schema's owner. Only the key's digest is passed and stored; the key is valid for
+-- `valid` from now on, by the database's clock, or forever. Returns when it expires. The journal records who did it, and
+-- why: see signature.
 create or replace function faultline.add_api_key(
   id uuid,
   digest bytea,

@@ -1,6 +1,6 @@
--- Who holds the key with this digest, and what it may do. No row for a key that is unknown, revoked or past its time: which
--- of these it is, is nobody's business. Notes the minute of its use, unless somebody else is just noting it or nothing can be
--- written (a standby, a server with a full disk): who may only read is let in all the same.
+-- The key with this digest, and what it may do. No row for a key that is unknown, revoked or expired, without saying which.
+-- Records the minute of its use, unless another session is just doing so or nothing can be written (a standby, a full
+-- disk): a key that only reads works there all the same.
 create or replace function faultline.api_key(digest bytea) returns table (
   id uuid,
   name text,

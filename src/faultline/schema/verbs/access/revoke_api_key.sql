@@ -1,5 +1,5 @@
--- Let a key of the HTTP API in no more. For the owner of the schema alone. Revoked twice, the first time stands. Answers
--- whether there is such a key. Who did it, and why, stands in the journal: see signature.
+-- Revoke a key of the HTTP API. Only for the schema's owner. Revoked twice, it keeps the first time. Returns whether there is
+-- such a key. The journal records who did it, and why: see signature.
 create or replace function faultline.revoke_api_key(id uuid, by text default null, reason text default null) returns boolean
 language plpgsql volatile
 as $$

@@ -1,7 +1,7 @@
--- Take up to `max_jobs` due jobs of one queue: the most urgent priority first, within it the longest due.
+-- Claim up to `max_jobs` due jobs of one queue: lowest priority number first, then the longest due.
 -- Before: queued. After: running, the owner and a lease of the job's own length set, and the token one higher than the
 -- job's last one or the floor (`recover`, `prune`), whichever is greater.
--- A paused queue grants nothing.
+-- Nothing is claimed from a paused queue.
 --
 -- `owner` must be new for every call (a worker's id and a counter), so that not even one process holds a token twice.
 -- `priorities`, `lower_bounds` and `lower_ids` are hints: below its bound the caller has seen no live job at that priority.

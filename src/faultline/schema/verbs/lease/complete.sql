@@ -1,9 +1,9 @@
--- Move finished jobs to the ledger, each with its result. Answers with the leases for which nothing was written.
+-- Move finished jobs to the ledger, each with its result. Returns the leases for which nothing was written.
 -- Before: the caller holds the leases. After: gone from open_jobs and in the ledger, in one statement.
 --
--- A lease that has run out is still good while nobody else was granted the job: refusing would only run it twice.
--- Locked rows are left out and reported as busy: one of them would otherwise hold up the whole batch. Nearly always there are
--- none, and to lock each row before deleting it would cost a sixth of the work: so it is tried without, for a millisecond.
+-- An expired lease is still accepted while nobody else has claimed the job: refusing would only run it twice.
+-- Locked rows are skipped and reported as busy: one of them would otherwise block the whole batch. There are nearly never
+-- any, and locking each row before deleting it would cost a sixth of the work: so the first try does not, for a millisecond.
 -- Sent again after a lost answer, it finds its own rows in the ledger and reports nothing.
 create or replace function faultline.complete(
   job_ids uuid[],
@@ -31,7 +31,7 @@ begin
   if complete.results is not null and (
     jsonb_typeof(complete.results) <> 'array' or jsonb_array_length(complete.results) <> cardinality(complete.job_ids)
   ) then
-    raise exception 'results must be a JSON array with one result for each lease' using errcode = 'FL005';
+    raise exception 'results must be a JSON array with one result per lease' using errcode = 'FL005';
   end if;
   perform faultline.durable();
   perform faultline.as_verb('complete');

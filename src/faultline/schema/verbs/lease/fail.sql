@@ -1,9 +1,9 @@
--- End attempts that did not succeed. Answers with the leases for which nothing was written.
+-- End failed attempts. Returns the leases for which nothing was written.
 -- Before: the caller holds the leases. After, by `then` of each failure:
---   retry   queued again after `delay_seconds`, or failed when this was the last attempt
+--   retry   rescheduled after `delay_seconds`, or failed if this was the last attempt
 --   fail    failed
 --   cancel  cancelled
--- In every case the owner is cleared, the token stays, and the journal tells the error.
+-- In every case the owner is cleared, the token stays, and the journal records the error.
 --
 -- `failures` is a JSON array beside the leases: [{"then": "retry", "delay_seconds": 5, "error": "…"}, …].
 -- Without a delay the wait doubles from 2 seconds up to an hour.
@@ -33,8 +33,8 @@ begin
       where f."then" is null or f."then" not in ('retry', 'fail', 'cancel') or f.delay_seconds not between 0 and 31536000
     )
   then
-    raise exception 'failures must be an array with one {"then": "retry"|"fail"|"cancel"} for each lease'
-      using errcode = 'FL005', detail = 'delay_seconds, where given, lies between 0 and 31536000';
+    raise exception 'failures must be an array with one {"then": "retry"|"fail"|"cancel"} per lease'
+      using errcode = 'FL005', detail = 'delay_seconds, if given, must be between 0 and 31536000';
   end if;
   perform faultline.durable();
   with held as materialized (

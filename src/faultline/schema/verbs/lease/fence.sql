@@ -1,4 +1,4 @@
--- Allow the effects that follow in this transaction, or raise FL001. To be called first, before the effects.
+-- Fence this transaction: raise FL001 if the lease is lost. Call it first, before the effects.
 -- After: the job's row is locked until the transaction ends, so nobody can reap, cancel or take over the job before these
 -- effects are committed. An expired lease is refused here, though `complete` would accept it: a fence guards *new* effects.
 --

@@ -1,4 +1,4 @@
--- Put on record that these attempts are about to run. Answers with the leases that are lost or busy: do not run those.
+-- Record that these attempts are about to run. Returns the leases that are lost or busy: do not run those.
 -- Before: the caller holds the leases. After: `started` is set; if the worker dies now, the attempt counts.
 --
 -- Attempts are counted when claimed, and a worker claims more than it runs. Without this mark nobody could tell the job

@@ -1,4 +1,4 @@
--- Show how far a running job has come. Answers with a refusal when the lease is lost, and with nothing else.
+-- Store the progress of a running job. Returns a refusal if the lease is lost, and nothing else.
 -- Before: the caller holds the lease. After: `progress` is replaced.
 create or replace function faultline.progress(
   job_id uuid,
@@ -13,8 +13,8 @@ as $$
 #variable_conflict use_column
 begin
   if octet_length(progress.progress::text) > 65536 then
-    raise exception 'progress of job % has more than 65536 bytes', progress.job_id
-      using errcode = 'FL005', hint = 'keep large values elsewhere and put a reference here';
+    raise exception 'progress of job % is larger than 65536 bytes', progress.job_id
+      using errcode = 'FL005', hint = 'store large values elsewhere and put a reference here';
   end if;
   if faultline.hold(progress.job_id, progress.fencing_token, progress.owner) then
     update faultline.open_jobs j set progress = progress.progress where j.id = progress.job_id;

@@ -1,5 +1,5 @@
--- Put a refused `fence` on record. The exception undid everything in its transaction, so this is a call of its own after it.
--- Only a lease that is in fact not good can be recorded: nobody can smear a healthy one.
+-- Record a refused `fence` in the journal. Its exception rolled back its transaction, so this is a separate call.
+-- Only a lease that is really lost can be recorded.
 create or replace function faultline.record_refusal(job_id uuid, fencing_token bigint, owner text) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- Give jobs back unfinished. Answers with the leases for which nothing was written.
--- Before: the caller holds the leases. After: queued, no owner, the token unchanged, the attempt given back.
--- The place in the queue is kept, unless `delays_seconds` has a delay for the lease: then the job sleeps that long.
+-- Release jobs unfinished: queue them again without using up an attempt. Returns the leases for which nothing was written.
+-- Before: the caller holds the leases. After: queued, no owner, the token unchanged, one attempt less.
+-- The position in the queue is kept, unless `delays_seconds` has a delay for the lease: then the job is due after it.
 --
 -- The owner is cleared so that this worker's own late writes are refused before anyone claims the job again.
 create or replace function faultline.release(
@@ -24,7 +24,7 @@ declare
 begin
   perform faultline.check_leases(release.job_ids, release.tokens, release.owners);
   if exists (select from unnest(release.delays_seconds) as d (seconds) where d.seconds not between 0 and 31536000) then
-    raise exception 'a delay must lie between 0 and 31536000 seconds' using errcode = 'FL005';
+    raise exception 'a delay must be between 0 and 31536000 seconds' using errcode = 'FL005';
   end if;
   perform faultline.durable();
   with held as materialized (

@@ -1,7 +1,7 @@
--- Prolong leases, each by its job's own length from now. Answers with the leases that were not prolonged.
+-- Renew leases, each for its job's own lease time from now on. Returns the leases that were not renewed.
 -- Before: the caller holds the leases. After: the same token and owner, a later expiry.
 --
--- A late beat is accepted until the job was reaped: nobody else has it.
+-- A late renewal is accepted until the job is reaped: nobody else has it.
 -- A locked row is skipped and reported as busy: it is held by the job's own transaction, and nobody can reap it meanwhile.
 create or replace function faultline.renew(
   job_ids uuid[],

@@ -1,4 +1,4 @@
--- Raise FL006 unless this is the transaction in which the fence was called. True otherwise.
+-- Raise FL006 unless this is the transaction in which `fence` was called; otherwise true.
 -- A commit inside the job's transaction takes the row's lock away, and what is written afterwards is not fenced. The client
 -- cannot see every commit that SQL text may hide, so the database is asked before the job is completed there.
 create or replace function faultline.same_transaction(fenced_in xid8) returns boolean
@@ -6,7 +6,7 @@ language plpgsql volatile
 as $$
 begin
   if pg_current_xact_id_if_assigned() is distinct from same_transaction.fenced_in then
-    raise exception 'the job''s transaction was ended from inside; the fence is off'
+    raise exception 'the task ended the job''s transaction itself; later writes are not fenced'
       using errcode = 'FL006',
             detail = json_build_object(
               'fenced_in', same_transaction.fenced_in::text, 'now_in', pg_current_xact_id_if_assigned()::text

@@ -1,6 +1,6 @@
--- Remember the result of a named part of a job. Answers with a refusal when the lease is lost, and with nothing else.
--- Before: the caller holds the lease. After: the step stands, once per job, with the token that wrote it.
--- A step that is remembered already is left as it is: ask `recall` before doing the work.
+-- Store the result of a step of a job. Returns a refusal if the lease is lost, and nothing else.
+-- Before: the caller holds the lease. After: the step is stored, once per job, with the token that wrote it.
+-- A step that is already stored is left as it is: call `recall` before doing the work.
 create or replace function faultline.step(
   job_id uuid,
   fencing_token bigint,

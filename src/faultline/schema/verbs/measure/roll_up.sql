@@ -1,5 +1,5 @@
--- Keep what is measured small. Tallies of an hour ago are summed over the workers, those of 25 hours ago over all time; what
--- is summed loses its histograms. Samples of 25 hours ago go. Answers with the number of rows that went.
+-- Compact the measurements. Tallies older than an hour are summed over the workers, those older than 25 hours over all time;
+-- sums have no histograms. Samples older than 25 hours are deleted. Returns the number of deleted rows.
 -- The sums over all rows of a queue stay what they are: a reader sees the rows before or after, never between.
 create or replace function faultline.roll_up(max_rows integer default 10000) returns integer
 language plpgsql volatile security definer

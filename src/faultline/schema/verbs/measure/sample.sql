@@ -1,4 +1,4 @@
--- Count what waits, runs and has failed, by queue, and remember it. Answers whether it did.
+-- Count queued, running and failed jobs by queue, and store the counts. Returns whether it did.
 -- At most every 5 seconds, by one session at a time, and at most 2 % of the time or every 30 seconds, so any number may ask. It
 -- reads and locks no job.
 --

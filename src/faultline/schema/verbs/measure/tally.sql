@@ -1,5 +1,5 @@
--- Take down what a worker did: for each queue, what it has counted since the minute of the row began. Sent again it says the
--- same, and what comes late never takes back what came after it.
+-- Store a worker's counts: for each queue, since the minute of the row began. Sent again, it changes nothing; a late row never
+-- overwrites a later one.
 -- `rows` is a JSON array of objects with `queue`, `minute` and the counts, named like the columns of faultline.tallies.
 --
 -- Only minutes of this hour are taken: older ones may have been rolled up, and would be counted twice.
@@ -10,7 +10,7 @@ set plan_cache_mode = force_custom_plan
 as $$
 begin
   if coalesce(tally.worker_id, '') = '' then
-    raise exception 'a tally wants the id of its worker: rows without one are rolled up' using errcode = 'FL005';
+    raise exception 'a tally needs the id of its worker: rows without one are rolled up' using errcode = 'FL005';
   end if;
   insert into faultline.tallies as t (
     queue, minute, worker, started, succeeded, failed, retried, released, lost, refused, recovered,

@@ -1,6 +1,6 @@
--- Grant no more jobs of a queue until it is resumed. What runs goes on, what is enqueued waits. Paused twice, the first time
--- and the last reason stand. Who did it, and why, stands in the journal (see signature) and beside the queue, once however often
--- it was sent: an answer may be lost.
+-- Pause a queue: workers stop claiming from it until it is resumed. Running jobs finish; new jobs wait. Paused twice, it keeps
+-- the first time and the last reason. The journal (see signature) and the queue's row record who did it, and why; only once,
+-- however often it is sent, since an answer may be lost.
 create or replace function faultline.pause(queue text, reason text default null, by text default null) returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -14,10 +14,10 @@ declare
   since timestamptz;
 begin
   if pause.queue is null or length(pause.queue) not between 1 and 100 then
-    raise exception 'a queue''s name has 1 to 100 characters' using errcode = 'FL005';
+    raise exception 'the name of a queue must have 1 to 100 characters' using errcode = 'FL005';
   end if;
   if pause.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$' then
-    raise exception 'a queue''s name holds no control characters, and no white space at its ends' using errcode = 'FL005';
+    raise exception 'the name of a queue must not contain control characters, or begin or end with white space' using errcode = 'FL005';
   end if;
   perform faultline.durable();
   select * into was from faultline.queues q where q.name = pause.queue for update;

@@ -1,7 +1,7 @@
--- After a failover that lost commits, or a restored backup: void every lease, and grant no token at or below a floor any more.
--- Before: living workers may hold tokens that were granted in the lost history. After: running jobs are queued again, every
--- token that `claim` grants is above the floor, and systems outside that compare tokens see only greater ones.
--- Answers with the floor, how many tokens were lifted to it, and how many jobs were queued again.
+-- After a failover that lost commits, or a restored backup: void every lease, and raise the floor of new tokens.
+-- Before: live workers may hold tokens of the lost history. After: running jobs are queued again, every new token is above
+-- the floor, and external systems that compare tokens see only greater ones.
+-- Returns the floor, how many tokens were raised to it, and how many jobs were requeued.
 --
 -- Everybody waits while this runs, and while it waits for its lock. So it waits for 0.4 s and then gives up (55P03), unless
 -- the caller has set a lock_timeout; `faultline recover` asks again and again. And it reads and changes running jobs only: a waiting job keeps its token, and `claim`
@@ -34,7 +34,7 @@ declare
 begin
   perform faultline.durable();
   if recover.floor not between 0 and 4000000000000000000 then
-    raise exception 'the floor must lie between 0 and 4e18, so that tokens can still grow' using errcode = 'FL005';
+    raise exception 'the floor must be between 0 and 4e18, so that tokens can still grow' using errcode = 'FL005';
   end if;
   -- A claim that has read the old floor holds the table's lock until it has committed: its lease is seen and voided below. One
   -- that comes later waits here, and reads the new floor. The mode keeps row locks out too: a session that holds one would

@@ -1,5 +1,5 @@
--- Grant jobs of a queue again, and wake who sleeps on it. Answers whether it was paused. Who did it, and why, stands in the
--- journal: see signature.
+-- Resume a queue and wake the workers that wait for it. Returns whether it was paused. The journal records who did it, and
+-- why: see signature.
 create or replace function faultline.resume(queue text, by text default null, reason text default null) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -1,9 +1,9 @@
--- Give failed jobs another chance, those that failed last first: of a queue, of a task, whose error begins with a text or is of a
--- kind (see error_kind); null asks for all. Looks at no more than 10,000 jobs that ended badly, and retries no more than `max_jobs` of them (at most
--- 1,000). Answers with how many were retried, and, when there may be more, with the place behind which to go on: pass it as
--- `before_at` and `before_id`.
--- A job that somebody has locked is passed over. With `only_queues`, jobs of other queues do not exist. Who did it, and why, stands
--- in the journal of each: see signature.
+-- Retry failed jobs, the last failed first: of a queue, of a task, with an error that begins with a text or is of a kind (see
+-- error_kind); null matches all. Searches at most 10,000 failed and cancelled jobs, and retries at most `max_jobs` of them
+-- (up to 1,000). Returns how many were retried and, if there may be more, where to continue: pass it as `before_at` and
+-- `before_id`.
+-- Locked jobs are skipped. With `only_queues`, jobs of other queues are not found. The journal of each job records who did it,
+-- and why: see signature.
 create or replace function faultline.retry_failed(
   queue text default null,
   task text default null,

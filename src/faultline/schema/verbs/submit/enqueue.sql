@@ -1,5 +1,5 @@
--- Put one job into a queue and answer with its id. `select faultline.enqueue('mail', '{"to": "ada@example.org"}')`
--- is all that psql, a trigger or a program in another language needs. The text of the arguments is kept as it was given.
+-- Enqueue one job and return its id. `select faultline.enqueue('mail', '{"to": "ada@example.org"}')`
+-- is all that psql, a trigger or a program in another language needs. The text of the arguments is stored as given.
 --
 -- A plain job, the usual one, is inserted right here: PostgreSQL keeps the plans, and a trigger that enqueues for each row costs
 -- little more than one that inserts. Whatever is not plain, or wrong, is enqueue_many's, which says what is wrong with it.

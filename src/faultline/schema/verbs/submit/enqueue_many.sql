@@ -1,4 +1,4 @@
--- Put jobs into queues, all or none. Answers with one row per job, in the order given: its id, and whether it is new.
+-- Enqueue jobs, all or none. Returns one row per job, in the order given: its id, and whether it is new.
 -- `jobs` is the text of a JSON array of objects with `task` and, where wanted, `args`, `queue`, `priority`, `delay_seconds` or
 -- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`, `trace`, `digest`.
 -- After: every new job is queued, durably once the transaction commits. The text of its `args` is kept as it was sent: as jsonb,
@@ -61,7 +61,7 @@ begin
     into ids, news, some_key, first_queue, last_queue, lowest_priority, lowest_run_at
     from placed n;
     if some_key is not null then
-      raise exception 'a fresh submission has no idempotency keys' using errcode = 'FL005';
+      raise exception 'with fresh => true, jobs cannot have idempotency keys' using errcode = 'FL005';
     end if;
   else
     document := faultline.read_jobs(enqueue_many.jobs, at, limits.args_bytes_max);

@@ -1,5 +1,5 @@
--- Say which tasks this worker knows, so that jobs of tasks that no worker knows can be found, and how many connections it may open.
--- Answers whether the worker is on the list: it has to beat first. Apart from `beat`, which is sent every second: this is not.
+-- Record which tasks this worker knows, to find jobs whose task no worker knows, and how many connections it may open.
+-- Returns whether the worker is listed: it has to call `beat` first. Separate from `beat`, which is sent every second.
 create or replace function faultline.announce(
   worker_id text,
   tasks text[],

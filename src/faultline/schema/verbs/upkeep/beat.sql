@@ -1,6 +1,6 @@
--- Say that this worker is alive, what it serves and holds, and on which of its queues it sleeps and wants to be woken.
--- Answers with the time here, so that the worker learns how far its own clock is ahead. Nothing is decided by that.
--- `watched` says that it holds its advisory lock, so that its death can be noticed before its leases run out.
+-- Record a worker's heartbeat: which queues it serves, how many leases it holds, and on which queues it waits to be woken.
+-- Returns the database's time, so that the worker learns how far its own clock is ahead. No decision uses that.
+-- `watched`: the worker holds its advisory lock, so that its death can be detected before its leases expire.
 create or replace function faultline.beat(
   worker_id text,
   host text,

@@ -1,5 +1,5 @@
--- Which of these queues have a job that is due now. One look for all the queues on which a worker rests, instead of a claim
--- for each. A paused queue has none. A hint: somebody else may claim the job first.
+-- The queues among these that have a due job. One query for all the queues on which a worker is idle, instead of a claim
+-- for each. A paused queue has none. A hint: another worker may claim the job first.
 --
 -- The bounds are hints as in `claim`, and for the same reason: while somebody holds an old snapshot, a look without them steps
 -- over every job that was done since. A bound is an element of `bound_queues`, `priorities`, `lower_bounds` and `lower_ids`;

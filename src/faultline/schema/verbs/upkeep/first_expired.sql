@@ -1,5 +1,5 @@
--- From which time on leases may have run out that nobody has taken back: the earliest of them at or after `lower_bound`, or now
--- if there is none. What it answers is the bound for the `reap` that follows and for the next question, so that neither wades
+-- The earliest expiry of a lease that was not reaped yet, at or after `lower_bound`; or now, if there is none.
+-- The answer is the bound for the next `reap` and for the next call of this function, so that neither wades
 -- through the leases of finished jobs, whose rows are dead but cannot be vacuumed while somebody holds an old snapshot.
 --
 -- Does the answer hide a lease that ran out? Only one that was not to be seen here and turns up below it. A lease that is being

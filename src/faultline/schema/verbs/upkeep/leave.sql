@@ -1,4 +1,4 @@
--- Take a worker off the list when it stops by itself. Its leases, if it left any, run out as usual.
+-- Remove a worker from the list when it stops. Leases that it still holds expire as usual.
 create or replace function faultline.leave(worker_id text) returns void
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp

@@ -1,9 +1,9 @@
 -- Forget what is older than `older_than`, or than the settings say, at most `max_rows` at a time. Answers with the number of rows that went.
 --   ledger   succeeded jobs, with their steps
 --   failed   failed and cancelled jobs, with their steps
---   journal  what went wrong
+--   journal  entries of the journal
 --   keys     idempotency keys, but never while their job is open
--- Rows that somebody has locked are left for the next time, so pruning stalls nobody.
+-- Locked rows are left for the next time, so pruning blocks nobody.
 create or replace function faultline.prune(what text, older_than interval default null, max_rows integer default 1000) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -87,8 +87,8 @@ begin
       select count(*), array_agg(o.place) into rows_gone, places from old o;
       ages := to_regclass('faultline.keys_created');
     else
-      raise exception 'there is nothing named "%" to prune', prune.what
-        using errcode = 'FL005', hint = 'prune ledger, failed, journal or keys';
+      raise exception 'cannot prune "%"', prune.what
+        using errcode = 'FL005', hint = 'choose ledger, failed, journal or keys';
   end case;
   if pruned is not null then
     delete from faultline.steps s where s.job_id = any (pruned);

@@ -1,9 +1,9 @@
--- Take back the jobs of the dead: leases that have run out, and leases of workers that are surely gone.
--- Before: running. After: queued again in the same place, or failed; no owner, so that the old holder is refused even
+-- Requeue jobs whose lease expired or whose worker died.
+-- Before: running. After: queued again at the same position, or failed; no owner, so that the old holder is refused even
 -- before the next claim raises the token. Any number of reapers may run at once: each skips what another has locked.
--- A caller that has only just come back after an outage, or was refused itself, passes `notice_dead => false`: the others may
--- be coming back too. It calls nobody dead, and leaves alone what would cost a silent worker's job an attempt.
--- `lower_bound` is a hint: no lease that is still held ran out before it (first_expired). Where somebody is dead it is not used.
+-- A caller that has only just reconnected after an outage, or was refused itself, passes `notice_dead => false`: the others may
+-- be reconnecting too. Then no worker counts as dead, and what would cost a silent worker's job an attempt is left alone.
+-- `lower_bound` is a hint: no lease that is still held expired before it (first_expired). It is not used if a worker is dead.
 --
 -- Does the lost attempt count? Yes, if its start is on record (mark_started) and no other start of the same worker was when
 -- it died, also none that was taken back in an earlier pass: then it is this job that the worker died of. A last attempt whose start is on record ends the job as failed in any case.
@@ -126,7 +126,7 @@ begin
     update faultline.open_jobs j
     set state = case when lost.spent then 'failed' else 'queued' end,
         finished_at = case when lost.spent then faultline.clock() end,
-        last_error = case when lost.spent then 'the worker was lost during the last attempt' else j.last_error end,
+        last_error = case when lost.spent then 'the worker died or lost its lease during the last attempt' else j.last_error end,
         attempt = case when lost.guilty or lost.spent then j.attempt else j.attempt - 1::smallint end,
         reaps = case when not lost.excused and (j.started or j.reaps = 0) then least(j.reaps + 1, 32767)::smallint else j.reaps end,
         started = false,

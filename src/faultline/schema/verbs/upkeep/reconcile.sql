@@ -1,6 +1,6 @@
--- Close open rows whose job stands in the ledger, as after a restore or somebody's own SQL. Answers with those jobs.
--- The ledger is right: what it says has been done must not be done again. The token of a closed row is remembered in the floor:
--- it may be greater than the ledger's.
+-- Delete open rows of jobs that are in the ledger, as after a restore or hand-written SQL. Returns these jobs.
+-- The ledger is right: a job that it lists must not run again. The floor keeps the token of a deleted row, which may be
+-- greater than the ledger's.
 create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
