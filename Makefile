@@ -78,7 +78,7 @@ reference: $(READY)  ## write the tables of docs/reference from the code
 # before is not warned about again.
 SITE := build/docs
 site: $(READY)
-	@$(BIN)/sphinx-build -q -W --keep-going -E -a -j 2 -d $(SITE)/doctrees docs $(SITE)/html
+	@$(BIN)/sphinx-build -q -W --keep-going -E -j 2 -d $(SITE)/doctrees docs $(SITE)/html
 
 docs: site  ## build the documentation and open it
 	@echo "$(CURDIR)/$(SITE)/html/index.html"

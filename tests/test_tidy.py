@@ -161,6 +161,16 @@ def test_the_project_speaks_of_itself_alone() -> None:
         assert "/wo" + "rk/" not in text, f"{path} names a path of one machine"
 
 
+def test_every_decision_has_a_date_and_a_line_in_the_list() -> None:
+    folder = ROOT / "docs/decisions"
+    listed = re.findall(r"^- (\S+) \[.*\]\((.*)\)$", (folder / "index.md").read_text(), re.MULTILINE)
+
+    assert sorted(name for _, name in listed) == sorted(path.name for path in folder.glob("*.md") if path.name != "index.md")
+    for date, name in listed:
+        assert name.startswith(f"{date}-")
+        assert f"\n*{date}*" in (folder / name).read_text()
+
+
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
     """The build of the documentation checks the links of docs/."""
     for path in [*ROOT.glob("*.md"), ROOT / "bench/README.md"]:
