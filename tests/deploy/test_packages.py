@@ -1,0 +1,102 @@
+"""What a plain `pip install faultline-queue` brings: enough to enqueue and to run a worker in a program, and no more."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WHEEL_BYTES_MAX = 590_000
+#: What a production install must not have in it.
+PROOF = re.compile(r"proof|bench|drill|explore|mutant|simulat|soak")
+
+PROGRAM = """
+import os, signal, sys
+from faultline import Faultline
+
+app = Faultline(sys.argv[1])
+
+@app.task
+async def add(a: int, b: int) -> int:
+    return a + b
+
+@app.task
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+added, stopped = add.enqueue(1, 2), stop.enqueue()
+app.run_worker()
+print(added.result(timeout=60), sorted({"click", "rich", "typer", "uvloop"} & sys.modules.keys()))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    words = ["wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def plain_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the product and what it depends on, without any extra."""
+    folder = tmp_path_factory.mktemp("plain")
+    venv.create(folder, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as found:
+        found.extractall(packages)
+    for package in ("psycopg", "orjson", "typing_extensions"):
+        for path in Path(sysconfig.get_path("purelib")).glob(f"{package}*"):
+            (packages / path.name).symlink_to(path)
+    return folder / "bin/python"
+
+
+def test_the_wheel_is_small_and_has_nothing_of_the_proof_in_it(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as found:
+        names = found.namelist()
+
+    assert wheel.stat().st_size < WHEEL_BYTES_MAX
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"faultline", "faultline_queue"}
+    assert [name for name in names if PROOF.search(name)] == []
+
+
+def test_a_program_that_only_enqueues_depends_on_two_packages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as found:
+        (metadata,) = [name for name in found.namelist() if name.endswith(".dist-info/METADATA")]
+        wanted = HeaderParser().parsestr(found.read(metadata).decode()).get_all("Requires-Dist") or []
+
+    always = {re.split(r"[^\w-]", one)[0] for one in wanted if "extra ==" not in one}
+    assert always == {"orjson", "psycopg"}
+
+
+def test_a_plain_install_enqueues_and_runs_a_worker(plain_python: Path, dsn: str) -> None:
+    done = subprocess.run([plain_python, "-c", PROGRAM, dsn], capture_output=True, text=True, check=False, timeout=180)
+
+    assert (done.stdout, done.returncode) == ("3 []\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    "started",
+    [
+        ("-m", "faultline"),
+        ("-c", "from importlib.metadata import entry_points as e; e(group='console_scripts')['faultline'].load()()"),
+    ],
+    ids=["module", "script"],
+)
+def test_the_command_of_a_plain_install_says_what_to_install(plain_python: Path, started: tuple[str, ...]) -> None:
+    asked = subprocess.run([plain_python, *started, "--version"], capture_output=True, text=True, check=False)
+
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert (
+        asked.stderr == "faultline: typer is not installed; for the command line, run: pip install 'faultline-queue[cli]'\n"
+    )
