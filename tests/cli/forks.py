@@ -15,7 +15,7 @@ from typing import Any
 #: What the commands import when they run, so that `--help` is quick.
 _LATE = (
     "faultline.cli.doctor",
-    "faultline.cli.lanes",
+    "faultline.cli.life",
     "faultline.cli.screen",
     "faultline.cli.tables",
     "faultline.app.application",

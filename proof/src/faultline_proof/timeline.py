@@ -6,17 +6,18 @@ keeps its size; below the width that labels need, it scrolls.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from faultline.drawing import svg
-from faultline.drawing.svg import SHAPES, Label, bar, escaped, in_rows, label_at, line, text, ticks
+from faultline.drawing.picture import Lane, Picture
+from faultline.drawing.svg import SHAPES, Label, escaped, label_at, line, text, ticks
+from faultline.drawing.words import words
 from faultline_proof import epochs
 from faultline_proof.drills import DRILLS
 from faultline_proof.page import badge, checked, page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from faultline_proof.epochs import Epoch, Moment, Story
     from faultline_proof.verdict import Verdict
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 JOBS_MAX = 4
 LANES_MAX = 12
 _FAULTS_MAX = 16
-_ROW = 16
 _LEFT, _RIGHT = 1.5, 98.0  # per cent: room for a mark at either end
 
 STYLE = f"""{svg.STYLE}.fault {{ stroke: var(--fault); stroke-dasharray: 2 3; }} .lanes .fault-name {{ fill: var(--fault); }}
@@ -50,7 +50,6 @@ _LEGEND = {
     "ledger": "row in the ledger",
 }
 _ENDS = {"completed": "ledger"}
-_FINAL = ("refused-name", "ledger-name")
 _END_WORDS = {"completed": "in the ledger", "failed": "attempt failed", "released": "given back"}
 
 
@@ -141,22 +140,18 @@ def _told(epoch: Epoch) -> str:
     if epoch.died is not None:
         facts.append((epoch.died, "worker killed"))
     if epoch.reaped is not None:
-        facts.append((epoch.reaped.at, f"reaped ({_words(epoch.reaped.what)})"))
+        facts.append((epoch.reaped.at, f"reaped ({words(epoch.reaped.what)})"))
     if epoch.lost is not None:
-        facts.append((epoch.lost.at, f"the worker noticed the loss ({_words(epoch.lost.what)})"))
-    facts += [(refusal.at, f"write refused ({_words(refusal.what)})") for refusal in epoch.refused]
+        facts.append((epoch.lost.at, f"the worker noticed the loss ({words(epoch.lost.what)})"))
+    facts += [(refusal.at, f"write refused ({words(refusal.what)})") for refusal in epoch.refused]
     if epoch.ended is not None:
         facts.append((epoch.ended.at, _END_WORDS[epoch.ended.what]))
     told = ", ".join(f"{what} at {at:.2f} s" for at, what in sorted(facts))
     return escaped(f"Job {epoch.job_id}, token {epoch.token}, worker {epoch.worker}: {told}.")
 
 
-def _words(reason: str) -> str:
-    return reason.replace("_", " ")
-
-
 class Drawing:
-    """The inside of the picture, put together from top to bottom; what is drawn later lies above."""
+    """The inside of the picture."""
 
     def __init__(self, jobs: Sequence[list[Epoch]], faults: Sequence[Moment]) -> None:
         self._faults = faults[:_FAULTS_MAX]
@@ -164,107 +159,69 @@ class Drawing:
         times = [at for job in drawn for epoch in job for at in epoch.times] + [fault.at for fault in self._faults]
         self._from = min(times)
         self._to = max(*times, self._from + 0.001)
-        self._below: list[str] = []
-        self._above: list[str] = []
-        top = bottom = self._draw_fault_names()
+        self._picture = Picture()
+        names = [label_at(self._x(fault.at), fault.what, "fault-name", beside=5) for fault in self._faults]
+        room = self._picture.write(names, 12)
+        top = bottom = room + 6 if room else 0
         for job in drawn:
-            bottom = self._draw_job(job, bottom)
+            self._picture.above.append(text(Label(0, f"job {job[0].job_id}", "start", "job"), bottom + 16))
+            bottom = self._picture.draw([self._lane(epoch) for epoch in job], bottom + 26) + 14
         self._draw_axis(top, bottom)
         self.height = bottom + 28
+        self.markup = self._picture.markup
 
-    def markup(self) -> str:
-        return "".join(self._below) + "".join(self._above)
-
-    def x(self, at: float) -> float:
+    def _x(self, at: float) -> float:
         return _LEFT + (_RIGHT - _LEFT) * (at - self._from) / (self._to - self._from)
-
-    def _draw_fault_names(self) -> float:
-        labels = [self._label(fault.at, fault.what, "fault-name", beside=5) for fault in self._faults]
-        rows = in_rows(labels)
-        for number, row in enumerate(rows):
-            self._above += [text(label, 12 + number * _ROW) for label in row]
-        return len(rows) * _ROW + 6 if rows else 0
 
     def _draw_axis(self, top: float, bottom: float) -> None:
         grid = []
         for at in ticks(self._from, self._to):
-            grid.append(line(self.x(at), top, self.x(at), bottom, "grid"))
-            self._above.append(text(Label(self.x(at), f"{at:g} s", "middle", "axis"), bottom + 20))
-        lines = [line(self.x(fault.at), 4, self.x(fault.at), bottom, "fault") for fault in self._faults]
-        self._below[:0] = [*grid, line(0, bottom, 100, bottom, "edge"), *lines]
+            grid.append(line(self._x(at), top, self._x(at), bottom, "grid"))
+            self._picture.above.append(text(Label(self._x(at), f"{at:g} s", "middle", "axis"), bottom + 20))
+        lines = [line(self._x(fault.at), 4, self._x(fault.at), bottom, "fault") for fault in self._faults]
+        self._picture.below[:0] = [*grid, line(0, bottom, 100, bottom, "edge"), *lines]
 
-    def _draw_job(self, job: list[Epoch], y: float) -> float:
-        self._above.append(text(Label(0, f"job {job[0].job_id}", "start", "job"), y + 16))
-        y += 26
-        middles: list[float] = []
-        for epoch in job:
-            middles.append(y + 30)
-            y = self._draw_lane(epoch, y)
-        for (before, start), (after, end) in pairwise(zip(job, middles, strict=True)):
-            self._draw_takeover(before, start, after, end)
-        return y + 14
-
-    def _draw_lane(self, epoch: Epoch, y: float) -> float:
-        middle = y + 30
-        self._above.append(
-            text(Label(0, f"token {epoch.token} \N{MIDDLE DOT} worker {epoch.worker}", "start", "who"), y + 14)
+    def _lane(self, epoch: Epoch) -> Lane:
+        first, last = epoch.times[0], epoch.times[-1]
+        lane = Lane(
+            escaped(f"token {epoch.token} \N{MIDDLE DOT} worker {epoch.worker}"),
+            given=self._x(epoch.lease_over if epoch.lease_over is not None else last),
+            taken=(self._x(first), f"taken over, {first:.2f} s"),
         )
-        self._draw_bars(epoch, middle)
-        rows = in_rows(self._draw_marks(epoch, middle), nearest=_FINAL)
-        for number, row in enumerate(rows):
-            self._above += [text(label, middle + 26 + number * _ROW) for label in row]
-        return middle + 22 + len(rows) * _ROW
+        lane.bars += [(self._x(start), self._x(end), thick, kind) for start, end, thick, kind in _bars(epoch)]
+        for shape, at, what, label, kind, beside in _marks(epoch):
+            lane.mark(shape, self._x(at), f"{what}, {at:.2f} s", label, kind=kind, beside=beside)
+        return lane
 
-    def _draw_bars(self, epoch: Epoch, middle: float) -> None:
-        first = epoch.times[0]
-        over = epoch.activity_over
-        lease_over = epoch.lease_over if epoch.lease_over is not None else max(over, epoch.times[-1])
-        self._above.append(self._bar(first, lease_over, middle, 4, "lease"))
-        if epoch.started is not None:
-            self._above.append(self._bar(epoch.started, min(over, lease_over), middle, 12, "run"))
-            if over > lease_over:
-                self._above.append(self._bar(lease_over, over, middle, 12, "beyond"))
-        self._above += [self._mark("beat", at, middle, "heartbeat") for at in epoch.renewals]
 
-    def _draw_marks(self, epoch: Epoch, middle: float) -> list[Label]:
-        labels = []
-        if epoch.claimed is not None:
-            self._above.append(self._mark("claim", epoch.claimed, middle, "claimed"))
-        if epoch.died is not None:
-            self._above.append(self._mark("death", epoch.died, middle, "worker killed"))
-            labels.append(self._label(epoch.died, "killed", "fault-name"))
-        if epoch.reaped is not None:
-            at, why = epoch.reaped.at, _words(epoch.reaped.what)
-            self._above.append(self._mark("reap", at, middle, f"reaped: {why}"))
-            labels.append(self._label(at, f"reaped: {why}", "reap-name", beside=6))
-        elif epoch.lost is not None:
-            at, why = epoch.lost.at, _words(epoch.lost.what) or "lease lost"
-            self._above.append(self._mark("reap", at, middle, f"the worker let go: {why}"))
-            labels.append(self._label(at, why, "reap-name", beside=6))
-        for refusal in epoch.refused:
-            self._above.append(self._mark("refused", refusal.at, middle, f"write refused: {_words(refusal.what)}"))
-            labels.append(self._label(refusal.at, f"refused: {_words(refusal.what)}", "refused-name"))
-        if epoch.ended is not None:
-            shape, word = _ENDS.get(epoch.ended.what, "end"), _END_WORDS[epoch.ended.what]
-            self._above.append(self._mark(shape, epoch.ended.at, middle, word))
-            labels.append(self._label(epoch.ended.at, word, f"{shape}-name"))
-        return labels
+def _bars(epoch: Epoch) -> Iterator[tuple[float, float, int, str]]:
+    """Thin while the lease was good, solid while the worker ran the job under it, pale while it ran on without."""
+    over = epoch.activity_over
+    lease_over = epoch.lease_over if epoch.lease_over is not None else max(over, epoch.times[-1])
+    yield epoch.times[0], lease_over, 4, "lease"
+    if epoch.started is not None:
+        yield epoch.started, min(over, lease_over), 12, "run"
+        if over > lease_over:
+            yield lease_over, over, 12, "beyond"
 
-    def _draw_takeover(self, before: Epoch, start: float, after: Epoch, end: float) -> None:
-        """From the end of one lease down to the next claim."""
-        given = self.x(before.lease_over if before.lease_over is not None else before.times[-1])
-        taken = self.x(after.times[0])
-        near = abs(taken - given) < 2  # noqa: PLR2004 - per cent: no room for an arrow from the side
-        self._below.append(line(taken if near else given, start, taken if near else given, end, "link"))
-        if not near:
-            self._below.append(line(given, end, taken, end, "link"))
-        self._below.append(self._mark("down" if near else "right", after.times[0], end, "taken over"))
 
-    def _bar(self, start: float, end: float, middle: float, thick: int, kind: str) -> str:
-        return bar(self.x(start), self.x(end), middle, thick, kind)
-
-    def _mark(self, shape: str, at: float, y: float, what: str) -> str:
-        return svg.mark(shape, self.x(at), y, f"{what}, {at:.2f} s")
-
-    def _label(self, at: float, text: str, kind: str, *, beside: int = 0) -> Label:
-        return label_at(self.x(at), text, kind, beside=beside)
+def _marks(epoch: Epoch) -> Iterator[tuple[str, float, str, str, str, int]]:
+    """Shape, time, what happened, and the word that stands there, with its kind and how far beside."""
+    for at in epoch.renewals:
+        yield "beat", at, "heartbeat", "", "", 0
+    if epoch.claimed is not None:
+        yield "claim", epoch.claimed, "claimed", "", "", 0
+    if epoch.died is not None:
+        yield "death", epoch.died, "worker killed", "killed", "fault-name", 0
+    if epoch.reaped is not None:
+        told = f"reaped: {words(epoch.reaped.what)}"
+        yield "reap", epoch.reaped.at, told, told, "", 6
+    elif epoch.lost is not None:
+        why = words(epoch.lost.what) or "lease lost"
+        yield "reap", epoch.lost.at, f"the worker let go: {why}", why, "", 6
+    for refusal in epoch.refused:
+        why = words(refusal.what)
+        yield "refused", refusal.at, f"write refused: {why}", f"refused: {why}", "", 0
+    if epoch.ended is not None:
+        word = _END_WORDS[epoch.ended.what]
+        yield _ENDS.get(epoch.ended.what, "end"), epoch.ended.at, word, word, "", 0

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from faultline.cli.spans import span
 from faultline.core.settings import CLAIMS_AT_ONCE
+from faultline.drawing.words import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -187,20 +187,19 @@ def job(
             }
         )
         return
-    from faultline.cli import lanes, screen, tables  # noqa: PLC0415
+    from faultline.cli import life, screen, tables  # noqa: PLC0415
 
     console = screen.console()
-    lanes.print_record(console, record, journal, now=now, in_ledger=in_ledger)
+    life.print_record(console, record, journal, now=now, in_ledger=in_ledger)
     console.print()
     if lives:
-        for line in lanes.lanes(lives, now=now, columns=console.width):
-            console.print(line, soft_wrap=True)
+        life.print_lanes(console, lives, now=now)
     if not lives or unrecorded(record, lives):
         console.print(unrecorded(record, lives) or "No worker has claimed it yet.", style="quiet")
     if steps:
         console.print()
         screen.show(console, tables.step_table(steps, now))
-    lanes.print_values(console, record)
+    life.print_values(console, record)
 
 
 def cancel(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.cli.checks import TIMEOUTS, Finding, Level
-from faultline.cli.spans import span
+from faultline.drawing.words import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

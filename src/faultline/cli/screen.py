@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-from faultline.cli.spans import span
+from faultline.drawing.words import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from faultline.cli import screen
-from faultline.cli.spans import span
+from faultline.drawing.words import span
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,19 +7,18 @@ width; its text keeps its size and is escaped.
 from __future__ import annotations
 
 from datetime import UTC
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from faultline.drawing import svg
 from faultline.drawing.epochs import EpochEnd
+from faultline.drawing.picture import Lane, Picture
 from faultline.drawing.scale import Scale
-from faultline.drawing.svg import SHAPES, Label, apart, bar, escaped, in_rows, label_at, line, text
+from faultline.drawing.svg import SHAPES, Label, apart, escaped, label_at, line, text
 from faultline.drawing.words import duration, moment, times, words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from faultline.core.model import JobRecord
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 LANES_MAX = 12
 _WIDTH_MIN = 290  # of a phone's screen, without its margins
 _WIDE = 600  # narrower than this, the style leaves out the minor names of times
-_ROW = 16
-_ROOM_BESIDE = 5.0  # per cent between two leases, for an arrow from the side
-_STRAIGHT = 0.25  # per cent: closer than this they are one line
-_FINAL = ("refused-name", "ledger-name", "fail-name")
 #: How an epoch's end is marked, and what stands beside the mark.
 _MARKS = {
     EpochEnd.SUCCEEDED: ("ledger", "in the ledger"),
@@ -95,29 +90,24 @@ def held(epoch: Epoch, now: datetime) -> tuple[datetime, datetime] | None:
 
 
 class _Drawing:
-    """Put together from top to bottom; what is drawn later lies above."""
+    """The inside of the picture."""
 
     def __init__(self, job: JobRecord, epochs: Sequence[Epoch], names: Mapping[str, str], now: datetime) -> None:
         self._names = names
         self._now = now
         self._midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         self._scale = _scale(job, epochs, now, self._seconds)
-        self._below: list[str] = []
-        self._above: list[str] = []
-        y = 4.0
-        middles: list[float] = []
-        for number, epoch in enumerate(epochs):
-            middles.append(y + 32)
-            y = self._draw_lane(epoch, y, enqueued=job.created_at if number == 0 and epoch.claimed_at else None)
-        for (before, start), (after, end) in pairwise(zip(epochs, middles, strict=True)):
-            self._draw_takeover(before, start, after, end)
+        self._picture = Picture(_WIDTH_MIN)
+        lanes = [self._lane(epoch) for epoch in epochs]
+        if epochs and epochs[0].claimed_at is not None:
+            lanes[0].waited_from = self._x(job.created_at)
+            lanes[0].mark("queued", lanes[0].waited_from, f"enqueued, {moment(job.created_at)}")
+        bottom = self._picture.draw(lanes, 4.0) + 6
         if any(epoch.end is EpochEnd.RUNNING for epoch in epochs):
-            self._below.append(line(self._x(now), 0, self._x(now), y + 6, "now"))
-        self._draw_axis(y + 6)
-        self.height = y + 34
-
-    def markup(self) -> str:
-        return "".join(self._below) + "".join(self._above)
+            self._picture.below.append(line(self._x(now), 0, self._x(now), bottom, "now"))
+        self._draw_axis(bottom)
+        self.height = bottom + 28
+        self.markup = self._picture.markup
 
     def _seconds(self, at: datetime) -> float:
         return (at - self._midnight).total_seconds()
@@ -138,89 +128,62 @@ class _Drawing:
             waits.append(self._axis_label((start + end) / 2, duration(piece.end - piece.start), "axis waited"))
         shown = apart([*waits, *(self._axis_label(x, name, "axis") for x, name in names)], _WIDTH_MIN)
         more = apart([*shown, *(self._axis_label(x, name, "axis minor") for x, name in names)], _WIDE)
-        self._above += [text(label, bottom + 20) for label in more]
-        self._below[:0] = [*grid, line(0, bottom, 100, bottom, "edge")]
+        self._picture.above += [text(label, bottom + 20) for label in more]
+        self._picture.below[:0] = [*grid, line(0, bottom, 100, bottom, "edge")]
 
     def _axis_label(self, x: float, name: str, kind: str) -> Label:
         return label_at(x, name, kind, width_min=_WIDTH_MIN)
 
-    def _draw_lane(self, epoch: Epoch, y: float, *, enqueued: datetime | None) -> float:
-        middle = y + 32
-        name = self._names.get(worker_of(epoch.owner))
+    def _lane(self, epoch: Epoch) -> Lane:
+        name = escaped(self._names.get(worker_of(epoch.owner)) or "unknown")
         renewed = f" \N{MIDDLE DOT} renewed {times(epoch.renewals)}" if epoch.renewals else ""
-        self._above.append(
-            f'<text class="who" x="0" y="{y + 14:g}"><tspan class="token">token {epoch.token}</tspan>'
-            f"<tspan> \N{MIDDLE DOT} worker {escaped(name or 'unknown')}{renewed}</tspan></text>"
+        lane = Lane(
+            f'<tspan class="token">token {epoch.token}</tspan><tspan> \N{MIDDLE DOT} worker {name}{renewed}</tspan>',
+            _WIDTH_MIN,
         )
-        if enqueued is not None and epoch.claimed_at is not None:
-            self._below.append(line(self._x(enqueued), middle, self._x(epoch.claimed_at), middle, "wait"))
-            self._above.append(svg.mark("queued", self._x(enqueued), middle, f"enqueued, {moment(enqueued)}"))
-        self._draw_bars(epoch, middle)
-        rows = in_rows(self._draw_marks(epoch, middle), nearest=_FINAL, width_min=_WIDTH_MIN)
-        for number, row in enumerate(rows):
-            self._above += [text(label, middle + 25 + number * _ROW) for label in row]
-        return middle + 24 + len(rows) * _ROW
+        if epoch.claimed_at is not None:
+            lane.taken = self._x(epoch.claimed_at), f"taken over, {moment(epoch.claimed_at)}"
+        if epoch.ended_at is not None:
+            lane.given = self._x(epoch.ended_at)
+        lane.bars += [(self._x(start), self._x(end), thick, kind) for start, end, thick, kind in self._bars(epoch)]
+        self._mark(lane, epoch)
+        return lane
 
-    def _draw_bars(self, epoch: Epoch, middle: float) -> None:
+    def _bars(self, epoch: Epoch) -> Iterator[tuple[datetime, datetime, int, str]]:
         """Solid while the lease was good, pale from then on until the worker was last heard of."""
         span = held(epoch, self._now)
         last = max((write.at for write in epoch.refusals), default=None)
         if span is None:
             if last is not None:
-                first = min(write.at for write in epoch.refusals)
-                self._above.append(bar(self._x(first), self._x(last), middle, 12, "beyond"))
+                yield min(write.at for write in epoch.refusals), last, 12, "beyond"
             return
         claimed, over = span
         expires = epoch.lease_expires_at
         if expires is not None and epoch.end in (EpochEnd.RUNNING, EpochEnd.REAPED):
             if expires > over:
-                self._above.append(bar(self._x(over), self._x(expires), middle, 4, "lease"))
+                yield over, expires, 4, "lease"
             good = min(over, max(expires, claimed))
         else:
             good = over
         end = max(filter(None, (over, last)))
         if end > good:
-            self._above.append(bar(self._x(good), self._x(end), middle, 12, "beyond"))
-        self._above.append(bar(self._x(claimed), self._x(good), middle, 12, "run"))
+            yield good, end, 12, "beyond"
+        yield claimed, good, 12, "run"
 
-    def _draw_marks(self, epoch: Epoch, middle: float) -> list[Label]:
-        labels = []
+    def _mark(self, lane: Lane, epoch: Epoch) -> None:
+        def mark(shape: str, at: datetime, what: str, label: str = "", *, beside: int = 0) -> None:
+            lane.mark(shape, self._x(at), f"{what}, {moment(at)}", label, beside=beside)
+
         if epoch.claimed_at is not None:
-            self._mark("claim", epoch.claimed_at, middle, "claimed")
+            mark("claim", epoch.claimed_at, "claimed")
         if epoch.end is EpochEnd.REAPED and epoch.ended_at is not None:
             because = words(epoch.because)
-            self._mark("reap", epoch.ended_at, middle, f"reaped: {because}")
-            labels.append(self._label(epoch.ended_at, because or "reaped", "reap-name", beside=-6))
+            mark("reap", epoch.ended_at, f"reaped: {because}", because or "reaped", beside=-6)
         elif epoch.end in _MARKS and epoch.ended_at is not None:
             shape, word = _MARKS[epoch.end]
-            self._mark(shape, epoch.ended_at, middle, word)
-            labels.append(self._label(epoch.ended_at, word, f"{shape}-name"))
+            mark(shape, epoch.ended_at, word, word)
         for write in epoch.refusals:
-            why = words(write.reason)
-            self._mark("refused", write.at, middle, f"{write.verb} refused: {why}")
-            labels.append(self._label(write.at, f"{write.verb} refused", "refused-name"))
-        return labels
-
-    def _draw_takeover(self, before: Epoch, start: float, after: Epoch, end: float) -> None:
-        """From the end of one lease down to the next claim."""
-        if after.claimed_at is None or before.ended_at is None:
-            return
-        given, taken = self._x(before.ended_at), self._x(after.claimed_at)
-        away = abs(taken - given)
-        if away >= _ROOM_BESIDE:
-            self._below += [line(given, start, given, end, "link"), line(given, end, taken, end, "link")]
-        else:
-            bend = end - 22 if away > _STRAIGHT else end
-            self._below += [line(given, start, given, bend, "link"), line(given, bend, taken, bend, "link")]
-            self._below.append(line(taken, bend, taken, end, "link"))
-        shape = "right" if away >= _ROOM_BESIDE else "down"
-        self._above.append(svg.mark(shape, taken, end, f"taken over, {moment(after.claimed_at)}"))
-
-    def _mark(self, shape: str, at: datetime, y: float, what: str) -> None:
-        self._above.append(svg.mark(shape, self._x(at), y, f"{what}, {moment(at)}"))
-
-    def _label(self, at: datetime, name: str, kind: str, *, beside: int = 0) -> Label:
-        return label_at(self._x(at), name, kind, beside=beside, width_min=_WIDTH_MIN)
+            mark("refused", write.at, f"{write.verb} refused: {words(write.reason)}", f"{write.verb} refused")
 
 
 def _scale(job: JobRecord, epochs: Sequence[Epoch], now: datetime, seconds: Callable[[datetime], float]) -> Scale:

@@ -41,6 +41,20 @@ def duration(seconds: float | timedelta | None) -> str:
     return f"{whole} s"
 
 
+def span(seconds: float) -> str:
+    """One figure, for where there is little room: 85 ms, 3.2 s, 40 s, 12 min, 5 h, 3 d."""
+    for limit, told in (
+        (0.0995, f"{seconds * 1000:.0f} ms"),
+        (9.95, f"{seconds:.1f} s"),
+        (99.5, f"{seconds:.0f} s"),
+        (5400, f"{seconds / 60:.0f} min"),
+        (172800, f"{seconds / 3600:.0f} h"),
+    ):
+        if abs(seconds) < limit:
+            return told
+    return f"{seconds / 86400:.0f} d"
+
+
 def ago(at: datetime | None, now: datetime) -> str:
     if at is None:
         return "never"

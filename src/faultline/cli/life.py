@@ -1,0 +1,81 @@
+"""A job in the terminal: what is known of it, its life in lanes, what people did to it, and its values."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from faultline import operate
+from faultline.cli import screen
+from faultline.drawing.text import lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from rich.console import Console
+
+    from faultline.core.model import JobRecord, JournalEntry, Json
+    from faultline.drawing.epochs import Epoch
+
+
+def print_record(
+    console: Console, record: JobRecord, journal: Sequence[JournalEntry], *, now: datetime, in_ledger: int
+) -> None:
+    console.print(
+        Text.assemble((record.task, "bold"), ("  in queue ", "quiet"), record.queue, "  ", screen.state(record.state))
+    )
+    console.print(screen.quiet(str(record.id)))
+    console.print()
+    facts = {
+        "enqueued": f"{screen.clock(record.created_at)}  ({screen.since(record.created_at, now)})",
+        "attempt": f"{record.attempt} of {record.max_attempts}",
+        "priority": str(record.priority) if record.priority else "",
+        "key": record.idempotency_key or "",
+    }
+    if record.state == "queued" and record.next_run_at is not None:
+        again = "next try" if record.attempt else "due"
+        facts[again] = f"{screen.clock(record.next_run_at)}  ({screen.since(record.next_run_at, now)})"
+    if record.lease_expires_at is not None:
+        facts["lease"] = f"until {screen.clock(record.lease_expires_at)}  ({screen.since(record.lease_expires_at, now)})"
+    if record.finished_at is not None:
+        facts["finished"] = f"{screen.clock(record.finished_at)}  ({screen.since(record.finished_at, now)})"
+    facts["ledger"] = f"{in_ledger} row, by token {record.fencing_token}" if in_ledger else "no row: not completed"
+    for name, value in facts.items():
+        if value:
+            console.print(Text.assemble((f"{name:10}", "quiet"), value))
+    _print_operations(console, journal)
+
+
+def _print_operations(console: Console, journal: Sequence[JournalEntry]) -> None:
+    """What operators did to the job, and why."""
+    for entry in journal:
+        by = operate.told(entry.detail)
+        if by and isinstance(entry.detail, dict):
+            why = entry.detail.get("reason")
+            told = f"{entry.event} by {by}" + (f": {screen.one_line(str(why))}" if why else "")
+            console.print(Text.assemble((f"{screen.clock(entry.at)}  ", "quiet"), told), soft_wrap=True)
+
+
+def print_values(console: Console, record: JobRecord) -> None:
+    for name, value in (("args", record.args), ("progress", record.progress), ("result", record.result)):
+        if value is not None:
+            console.print()
+            console.print(screen.quiet(name))
+            console.print(Text(_pretty(value)), soft_wrap=True)
+    if record.last_error:
+        console.print()
+        console.print(screen.quiet("last error"))
+        console.print(Text(record.last_error.rstrip(), style="failed"), soft_wrap=True)
+
+
+def _pretty(value: Json) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else json.dumps(value, ensure_ascii=False, indent=2, default=str)  # noqa: PLR2004
+
+
+def print_lanes(console: Console, epochs: Sequence[Epoch], *, now: datetime) -> None:
+    for line in lanes(epochs, now=now, columns=console.width):
+        console.print(Text.assemble(*line), soft_wrap=True)
