@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +17,7 @@ import psycopg
 import pytest
 
 from faultline import embedded
+from tests.waiting import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,12 +119,6 @@ def lend_packages(venv: Path) -> None:
             (others / path.name).symlink_to(path)
     (site,) = venv.glob("lib/python*/site-packages")
     (site / "others.pth").write_text(f"{others}\n")
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def as_address(dsn: str) -> str:

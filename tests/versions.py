@@ -13,6 +13,12 @@ def note_another_text(connection: psycopg.Connection) -> None:
     connection.execute("comment on function faultline.protocol() is 'another text'")
 
 
+def has_migrated(connection: psycopg.Connection) -> bool:
+    """Whether somebody has migrated since then."""
+    noted = "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'"
+    return connection.execute(noted).fetchone() == (True,)
+
+
 def pretend(connection: psycopg.Connection, version: int, *, serves_from: int) -> None:
     """As if a build of this version had migrated."""
     connection.execute(

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,28 +16,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.commands import FAULTLINE, environment, faultline
+from tests.waiting import free_port, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.driver import Driver
 
 pytestmark = pytest.mark.long
 
 PATIENCE_SECONDS = 40.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until(happened: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not happened():
-        assert time.monotonic() < until, what
-        time.sleep(0.05)
 
 
 def children_of(pid: int) -> list[int]:
@@ -81,12 +68,12 @@ def test_everything_comes_up_works_and_ends_with_the_command(
     assert len(children) == 4
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
         assert json.load(answer)["status"] == "up"
-    wait_until(lambda: queue.value("select count(*) from faultline.ledger") > 0, "no job was done")
+    until(lambda: queue.value("select count(*) from faultline.ledger") > 0, otherwise="no job was done")
 
     process.send_signal(how)
 
     assert process.wait(PATIENCE_SECONDS) == code
-    wait_until(lambda: all(map(is_gone, children)), "a child is left")
+    until(lambda: all(map(is_gone, children)), otherwise="a child is left")
 
 
 def test_a_port_that_is_taken_is_told_before_anything_starts(dsn: str) -> None:

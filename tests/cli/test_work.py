@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cli.commands import environment, faultline
+from tests.waiting import free_port, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 60.0
@@ -35,24 +34,12 @@ def worker(dsn: str, folder: Path, *words: str) -> Iterator[subprocess.Popen[byt
         process.wait()
 
 
-def until(condition: Callable[[], Any]) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.02)
-
-
 def started(folder: Path) -> int:
     return (folder / "log").read_text().count('"worker_started"')
 
 
 def left(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.is_dir()}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 @pytest.mark.parametrize("words", [(), ("--processes", "2")], ids=["one process", "several"])

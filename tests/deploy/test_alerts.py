@@ -19,7 +19,7 @@ from faultline.store import verbs
 from faultline.store.database import Database
 from tests.cli.commands import FAULTLINE, environment
 from tests.deploy.test_deploy import ROOT
-from tests.integrations.test_exposition import free_port
+from tests.waiting import free_port
 from tests.web.conftest import away
 
 if TYPE_CHECKING:

@@ -28,11 +28,10 @@ from faultline.store import verbs
 from faultline.store.database import Database
 from faultline.worker import completer
 from faultline.worker.tally import NOTHING, REFUSALS, Report, Tally
+from tests.waiting import free_port, until
 from tests.web.conftest import away
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from faultline.app.application import Faultline
     from tests.driver import Driver
 
@@ -141,12 +140,6 @@ def test_a_port_that_is_taken_is_told_as_such() -> None:
             pass
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def test_a_server_tells_how_the_whole_database_is_doing(app: Faultline, queue: Driver) -> None:
     @app.task(queue="mail")
     async def send() -> None: ...
@@ -238,9 +231,7 @@ def test_a_board_is_tended_by_a_thread_that_ends(app: Faultline, queue: Driver) 
     queue.enqueue()
     board = Board(app.database)
     board.start()
-    give_up = time.monotonic() + 20
-    while not queue.value("select count(*) from faultline.samples") and time.monotonic() < give_up:
-        time.sleep(0.01)
+    until(lambda: queue.value("select count(*) from faultline.samples"))
     board.close()
 
     assert queue.value("select count(*) from faultline.samples") == 1
@@ -294,13 +285,6 @@ def test_what_was_seen_before_the_database_failed_is_not_told_as_news(dsn: str) 
 
 def told(board: Board) -> float:
     return number(samples(Exposition(board=board).render()), "faultline_database_up")
-
-
-def until(true: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < give_up
-        time.sleep(0.1)
 
 
 def test_all_who_scrape_in_an_outage_wait_at_once_and_get_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -18,7 +18,8 @@ from faultline import Faultline
 from faultline.integrations.prometheus import Board, Exposition
 from faultline.store.reads import overview
 from faultline.worker.tally import Tally
-from tests.integrations.test_exposition import Samples, free_port, number, samples
+from tests.integrations.test_exposition import Samples, number, samples
+from tests.waiting import free_port, until
 from tests.worker.test_processes import children_of, worker
 
 if TYPE_CHECKING:
@@ -27,25 +28,13 @@ if TYPE_CHECKING:
     from tests.driver import Driver
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-PATIENCE = 30.0
+#: While processes come up, nobody answers yet, or not with every figure.
+SOON = (URLError, KeyError)
 
 
 def scrape(port: int) -> Samples:
     with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         return samples(answer.read())
-
-
-def until(what: Callable[[], Any]) -> Any:
-    give_up = time.monotonic() + PATIENCE
-    while True:
-        try:
-            found = what()
-        except (URLError, KeyError):
-            found = None
-        if found:
-            return found
-        assert time.monotonic() < give_up, "it did not come to pass"
-        time.sleep(0.05)
 
 
 def named(text: str) -> set[str]:
@@ -62,17 +51,18 @@ def test_scraped_numbers_are_the_ledgers_also_after_a_kill(dsn: str, queue: Driv
         def done(times: int) -> Callable[[], bool]:
             return lambda: number(scrape(port), "faultline_jobs_succeeded_total", queue="default") == times
 
-        until(done(jobs))
+        until(done(jobs), despite=SOON)
         held = queue.enqueue("survive")
-        until(lambda: number(scrape(port), "faultline_jobs_started_total", queue="default") == jobs + 1)
+        until(lambda: number(scrape(port), "faultline_jobs_started_total", queue="default") == jobs + 1, despite=SOON)
         pid = queue.value(
             "select w.pid from faultline.workers w join faultline.open_jobs j on w.id = split_part(j.lease_owner, '/', 1)"
         )
         os.kill(pid, signal.SIGKILL)
-        until(done(jobs + 1))
+        until(done(jobs + 1), despite=SOON)
         # Told by the one that took the job back, which need not be the one that finished it.
-        until(lambda: number(scrape(port), "faultline_leases_recovered_total") == 1)
-        until(lambda: len(children_of(process.pid)) == 2 and number(scrape(port), "faultline_worker_processes") == 2)
+        until(lambda: number(scrape(port), "faultline_leases_recovered_total") == 1, despite=SOON)
+        until(lambda: len(children_of(process.pid)) == 2, despite=SOON)
+        until(lambda: number(scrape(port), "faultline_worker_processes") == 2, despite=SOON)
         found = scrape(port)
         until(lambda: queue.run(overview.totals())[0].succeeded == jobs + 1)
 

@@ -8,9 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 from xml.etree import ElementTree as ET
 
@@ -27,9 +26,10 @@ from faultline_proof.soak.producer import Record
 from faultline_proof.soak.trouble import KINDS
 from faultline_proof.tape import Recording
 from tests.driver import Driver
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.long
 
@@ -151,16 +151,6 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    give_up = time.monotonic() + PATIENCE
-    while time.monotonic() < give_up:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
 
 
 class Scene:

@@ -10,11 +10,12 @@ import pytest
 from faultline import embedded
 from faultline.core import errors
 from faultline.store.database import Database, run_on
-from faultline.store.install import installed, migrate, replace
+from faultline.store.install import installed, marks, migrate, replace
 from faultline.store.install.schema_text import definition_files, meaning
 from tests.conftest import FOLDER, SETTINGS, clone
 from tests.driver import Sessions
-from tests.versions import note_another_text, pretend
+from tests.versions import has_migrated, note_another_text, pretend
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +178,7 @@ def test_a_call_in_flight_finds_the_helpers_of_its_own_build(dsn: str, sessions:
     sessions.wait_until_blocked(caller, call)
 
     migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
-    wait_until(connection, "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'")
+    until(lambda: has_migrated(connection))
     waiting.commit()
 
     assert call.result() == (["gone", "of other types"],)
@@ -197,7 +198,7 @@ def test_a_parsed_call_finds_its_function_although_the_new_one_would_fit_it_too(
     holder.connection.execute("execute parsed")
 
     migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
-    wait_until(connection, "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'")
+    until(lambda: has_migrated(connection))
 
     assert connection.execute("select count(*) from faultline.reap()").fetchone() == (0,)
     holder.commit()
@@ -227,7 +228,7 @@ def test_functions_of_a_newer_build_that_migrates_meanwhile_stay(dsn: str, sessi
     holder.begin()
     holder.connection.execute("select 1")
     migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
-    wait_until(connection, "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'")
+    until(lambda: has_migrated(connection))
 
     newer.begin()
     newer.connection.execute("select pg_advisory_xact_lock(%s)", (replace.LOCK,))
@@ -258,7 +259,7 @@ def test_a_function_in_the_middle_of_its_old_text_finds_the_helper_that_it_was_w
     sessions.wait_until_blocked(caller, call)
 
     migration = sessions.open().start(lambda driver: migrate.migrate(driver.connection))
-    wait_until(connection, "select obj_description('faultline.protocol()'::regprocedure) <> 'another text'")
+    until(lambda: has_migrated(connection))
     assert run_on(connection, installed.functions()) == []
     waiting.commit()
 
@@ -270,7 +271,7 @@ def test_a_function_in_the_middle_of_its_old_text_finds_the_helper_that_it_was_w
 def test_a_helper_that_was_replaced_and_comes_back_is_not_dropped(connection: psycopg.Connection) -> None:
     migrate.migrate(connection)
     (signature,) = connection.execute("select 'faultline.place_known'::regproc::regprocedure::text").fetchone() or ("",)
-    connection.execute(f"comment on function {signature} is '{installed.REPLACED_MARK}'".encode())
+    connection.execute(f"comment on function {signature} is '{marks.REPLACED_MARK}'".encode())
 
     assert migrate.migrate(connection) == ["definitions"]
 
@@ -419,13 +420,6 @@ def define_earlier(connection: psycopg.Connection, function: str) -> None:
         "select oid::regprocedure::text from pg_proc where proname = %s order by oid desc limit 1", (name,)
     ).fetchone() or ("",)
     connection.execute(f"comment on function {signature} is 'definition {'0' * 32}'".encode())
-
-
-def wait_until(connection: psycopg.Connection, condition: str) -> None:
-    deadline = time.monotonic() + 10
-    while connection.execute(condition.encode()).fetchone() != (True,):
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.01)
 
 
 def test_every_function_of_the_protocol_is_pinned_to_a_search_path_if_it_runs_as_its_owner(dsn: str) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import httpx
 
 from faultline.web.server import server
-from tests.integrations.test_exposition import free_port, number, samples
+from tests.integrations.test_exposition import number, samples
+from tests.waiting import free_port
 from tests.web.conftest import QUICK, Api, refused, running
 
 if TYPE_CHECKING:

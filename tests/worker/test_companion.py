@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import os
 import signal
-import socket
 import time
 from math import inf
 from pathlib import Path
@@ -23,7 +22,8 @@ from faultline.worker.hold import Hold
 from faultline.worker.rescue import Rescue
 from faultline.worker.shared import Shared, nameless_file
 from faultline.worker.tally import Tally
-from tests.worker.test_processes import PATIENCE, children_of, runs, said, until, worker, workers
+from tests.waiting import free_port, until
+from tests.worker.test_processes import PATIENCE, children_of, runs, said, worker, workers
 
 if TYPE_CHECKING:
     from tests.driver import Driver
@@ -127,11 +127,6 @@ def asked(port: int, path: str) -> int | None:
         connection.request("GET", path)
         return connection.getresponse().status
     return None
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def test_health_says_whether_the_loop_ticks_also_while_it_does_not(dsn: str, queue: Driver) -> None:

@@ -26,8 +26,8 @@ from faultline.worker.shared import BEGUN, ENDED, Shared
 from faultline.worker.standby import Standby
 from faultline.worker.tally import Tally
 from faultline.worker.unstarted import Unstarted
+from tests.waiting import until
 from tests.worker.test_companion import settings
-from tests.worker.test_processes import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

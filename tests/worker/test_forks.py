@@ -17,8 +17,9 @@ from psycopg.conninfo import make_conninfo
 from faultline.core import forks as core_forks
 from faultline.core.model import JobState
 from faultline.worker.standby import Standby
-from tests.worker.test_companion import companion_of, free_port, succeeded
-from tests.worker.test_processes import PATIENCE, runs, said, until, worker
+from tests.waiting import free_port, until
+from tests.worker.test_companion import companion_of, succeeded
+from tests.worker.test_processes import PATIENCE, runs, said, worker
 from tests.worker.working import results
 
 if TYPE_CHECKING:

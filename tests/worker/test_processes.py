@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -22,9 +22,10 @@ from faultline.store.install import migrate
 from tests.cli.commands import faultline
 from tests.conftest import FOLDER, SETTINGS
 from tests.driver import Driver
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from uuid import UUID
 
 ROOT = Path(__file__).parents[2]
@@ -59,16 +60,6 @@ def children_of(pid: int) -> list[int]:
     with contextlib.suppress(FileNotFoundError):
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    give_up = time.monotonic() + PATIENCE
-    while time.monotonic() < give_up:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 def runs(queue: Driver, job_id: UUID) -> bool:

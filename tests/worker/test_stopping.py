@@ -12,7 +12,8 @@ from faultline import Faultline, Job
 from faultline.core.errors import ConfigError, SchemaBehind
 from faultline.core.model import JobState
 from faultline_proof.proxy import Moment, Proxy
-from tests.worker.test_processes import said, until, worker
+from tests.waiting import until
+from tests.worker.test_processes import said, worker
 from tests.worker.working import PATIENCE, work
 
 if TYPE_CHECKING:

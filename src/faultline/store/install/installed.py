@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.store.install import shape
+from faultline.store.install.marks import FUNCTION_MARK, IS_REPLACED, TRIGGER_MARK, VIEW_MARK, function_names, triggers
 from faultline.store.install.rights import granted_verbs
 from faultline.store.install.schema_text import definition_files, meaning, numbered
 from faultline.store.statement import Statement
@@ -18,19 +19,8 @@ from faultline.store.statement import Statement
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import psycopg
-
     from faultline.store.statement import Rows
 
-#: A trigger's text as PostgreSQL tells it, whatever the session's search_path. It is written into the trigger's comment.
-_TRIGGER_MARK = "'guard ' || md5(replace(pg_get_triggerdef(t.oid), 'faultline.', ''))"
-_VIEW_MARK = "'view ' || md5(replace(pg_get_viewdef(c.oid), 'faultline.', ''))"
-#: A function's definition likewise. `protocol()` has none: its comment says which definitions are installed.
-_FUNCTION_MARK = "'definition ' || md5(replace(pg_get_functiondef(p.oid), 'faultline.', ''))"
-_FUNCTION_MARKED = "coalesce(obj_description(p.oid, 'pg_proc'), '') ~ '^definition [0-9a-f]{32}$'"
-#: The comment of a function that a migration has replaced, until nobody can be about to call it.
-REPLACED_MARK = "replaced"
-_IS_REPLACED = f"coalesce(obj_description(p.oid, 'pg_proc'), '') = '{REPLACED_MARK}'"
 #: Every privilege on what is ours: on what, to whom. The owner's own are among them.
 _GRANTED = """
 with granted as (
@@ -100,7 +90,7 @@ where c.relnamespace = 'faultline'::regnamespace and (c.relrowsecurity or c.relf
 union all
 select 'function', case p.prokind when 'p' then 'procedure ' when 'a' then 'aggregate ' else 'function ' end || p.proname,
   format('drop routine %%s', p.oid::regprocedure) from pg_proc p
-where p.pronamespace = 'faultline'::regnamespace and (p.proname <> all (%s) or p.prokind <> 'f') and not {_IS_REPLACED}
+where p.pronamespace = 'faultline'::regnamespace and (p.proname <> all (%s) or p.prokind <> 'f') and not {IS_REPLACED}
 union all
 select 'heir', 'table ' || i.inhrelid::regclass || ' that inherits ' || c.relname,
   format('alter table %%s no inherit faultline.%%I', i.inhrelid::regclass, c.relname) from pg_inherits i
@@ -133,7 +123,8 @@ order by 1, 2
 """
 _HEADER = re.compile(r"create or replace function faultline\.(\w+)\((.*?)\bas \$\$(.*?)\$\$", re.DOTALL)
 _SETTING = re.compile(r"^set (\w+) = (.*)$", re.MULTILINE)
-_TRIGGER = re.compile(r"create or replace trigger (\w+)\s+[\w\s,]*?\bon faultline\.(\w+)")
+
+
 _INDEX = re.compile(r"^create (?:unique )?index (\w+) on[^;]*;", re.MULTILINE)
 
 
@@ -142,9 +133,9 @@ def functions() -> Statement[list[str]]:
     return Statement(
         name="functions",
         sql="select p.proname::text, p.prosrc, p.prosecdef, coalesce(p.proconfig, '{}'),"
-        f" p.proname = 'protocol' or coalesce(obj_description(p.oid, 'pg_proc') = {_FUNCTION_MARK}, false)"
+        f" p.proname = 'protocol' or coalesce(obj_description(p.oid, 'pg_proc') = {FUNCTION_MARK}, false)"
         " from pg_proc p join pg_namespace n on n.oid = p.pronamespace"
-        f" where n.nspname = 'faultline' and p.prokind = 'f' and not {_IS_REPLACED}",
+        f" where n.nspname = 'faultline' and p.prokind = 'f' and not {IS_REPLACED}",
         params=(),
         read=lambda rows: sorted(set(_altered_functions(_by_name(rows)))),
         repeatable=True,
@@ -159,8 +150,8 @@ def guards() -> Statement[list[str]]:
         sql="select w.name from unnest(%s::text[]) as w (name) where not exists (select"
         " from pg_trigger t join pg_class c on c.oid = t.tgrelid where c.relnamespace = 'faultline'::regnamespace"
         " and c.relname || '.' || t.tgname = w.name and t.tgenabled in ('O', 'A')"
-        f" and obj_description(t.oid, 'pg_trigger') = {_TRIGGER_MARK}) order by 1",
-        params=(list(_triggers()),),
+        f" and obj_description(t.oid, 'pg_trigger') = {TRIGGER_MARK}) order by 1",
+        params=(list(triggers()),),
         read=_first_column,
         repeatable=True,
         reads=True,
@@ -271,7 +262,7 @@ def views() -> Statement[list[str]]:
     return Statement(
         name="views",
         sql="select 'jobs' where not exists (select from pg_class c where c.oid = to_regclass('faultline.jobs')"
-        f" and obj_description(c.oid, 'pg_class') = {_VIEW_MARK})",
+        f" and obj_description(c.oid, 'pg_class') = {VIEW_MARK})",
         params=(),
         read=_first_column,
         repeatable=True,
@@ -305,12 +296,12 @@ def foreign() -> Statement[list[Foreign]]:
             ours,
             ours,
             ours,
-            list(_triggers()),
+            list(triggers()),
             tables,
             known,
             known,
             tables,
-            [*_function_names()],
+            [*function_names()],
         ),
         read=lambda rows: [Foreign(*row) for row in rows],
         repeatable=True,
@@ -352,65 +343,6 @@ def _kind(index: str) -> tuple[str, ...]:
     return unique.lower(), table, method or "btree", columns, *values
 
 
-def mark_guards(connection: psycopg.Connection) -> None:
-    """Write down how each trigger of this build looks now. For `migrate`, which has just made them."""
-    looks = connection.execute(
-        f"select c.relname, t.tgname, {_TRIGGER_MARK} from pg_trigger t join pg_class c on c.oid = t.tgrelid"
-        " where c.relnamespace = 'faultline'::regnamespace and c.relname || '.' || t.tgname = any (%s)"
-        f" and obj_description(t.oid, 'pg_trigger') is distinct from {_TRIGGER_MARK}".encode(),
-        (list(_triggers()),),
-    ).fetchall()
-    for table, trigger, look in looks:
-        connection.execute(f"comment on trigger {trigger} on faultline.{table} is '{look}'".encode())
-
-
-def mark_view(connection: psycopg.Connection) -> None:
-    row = connection.execute(
-        f"select {_VIEW_MARK} from pg_class c where c.oid = 'faultline.jobs'::regclass"
-        f" and obj_description(c.oid, 'pg_class') is distinct from {_VIEW_MARK}".encode()
-    ).fetchone()
-    if row:
-        connection.execute(f"comment on view faultline.jobs is '{row[0]}'".encode())
-
-
-def mark_functions(connection: psycopg.Connection, oids: set[int]) -> None:
-    """Write down how each of these functions looks now: `migrate` has just made them."""
-    _comment(connection, _FUNCTION_MARK, "p.oid = any (%s) and p.proname <> 'protocol'", (list(oids),))
-
-
-def mark_replaced(connection: psycopg.Connection, ours: set[int]) -> None:
-    """Label what Faultline made and this build does not have: under its names, put aside, or marked by an earlier build."""
-    _comment(
-        connection,
-        f"'{REPLACED_MARK}'",
-        "p.prokind = 'f' and p.oid <> all (%s)"
-        f" and (p.proname = any (%s) or p.proname ~ '^replaced_[0-9]+$' or {_FUNCTION_MARKED})",
-        (list(ours), list(_function_names())),
-    )
-
-
-def replaced(connection: psycopg.Connection) -> set[int]:
-    """The functions that a migration has replaced and nothing in the database refers to."""
-    with connection.transaction():
-        found = connection.execute(
-            f"select p.oid from pg_proc p where p.pronamespace = to_regnamespace('faultline') and {_IS_REPLACED}"
-            " and not exists (select from pg_depend d"
-            " where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid and d.deptype = 'n')".encode()
-        ).fetchall()
-    return {row[0] for row in found}
-
-
-def _comment(connection: psycopg.Connection, text: str, which: str, params: tuple[Any, ...]) -> None:
-    found = connection.execute(
-        f"select format('comment on function %%s is %%L', p.oid::regprocedure, {text}) from pg_proc p"
-        f" where p.pronamespace = 'faultline'::regnamespace and {which}"
-        f" and obj_description(p.oid, 'pg_proc') is distinct from {text}".encode(),
-        params,
-    ).fetchall()
-    for (statement,) in found:
-        connection.execute(statement.encode())
-
-
 def _by_name(rows: Rows) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     for name, *about in rows:
@@ -419,7 +351,7 @@ def _by_name(rows: Rows) -> dict[str, Rows]:
 
 
 def _altered_functions(found: dict[str, Rows]) -> Iterator[str]:
-    for name in _function_names():
+    for name in function_names():
         # A name may stand for several functions, for arguments of several types.
         wanted, there = _bodies().get(name, []), found.get(name, [])
         if len(there) < max(1, len(wanted)):
@@ -456,21 +388,6 @@ def _bodies() -> dict[str, list[tuple[str, str]]]:
         for found in _HEADER.finditer(definition.text):
             bodies.setdefault(found[1], []).append((found[3], found[2]))
     return bodies
-
-
-@cache
-def _function_names() -> tuple[str, ...]:
-    texts = (definition.text for definition in definition_files())
-    return tuple(
-        sorted({name for text in texts for name in re.findall(r"create or replace function faultline\.(\w+)", text)})
-    )
-
-
-@cache
-def _triggers() -> tuple[str, ...]:
-    """`table.trigger`, as the definitions name them."""
-    text = "".join(definition.text for definition in definition_files() if definition.name == "guards")
-    return tuple(sorted(f"{table}.{trigger}" for trigger, table in _TRIGGER.findall(meaning(text))))
 
 
 def _first_column(rows: list[tuple[Any, ...]]) -> list[str]:

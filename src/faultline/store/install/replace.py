@@ -13,7 +13,7 @@ import time
 
 import psycopg
 
-from faultline.store.install.installed import mark_functions, mark_guards, mark_replaced, mark_view, replaced
+from faultline.store.install.marks import mark_functions, mark_guards, mark_replaced, mark_view, replaced
 from faultline.store.install.rights import verbs
 from faultline.store.install.schema_text import Definition, definition_files
 

@@ -1,0 +1,100 @@
+"""How Faultline marks what it made: what a trigger, a view or a function looked like then is written into its comment.
+
+Whoever alters one does not alter its comment by accident. What a migration has replaced is marked too, until nobody can be
+about to call it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from faultline.store.install.schema_text import definition_files, meaning
+
+if TYPE_CHECKING:
+    import psycopg
+
+#: A trigger's text as PostgreSQL tells it, whatever the session's search_path. It is written into the trigger's comment.
+TRIGGER_MARK = "'guard ' || md5(replace(pg_get_triggerdef(t.oid), 'faultline.', ''))"
+VIEW_MARK = "'view ' || md5(replace(pg_get_viewdef(c.oid), 'faultline.', ''))"
+#: A function's definition likewise. `protocol()` has none: its comment says which definitions are installed.
+FUNCTION_MARK = "'definition ' || md5(replace(pg_get_functiondef(p.oid), 'faultline.', ''))"
+_MARKED = "coalesce(obj_description(p.oid, 'pg_proc'), '') ~ '^definition [0-9a-f]{32}$'"
+#: The comment of a function that a migration has replaced, until nobody can be about to call it.
+REPLACED_MARK = "replaced"
+IS_REPLACED = f"coalesce(obj_description(p.oid, 'pg_proc'), '') = '{REPLACED_MARK}'"
+_TRIGGER = re.compile(r"create or replace trigger (\w+)\s+[\w\s,]*?\bon faultline\.(\w+)")
+
+
+def mark_guards(connection: psycopg.Connection) -> None:
+    """Write down how each trigger of this build looks now. For `migrate`, which has just made them."""
+    looks = connection.execute(
+        f"select c.relname, t.tgname, {TRIGGER_MARK} from pg_trigger t join pg_class c on c.oid = t.tgrelid"
+        " where c.relnamespace = 'faultline'::regnamespace and c.relname || '.' || t.tgname = any (%s)"
+        f" and obj_description(t.oid, 'pg_trigger') is distinct from {TRIGGER_MARK}".encode(),
+        (list(triggers()),),
+    ).fetchall()
+    for table, trigger, look in looks:
+        connection.execute(f"comment on trigger {trigger} on faultline.{table} is '{look}'".encode())
+
+
+def mark_view(connection: psycopg.Connection) -> None:
+    row = connection.execute(
+        f"select {VIEW_MARK} from pg_class c where c.oid = 'faultline.jobs'::regclass"
+        f" and obj_description(c.oid, 'pg_class') is distinct from {VIEW_MARK}".encode()
+    ).fetchone()
+    if row:
+        connection.execute(f"comment on view faultline.jobs is '{row[0]}'".encode())
+
+
+def mark_functions(connection: psycopg.Connection, oids: set[int]) -> None:
+    """Write down how each of these functions looks now: `migrate` has just made them."""
+    _comment(connection, FUNCTION_MARK, "p.oid = any (%s) and p.proname <> 'protocol'", (list(oids),))
+
+
+def mark_replaced(connection: psycopg.Connection, ours: set[int]) -> None:
+    """Label what Faultline made and this build does not have: under its names, put aside, or marked by an earlier build."""
+    _comment(
+        connection,
+        f"'{REPLACED_MARK}'",
+        f"p.prokind = 'f' and p.oid <> all (%s) and (p.proname = any (%s) or p.proname ~ '^replaced_[0-9]+$' or {_MARKED})",
+        (list(ours), list(function_names())),
+    )
+
+
+def replaced(connection: psycopg.Connection) -> set[int]:
+    """The functions that a migration has replaced and nothing in the database refers to."""
+    with connection.transaction():
+        found = connection.execute(
+            f"select p.oid from pg_proc p where p.pronamespace = to_regnamespace('faultline') and {IS_REPLACED}"
+            " and not exists (select from pg_depend d"
+            " where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid and d.deptype = 'n')".encode()
+        ).fetchall()
+    return {row[0] for row in found}
+
+
+def _comment(connection: psycopg.Connection, text: str, which: str, params: tuple[Any, ...]) -> None:
+    found = connection.execute(
+        f"select format('comment on function %%s is %%L', p.oid::regprocedure, {text}) from pg_proc p"
+        f" where p.pronamespace = 'faultline'::regnamespace and {which}"
+        f" and obj_description(p.oid, 'pg_proc') is distinct from {text}".encode(),
+        params,
+    ).fetchall()
+    for (statement,) in found:
+        connection.execute(statement.encode())
+
+
+@cache
+def function_names() -> tuple[str, ...]:
+    texts = (definition.text for definition in definition_files())
+    return tuple(
+        sorted({name for text in texts for name in re.findall(r"create or replace function faultline\.(\w+)", text)})
+    )
+
+
+@cache
+def triggers() -> tuple[str, ...]:
+    """`table.trigger`, as the definitions name them."""
+    text = "".join(definition.text for definition in definition_files() if definition.name == "guards")
+    return tuple(sorted(f"{table}.{trigger}" for trigger, table in _TRIGGER.findall(meaning(text))))
