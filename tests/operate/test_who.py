@@ -17,7 +17,6 @@ import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import psycopg
 import pytest
 
 from faultline import Faultline, JobNotFound, JobRejected
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
-    from faultline.store.statement import Statement
     from tests.driver import Driver
 
 AT_HAND = f"{pwd.getpwuid(os.getuid()).pw_name}@{socket.gethostname()} (command line)"
@@ -62,102 +60,6 @@ def signed(by: str, login: str, reason: str | None) -> dict[str, str | None]:
 
 def part(detail: dict[str, Any]) -> dict[str, Any]:
     return {name: detail.get(name) for name in ("by", "login", "reason")}
-
-
-# Plain SQL
-
-
-def test_without_a_name_it_was_the_login(queue: Driver, login: str) -> None:
-    cancelled, again = queue.enqueue(), failed(queue, "a")
-    for call in ("cancel(%s, 'why')", "retry(%s)"):
-        queue.connection.execute(f"select faultline.{call}".encode(), (again if "retry" in call else cancelled,))
-    failed(queue, "b")
-    queue.connection.execute("select faultline.retry_failed()")
-    queue.connection.execute("select faultline.pause('q', 'broken'), faultline.resume('q')")
-
-    assert [part(detail) for detail in told(queue, "cancelled")] == [signed(login, login, "why")]
-    assert [part(detail) for detail in told(queue, "retried")] == [signed(login, login, None)] * 2
-    assert [(detail["queue"], part(detail)) for detail in told(queue, "paused")] == [("q", signed(login, login, "broken"))]
-    assert [(detail["queue"], part(detail)) for detail in told(queue, "resumed")] == [("q", signed(login, login, None))]
-
-
-def test_whatever_a_program_calls_itself_its_login_stands_beside_it(queue: Driver, login: str) -> None:
-    job_id = queue.enqueue()
-    queue.connection.execute("set role faultline_operator")
-    queue.connection.execute("select faultline.cancel(%s, 'x', null, 'postgres, honestly')", (job_id,))
-    queue.connection.execute("select faultline.pause('q', 'x', 'alice (login root)')")
-    queue.connection.execute("reset role")
-
-    assert part(told(queue, "cancelled")[0]) == signed("postgres, honestly", login, "x")
-    assert queue.value("select paused_by from faultline.queues") == f"alice (login root) (login {login})"
-
-
-def test_a_name_that_hides_something_is_refused_and_nothing_is_done(queue: Driver) -> None:
-    job_id = queue.enqueue()
-
-    for call in ("cancel(%(id)s", "retry(%(id)s", "retry_failed(", "pause('q'", "resume('q'", "revoke_api_key(%(id)s"):
-        for by in ("", "x" * 201, "a\x1b[31mb", "a\nb", "a\u202eb", "a\u2066b", "\x7f", "a\u2028b"):
-            text = f"select faultline.{call}{'' if call.endswith('(') else ', '}by => %(by)s)"
-            with pytest.raises(psycopg.Error, match="by has") as refusal:
-                queue.connection.execute(text.encode(), {"id": job_id, "by": by})
-            assert refusal.value.sqlstate == "FL005"
-
-    assert queue.state(job_id) is JobState.QUEUED
-    assert queue.value("select count(*) from faultline.journal") == 0
-
-
-@pytest.mark.parametrize("reason", ["x" * 1001, "a\x1b[31mb", "a\u202eb", "\x01"])
-def test_a_reason_that_hides_something_is_refused(queue: Driver, reason: str) -> None:
-    job_id = failed(queue)
-    before = queue.value("select count(*) from faultline.journal")
-
-    for call in ("retry(%(id)s, reason => %(why)s)", "retry_failed(reason => %(why)s)", "resume('q', reason => %(why)s)"):
-        with pytest.raises(psycopg.Error, match="the reason has"):
-            queue.connection.execute(f"select faultline.{call}".encode(), {"id": job_id, "why": reason})
-
-    queue.connection.execute("select faultline.retry(%s, reason => %s)", (job_id, "two\nlines,\tand ünïcode"))
-    assert queue.value("select count(*) from faultline.journal") == before + 1
-
-
-def test_what_is_sent_again_after_a_lost_answer_is_recorded_once(queue: Driver) -> None:
-    job_id = queue.enqueue()
-    for _ in range(2):
-        queue.run(verbs.cancel(job_id, "x", by="me"))
-        queue.run(verbs.pause("q", "x", by="me"))
-    queue.run(verbs.pause("q", "y", by="me"))
-    queue.run(verbs.pause("q", "y", by="you"))
-    for _ in range(2):
-        queue.run(verbs.resume("q", by="me"))
-
-    assert len(told(queue, "cancelled")) == 1
-    assert [(detail["reason"], detail["by"]) for detail in told(queue, "paused")] == [("x", "me"), ("y", "me"), ("y", "you")]
-    assert len(told(queue, "resumed")) == 1
-
-
-def test_what_was_rolled_back_was_not_done_and_is_not_told(queue: Driver) -> None:
-    job_id = queue.enqueue()
-
-    queue.connection.execute("begin")
-    queue.run(verbs.cancel(job_id, "x", by="me"))
-    queue.run(verbs.pause("q", "x", by="me"))
-    queue.connection.execute("rollback")
-
-    assert queue.state(job_id) is JobState.QUEUED
-    assert queue.value("select count(*) from faultline.journal") == 0
-
-
-def test_keys_that_come_and_go_are_told_without_what_could_be_used(queue: Driver, login: str) -> None:
-    key_id, text = access.new_key(random.Random(1))
-    digest = access.digest_of(text) or b""
-    queue.run(access.add(key_id, digest, name="ci", scopes=["read"], queues=["a"], by="me", reason="for CI"))
-    for _ in range(2):
-        assert queue.run(access.revoke(key_id, by="you", reason="leaked"))
-
-    (added,), (revoked,) = told(queue, "api_key_added"), told(queue, "api_key_revoked")
-    assert (added["key"], added["name"], added["scopes"], added["queues"]) == (str(key_id), "ci", ["read"], ["a"])
-    assert part(added) == signed("me", login, "for CI")
-    assert (revoked["key"], revoked["name"], part(revoked)) == (str(key_id), "ci", signed("you", login, "leaked"))
-    assert digest.hex() not in json.dumps([added, revoked])
 
 
 # Python
@@ -213,23 +115,6 @@ def test_python_is_told_what_is_wrong_before_anything_is_sent(queue: Driver, wor
     for call in (nowhere.cancel, nowhere.retry):
         with pytest.raises(JobRejected, match=message):
             call("00000000-0000-0000-0000-000000000001", **words)
-
-
-@pytest.mark.parametrize("reason", ["x" * 1001, "a\x1b[2Jb", "a\u202eb"])
-def test_sql_is_refused_what_would_make_the_journal_lie(queue: Driver, reason: str) -> None:
-    job_id = queue.enqueue()
-
-    calls: list[Statement[Any]] = [
-        verbs.cancel(job_id, reason),
-        verbs.pause("mail", reason),
-        verbs.resume("mail", reason=reason),
-    ]
-    for call in calls:
-        with pytest.raises(JobRejected, match="the reason has"):
-            queue.run(call)
-
-    assert queue.state(job_id) is JobState.QUEUED
-    assert queue.journal(job_id) == []
 
 
 # The command line

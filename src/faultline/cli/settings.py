@@ -10,8 +10,8 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
-from faultline.cli.spans import span
 from faultline.core.errors import ConfigError
+from faultline.drawing.words import span
 
 _ABOUT = {
     "args_bytes_max": "largest arguments of a job",

@@ -11,6 +11,9 @@ from faultline.store.verbs import access
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.store.statement import Statement
     from faultline_proof.sessions import Session, Sessions
 
 
@@ -40,7 +43,7 @@ def who_did_it_and_why_stands_in_the_journal(sessions: Sessions) -> None:
         q.run(verbs.resume("q", by="e", reason="five"))
         q.run(verbs.resume("q", by="e", reason="five"))
         q.execute("reset role")
-        q.run(access.add(key, bytes(32), name="k", scopes=["read"], by="f", reason="six"))
+        q.run(access.add(key, bytes(32), name="k", scopes=["read"], queues=["a"], by="f", reason="six"))
         q.run(access.revoke(key, by="g", reason="seven"))
         q.run(access.revoke(key, by="g", reason="seven"))
         expect(
@@ -56,6 +59,36 @@ def who_did_it_and_why_stands_in_the_journal(sessions: Sessions) -> None:
                 ("api_key_revoked", "g", login, "seven"),
             ],
         )
+        told = q.execute("select detail from faultline.journal where event like 'api_key%' order by id")
+        for (detail,), facts in zip(told, ({"scopes": ["read"], "queues": ["a"], "expires_at": None}, {}), strict=True):
+            signed = {name: detail.pop(name) for name in ("by", "login", "reason")}
+            expect(f"of a key, besides {signed}", detail, {"key": str(key), "name": "k", **facts})
+
+
+@probe("cancel", "retry", "retry_failed", "start_over", "pause", "resume", "signature")
+def without_a_name_it_was_the_login(sessions: Sessions) -> None:
+    q = sessions.open()
+    login = q.value("select session_user")
+    with q.unsaved():
+        waiting, failed = q.enqueue(delay_seconds=60), q.new_lease()
+        q.fail(failed, then="fail")
+        for call in ("cancel(%s, 'why')", "retry(%s)"):
+            q.execute(f"select faultline.{call}", waiting)
+        q.execute("select faultline.retry_failed()")
+        q.execute("select faultline.pause('q', 'why'), faultline.resume('q')")
+        wanted = [("cancelled", "why"), ("retried", None), ("retried", None), ("paused", "why"), ("resumed", None)]
+        expect("told", _told(q), [(event, login, login, reason) for event, reason in wanted])
+
+
+@probe("cancel", "pause")
+def what_was_rolled_back_was_not_done_and_is_not_told(sessions: Sessions) -> None:
+    q = sessions.open()
+    job_id = q.enqueue()
+    with q.unsaved():
+        q.run(verbs.cancel(job_id, by="me"))
+        q.run(verbs.pause("q", by="me"))
+    expect("the job", q.state(job_id), "queued")
+    expect("told", _told(q), [])
 
 
 @probe("pause", "signature")
@@ -119,15 +152,22 @@ def the_login_is_told_and_not_the_role_that_the_verb_runs_in(sessions: Sessions)
 def what_would_make_the_journal_lie_is_refused(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
-        waiting = q.enqueue()
-        for by in ("", "x" * 201, "a\x1bb", "a\nb", "a\x7fb", "a\u200fb", "a\u202eb", "a\u2066b", "a\u2028b"):
-            with refused(q, "FL005", "by has", what=repr(by)):
-                q.run(verbs.resume("q", by=by))
-        for reason in ("x" * 1001, "a\x1bb", "a\x9fb", "a\u202eb", "a\u2067b"):
-            with refused(q, "FL005", "the reason has", what=repr(reason[:9])):
-                q.run(verbs.resume("q", reason=reason))
-            with refused(q, "FL005", "the reason has", what=f"cancel {reason[:9]!r}"):
-                q.run(verbs.cancel(waiting, reason))
-            with refused(q, "FL005", "the reason has", what=f"pause {reason[:9]!r}"):
-                q.run(verbs.pause("q", reason))
+        waiting, failed, key = q.enqueue(), q.new_lease(), UUID(int=1)
+        q.fail(failed, then="fail")
+        calls: dict[str, Callable[..., Statement[Any]]] = {
+            "cancel": lambda by=None, reason=None: verbs.cancel(waiting, reason, by=by),
+            "retry": lambda by=None, reason=None: verbs.retry(failed.job_id, by=by, reason=reason),
+            "retry_failed": lambda by=None, reason=None: failures.retry(failures.Failed(), by=by, reason=reason),
+            "pause": lambda by=None, reason=None: verbs.pause("q", reason, by=by),
+            "resume": lambda by=None, reason=None: verbs.resume("q", by=by, reason=reason),
+            "revoke_api_key": lambda by=None, reason=None: access.revoke(key, by=by, reason=reason),
+        }
+        for verb, call in calls.items():
+            for by in ("", "x" * 201, "a\x1bb", "a\nb", "a\x7fb", "a\u200fb", "a\u202eb", "a\u2066b", "a\u2028b"):
+                with refused(q, "FL005", "by has", what=f"{verb} by {by!r}"):
+                    q.run(call(by=by))
+            for reason in ("x" * 1001, "\x01", "a\x1bb", "a\x9fb", "a\u202eb", "a\u2067b"):
+                with refused(q, "FL005", "the reason has", what=f"{verb}, reason {reason[:9]!r}"):
+                    q.run(call(reason=reason))
+        expect("told", _told(q), [])
         q.run(verbs.resume("q", by="x" * 200, reason="Zeile\n\tund " + "y" * 980))
