@@ -29,7 +29,7 @@ declare
   verbs constant jsonb := '{
     "faultline_producer": ["enqueue", "enqueue_many", "cancel"],
     "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
-                         "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
+                         "mark_start", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
                          "announce"],
     "faultline_viewer": ["api_key", "error_kind", "sample"],

@@ -57,8 +57,11 @@ class Stop:
         """An attempt goes on after it was given up; `stuck`: so many have not come back. Each costs memory and whatever it
         holds, and nobody can end it: too many, and the process is to be replaced.
         """
-        event = "attempt_left_behind" if is_async else "thread_abandoned"
-        events.emit(event, job_id=hold.lease.job_id, task=hold.lease.task, stuck=stuck)
+        lease = hold.lease
+        if is_async:
+            events.emit("attempt_left_behind", job_id=lease.job_id, task=lease.task, stuck=stuck)
+        else:
+            events.emit("thread_abandoned", job_id=lease.job_id, task=lease.task, stuck=stuck)
         limit = self._abandoned_threads_max
         if stuck <= limit or self.asked.is_set():
             return

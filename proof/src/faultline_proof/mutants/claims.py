@@ -165,11 +165,6 @@ CUTS = [
     Cut("claim", "counts the attempt", "attempt = j.attempt + 1::smallint", "attempt = greatest(j.attempt, 1::smallint)"),
     Cut("claim", "forgets the mark of the last attempt", "          started = false,\n"),
     Cut("claim", "forgets the renewals of the last lease", ",\n          renewals = 0\n", "\n"),
-    Cut("claim", "has a last attempt marked", "j.attempt >= j.max_attempts or j.reaps > 0", "j.reaps > 0"),
-    Cut(
-        "claim",
-        "has attempts after a crash marked",
-        "j.attempt >= j.max_attempts or j.reaps > 0",
-        "j.attempt >= j.max_attempts",
-    ),
+    Cut("mark_start", "has a last attempt marked", "attempt >= max_attempts or "),
+    Cut("mark_start", "has attempts after a crash marked", " or reaps > 0"),
 ]

@@ -90,8 +90,8 @@ _FAIL = [
         "faultline.clock() + make_interval(secs => held.delay_seconds)",
         "faultline.clock()",
     ),
-    Cut("fail", "waits twice as long each time", "2 ^ least(j.attempt, 12)", "2"),
-    Cut("fail", "waits no longer than an hour", "least(3600, 2 ^ least(j.attempt, 12))", "2 ^ least(j.attempt, 12)"),
+    Cut("backoff", "waits twice as long each time", "2 ^ least(attempt, 12)", "2"),
+    Cut("backoff", "waits no longer than an hour", "least(3600, 2 ^ least(attempt, 12))", "2 ^ least(attempt, 12)"),
     Cut(
         "fail",
         "cuts an endless error",

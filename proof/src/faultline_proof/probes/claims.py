@@ -175,7 +175,7 @@ def a_bound_lies_between_jobs_that_are_due_at_the_same_moment(sessions: Sessions
     expect("claimed from the whole moment", without_ids, 3)
 
 
-@probe("claim")
+@probe("claim", "mark_start")
 def an_attempt_that_could_end_the_job_or_follows_a_crash_is_to_be_marked(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

@@ -138,7 +138,7 @@ def a_failed_attempt_waits_and_is_told(sessions: Sessions) -> None:
         expect("error told", (entry.detail["attempt"], entry.detail["error"]), (1, "no route to host"))
 
 
-@probe("fail")
+@probe("fail", "backoff")
 def the_wait_doubles_up_to_an_hour(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

@@ -19,7 +19,7 @@ _EVERYONE = {"now", "clock", "protocol"}
 _CALLS = {
     "faultline_producer": {"enqueue", "enqueue_many", "cancel"},
     "faultline_worker": {
-        "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "fence",
+        "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "mark_start", "fence",
         "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
         "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce",
     },

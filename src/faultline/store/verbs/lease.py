@@ -60,7 +60,8 @@ def granted_to(owner: str) -> Statement[list[Lease]]:
     """What a claim whose answer was lost has taken, if it has."""
     return Statement(
         name="granted_to",
-        sql=f"select {_GRANTED} from (select *, id as job_id, attempt >= max_attempts or reaps > 0 as mark_start,"
+        sql=f"select {_GRANTED} from (select *, id as job_id,"
+        " faultline.mark_start(attempt, max_attempts, reaps) as mark_start,"
         " extract(epoch from lease_expires_at - claimed_at)::real as lease_seconds from faultline.jobs) j"
         " where state = 'running' and owner = %s",
         params=(owner,),

@@ -126,8 +126,7 @@ begin
       ))
       returning
         j.id, j.fencing_token, j.task, j.args, j.attempt, j.max_attempts,
-        -- An attempt that could end the job for good, or follows a crash, is marked before it runs: see mark_started.
-        j.attempt >= j.max_attempts or j.reaps > 0, j.reaps,
+        faultline.mark_start(j.attempt, j.max_attempts, j.reaps), j.reaps,
         j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key;
     get diagnostics granted = row_count;
     remaining := remaining - granted;

@@ -51,7 +51,7 @@ begin
       end as state,
       coalesce(
         (fail.failures -> (l.place::integer - 1) ->> 'delay_seconds')::float8,
-        least(3600, 2 ^ least(j.attempt, 12))
+        faultline.backoff(j.attempt)
       ) as delay_seconds
     from unnest(fail.job_ids, fail.tokens, fail.owners) with ordinality as l (job_id, token, owner, place)
     -- One after the other, as in `complete`.

@@ -3,7 +3,7 @@
 --
 -- Attempts are counted when claimed, and a worker claims more than it runs. Without this mark nobody could tell the job
 -- that killed its worker from the ninety-nine that were only waiting beside it. `claim` says which attempts need it
--- (`mark_start`): those that could be a job's last, and those of a job that was once reaped. The others save a write.
+-- (`mark_start`).
 create or replace function faultline.mark_started(
   job_ids uuid[],
   tokens bigint[],
