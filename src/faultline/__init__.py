@@ -1,19 +1,26 @@
 """Background jobs on PostgreSQL that stay correct when things go wrong."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+# For type checkers, which know the name. Importing it from `typing` would take longer than all the rest.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from faultline.app.application import Faultline as Faultline
+    from faultline.app.application import TaskDecorator as TaskDecorator
     from faultline.app.blocking_job import BlockingJob as BlockingJob
     from faultline.app.handle import JobHandle as JobHandle
     from faultline.app.job import Job as Job
+    from faultline.app.options import Duration as Duration
+    from faultline.app.options import TaskOptions as TaskOptions
+    from faultline.app.options import WorkerOptions as WorkerOptions
     from faultline.app.outcomes import Cancel as Cancel
     from faultline.app.outcomes import Retry as Retry
     from faultline.app.outcomes import Snooze as Snooze
     from faultline.app.tasks import Task as Task
+    from faultline.app.transaction import Transaction as Transaction
     from faultline.core.errors import ConfigError as ConfigError
     from faultline.core.errors import DatabaseUnavailable as DatabaseUnavailable
+    from faultline.core.errors import EmbeddedError as EmbeddedError
     from faultline.core.errors import FaultlineError as FaultlineError
     from faultline.core.errors import FenceBroken as FenceBroken
     from faultline.core.errors import IllegalTransition as IllegalTransition
@@ -22,30 +29,50 @@ if TYPE_CHECKING:
     from faultline.core.errors import JobNotFound as JobNotFound
     from faultline.core.errors import JobRejected as JobRejected
     from faultline.core.errors import KeyConflict as KeyConflict
+    from faultline.core.errors import MigrationBlocked as MigrationBlocked
     from faultline.core.errors import OutcomeUnknown as OutcomeUnknown
     from faultline.core.errors import PermissionDenied as PermissionDenied
+    from faultline.core.errors import PostgresNotFound as PostgresNotFound
+    from faultline.core.errors import RecoverBlocked as RecoverBlocked
+    from faultline.core.errors import ResultRejected as ResultRejected
     from faultline.core.errors import ResultTimeout as ResultTimeout
+    from faultline.core.errors import SchemaAhead as SchemaAhead
+    from faultline.core.errors import SchemaAltered as SchemaAltered
+    from faultline.core.errors import SchemaBehind as SchemaBehind
     from faultline.core.errors import SchemaError as SchemaError
+    from faultline.core.errors import SchemaMissing as SchemaMissing
     from faultline.core.errors import StaleLease as StaleLease
+    from faultline.core.errors import StatementTimeout as StatementTimeout
+    from faultline.core.errors import Unprepared as Unprepared
+    from faultline.core.errors import UnreadableJson as UnreadableJson
     from faultline.core.events import JsonLines as JsonLines
     from faultline.core.events import log_events as log_events
     from faultline.core.model import JobRecord as JobRecord
     from faultline.core.model import JobState as JobState
+    from faultline.core.model import Json as Json
+    from faultline.core.model import Retention as Retention
     from faultline.core.model import Submission as Submission
+    from faultline.worker.worker import Worker as Worker
 
 _HOME = {
-    "core.errors": (
-        "ConfigError DatabaseUnavailable FaultlineError FenceBroken IllegalTransition JobCancelled JobFailed JobNotFound "
-        "JobRejected KeyConflict OutcomeUnknown PermissionDenied ResultTimeout SchemaError StaleLease"
-    ),
-    "core.events": "JsonLines log_events",
-    "core.model": "JobRecord JobState Submission",
+    "app.application": "Faultline TaskDecorator",
     "app.blocking_job": "BlockingJob",
-    "app.application": "Faultline",
     "app.handle": "JobHandle",
     "app.job": "Job",
+    "app.options": "Duration TaskOptions WorkerOptions",
     "app.outcomes": "Cancel Retry Snooze",
     "app.tasks": "Task",
+    "app.transaction": "Transaction",
+    "core.errors": (
+        "ConfigError DatabaseUnavailable EmbeddedError FaultlineError FenceBroken IllegalTransition "
+        "JobCancelled JobFailed JobNotFound JobRejected KeyConflict MigrationBlocked OutcomeUnknown "
+        "PermissionDenied PostgresNotFound RecoverBlocked ResultRejected ResultTimeout SchemaAhead "
+        "SchemaAltered SchemaBehind SchemaError SchemaMissing StaleLease StatementTimeout Unprepared "
+        "UnreadableJson"
+    ),
+    "core.events": "JsonLines log_events",
+    "core.model": "JobRecord JobState Json Retention Submission",
+    "worker.worker": "Worker",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 from typing import assert_type
 from psycopg import AsyncConnection, Connection
-from faultline import Faultline, Job, JobHandle, Task
+from faultline import Faultline, Job, JobHandle, Retention, Submission, Task, Transaction, Worker, WorkerOptions
 
 app = Faultline("x")
 
@@ -36,6 +36,14 @@ async def good(blocking: Connection, waiting: AsyncConnection) -> None:
     charge.enqueue(42, conn=blocking)
     await charge.aenqueue(42, conn=waiting)
     app.enqueue_many(ship.bind(n) for n in range(3))
+    assert_type(ship.bind(1), Submission)
+    assert_type(app.worker({"mail": 50}, grace_seconds=5, retention=Retention(ledger=3600)), Worker)
+    options: WorkerOptions = {"silence_seconds": 60.0}
+    app.run_worker(**options)
+
+async def write(job: Job) -> None:
+    async with job.transaction() as tx:
+        assert_type(tx, Transaction)
 
 def bad(waiting: AsyncConnection) -> None:
     charge.enqueue("42")  # refused: str for int
@@ -46,6 +54,10 @@ def bad(waiting: AsyncConnection) -> None:
     ship.options(priority="high")  # refused: str for int
     ship.enqueue(1, conn=waiting)  # refused: async connection
     x: int = ship.enqueue(1).result()  # refused: result is str
+    app.worker(grace=5)  # refused: unknown option
+    app.worker(grace_seconds="5")  # refused: str for float
+    app.run_worker({"mail": "50"})  # refused: str for int
+    app.run_worker(retention=3600)  # refused: a number for Retention
 """
 
 

@@ -145,7 +145,7 @@ def test_a_worker_without_anything_to_do_is_refused(app: Faultline, queues: dict
         *(("abandoned_threads_max", given, "a whole number of at least 0") for given in (-1, 1.5, math.nan, True, "20")),
     ],
 )
-def test_a_worker_is_refused_with_limits_that_make_no_sense(app: Faultline, name: str, given: object, allowed: str) -> None:
+def test_a_worker_is_refused_with_limits_that_make_no_sense(app: Faultline, name: str, given: Any, allowed: str) -> None:
     with pytest.raises(ConfigError) as refused:
         app.worker({"default": 1}, **{name: given})
 

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
     from faultline.app.blocking_job import BlockingJob
     from faultline.app.job import Job
-    from faultline.app.options import Duration
-    from faultline.app.tasks import OptionWords
+    from faultline.app.options import Duration, TaskOptions, WorkerOptions
     from faultline.core.model import JobRecord, JobState, Placed, Submission
     from faultline.store.facts import Facts
     from faultline.store.statement import Statement
@@ -66,9 +65,14 @@ class TaskDecorator(Protocol):
 class Faultline:
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
-    `timeout`: how many seconds one call (enqueue, cancel, job, …) may wait for the database: for a free connection, for
-    connecting, for the answer. Then it raises `DatabaseUnavailable` if nothing was sent, else `OutcomeUnknown`.
-    Default: FAULTLINE_TIMEOUT, else 30; `math.inf` for no limit. A call of several statements may wait that long for each.
+    :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Default:
+        FAULTLINE_DSN, else DATABASE_URL.
+    :param connections_max: Connections that calls of this program may use at once. Further calls wait.
+    :param timeout: How many seconds one call (enqueue, cancel, job, …) may wait for the database: for a free connection,
+        for connecting, for the answer. Then it raises `DatabaseUnavailable` if nothing was sent, else `OutcomeUnknown`.
+        Default: FAULTLINE_TIMEOUT, else 30; `math.inf` for no limit. A call of several statements may wait that long for
+        each.
+    :param host: Time, chance and faults, for tests: see `faultline.testing`.
     """
 
     def __init__(
@@ -108,7 +112,7 @@ class Faultline:
         name: str | None = None,
         timeout: Duration | None = None,
         backoff: Callable[[int], float] | None = None,
-        **words: Unpack[OptionWords],
+        **words: Unpack[TaskOptions],
     ) -> TaskDecorator: ...
     def task(  # type: ignore[misc]
         self,
@@ -120,7 +124,15 @@ class Faultline:
         backoff: Callable[[int], float] | None = None,
         **words: Any,
     ) -> Any:  # the overloads say what
-        """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`."""
+        """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`.
+
+        :param fn: The function. A plain `def` runs in a thread, an `async def` on the event loop.
+        :param name: The name under which jobs are stored. Default: the function's name.
+        :param timeout: How long one attempt may take. Default: no limit.
+        :param backoff: Called with the number of the failed attempt, from 1; returns the seconds to wait before the next.
+            Default: 1 second, doubled with each attempt.
+        :param words: How jobs of the task are stored: see `TaskOptions`.
+        """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             own_name = getattr(function, "__qualname__", None)
@@ -141,7 +153,11 @@ class Faultline:
     def enqueue_many(
         self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
     ) -> list[JobHandle[Any]]:
-        """Enqueue many jobs, all or none: `app.enqueue_many(charge.bind(order) for order in orders)`."""
+        """Enqueue many jobs, all or none: `app.enqueue_many(charge.bind(order) for order in orders)`.
+
+        :param submissions: Jobs as `task.bind(…)` makes them.
+        :param conn: A psycopg connection. The jobs join its transaction, and exist once that commits.
+        """
         with tracing.enqueuing(list(submissions)) as traced:
             return self._enqueue_many(traced, conn)
 
@@ -179,7 +195,9 @@ class Faultline:
     def cancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
         """Cancel a queued or running job. Raises `IllegalTransition` if it has already ended.
 
-        The journal records the reason and who did it: `by`, or else the database login, which is always recorded.
+        :param job_id: Which job.
+        :param reason: Recorded in the journal, and shown as the error of the job.
+        :param by: Who cancels it, for the journal, which records the database login in any case. Default: the login.
         """
         return self.database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
 
@@ -189,7 +207,9 @@ class Faultline:
     def retry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
         """Retry a failed or cancelled job, with all its attempts again. Raises `IllegalTransition` for any other job.
 
-        The journal records the reason and who did it, as for `cancel`.
+        :param job_id: Which job.
+        :param reason: Recorded in the journal.
+        :param by: Who retries it, as for `cancel`.
         """
         return self.database.run(operate.retry(id_of(job_id), reason=reason, by=by))
 
@@ -197,44 +217,69 @@ class Faultline:
         return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
 
     def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
-        """Pause a queue: workers stop claiming from it until `resume`. Returns since when."""
+        """Pause a queue: workers stop claiming from it until `resume`. Returns since when.
+
+        :param name: Which queue.
+        :param reason: Recorded in the journal, and shown with the queue.
+        :param by: Who pauses it, as for `cancel`.
+        """
         return self.database.run(operate.pause(name, reason=reason, by=by))
 
     async def apause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
         return await self.async_database.run(operate.pause(name, reason=reason, by=by))
 
     def resume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
-        """Resume a queue: workers claim from it again. Returns whether it was paused."""
+        """Resume a queue: workers claim from it again. Returns whether it was paused.
+
+        :param name: Which queue.
+        :param reason: Recorded in the journal.
+        :param by: Who resumes it, as for `cancel`.
+        """
         return self.database.run(operate.resume(name, reason=reason, by=by))
 
     async def aresume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
         return await self.async_database.run(operate.resume(name, reason=reason, by=by))
 
     def job(self, job_id: UUID | str) -> JobRecord:
-        """Look up a job, open or ended. Raises `JobNotFound`."""
+        """Look up a job, open or ended. Raises `JobNotFound`.
+
+        :param job_id: Which job.
+        """
         return _found(job_id, self.database.run(views.job(id_of(job_id))))
 
     async def ajob(self, job_id: UUID | str) -> JobRecord:
         return _found(job_id, await self.async_database.run(views.job(id_of(job_id))))
 
-    def worker(self, queues: Mapping[str, int] | None = None, **words: Any) -> Worker:
-        """A worker to run inside this program: `async with app.worker({"mail": 50}): ...`. Default: its tasks' queues."""
+    def worker(self, queues: Mapping[str, int] | None = None, **options: Unpack[WorkerOptions]) -> Worker:
+        """A worker to run inside this program: `async with app.worker({"mail": 50}): ...`.
+
+        :param queues: The queues to serve, and how many jobs of each to run at once. Default: the queues of the registered
+            tasks, 50 jobs of each.
+        :param options: How it stops, what it keeps, how many connections it uses: see `WorkerOptions`.
+        """
         from faultline.worker.worker import Worker  # noqa: PLC0415
 
-        return Worker(self, queues or self.queues(), **words)
+        return Worker(self, queues or self.queues(), **options)
 
-    def run_worker(self, queues: Mapping[str, int] | None = None, **words: Any) -> None:
-        """Run a worker until SIGTERM or SIGINT."""
+    def run_worker(self, queues: Mapping[str, int] | None = None, **options: Unpack[WorkerOptions]) -> None:
+        """Run a worker in this process until SIGTERM or SIGINT.
+
+        :param queues: As for `worker`.
+        :param options: As for `worker`.
+        """
         from faultline.worker.process import run_until_signalled  # noqa: PLC0415
 
-        run_until_signalled(lambda: self.worker(queues, **words))
+        run_until_signalled(lambda: self.worker(queues, **options))
 
     def queues(self) -> dict[str, int]:
         """The queues of all registered tasks, each with the default concurrency."""
         return {task.queue: CONCURRENCY for task in self.tasks.values()} or {"default": CONCURRENCY}
 
     def handle(self, job_id: UUID | str) -> JobHandle[Any]:
-        """A handle for a job that was enqueued elsewhere."""
+        """A handle for a job that was enqueued elsewhere.
+
+        :param job_id: Which job. It is not looked up before the handle is used.
+        """
         return JobHandle(self, id_of(job_id))
 
     @cached_property

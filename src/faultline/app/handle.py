@@ -50,7 +50,10 @@ class JobHandle(Generic[R]):
         return f"<JobHandle {self.id}>"
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the job to end and return its result. Raises `JobFailed`, `JobCancelled` or `ResultTimeout`."""
+        """Wait for the job to end and return its result. Raises `JobFailed`, `JobCancelled` or `ResultTimeout`.
+
+        :param timeout: How long to wait. Default: for ever.
+        """
         with self._app.poller.watching(self.id) as ending:
             try:
                 return self._read(ending.result(seconds(timeout)))

@@ -59,6 +59,11 @@ class Job(Attempt):
 
         Called in several branches at once, it runs in one of them and all get its result; if it fails there, the next one
         runs it. Inside a transaction, the result is stored when the transaction commits, and rolled back with it.
+
+        :param name: Of this part, unique within the job. 1 to 200 characters.
+        :param function: What to run. Its result must be JSON.
+        :param args: Positional arguments of the function.
+        :param kwargs: Named arguments of the function.
         """
         check_step_name(name)
         own = self._own_transaction(asyncio.current_task)
@@ -84,7 +89,10 @@ class Job(Attempt):
         return result
 
     async def progress(self, progress: Json) -> None:
-        """Store the progress of the job, for people to see."""
+        """Store the progress of the job, for people to see.
+
+        :param progress: Anything that JSON can hold, for example `{"done": 3, "of": 10}`.
+        """
         self._refuse_if_stale("progress", await self._write(verbs.progress(self._hold.lease, progress)))
 
     @asynccontextmanager

@@ -6,11 +6,15 @@ import math
 import unicodedata
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, TypedDict
 from uuid import UUID
 
 from faultline.core.errors import JobRejected
 
-Duration = float | timedelta
+if TYPE_CHECKING:
+    from faultline.core.model import Retention
+
+Duration = float | timedelta  #: Seconds, or a `datetime.timedelta`.
 
 QUEUE_LENGTH_MAX = 100
 TASK_LENGTH_MAX = 200
@@ -20,6 +24,45 @@ ATTEMPTS_MAX = 1000
 LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = 0.1, 86_400.0
 DELAY_SECONDS_MAX = 315_360_000.0
 FIRST_YEAR, LAST_YEAR = 1971, 9999
+
+
+class TaskOptions(TypedDict, total=False):
+    """How jobs of a task are stored: the keyword arguments of `@app.task(…)` and `task.options(…)`."""
+
+    #: The queue of the jobs. Default: `default`.
+    queue: str
+    #: From -1000 to 1000; smaller runs first. Default: 0.
+    priority: int
+    #: How long to wait before the job may run.
+    delay: Duration
+    #: When the job may run, with a time zone. Not together with `delay`.
+    run_at: datetime
+    #: After so many failed attempts the job fails for good. Default: 5.
+    max_attempts: int
+    #: How long a silent worker keeps the job. Default: 30 seconds.
+    lease: Duration
+    #: A second submission with the same key makes no second job.
+    idempotency_key: str
+    #: Whether a succeeded job keeps its arguments. Default: True.
+    keep_args: bool
+    #: The id of the job, for callers that make ids themselves.
+    id: UUID
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The keyword arguments of `app.worker(…)` and `app.run_worker(…)`."""
+
+    #: How long running jobs may go on after the worker was told to stop. What still runs then is given back. Default: 30.
+    grace_seconds: float
+    #: How long this worker keeps what has ended. Default: as the settings of the database say.
+    retention: Retention | None
+    #: Stop, to be started again, when more threads than this outlived the timeouts of their tasks. Default: 20.
+    abandoned_threads_max: int
+    #: Connections that jobs may use at once. Default: one for each job, at most 20.
+    job_connections_max: int | None
+    #: End the process when the event loop is blocked for so long; `math.inf` for never. Default: 60. Only for a worker that
+    #: has the process to itself (`app.run_worker()`).
+    silence_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

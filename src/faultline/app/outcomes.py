@@ -43,7 +43,8 @@ class Outcome(Exception):
 class Retry(Outcome):
     """Return or raise `Retry(60)` to fail this attempt and run again in 60 s; without a delay, after the task's backoff.
 
-    `error` is shown as the reason: text, or the exception that was caught.
+    :param after: How long to wait before the next attempt. Default: the task's backoff.
+    :param error: Shown as the reason: text, or the exception that was caught.
     """
 
     after: Duration | None
@@ -56,7 +57,10 @@ class Retry(Outcome):
 
 @dataclass(unsafe_hash=True, init=False)
 class Snooze(Outcome):
-    """Return or raise `Snooze(60)` to run again in 60 s without using up an attempt; at least 0.1 s."""
+    """Return or raise `Snooze(60)` to run again in 60 s without using up an attempt.
+
+    :param duration: How long to wait; at least 0.1 s.
+    """
 
     duration: Duration
 
@@ -69,7 +73,10 @@ class Snooze(Outcome):
 
 @dataclass(unsafe_hash=True, init=False)
 class Cancel(Outcome):
-    """Return or raise `Cancel("reason")` to cancel this job. It does not count as a failure."""
+    """Return or raise `Cancel("reason")` to cancel this job. It does not count as a failure.
+
+    :param reason: Shown as the error of the job.
+    """
 
     reason: str
 

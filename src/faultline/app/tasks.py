@@ -18,26 +18,11 @@ from faultline.store import jsontext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from datetime import datetime
-    from typing import TypedDict
-    from uuid import UUID
 
     from psycopg import AsyncConnection, Connection
 
     from faultline.app.handle import JobHandle
-    from faultline.app.options import Duration
-
-    class OptionWords(TypedDict, total=False):
-        queue: str
-        priority: int
-        delay: Duration
-        run_at: datetime
-        max_attempts: int
-        lease: Duration
-        idempotency_key: str
-        keep_args: bool
-        id: UUID
-
+    from faultline.app.options import Duration, TaskOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,8 +108,11 @@ class Task(Generic[P, R]):
             if len(self._known_fits) < _FITS_MAX:
                 self._known_fits.add(names)
 
-    def options(self, **words: Unpack[OptionWords]) -> Task[P, R]:
-        """The same task with other options, for the next enqueue: `task.options(delay=60).enqueue(42)`."""
+    def options(self, **words: Unpack[TaskOptions]) -> Task[P, R]:
+        """The same task with other options, for the next enqueue: `task.options(delay=60).enqueue(42)`.
+
+        :param words: See `TaskOptions`.
+        """
         known = {field.name for field in fields(Options)}
         unknown = sorted(set(words) - known)
         if unknown:
@@ -134,7 +122,11 @@ class Task(Generic[P, R]):
         return other
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Submission:
-        """One job for `enqueue_many`, with its arguments checked."""
+        """One job for `enqueue_many`, with its arguments checked.
+
+        :param args: Positional arguments of the function, without its `job`.
+        :param kwargs: Named arguments of the function.
+        """
         return self._submission(args, kwargs)
 
     @overload
@@ -144,7 +136,12 @@ class Task(Generic[P, R]):
     def enqueue(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
         self, /, *args: Any, conn: Connection[Any] | None = None, **kwargs: Any
     ) -> JobHandle[R]:
-        """Enqueue a job. With `conn`, in the transaction of that psycopg connection: the job exists once it commits."""
+        """Enqueue a job.
+
+        :param args: Positional arguments of the function, without its `job`.
+        :param kwargs: Named arguments of the function.
+        :param conn: A psycopg connection. The job joins its transaction, and exists once that commits.
+        """
         return self._app.enqueue_many([self._submission(args, kwargs)], conn=conn)[0]
 
     @overload

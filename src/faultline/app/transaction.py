@@ -50,7 +50,10 @@ def encoded(result: Json, what: str) -> str:
 
 
 class Transaction:
-    """The transaction of `job.transaction()`. It belongs to the asyncio task or thread that opened it."""
+    """The transaction of `job.transaction()`. It belongs to the asyncio task or thread that opened it.
+
+    It commits at the end of the `with` block, and rolls back when that raises. To end it inside the block is refused.
+    """
 
     def __init__(
         self,
@@ -87,14 +90,27 @@ class Transaction:
         self._notice(connection)
 
     def execute(self, query: Any, params: Any = None, **words: Any) -> Any:
-        """Run a statement, as `connection.execute` does."""
+        """Run a statement, as `connection.execute` of psycopg does. In an async task it is awaited.
+
+        :param query: SQL.
+        :param params: The values of its parameters.
+        :param words: Further arguments of psycopg: `prepare`, `binary`.
+        """
         return self.connection.execute(query, params, **words)
 
     def cursor(self, *args: Any, **words: Any) -> Any:
+        """A cursor, as `connection.cursor` of psycopg makes it.
+
+        :param args: As for psycopg.
+        :param words: As for psycopg.
+        """
         return self.connection.cursor(*args, **words)
 
     def complete(self, result: Json = None) -> None:
-        """Complete the job with this result when the transaction commits."""
+        """Complete the job when the transaction commits.
+
+        :param result: The result of the job: anything that JSON can hold.
+        """
         self.result = encoded(result, "result")
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from faultline.app.application import Faultline
+    from faultline.app.options import WorkerOptions
     from faultline.worker.worker import Worker
 
 #: Not as builds before this one named it: they do not lock theirs.
@@ -64,9 +65,13 @@ def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
         log_events()
     serving = _Serving(metrics_port, metrics_host, health_port, health_host, report_folder, health_folder)
     if processes == 1:
-        words: dict[str, Any] = {"grace_seconds": grace, "silence_seconds": silence or inf}
-        words |= {"abandoned_threads_max": abandoned_threads_max, "job_connections_max": job_connections}
-        raise typer.Exit(_run_one(app, lambda: app.worker(queues, **words), serving, parent))
+        options: WorkerOptions = {
+            "grace_seconds": grace,
+            "silence_seconds": silence or inf,
+            "abandoned_threads_max": abandoned_threads_max,
+            "job_connections_max": job_connections,
+        }
+        raise typer.Exit(_run_one(app, lambda: app.worker(queues, **options), serving, parent))
     _reach(app)
     named = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
     command = [sys.executable, "-m", "faultline", "worker", application, *named, "--grace", str(grace)]

@@ -123,7 +123,10 @@ def emit_detail(event: str, **fields: EventField) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """A log formatter: one JSON object per line, with the time, the event and its fields. Other records: event `log`."""
+    """A log formatter: one JSON object per line, with the time, the event and its fields. Other records: event `log`.
+
+    :param timespec: How exact the times are, as for `datetime.isoformat`.
+    """
 
     def __init__(self, timespec: str = "milliseconds") -> None:
         super().__init__()
@@ -145,7 +148,12 @@ class JsonLines(logging.Formatter):
 def log_events(
     stream: TextIO | None = None, *, level: int = logging.INFO, timespec: str = "milliseconds"
 ) -> logging.Handler:
-    """Write events as JSON lines to a stream (default: standard error). Returns the handler, so that it can be removed."""
+    """Write events as JSON lines. Returns the handler, so that it can be removed.
+
+    :param stream: Where to write. Default: standard error.
+    :param level: Leave out what is less grave. `logging.DEBUG` shows what every single job does.
+    :param timespec: How exact the times are, as for `datetime.isoformat`.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(timespec))
     events = logging.getLogger("faultline")

@@ -16,6 +16,8 @@ Json = Any  # what JSON can say: null, true, 1, 1.5, "text", [..], {..}
 
 
 class JobState(StrEnum):
+    """The state of a job: `queued` and `running` jobs are open, the others have ended."""
+
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -40,9 +42,11 @@ class Reason(StrEnum):
 # Not frozen: to set each field of a frozen one takes longer than all the rest of enqueuing it.
 @dataclass(slots=True)
 class Submission:
-    """One job to enqueue. `args` is JSON text, checked already; a field that is None gets the database's default."""
+    """One job to enqueue, as `task.bind(…)` makes it. A field that is None gets the database's default."""
 
+    #: The name of the task.
     task: str
+    #: The arguments as the text of a JSON object, checked already.
     args: str = "{}"
     queue: str | None = None
     priority: int | None = None

@@ -19,7 +19,7 @@ and says what was seen; a wrong call raises `ConfigError` and says what to do in
 """
 
 from faultline.core.faults import POINTS, Faults, WireCut
-from faultline.core.host import Host
+from faultline.core.host import Host, Pulse
 from faultline.store.testing import FrozenTime
 from faultline.testing.crashes import crash_everywhere
 from faultline.testing.databases import frozen_time, scratch_database
@@ -37,6 +37,7 @@ __all__ = [
     "Faults",
     "FrozenTime",
     "Host",
+    "Pulse",
     "Report",
     "WireCut",
     "adrain",

@@ -171,6 +171,7 @@ class Worker:
         )
 
     async def run(self) -> None:
+        """Run until `stop` is called."""
         async with self:
             try:
                 await self._stop.asked.wait()
