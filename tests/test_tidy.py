@@ -47,7 +47,7 @@ def test_modules_fit_one_sitting_and_functions_a_screen() -> None:
     too_long = []
     for path in SOURCES:
         text = path.read_text()
-        if len(text.splitlines()) > 500:
+        if len(text.splitlines()) > 450:
             too_long.append(path.name)
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

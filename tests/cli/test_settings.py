@@ -60,7 +60,7 @@ def test_a_change_is_kept_with_who_made_it_and_why(dsn: str, queue: Driver) -> N
         (("--args-bytes-max", "10"), "args_bytes_max must be a whole number from 1024 to 67108864"),
         (("--result-bytes-max", "100000000"), "result_bytes_max must be a whole number from 1024 to 67108864"),
         (("--keep-keys", "200000d"), "keep_keys_seconds must be a whole number from 0 to 3155760000"),
-        (("--keep-failed", "soon"), "soon is no span of time"),
+        (("--keep-failed", "soon"), "invalid duration soon"),
         (("--reason", "none"), "--reason is kept with a change, and nothing is changed here"),
     ],
 )
