@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from faultline.store.install.schema_text import protocol
-from tests.cli.commands import faultline
+from tests.cli.commands import environment, faultline
 from tests.versions import pretend
 
 if TYPE_CHECKING:
@@ -47,15 +47,40 @@ def test_help_names_every_command() -> None:
         assert command in shown.stdout
 
 
+def imported(*words: str) -> set[str]:
+    """The modules that Python imports for this, beside those that it starts with. Times would vary with the load."""
+    found = []
+    for asked in (("-c", "pass"), words):
+        looked = subprocess.run(
+            [sys.executable, "-X", "importtime", *asked], capture_output=True, text=True, check=True, env=environment()
+        )
+        found.append(set(re.findall(r"\|\s+([\w.]+)$", looked.stderr, re.MULTILINE)))
+    return found[1] - found[0]
+
+
 def test_help_does_not_wait_for_what_only_commands_need() -> None:
     """Each of these takes longer to import than all the rest of the help."""
-    looked = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "faultline", "--help"], capture_output=True, text=True, check=True
-    )
+    modules = imported("-m", "faultline", "--help")
 
-    imported = set(re.findall(r"\|\s+([a-z_]+)$", looked.stderr, re.MULTILINE))
-    assert "typer" in imported
-    assert imported & {"rich", "psycopg", "orjson", "fastapi", "uvicorn", "asyncio"} == set()
+    assert "typer" in modules
+    assert modules & {"rich", "psycopg", "orjson", "fastapi", "uvicorn", "asyncio", "logging"} == set()
+    # Beside typer and what finds the commands of other distributions.
+    own = modules - imported("-c", "import typer, importlib.metadata")
+    assert len(own) < 40, sorted(own)
+
+
+def test_importing_faultline_imports_nothing_else() -> None:
+    assert imported("-c", "import faultline") - imported("-c", "import importlib") == {"faultline"}
+
+
+def test_a_program_that_only_enqueues_loads_neither_worker_nor_command_line() -> None:
+    modules = imported("-c", "from faultline import Faultline, Retry, Submission, log_events")
+
+    assert not {name for name in modules if re.match(r"faultline\.(worker|cli|web|testing|integrations|drawing)\b", name)}
+    own = {name for name in modules if name.startswith("faultline")}
+    assert len(own) < 85, sorted(own)
+    others = modules - own - imported("-c", "import psycopg, orjson")
+    assert len(others) < 15, sorted(others)
 
 
 def test_completion_knows_the_commands() -> None:

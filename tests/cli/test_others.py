@@ -18,7 +18,7 @@ RUNNER = CliRunner()
 
 @pytest.fixture
 def product_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(others, "entry_points", lambda *, group: [])  # noqa: ARG005
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: [])  # noqa: ARG005
     others.installed.cache_clear()
     yield
     others.installed.cache_clear()

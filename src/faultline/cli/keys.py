@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,7 +33,9 @@ def create(
     as_json: AsJson = False,  # noqa: FBT002 - a command's flag
 ) -> None:
     """Create a key and show it once. Only its digest is stored."""
-    from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
+    import random  # noqa: PLC0415 - late, so that --help is quick
+
+    from faultline import operate  # noqa: PLC0415
     from faultline.store.verbs import access  # noqa: PLC0415
 
     unknown = sorted(set(scope) - set(access.SCOPES))

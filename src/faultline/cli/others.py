@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 import typer
@@ -22,6 +21,8 @@ PROOF = ("demo", "drill", "explore", "simulate", "soak", "prove", "bench")
 @cache
 def installed() -> dict[str, TyperCommand]:
     """By name, in the order in which the proof lists them, then by the alphabet."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - late: most commands are our own
+
     found = {point.name: point for point in entry_points(group=GROUP)}
     order = [*(name for name in PROOF if name in found), *sorted(set(found) - set(PROOF))]
     return {name: _command(name, found[name].load()) for name in order}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from faultline.core.errors import ConfigError, JobNotFound, UnreadableJson
-from faultline.core.ids import PREFIX_DIGITS_MIN, id_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +22,8 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6048
 
 def job_id(database: Database, text: str) -> UUID:
     """The job whose id this is, or begins with this. A whole id is not looked for."""
+    from faultline.core.ids import PREFIX_DIGITS_MIN, id_range  # noqa: PLC0415 - late, so that --help is quick
+
     wanted = id_range(text)
     if wanted is None:
         raise ConfigError(

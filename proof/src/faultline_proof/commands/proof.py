@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import signal
 import sys
 import time
@@ -164,6 +163,8 @@ def soak(
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as one page.")] = None,
 ) -> None:
     """Work under kills, crashes, locks, cancelled statements and hostile jobs; then look for what is lost or done twice."""
+    import secrets  # noqa: PLC0415
+
     from faultline_proof.commands.progress import Progress  # noqa: PLC0415
     from faultline_proof.soak import KINDS, Plan, Soak  # noqa: PLC0415
     from faultline_proof.verdict import CannotPlay  # noqa: PLC0415
