@@ -23,12 +23,14 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!faultline\.).*"),  # names of other packages: their documentation is not at hand where this one is built
     ("py:obj", ".*"),  # what a docstring puts between backticks may be any piece of code
-    ("py:class", r"faultline\..*\.(P|R|T|TaskDecorator|Submission)"),  # type variables, and what only a type checker sees
+    ("py:class", r"faultline\..*\.(P|R|T|TaskDecorator)"),  # type variables, and what only a type checker sees
 ]
 
 html_theme = "furo"
 html_title = f"Faultline {release}"
 html_theme_options = {"navigation_with_keys": True, "top_of_page_buttons": []}
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_show_copyright = False
 html_copy_source = False
 copybutton_prompt_text = r"\$ "

@@ -7,7 +7,9 @@ and their methods are not among them: Sphinx reads their docstrings.
 from __future__ import annotations
 
 import ast
+import itertools
 import logging
+import operator
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +63,18 @@ def http_paths() -> str:
     return "\n".join(lines)
 
 
+#: The families of verbs, by the folders of the schema, in the order of a job's life.
+FAMILIES = {
+    "submit": "Submit",
+    "lease": "Hold a lease",
+    "operate": "Operate",
+    "upkeep": "Upkeep of the workers",
+    "measure": "Measure",
+    "access": "API keys",
+    "internal": "For everyone",
+}
+
+
 def sql_verbs(connection: psycopg.Connection) -> str:
     """Every function that a role may call, as the catalogue has it."""
     rows = connection.execute(
@@ -69,13 +83,24 @@ def sql_verbs(connection: psycopg.Connection) -> str:
         " from pg_proc p where p.pronamespace = 'faultline'::regnamespace order by 1, 2",
         (list(ROLES),),
     ).fetchall()
-    lines = ["| function | answers | for | |", "|---|---|---|---|"]
-    for name, arguments, result, roles in rows:
-        if roles:
-            who = "everyone" if set(roles) == set(ROLES) else ", ".join(roles)
-            takes = _short(re.sub(r"::[\w ]+(\[\])?(?=,|$)", "", arguments))
-            lines.append(f"| `{name}({takes})` | `{_short(result)}` | {who} | {_sql_comment(name)} |")
-    return "\n".join(lines)
+    families: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for name, found in itertools.groupby([row for row in rows if row[3]], key=operator.itemgetter(0)):
+        overloads = list(found)
+        roles = overloads[0][3]
+        who = "everyone" if set(roles) == set(ROLES) else ", ".join(roles)
+        # Overloads differ in the type of their JSON alone, which the page says.
+        signature = max((_signature(name, arguments, result) for _, arguments, result, _ in overloads), key=len)
+        (file,) = (ROOT / "src/faultline/schema").rglob(f"{name}.sql")
+        families[file.parent.name].append(f"### `{name}`\n\n```sql\n{signature}\n```\n\n{_sql_comment(file)} For {who}.")
+    return "\n\n".join("\n\n".join([f"## {FAMILIES[family]}", *told]) for family, told in families.items() if told)
+
+
+def _signature(name: str, arguments: str, result: str) -> str:
+    takes = _short(re.sub(r"::[\w ]+(\[\])?(?=,|$)", "", arguments))
+    line = f"{name}({takes}) returns {_short(result)}"
+    if len(line) <= 100:
+        return line
+    return re.sub(r", ", ",\n  ", re.sub(r"\((?=\w+ )", "(\n  ", line)).replace(")", "\n)")
 
 
 def _short(signature: str) -> str:
@@ -83,9 +108,8 @@ def _short(signature: str) -> str:
     return re.sub(r"\b(DEFAULT|TABLE|SETOF|NULL)\b", lambda word: word[0].lower(), short)
 
 
-def _sql_comment(name: str) -> str:
+def _sql_comment(file: Path) -> str:
     """The first sentence of a function's file."""
-    (file,) = (ROOT / "src/faultline/schema").rglob(f"{name}.sql")
     text = file.read_text()
     comment = " ".join(line.removeprefix("--").strip() for line in text.partition("create or replace")[0].splitlines())
     return re.split(r"(?<=\.)\s", comment)[0].replace("|", "\\|").strip()
