@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import faultline
 from faultline.app.application import Faultline
 from faultline.core.model import Submission
 from faultline.store import scratch
@@ -114,6 +116,16 @@ def test_a_worker_sends_few_statements_for_many_jobs(quiet_dsn: str, record_prop
     )
     assert set(sent) == {"claim", "complete"}
     assert sum(sent.values()) / JOBS * 1000 <= STATEMENTS_MAX
+
+
+def test_what_a_dissection_names_is_there() -> None:
+    """A file that was moved would be counted as something else, silently."""
+    package = Path(faultline.__file__).parent
+    named = {name.partition(":")[0] for name in dissect._PARTS}  # noqa: SLF001
+
+    assert {
+        name for name in named if name.startswith(("app/", "store/", "worker/")) and not (package / name).exists()
+    } == set()
 
 
 def instructions(dsn: str) -> float:
