@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.events import LEVELS
+from faultline.core.journal import JournalEvent
 from tests.words import commands
 
 if TYPE_CHECKING:
@@ -167,10 +168,17 @@ def metrics() -> list[Metric]:
     return list(Exposition(board=Empty()).collect())  # type: ignore[arg-type]
 
 
+def journal_events() -> str:
+    """Every event of the journal, as it is declared."""
+    lines = ["| event | about | |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{event}` | {event.kind.about} | {event.kind.meaning} |" for event in JournalEvent)])
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "commands": command_line,
     "paths": http_paths,
     "events": event_names,
+    "journal": journal_events,
     "metrics": metric_names,
 }
 #: The page of each table.
@@ -178,6 +186,7 @@ PAGE = {
     "commands": PAGES / "command-line.md",
     "paths": PAGES / "http.md",
     "events": PAGES / "events.md",
+    "journal": PAGES / "events.md",
     "metrics": PAGES / "metrics.md",
     "verbs": PAGES / "sql.md",
 }

@@ -393,7 +393,7 @@ def test_dead_rows_that_outnumber_the_living_are_a_warning() -> None:
 
 
 def worker(name: str = "w", *, age: float = 0.5, ahead: float = 0.0, version: str = "1") -> WorkerLine:
-    return WorkerLine(name, "host", 1, version, age < SILENT_SECONDS, ["mail"], [], NOW, NOW, age, 3, ahead)
+    return WorkerLine(name, "host", 1, version, age < SILENT_SECONDS, ["mail"], [], NOW, NOW, age, 3, ahead, None)
 
 
 def test_workers_are_judged_by_their_beat_their_version_and_their_clock() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.cli import race
-from faultline.drawing.epochs import EpochEnd, epochs
+from faultline.core.journal import EpochEnd
+from faultline.drawing.epochs import epochs
 from faultline.store.database import Database
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.drawing.epochs import Epoch, EpochEnd, epochs
+from faultline.core.journal import EpochEnd
+from faultline.drawing.epochs import Epoch, epochs
 from faultline.store import verbs
 
 if TYPE_CHECKING:

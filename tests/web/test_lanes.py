@@ -9,9 +9,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from faultline.core.journal import EpochEnd
 from faultline.core.model import JobRecord, JobState
 from faultline.drawing import lanes
-from faultline.drawing.epochs import Epoch, EpochEnd, RefusedWrite
+from faultline.drawing.epochs import Epoch, RefusedWrite
 from faultline.drawing.scale import Scale
 from faultline.drawing.words import duration, rate, short, size
 from faultline.web.pages import story

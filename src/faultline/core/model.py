@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime  # noqa: TC003 - FastAPI looks at the types of fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
 _FIRST_ID = UUID(int=0)
 Json = Any  # what JSON can say: null, true, 1, 1.5, "text", [..], {..}

@@ -8,29 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from faultline.core.journal import EpochEnd, JournalEvent, kind_of
 from faultline.core.model import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from faultline.core.model import JobRecord, JournalEntry
-
-
-class EpochEnd(StrEnum):
-    """How a lease came to its end; `RUNNING` has not."""
-
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    REAPED = "reaped"
-    CANCELLED = "cancelled"
-    RECOVERED = "recovered"
-    RECONCILED = "reconciled"
-    #: It is known only by a write that was refused.
-    UNRECORDED = "unrecorded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +31,9 @@ class RefusedWrite:
 class Epoch:
     """One owner's time with the job."""
 
+    #: Every field is in every answer of the API.
+    __pydantic_config__ = {"json_schema_serialization_defaults_required": True}  # noqa: RUF012 - read once, by name
+
     token: int
     owner: str | None
     claimed_at: datetime | None
@@ -57,15 +46,6 @@ class Epoch:
     renewals: int | None = None
     lease_expires_at: datetime | None = None
     refusals: tuple[RefusedWrite, ...] = field(default=())
-
-
-_ENDS = {
-    "attempt_failed": EpochEnd.FAILED,
-    "lease_reaped": EpochEnd.REAPED,
-    "cancelled": EpochEnd.CANCELLED,
-    "recovered": EpochEnd.RECOVERED,
-    "reconciled": EpochEnd.RECONCILED,
-}
 
 
 def epochs(job: JobRecord, journal: Sequence[JournalEntry]) -> list[Epoch]:
@@ -93,8 +73,9 @@ def unrecorded(job: JobRecord, known: Sequence[Epoch]) -> str | None:
 
 def _ended(entry: JournalEntry) -> Epoch | None:
     """The epoch whose end an entry tells of. Who cancels a job that waits ends none."""
-    detail = entry.detail
-    if entry.event not in _ENDS or entry.fencing_token is None or detail.get("was", "running") != "running":
+    kind, detail = kind_of(entry.event), entry.detail
+    end = None if kind is None else kind.ends
+    if end is None or entry.fencing_token is None or detail.get("was", JobState.RUNNING) != JobState.RUNNING:
         return None
     return Epoch(
         # Who recovers a database lifts the token at the same time.
@@ -102,7 +83,7 @@ def _ended(entry: JournalEntry) -> Epoch | None:
         owner=entry.owner,
         claimed_at=_time(detail.get("claimed_at")),
         ended_at=entry.at,
-        end=_ENDS[entry.event],
+        end=end,
         because=detail.get("error") or detail.get("reason"),
         attempt=detail.get("attempt"),
         renewals=detail.get("renewals"),
@@ -126,7 +107,7 @@ def _current(job: JobRecord) -> Iterator[Epoch]:
 
 def _refused(journal: Sequence[JournalEntry]) -> Iterator[tuple[tuple[int, str | None], RefusedWrite]]:
     for entry in journal:
-        if entry.event == "stale_write_blocked" and entry.fencing_token is not None:
+        if entry.event == JournalEvent.STALE_WRITE_BLOCKED and entry.fencing_token is not None:
             detail = entry.detail
             write = RefusedWrite(entry.at, detail["verb"], detail["reason"], detail.get("current_token"))
             yield (entry.fencing_token, entry.owner), write

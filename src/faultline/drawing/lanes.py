@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from faultline.drawing.epochs import EpochEnd
+from faultline.core.journal import EpochEnd
 from faultline.drawing.picture import Lane, Picture
 from faultline.drawing.scale import Scale
 from faultline.drawing.svg import SHAPES, Label, apart, escaped, label_at, line, text
@@ -33,8 +33,16 @@ _MARKS = {
     EpochEnd.FAILED: ("fail", "attempt failed"),
     EpochEnd.CANCELLED: ("end", "cancelled"),
     EpochEnd.RECOVERED: ("reap", "voided by faultline recover"),
-    EpochEnd.RECONCILED: ("reap", "reconciled"),
 }
+
+
+def _mark_of(end: EpochEnd) -> tuple[str, str] | None:
+    """Any other end is drawn as a lease that was taken back, with its own name."""
+    if end in (EpochEnd.RUNNING, EpochEnd.REAPED, EpochEnd.UNRECORDED):
+        return None
+    return _MARKS.get(end, ("reap", words(end)))
+
+
 _LEGEND = {
     "claim": "claimed",
     "run": "running, holds the lease",
@@ -63,7 +71,7 @@ def legend(epochs: Sequence[Epoch]) -> list[tuple[Markup, str]]:
     for epoch in epochs:
         shown |= {"reap"} if epoch.end is EpochEnd.REAPED else set()
         shown |= {"refused", "beyond"} if epoch.refusals else set()
-        shown |= {_MARKS[epoch.end][0]} if epoch.end in _MARKS else set()
+        shown |= {mark[0]} if (mark := _mark_of(epoch.end)) else set()
     return [
         # Shapes are our own markup.
         (Markup(SHAPES[shape]), meaning)  # noqa: S704
@@ -179,8 +187,8 @@ class _Drawing:
         if epoch.end is EpochEnd.REAPED and epoch.ended_at is not None:
             because = words(epoch.because)
             mark("reap", epoch.ended_at, f"reaped: {because}", because or "reaped", beside=-6)
-        elif epoch.end in _MARKS and epoch.ended_at is not None:
-            shape, word = _MARKS[epoch.end]
+        elif (marked := _mark_of(epoch.end)) and epoch.ended_at is not None:
+            shape, word = marked
             mark(shape, epoch.ended_at, word, word)
         for write in epoch.refusals:
             mark("refused", write.at, f"{write.verb} refused: {words(write.reason)}", f"{write.verb} refused")

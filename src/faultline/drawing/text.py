@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.drawing.epochs import Epoch, EpochEnd
+from faultline.core.journal import EpochEnd
 from faultline.drawing.words import headline, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
+
+    from faultline.drawing.epochs import Epoch
 
 Pieces = list[tuple[str, str]]
 

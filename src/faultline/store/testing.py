@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 from psycopg import sql
 
 from faultline.core.errors import ConfigError, PermissionDenied
+from faultline.core.journal import JournalEvent, quoted
 from faultline.store.database import Database
 from faultline.store.reads import views
 from faultline.store.rows import value, values
@@ -187,10 +188,11 @@ def tally(worker_id: str) -> Statement[Tally]:
     return Statement(
         name="tally",
         sql="select 'succeeded', null from faultline.ledger where split_part(owner, '/', 1) = %s union all"
-        " (select case j.event when 'cancelled' then j.event else j.detail ->> 'state' end,"
+        f" (select case j.event when '{JournalEvent.CANCELLED}' then j.event else j.detail ->> 'state' end,"
         " format('%%s: %%s', o.task, j.detail ->> 'error')"
         " from faultline.journal j left join faultline.jobs o on o.id = j.job_id"
-        " where split_part(j.owner, '/', 1) = %s and j.event in ('attempt_failed', 'cancelled') order by j.id)",
+        " where split_part(j.owner, '/', 1) = %s"
+        f" and j.event in ({quoted(JournalEvent.ATTEMPT_FAILED, JournalEvent.CANCELLED)}) order by j.id)",
         params=(worker_id, worker_id),
         read=lambda rows: Tally(
             Counter(end for end, _ in rows), [error for end, error in rows if end in ("failed", "queued")]

@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 
 from faultline.core import events
 from faultline.core.errors import FaultlineError
-from faultline.store.reads import changes, overview, views
+from faultline.core.journal import kind_of
+from faultline.store.reads import changes, overview
 from faultline.store.verbs import sample
 from faultline.web.problems import Problem
 from faultline.worker.notifier import Notifier
@@ -224,7 +225,8 @@ class Changes:
 
 
 def _may_see(caller: Caller, change: Change) -> bool:
-    if change.event in views.KEY_EVENTS:
+    kind = kind_of(change.event)
+    if kind is not None and kind.about == "key":
         return caller.sees_keys
     return caller.queues is None or (change.queue is not None and change.queue in caller.queues)
 

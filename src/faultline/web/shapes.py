@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
-from faultline.core.model import JobState
-from faultline.drawing.epochs import EpochEnd
+from faultline.core.model import JobRecord, JobState, JobSummary, JournalEntry
+from faultline.drawing.epochs import Epoch
+from faultline.store.reads.failures import Group
+from faultline.store.reads.overview import QueueLine, WorkerState
+from faultline.store.reads.views import Step
 from faultline.web import cursors
 
 BATCH_JOBS_MAX = 1000
@@ -148,68 +152,10 @@ class JobFilter(Asked):
     cursor: Cursor | None = Field(None, description="`next_cursor` of the previous page, with the same filters.")
 
 
-class JobSummary(BaseModel):
-    id: UUID
-    state: JobState
-    queue: str
-    task: str
-    priority: int
-    attempt: int
-    max_attempts: int
-    fencing_token: int
-    created_at: datetime
-    next_run_at: datetime | None
-    claimed_at: datetime | None
-    finished_at: datetime | None
-    owner: str | None
-    lease_expires_at: datetime | None
-    idempotency_key: str | None
-    last_error: str | None
-
-
 class JobPage(BaseModel):
     jobs: list[JobSummary]
     next_cursor: str | None = Field(description="The cursor of the next page; null at the end.")
     stopped_early: bool = Field(description="The search stopped after 10,000 jobs; more may match on the next pages.")
-
-
-class RefusedWrite(BaseModel):
-    at: datetime
-    verb: str
-    reason: str
-    current_token: int | None
-
-
-class Epoch(BaseModel):
-    """One owner's time with the job."""
-
-    token: int
-    owner: str | None
-    claimed_at: datetime | None
-    ended_at: datetime | None
-    end: EpochEnd
-    because: str | None
-    attempt: int | None
-    renewals: int | None
-    lease_expires_at: datetime | None
-    refusals: list[RefusedWrite]
-
-
-class Entry(BaseModel):
-    """An entry of the journal."""
-
-    at: datetime
-    event: str
-    fencing_token: int | None
-    owner: str | None
-    detail: Any
-
-
-class Step(BaseModel):
-    name: str
-    fencing_token: int
-    recorded_at: datetime
-    result: Any
 
 
 class LedgerEntry(BaseModel):
@@ -220,17 +166,17 @@ class LedgerEntry(BaseModel):
     claimed_at: datetime
     finished_at: datetime
 
+    @classmethod
+    def of(cls, record: JobRecord) -> LedgerEntry | None:
+        return cls.model_validate(record, from_attributes=True) if record.state is JobState.SUCCEEDED else None
 
-class Job(JobSummary):
+
+@dataclass(frozen=True, slots=True)
+class Job(JobRecord):
     """Everything about one job."""
 
-    renewals: int | None
-    reaps: int | None
-    progress: Any
-    args: Any
-    result: Any
     epochs: list[Epoch]
-    journal: list[Entry]
+    journal: list[JournalEntry]
     steps: list[Step]
     ledger: LedgerEntry | None
 
@@ -276,58 +222,13 @@ class FailureFilter(Asked):
     task: TaskName | None = None
 
 
-class FailureGroup(BaseModel):
-    """Failed jobs of one task whose errors differ in ids, numbers and quoted text only."""
-
-    task: str
-    error_kind: str = Field(description="The first line of the errors, with … in place of what differs.")
-    jobs: int
-    queues: list[str]
-    first_at: datetime
-    last_at: datetime
-    example: UUID
-
-
 class Failures(BaseModel):
-    groups: list[FailureGroup]
+    groups: list[Group]
     at_least: bool = Field(description="Only the newest failed jobs were searched; there may be more.")
 
 
-class QueueState(BaseModel):
-    """One queue. Counts are as of `sampled_at`; if that is null, the queue was not counted yet and the zeros mean nothing.
-    `estimated` names the counts that are estimates, because there were too many jobs to count. Rates and times are of the
-    last five minutes.
-    """
-
-    model_config = ConfigDict(from_attributes=True)
-
-    name: str
-    due: int
-    delayed: int
-    running: int
-    failed: int
-    oldest_due_at: datetime | None
-    oldest_due_seconds: float | None
-    sampled_at: datetime | None
-    paused_at: datetime | None
-    paused_because: str | None
-    paused_by: str | None = Field(description="The API key or user, and the database login.")
-    started_per_second: float
-    succeeded_per_second: float
-    failed_per_second: float
-    retried_per_second: float
-    wait_seconds_p50: float | None
-    wait_seconds_p95: float | None
-    run_seconds_p50: float | None
-    run_seconds_p95: float | None
-    growth_per_second: float | None
-    drain_seconds: float | None
-    estimated: list[str]
-    counted_seconds_ago: float | None
-
-
 class Queues(BaseModel):
-    queues: list[QueueState]
+    queues: list[QueueLine]
 
 
 class Paused(BaseModel):
@@ -338,27 +239,6 @@ class Paused(BaseModel):
 class Resumed(BaseModel):
     queue: str
     was_paused: bool
-
-
-class WorkerState(BaseModel):
-    """One worker process, as of its last heartbeat."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: str
-    host: str
-    pid: int
-    version: str
-    alive: bool
-    queues: list[str]
-    sleeping: list[str]
-    started_at: datetime
-    beat_at: datetime
-    age_seconds: float
-    leases: int
-    clock_ahead_seconds: float | None
-    #: None of a worker of a build that does not say.
-    connections_max: int | None
 
 
 class Workers(BaseModel):

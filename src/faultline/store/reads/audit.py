@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from faultline.core.journal import JournalEvent
 from faultline.store.rows import RowOf, value, values
 from faultline.store.statement import Statement
 
@@ -102,7 +103,7 @@ def refusals() -> Statement[Counter[str]]:
     return Statement(
         name="refusals",
         sql="select (detail ->> 'verb') || ': ' || (detail ->> 'reason'), count(*)"
-        " from faultline.journal where event = 'stale_write_blocked' group by 1 order by 2 desc",
+        f" from faultline.journal where event = '{JournalEvent.STALE_WRITE_BLOCKED}' group by 1 order by 2 desc",
         params=(),
         read=lambda rows: Counter(dict(rows)),
         repeatable=True,
@@ -114,7 +115,7 @@ def reaps() -> Statement[Counter[str]]:
     return Statement(
         name="reaps",
         sql="select detail ->> 'reason', count(*) from faultline.journal"
-        " where event = 'lease_reaped' group by 1 order by 2 desc",
+        f" where event = '{JournalEvent.LEASE_REAPED}' group by 1 order by 2 desc",
         params=(),
         read=lambda rows: Counter(dict(rows)),
         repeatable=True,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from faultline.core.journal import JournalEvent
 from faultline.store.rows import RowOf, value
 from faultline.store.statement import Statement
 
@@ -80,11 +81,9 @@ _TRANSITION = RowOf(
     # What ended an attempt does not say what the job was before: it was running.
     was="coalesce(detail ->> 'was', 'running')",
     token_was=f"coalesce((detail ->> 'token_was')::bigint, {_TOKEN})",
-    state="case event"
-    " when 'cancelled' then 'cancelled'"
-    " when 'retried' then 'queued'"
-    " when 'reconciled' then 'succeeded'"
-    " when 'recovered' then case detail ->> 'was' when 'running' then 'queued' else detail ->> 'was' end"
+    state="case event "
+    + " ".join(f"when '{event}' then '{event.kind.state}'" for event in JournalEvent if event.kind.state)
+    + f" when '{JournalEvent.RECOVERED}' then case detail ->> 'was' when 'running' then 'queued' else detail ->> 'was' end"
     " else detail ->> 'state' end",
     token=_TOKEN,
     error="detail ->> 'error'",
@@ -108,7 +107,7 @@ def transitions() -> Statement[list[Transition]]:
     return Statement(
         name="transitions",
         sql=f"select {_TRANSITION.columns}"
-        " from faultline.journal where job_id is not null and event <> 'stale_write_blocked' order by id",
+        " from faultline.journal where job_id is not null and event <> '{JournalEvent.STALE_WRITE_BLOCKED}' order by id",
         params=(),
         read=_TRANSITION.many,
         repeatable=True,

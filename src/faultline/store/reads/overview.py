@@ -7,14 +7,12 @@ The queues are found by jumping from one to the next in the key of those tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import datetime  # noqa: TC003 - FastAPI looks at the types of fields
+from typing import NamedTuple
 
 from faultline.core import buckets
 from faultline.store.rows import Column, RowOf, value
 from faultline.store.statement import Statement
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 #: A worker that has not beaten for so long is asked after by `dead_workers`.
 SILENT_SECONDS = 3.0
@@ -26,9 +24,9 @@ OLD_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class QueueLine:
-    """One queue. Counts are as old as `sampled_at` (None: nobody counted, and the zeros mean nothing).
-
-    Rates and times are of the last five minutes.
+    """One queue. Counts are as of `sampled_at`; if that is null, the queue was not counted yet and the zeros mean nothing.
+    `estimated` names the counts that are estimates, because there were too many jobs to count. `paused_by` is the API key or
+    user, and the database login. Rates and times are of the last five minutes.
     """
 
     name: str
@@ -100,7 +98,7 @@ class WorkerState:
     clock_ahead_seconds: float | None
     #: How many connections it may have open at once, with what its jobs borrow. None: it has not said, as workers of
     #: older builds.
-    connections_max: int | None = None
+    connections_max: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from faultline.core.journal import JournalEvent, kind_of, quoted
 from faultline.store.rows import RowOf
 from faultline.store.statement import Statement
 
@@ -25,6 +26,14 @@ class Trouble(NamedTuple):
     #: What a refused write was to do.
     verb: str | None
 
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        if self.verb is not None:
+            return f"{self.verb} refused"
+        kind = kind_of(self.event)
+        return (kind.label if kind is not None else None) or self.event.replace("_", " ")
+
 
 _TROUBLE = RowOf(
     Trouble, because="left(coalesce(n.detail ->> 'reason', n.detail ->> 'host'), 300)", verb="n.detail ->> 'verb'"
@@ -37,7 +46,7 @@ def troubles(most: int = 8) -> Statement[list[Trouble]]:
         name="troubles",
         sql=f"select {_TROUBLE.columns}"
         " from (select * from faultline.journal order by id desc limit %s) n"
-        " where n.event in ('stale_write_blocked', 'lease_reaped', 'worker_lost', 'recovered', 'reconciled')"
+        f" where n.event in ({quoted(*(event for event in JournalEvent if event.kind.trouble))})"
         " order by n.id desc limit %s",
         params=(_LOOKED_AT, most),
         read=_TROUBLE.many,
@@ -59,7 +68,7 @@ def refused_lately() -> Statement[Refused]:
     return Statement(
         name="refused_lately",
         sql=f"select {_REFUSED.columns} from (select at, event from faultline.journal order by id desc limit %s) n"
-        " where n.event = 'stale_write_blocked' and n.at > faultline.now() - interval '1 hour'",
+        f" where n.event = '{JournalEvent.STALE_WRITE_BLOCKED}' and n.at > faultline.now() - interval '1 hour'",
         params=(_LOOKED_AT,),
         read=_REFUSED.one,
         repeatable=True,

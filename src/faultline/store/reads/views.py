@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 - FastAPI looks at the types of fields
 from typing import TYPE_CHECKING, NamedTuple
 
+from faultline.core.journal import about
 from faultline.core.model import DatabaseSettings, JobRecord, JobState, JournalEntry, Json, Reason
 from faultline.store import jsontext
 from faultline.store.rows import Column, RowOf, as_json, value, values
@@ -13,7 +15,6 @@ from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
     from uuid import UUID
 
     from faultline.core.model import Bound, Lease
@@ -287,9 +288,6 @@ def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list
     )
 
 
-QUEUE_EVENTS, KEY_EVENTS, SETTING_EVENTS = ("paused", "resumed"), ("api_key_added", "api_key_revoked"), ("setting_changed",)
-
-
 def operations(*, only_queues: Sequence[str] | None = None, keys: bool, entries_max: int) -> Statement[list[JournalEntry]]:
     """What people last did that concerns no single job: to queues, settings and, if asked for, keys. Newest first."""
     queues = None if only_queues is None else list(only_queues)
@@ -297,7 +295,7 @@ def operations(*, only_queues: Sequence[str] | None = None, keys: bool, entries_
         name="operations",
         sql=f"select {_ENTRY.columns} from faultline.journal where job_id is null"
         " and event = any (%s) and (%s::text[] is null or detail ->> 'queue' = any (%s::text[])) order by id desc limit %s",
-        params=([*QUEUE_EVENTS, *SETTING_EVENTS, *(KEY_EVENTS if keys else ())], queues, queues, entries_max),
+        params=(about("queue", "setting", *(("key",) if keys else ())), queues, queues, entries_max),
         read=_ENTRY.many,
         repeatable=True,
         reads=True,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import psycopg
 
 from faultline.core.errors import FaultlineError, PermissionDenied, StatementTimeout
+from faultline.core.journal import JournalEvent
 from faultline.store.database import run_on
 from faultline.store.install import migrate
 from faultline.store.rows import RowOf, value, values
@@ -285,12 +286,12 @@ def lost_history(days: int = 1) -> Statement[LostHistory]:
         sql=f"""
 select {_LOST_HISTORY.columns}
 from faultline.journal e
-where e.event = 'stale_write_blocked'
+where e.event = '{JournalEvent.STALE_WRITE_BLOCKED}'
   -- Tokens up to the floor are known: `prune` has forgotten their jobs, or `recover` has dealt with them.
   and e.fencing_token > (select s.token_floor from faultline.settings s)
   and e.at > greatest(
     faultline.clock() - make_interval(days => %s),
-    (select max(r.at) from faultline.journal r where r.event = 'recovered')
+    (select max(r.at) from faultline.journal r where r.event = '{JournalEvent.RECOVERED}')
   )
   and (
     e.fencing_token > (e.detail ->> 'current_token')::bigint

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from faultline.core.journal import JournalEvent
 from faultline.store.rows import Column, RowOf, value
 from faultline.store.statement import Statement
 
@@ -131,7 +132,8 @@ def lines() -> Statement[list[ApiKeyLine]]:
     """All keys, newest first, without what could be used."""
     return Statement(
         name="api_keys",
-        sql=f"select {_LINE.columns} from faultline.api_keys k {_journal('added')} {_journal('revoked')}"
+        sql=f"select {_LINE.columns} from faultline.api_keys k {_journal('added', JournalEvent.API_KEY_ADDED)}"
+        f" {_journal('revoked', JournalEvent.API_KEY_REVOKED)}"
         " order by k.created_at desc, k.id",
         params=(),
         read=_LINE.many,
@@ -140,9 +142,9 @@ def lines() -> Statement[list[ApiKeyLine]]:
     )
 
 
-def _journal(done: str) -> str:
+def _journal(done: str, event: JournalEvent) -> str:
     return (
         "left join lateral (select j.detail from faultline.journal j"
-        f" where j.job_id is null and j.event = 'api_key_{done}' and j.detail ->> 'key' = k.id::text"
+        f" where j.job_id is null and j.event = '{event}' and j.detail ->> 'key' = k.id::text"
         f" order by j.id desc limit 1) {done} on true"
     )

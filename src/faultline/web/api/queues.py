@@ -10,7 +10,7 @@ from faultline.store.reads import overview
 from faultline.web.access import Caller, needs, seen_by
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
-from faultline.web.shapes import Queues, QueueState, Verdict, Workers, WorkerState
+from faultline.web.shapes import Queues, Verdict, Workers
 
 router = APIRouter()
 
@@ -20,14 +20,14 @@ Reader = Annotated[Caller, Depends(needs("read"))]
 @router.get("/queues", tags=["queues"], summary="List queues, with depths and rates")
 async def queues(request: Request, caller: Reader) -> Queues:
     lines = await service_of(request).read_for(caller).run(overview.queues())
-    return Queues(queues=[QueueState.model_validate(line) for line in lines if caller.may_touch(line.name)])
+    return Queues(queues=[line for line in lines if caller.may_touch(line.name)])
 
 
 @router.get("/workers", tags=["workers"], summary="List workers, with heartbeats and leases")
 async def workers(request: Request, caller: Reader) -> Workers:
     """A key that is restricted to queues sees the workers that serve them, and of each worker only these queues."""
-    lines = seen_by(caller, await service_of(request).read_for(caller).run(overview.workers()))
-    return Workers(workers=[WorkerState.model_validate(line) for line in lines])
+    lines = await service_of(request).read_for(caller).run(overview.workers())
+    return Workers(workers=[*seen_by(caller, lines)])
 
 
 @router.get("/invariants", tags=["watch"], summary="Check the invariants")

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request
 from markupsafe import Markup
 
 from faultline import operate
+from faultline.core.journal import kind_of
 from faultline.core.model import JobState
 from faultline.drawing import lanes
 from faultline.drawing.epochs import epochs as epochs_of
@@ -53,7 +54,7 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         picture=lanes.draw(found, life, now=now, told=Markup(" ").join(told).striptags()) if life else None,
         legend=lanes.legend(life),
         lanes_max=lanes.LANES_MAX,
-        others=[entry for entry in journal if entry.event in ("retried", "recovered", "reconciled", "cancelled")],
+        others=[entry for entry in journal if (kind := kind_of(entry.event)) and kind.operated],
         steps=steps,
         percent=percent(found.progress),
         can_cancel=caller.may("operate") and found.state in (JobState.QUEUED, JobState.RUNNING),

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
+from faultline.core.journal import EpochEnd
 from faultline.core.model import JobState
-from faultline.drawing.epochs import EpochEnd, unrecorded
+from faultline.drawing.epochs import unrecorded
 from faultline.drawing.lanes import letters, worker_of
 from faultline.drawing.words import ago, clock, count, duration, headline, times, words
 

@@ -1,0 +1,131 @@
+"""The events of the journal, each declared once: its stored name, what it means, what it ends, and who is shown it.
+
+A new one is a member here, the SQL that writes it and a migration that lets the table take it; what it declares is how
+pages, the command line, the drawing and the proofs treat it. The stored names are a contract: other builds read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, Self
+
+from faultline.core.model import JobState
+
+
+class EpochEnd(StrEnum):
+    """How a lease came to its end; `RUNNING` has not."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REAPED = "reaped"
+    CANCELLED = "cancelled"
+    RECOVERED = "recovered"
+    RECONCILED = "reconciled"
+    #: It is known only by a write that was refused.
+    UNRECORDED = "unrecorded"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    meaning: str
+    #: Whose entry it is. Entries about a job have its id; who may see the others depends on what they concern.
+    about: Literal["job", "queue", "worker", "key", "setting"] = "job"
+    #: How it ends the lease that it names. None: it ends none.
+    ends: EpochEnd | None = None
+    #: What the job is afterwards. None: the entry itself says so, or nothing changes.
+    state: JobState | None = None
+    #: Shown among what went wrong lately, on the first page.
+    trouble: bool = False
+    #: Shown among what people did to the job, on its page.
+    operated: bool = False
+    #: In a few words, where its stored name does not say it well.
+    label: str | None = None
+
+
+class JournalEvent(StrEnum):
+    """What an entry of the journal tells of. A `str`: it equals what the database stores."""
+
+    kind: _Kind
+
+    def __new__(cls, stored: str, kind: _Kind) -> Self:
+        member = str.__new__(cls, stored)
+        member._value_ = stored
+        member.kind = kind
+        return member
+
+    ATTEMPT_FAILED = (
+        "attempt_failed",
+        _Kind("An attempt failed. The job was queued again, or has failed for good.", ends=EpochEnd.FAILED),
+    )
+    LEASE_REAPED = (
+        "lease_reaped",
+        _Kind(
+            "A lease expired or its worker died. The job was queued again, or has failed for good.",
+            ends=EpochEnd.REAPED,
+            trouble=True,
+        ),
+    )
+    STALE_WRITE_BLOCKED = (
+        "stale_write_blocked",
+        _Kind(
+            "The database refused a write of a worker that no longer held the lease.", trouble=True, label="write refused"
+        ),
+    )
+    CANCELLED = (
+        "cancelled",
+        _Kind(
+            "Somebody cancelled the job, or its task did.",
+            ends=EpochEnd.CANCELLED,
+            state=JobState.CANCELLED,
+            operated=True,
+        ),
+    )
+    RETRIED = (
+        "retried",
+        _Kind("Somebody queued a failed or cancelled job again.", state=JobState.QUEUED, operated=True),
+    )
+    WORKER_LOST = ("worker_lost", _Kind("A worker died. Its row was removed.", about="worker", trouble=True))
+    RECOVERED = (
+        "recovered",
+        _Kind(
+            "`recover` voided the lease and raised the fencing token.",
+            ends=EpochEnd.RECOVERED,
+            trouble=True,
+            operated=True,
+        ),
+    )
+    RECONCILED = (
+        "reconciled",
+        _Kind(
+            "The job was in the ledger already. Its open row was removed.",
+            ends=EpochEnd.RECONCILED,
+            state=JobState.SUCCEEDED,
+            trouble=True,
+            operated=True,
+        ),
+    )
+    PAUSED = ("paused", _Kind("Somebody paused a queue.", about="queue"))
+    RESUMED = ("resumed", _Kind("Somebody resumed a queue.", about="queue"))
+    API_KEY_ADDED = ("api_key_added", _Kind("Somebody created an API key.", about="key"))
+    API_KEY_REVOKED = ("api_key_revoked", _Kind("Somebody revoked an API key.", about="key"))
+    SETTING_CHANGED = ("setting_changed", _Kind("Somebody changed a setting of the database.", about="setting"))
+
+
+_KINDS = {event.value: event.kind for event in JournalEvent}
+
+
+def kind_of(stored: str) -> _Kind | None:
+    """What is declared of an entry. None: a newer build has written it."""
+    return _KINDS.get(stored)
+
+
+def about(*what: str) -> list[str]:
+    """The stored names of the events that concern these."""
+    return [event.value for event in JournalEvent if event.kind.about in what]
+
+
+def quoted(*events: str) -> str:
+    """A list of events for SQL."""
+    return ", ".join(f"'{event}'" for event in events)
