@@ -17,8 +17,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.store.database import run_on
 from faultline.store.verbs import access
+from faultline.web.databases import Limits
 from faultline.web.server import Server, server
-from faultline.web.service import Limits
 from tests.driver import Driver
 
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from faultline.core.host import Host
 from faultline.store.database import run_on
 from faultline.store.reads import changes
 from faultline.store.verbs import access
-from faultline.web.access import Caller
+from faultline.web.caller import Caller
 from faultline.web.changes import Changes
-from faultline.web.service import Limits, Service
+from faultline.web.databases import Limits
+from faultline.web.service import Service
 from tests.web.conftest import QUICK, Api, refused, running
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def test_a_line_that_was_committed_late_is_told_too(dsn: str, db: Driver) -> Non
 
     async def story() -> list[tuple[str, int]]:
         service = Service(dsn, limits=Limits(), loopback_only=True)
-        source = Changes(service)
+        source = Changes(service, service.shares)
         client = await source.join(Caller("x", "x", frozenset({"read"})))
         with db.connection.transaction():
             db.connection.execute(insert)
@@ -128,7 +129,7 @@ def test_a_line_whose_transaction_was_open_when_a_stream_began_is_told_too(dsn: 
 
     async def story() -> tuple[list[bytes], list[bytes]]:
         service = Service(dsn, limits=Limits(), loopback_only=True)
-        source = Changes(service)
+        source = Changes(service, service.shares)
         caller = Caller("x", "x", frozenset({"read"}))
         with db.connection.transaction():
             db.connection.execute(insert)
@@ -153,7 +154,7 @@ def test_a_number_is_waited_for_as_long_as_its_transaction_is_open_and_no_longer
 
     async def story() -> list[bytes]:
         service = Service(dsn, limits=Limits(), loopback_only=True, host=Host(monotonic=lambda: now["now"]))
-        source = Changes(service)
+        source = Changes(service, service.shares)
         client = await source.join(Caller("x", "x", frozenset({"read"})))
         async with await service.read.connect() as other:
             with db.connection.transaction():
@@ -188,7 +189,7 @@ def numbers(text: bytes) -> tuple[str, int]:
 def test_who_does_not_keep_up_is_let_go_and_told_why(dsn: str) -> None:
     async def story() -> tuple[str | None, list[bytes | None]]:
         service = Service(dsn, loopback_only=True)
-        client = await Changes(service).join(Caller("x", "x", frozenset({"read"})))
+        client = await Changes(service, service.shares).join(Caller("x", "x", frozenset({"read"})))
         for _ in range(300):
             client.tell(b"event: journal\n\n")
         await service.close()
@@ -269,7 +270,7 @@ def _opens(address: str) -> int:
 def test_fifty_watchers_ask_no_more_of_the_database_than_one(dsn: str) -> None:
     async def story() -> list[str]:
         service = Service(dsn, loopback_only=True)
-        source = Changes(service)
+        source = Changes(service, service.shares)
         for _ in range(50):
             await source.join(Caller("x", "x", frozenset({"read"})))
         sent: list[str] = []

@@ -179,7 +179,7 @@ def test_who_waits_for_a_turn_while_the_database_is_away_is_told_that_and_not_bl
             await service.read.run(WHO)
             with away(dsn):
                 assert (await service.readiness.latest()).fault is not None
-                share = Share(service)
+                share = Share(service, service.readiness)
                 reads = await asyncio.gather(*(share.run(views.clock()) for _ in range(5)), return_exceptions=True)
             return {problem_of(read).code for read in reads if isinstance(read, Exception)}
         finally:

@@ -11,7 +11,8 @@ from fastapi import Depends, FastAPI, Request, Response
 
 from faultline.store.database import run_on
 from faultline.store.verbs import access
-from faultline.web.access import Caller, needs, sign_in, sign_out
+from faultline.web.access import needs, sign_in, sign_out
+from faultline.web.caller import Caller  # noqa: TC001 - FastAPI looks at it
 from faultline.web.forms import form_of
 from faultline.web.proxies import Proxies
 from faultline.web.server import server

@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Request, Security
 from fastapi.security import HTTPBearer
 
-from faultline import operate
 from faultline.store.verbs import access
+from faultline.web.caller import LOOPBACK, Caller
 from faultline.web.forms import form_of
 from faultline.web.problems import Problem
 from faultline.web.proxies import limited_as
@@ -36,64 +35,12 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from faultline.store.reads.overview import WorkerLine
     from faultline.store.verbs.access import ApiKey
 
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _ADMITTED = "faultline.admitted"
-LOOPBACK = "loopback"
 _EVERY_SCOPE = frozenset(access.SCOPES)
 _bearer = HTTPBearer(auto_error=False, scheme_name="api_key", description="An API key: `fl_...`")
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who sent a request, and what they may do."""
-
-    #: Of whom no other caller's keys and limits are: the API key's id, or "loopback".
-    id: str
-    name: str
-    scopes: frozenset[str]
-    #: The queues it is bound to; None: all.
-    queues: frozenset[str] | None = None
-    #: What its forms must carry; None for callers that show a key with every request.
-    csrf: str | None = None
-
-    @property
-    def only_queues(self) -> list[str] | None:
-        """For statements."""
-        return None if self.queues is None else sorted(self.queues)
-
-    def signed(self, where: str = "") -> str:
-        """How the journal names the caller: users choose a key's name, but not its id."""
-        key = f"API key {self.id[:12]}" if self.id != LOOPBACK else "no API key"
-        return f"{operate.plain(self.name)} ({key}{where})"
-
-    def may(self, scope: str) -> bool:
-        return scope in self.scopes or "admin" in self.scopes
-
-    @property
-    def sees_keys(self) -> bool:
-        """Who holds which key concerns the whole server."""
-        return self.may("admin") and self.queues is None
-
-    def may_touch(self, queue: str) -> bool:
-        return self.queues is None or queue in self.queues
-
-
-def seen_by(caller: Caller, workers: list[WorkerLine]) -> list[WorkerLine]:
-    """A key that is restricted to queues sees the workers that serve them, and of each worker only these queues."""
-    if caller.queues is None:
-        return list(workers)
-    bound = [
-        replace(
-            line,
-            queues=[name for name in line.queues if caller.may_touch(name)],
-            sleeping=[name for name in line.sleeping if caller.may_touch(name)],
-        )
-        for line in workers
-    ]
-    return [line for line in bound if line.queues]
 
 
 def needs(scope: str | None) -> Callable[..., Awaitable[Caller]]:

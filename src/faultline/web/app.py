@@ -23,10 +23,11 @@ from faultline.core import events
 from faultline.core.build import version
 from faultline.core.errors import FaultlineError
 from faultline.web import api, assets, pages, scrape, watch
+from faultline.web.databases import Limits
 from faultline.web.guard import Guard
 from faultline.web.problems import Problem, problem_of
 from faultline.web.proxies import Proxies
-from faultline.web.service import Limits, Service, service_of
+from faultline.web.service import Service, service_of
 from faultline.web.shapes import JSON_OBJECT, JSON_VALUE
 
 if TYPE_CHECKING:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from faultline.store.reads.changes import Change
     from faultline.store.reads.overview import QueueLine
-    from faultline.web.access import Caller
-    from faultline.web.service import Service
+    from faultline.web.caller import Caller
+    from faultline.web.databases import Databases
+    from faultline.web.share import Shares
 
 _TICK_SECONDS = 1.0
 #: A hint makes us look sooner, but not more often than this.
@@ -76,8 +77,9 @@ class Client:
 
 
 class Changes:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, databases: Databases, shares: Shares) -> None:
+        self._databases = databases
+        self._shares = shares
         self._clients: set[Client] = set()
         self._watched = asyncio.Event()
         self._hint = asyncio.Event()
@@ -88,19 +90,19 @@ class Changes:
 
     async def join(self, caller: Caller) -> Client:
         """Watch from now on. Raises a `Problem` when too many do."""
-        if len(self._clients) >= self._service.limits.streams_max:
+        if len(self._clients) >= self._databases.limits.streams_max:
             raise Problem(
                 503,
                 "TooManyStreams",
-                f"This server already has {self._service.limits.streams_max} live streams.",
+                f"This server already has {self._databases.limits.streams_max} live streams.",
                 next_step="Poll instead, or try again later.",
                 headers={"Retry-After": "10"},
             )
-        if sum(client.caller.id == caller.id for client in self._clients) >= self._service.limits.streams_caller_max:
+        if sum(client.caller.id == caller.id for client in self._clients) >= self._databases.limits.streams_caller_max:
             raise Problem(
                 429,
                 "TooManyStreams",
-                f"You already have {self._service.limits.streams_caller_max} live streams.",
+                f"You already have {self._databases.limits.streams_caller_max} live streams.",
                 next_step="Close one of them, or share it.",
                 headers={"Retry-After": "10"},
             )
@@ -125,14 +127,14 @@ class Changes:
     async def missed(self, caller: Caller, number: int) -> list[bytes]:
         """What was told behind this number. Too much of it is not told at all: the watcher had better begin anew."""
         settled = self._settled()
-        found = await self._service.read_for(caller).run(changes.since(number, lines_max=_LINES_MAX))
+        found = await self._shares.of(caller).run(changes.since(number, lines_max=_LINES_MAX))
         if len(found) >= _LINES_MAX:
             return [_event("reset", {"reason": f"more than {_LINES_MAX} entries were missed"})]
         return [_told(change, min(change.id, settled)) for change in found if _may_see(caller, change)]
 
     async def run(self) -> None:
         """For as long as the server lives."""
-        notifier = Notifier(self._service.read, on_work=lambda *_: self._hint.set(), on_cancel=lambda _: self._hint.set())
+        notifier = Notifier(self._databases.read, on_work=lambda *_: self._hint.set(), on_cancel=lambda _: self._hint.set())
         listening = asyncio.create_task(notifier.run())
         try:
             while True:
@@ -161,14 +163,14 @@ class Changes:
             self._last = None  # who comes later begins then
             self._gaps.clear()
             return
-        now = self._service.host.monotonic()
+        now = self._databases.host.monotonic()
         await self._begin()
         over = [gap for gap in self._gaps.values() if gap.until <= now]
         if over:  # asked before the lines: what has ended by then is among them
-            writers = await self._service.read.run(changes.writers())
+            writers = await self._databases.read.run(changes.writers())
             for gap in over:
                 gap.writers = writers if gap.writers is None else gap.writers & writers
-        found = await self._service.read.run(changes.since(self._last or 0, also=list(self._gaps), lines_max=_LINES_MAX))
+        found = await self._databases.read.run(changes.since(self._last or 0, also=list(self._gaps), lines_max=_LINES_MAX))
         for change in found:
             self._note(change, now)
             text = _told(change, self._settled())
@@ -183,7 +185,7 @@ class Changes:
     async def _begin(self) -> None:
         """Know where the journal ends, before anybody asks for what came before, and which lines may still come late."""
         if self._last is None:
-            end = await self._service.read.run(changes.end(_GAPS_MAX))
+            end = await self._databases.read.run(changes.end(_GAPS_MAX))
             self._begin_at(end.number, end.missing)
 
     def _begin_at(self, end: int, missing: list[int]) -> None:
@@ -191,7 +193,7 @@ class Changes:
         if self._last is None or end < self._last:
             self._last = end
             self._gaps.clear()
-            self._miss(missing, self._service.host.monotonic())
+            self._miss(missing, self._databases.host.monotonic())
 
     def _miss(self, numbers: Iterable[int], now: float) -> None:
         self._gaps |= {number: Gap(now + _GAP_SECONDS) for number in numbers}
@@ -200,8 +202,8 @@ class Changes:
 
     async def _look_at_queues(self) -> None:
         with contextlib.suppress(FaultlineError):
-            await self._service.operate.run(sample())
-        lines = await self._service.read.run(overview.queues())
+            await self._databases.operate.run(sample())
+        lines = await self._databases.read.run(overview.queues())
         if lines == self._queues:
             return
         self._queues = lines

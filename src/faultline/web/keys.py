@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from faultline.store.verbs.access import ApiKey
-    from faultline.web.service import Service
+    from faultline.web.databases import Databases
 
 T = TypeVar("T")
 _REMEMBERED_MAX = 10_000
@@ -27,19 +27,20 @@ _WRONG_PER_SECOND, _WRONG_BURST = 5.0, 50.0
 
 
 class Keys:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, databases: Databases, *, loopback_only: bool) -> None:
+        self._databases = databases
+        self._loopback_only = loopback_only
         #: By a part of the digest: until when it is trusted, the whole of it, and who holds it.
         self._known: OrderedDict[bytes, tuple[float, bytes, ApiKey]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Any]] = {}
-        self._wrong = Bucket(_WRONG_PER_SECOND, _WRONG_BURST, service.host.monotonic)
+        self._wrong = Bucket(_WRONG_PER_SECOND, _WRONG_BURST, databases.host.monotonic)
         self._none_until = 0.0
         self._some = False
 
     async def holder(self, digest: bytes, *, address: str = "") -> ApiKey | None:
         until, whole, key = self._known.get(digest[:8], (0.0, b"", None))
         seen = hmac.compare_digest(whole, digest)
-        if seen and self._service.host.monotonic() < until:
+        if seen and self._databases.host.monotonic() < until:
             return key
         if not seen:
             self._wrong.look(address)
@@ -50,16 +51,16 @@ class Keys:
 
     async def needed(self) -> bool:
         """Whether a key must be shown: always, unless there has never been one and only this machine can reach us."""
-        if self._some or not self._service.loopback_only:
+        if self._some or not self._loopback_only:
             return True
-        if self._service.host.monotonic() >= self._none_until:
+        if self._databases.host.monotonic() >= self._none_until:
             await self._once(b"", self._ask_for_any)
         return self._some
 
     async def _ask(self, digest: bytes) -> ApiKey | None:
         # Counted from before the round trip: a slow answer must not lengthen our trust.
-        until = self._service.host.monotonic() + self._service.limits.key_seconds
-        found = await self._service.read.run(access.find(digest))
+        until = self._databases.host.monotonic() + self._databases.limits.key_seconds
+        found = await self._databases.read.run(access.find(digest))
         self._known.pop(digest[:8], None)
         if found is not None:
             self._known[digest[:8]] = (until, digest, found)
@@ -68,8 +69,8 @@ class Keys:
         return found
 
     async def _ask_for_any(self) -> None:
-        until = self._service.host.monotonic() + self._service.limits.key_seconds
-        self._some = await self._service.read.run(access.exist())
+        until = self._databases.host.monotonic() + self._databases.limits.key_seconds
+        self._some = await self._databases.read.run(access.exist())
         self._none_until = until
 
     async def _once(self, what: bytes, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:

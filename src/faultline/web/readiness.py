@@ -19,7 +19,7 @@ from faultline.store.verbs import access
 from faultline.web.problems import AWAY_SINCE, Problem, problem_of
 
 if TYPE_CHECKING:
-    from faultline.web.service import Service
+    from faultline.web.databases import Databases
 
 _GOOD_SECONDS = 1.0
 _WATCH_SECONDS = 2.0
@@ -35,8 +35,8 @@ class Look(NamedTuple):
 
 
 class Readiness:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
         self._asking = asyncio.Lock()
         self._last: Look | None = None
         #: When the database last answered; until then, when we began to ask.
@@ -65,22 +65,21 @@ class Readiness:
     async def latest(self) -> Look:
         async with self._asking:
             # Counted from when it was answered: while the database is away, that takes longer than an answer is good.
-            if self._last is None or self._service.host.monotonic() - self._last.at > _GOOD_SECONDS:
+            if self._last is None or self._databases.host.monotonic() - self._last.at > _GOOD_SECONDS:
                 self._last = await self._look()
             return self._last
 
     async def _look(self) -> Look:
-        service = self._service
-        read = service.read
+        read, enqueue, operate, _ = self._databases.all()
         try:
             # In each role, and whether a key could be looked up: what a request needs, and not less.
-            writable = [await database.run(takes_writes()) for database in (read, service.enqueue, service.operate)]
+            writable = [await database.run(takes_writes()) for database in (read, enqueue, operate)]
             await read.run(access.find(b""))
             alive = sum(line.alive for line in await read.run(overview.workers()))
         except (FaultlineError, psycopg.Error) as error:
-            return Look(self._service.host.monotonic(), self.with_time(problem_of(error)), None)
+            return Look(self._databases.host.monotonic(), self.with_time(problem_of(error)), None)
         self._answered_at = self._now()
-        return Look(self._service.host.monotonic(), None, alive, read_only=not all(writable))
+        return Look(self._databases.host.monotonic(), None, alive, read_only=not all(writable))
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._service.host.seconds(), UTC)
+        return datetime.fromtimestamp(self._databases.host.seconds(), UTC)

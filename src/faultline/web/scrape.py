@@ -8,7 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from faultline.integrations.prometheus import CONTENT_TYPE
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.problems import Problem
 from faultline.web.routes import REFUSALS
 from faultline.web.service import service_of

@@ -13,7 +13,7 @@ from faultline.store.verbs import access
 from faultline.web.access import is_loopback
 from faultline.web.app import create_app
 from faultline.web.beginning import answer, run_apart
-from faultline.web.service import Limits
+from faultline.web.databases import Limits
 from faultline.web.wire import Wire
 from faultline.worker.process import collect_less_often
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
 from faultline.web.problems import Problem
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from faultline.store.statement import Statement
-    from faultline.web.service import Service
+    from faultline.web.caller import Caller
+    from faultline.web.databases import Databases
+    from faultline.web.readiness import Readiness
 
 T = TypeVar("T")
 
@@ -22,21 +25,22 @@ T = TypeVar("T")
 class Share:
     """`service.read`, for one caller."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._turns = asyncio.Semaphore(service.limits.reads_caller_max)
+    def __init__(self, databases: Databases, readiness: Readiness) -> None:
+        self._databases = databases
+        self._readiness = readiness
+        self._turns = asyncio.Semaphore(databases.limits.reads_caller_max)
 
     async def run(self, statement: Statement[T]) -> T:
         return (await self.run_all([statement]))[0]
 
     async def run_all(self, statements: Sequence[Statement[T]]) -> list[T]:
-        limits = self._service.limits
+        limits = self._databases.limits
         try:
             async with asyncio.timeout(limits.connect_seconds):
                 await self._turns.acquire()
         except TimeoutError:
-            if self._service.readiness.fault is not None:  # the turns before wait in vain: that is not the caller's doing
-                raise self._service.readiness.fault from None
+            if self._readiness.fault is not None:  # the turns before wait in vain: that is not the caller's doing
+                raise self._readiness.fault from None
             raise Problem(
                 429,
                 "TooManyReads",
@@ -45,6 +49,21 @@ class Share:
                 headers={"Retry-After": "2"},
             ) from None
         try:
-            return await self._service.read.run_all(statements)
+            return await self._databases.read.run_all(statements)
         finally:
             self._turns.release()
+
+
+class Shares:
+    """The share of each caller, for as long as they read."""
+
+    def __init__(self, databases: Databases, readiness: Readiness) -> None:
+        self._databases = databases
+        self._readiness = readiness
+        self._known: WeakValueDictionary[str, Share] = WeakValueDictionary()
+
+    def of(self, caller: Caller) -> Share:
+        share = self._known.get(caller.id)
+        if share is None:
+            share = self._known[caller.id] = Share(self._databases, self._readiness)
+        return share

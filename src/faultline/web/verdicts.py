@@ -12,21 +12,21 @@ from faultline.store.reads import invariants
 from faultline.web.shapes import Invariant, Verdict
 
 if TYPE_CHECKING:
-    from faultline.web.service import Service
+    from faultline.web.databases import Databases
 
 _GOOD_SECONDS = 30.0
 
 
 class Verdicts:
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
         self._checking: asyncio.Task[Verdict] | None = None
         #: When it was done: a check may take longer than its answer is good.
         self._last: tuple[float, Verdict] | None = None
 
     async def latest(self) -> Verdict:
         """Join the check that is under way. Who gives up waiting takes nothing from the others."""
-        if self._last is not None and self._service.host.monotonic() - self._last[0] <= _GOOD_SECONDS:
+        if self._last is not None and self._databases.host.monotonic() - self._last[0] <= _GOOD_SECONDS:
             return self._last[1]
         if self._checking is None:
             self._checking = asyncio.create_task(self._check())
@@ -36,23 +36,23 @@ class Verdicts:
     def _done(self, check: asyncio.Task[Verdict]) -> None:
         self._checking = None
         if not check.cancelled() and check.exception() is None:
-            self._last = (self._service.host.monotonic(), check.result())
+            self._last = (self._databases.host.monotonic(), check.result())
 
     async def _check(self) -> Verdict:
-        began = self._service.host.monotonic()
+        began = self._databases.host.monotonic()
         judged = [await self._judge(name) for name in invariants.names()]
         found = {one.holds for one in judged}
         return Verdict(
             holds=False if False in found else None if None in found else True,
-            checked_at=datetime.fromtimestamp(self._service.host.seconds(), UTC),
-            took_seconds=self._service.host.monotonic() - began,
+            checked_at=datetime.fromtimestamp(self._databases.host.seconds(), UTC),
+            took_seconds=self._databases.host.monotonic() - began,
             invariants=judged,
         )
 
     async def _judge(self, name: str) -> Invariant:
         """By itself: one that takes too long must not hide that another is broken. Without a database none is checked."""
         try:
-            broken = await self._service.audit.run(invariants.invariant(name))
+            broken = await self._databases.audit.run(invariants.invariant(name))
         except DatabaseUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was, it is shown

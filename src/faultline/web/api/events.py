@@ -18,7 +18,8 @@ from pydantic.json_schema import SkipJsonSchema
 from faultline.core import events
 from faultline.core.errors import FaultlineError
 from faultline.store import jsontext
-from faultline.web.access import Caller, needs, who
+from faultline.web.access import needs, who
+from faultline.web.caller import Caller
 from faultline.web.service import service_of
 
 if TYPE_CHECKING:

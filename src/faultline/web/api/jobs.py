@@ -12,7 +12,8 @@ from faultline.core.errors import JobNotFound
 from faultline.drawing.epochs import epochs
 from faultline.store.reads import failures, listing, views
 from faultline.web import cursors
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.service import service_of
 from faultline.web.shapes import FailureFilter, Failures, Job, JobFilter, JobPage, LedgerEntry
 

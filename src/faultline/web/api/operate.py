@@ -10,7 +10,8 @@ from fastapi import APIRouter, Body, Depends, Path, Request
 from faultline import operate
 from faultline.store.reads import failures
 from faultline.web import cursors
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of

@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store.reads import overview
-from faultline.web.access import Caller, needs, seen_by
+from faultline.web.access import needs
+from faultline.web.caller import Caller, seen_by
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
 from faultline.web.shapes import Queues, Verdict, Workers

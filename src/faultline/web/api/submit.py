@@ -16,7 +16,8 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from faultline.core.errors import KeyConflict
 from faultline.core.model import Submission
 from faultline.store import jsontext, verbs
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store.reads.health import Health, health, wal_bytes_per_second
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.pages.shell import show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of

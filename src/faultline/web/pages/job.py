@@ -15,7 +15,8 @@ from faultline.core.model import JobState
 from faultline.drawing import lanes
 from faultline.drawing.epochs import epochs as epochs_of
 from faultline.store.reads import views
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.forms import form_of
 from faultline.web.pages import story
 from faultline.web.pages.shell import HERE, go, show

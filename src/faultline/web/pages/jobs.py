@@ -17,7 +17,8 @@ from faultline.core.ids import PREFIX_DIGITS_MIN, id_range
 from faultline.core.model import JobState
 from faultline.store.reads import listing, overview, views
 from faultline.web import cursors
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.forms import form_of
 from faultline.web.pages.shell import HERE, go, show
 from faultline.web.service import service_of

@@ -11,7 +11,8 @@ from fastapi import APIRouter, Depends, Request
 from faultline.drawing.curves import curve
 from faultline.drawing.words import rate, short
 from faultline.store.reads import overview, troubles, views
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.pages.shell import show
 from faultline.web.pages.verdict import last_verdict
 from faultline.web.service import service_of

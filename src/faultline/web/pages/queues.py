@@ -10,7 +10,8 @@ from fastapi import APIRouter, Depends, Request
 from faultline import operate
 from faultline.drawing.curves import curve
 from faultline.store.reads import overview, views
-from faultline.web.access import Caller, needs
+from faultline.web.access import needs
+from faultline.web.caller import Caller
 from faultline.web.forms import form_of
 from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem

@@ -18,7 +18,7 @@ from faultline.web.sessions import COOKIE
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from faultline.web.access import Caller
+    from faultline.web.caller import Caller
     from faultline.web.problems import Problem
 
 #: Where something was done, behind the name of who did it.

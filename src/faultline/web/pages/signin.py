@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 
-from faultline.web.access import Caller, needs, sign_in, sign_out
+from faultline.web.access import needs, sign_in, sign_out
+from faultline.web.caller import Caller
 from faultline.web.forms import form_of
 from faultline.web.pages.shell import go, own_path, show
 from faultline.web.problems import Problem

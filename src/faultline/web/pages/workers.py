@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline.store.reads import overview, views
-from faultline.web.access import Caller, needs, seen_by
+from faultline.web.access import needs
+from faultline.web.caller import Caller, seen_by
 from faultline.web.pages.shell import show
 from faultline.web.service import service_of
 
