@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import Cancel, Faultline, Job, JobCancelled, JobFailed, JobState, Retry, Snooze, testing
+from faultline.app.outcomes import Outcome
 from faultline.core.errors import JobRejected
 from faultline.core.host import Host
+from faultline.core.model import Failure, Release
 from tests.worker.working import PATIENCE, InFlight, results, work
 
 if TYPE_CHECKING:
@@ -102,6 +104,25 @@ def test_raising_an_outcome_is_returning_it(app: Faultline, queue: Driver, kind:
     assert str(found[2]).endswith("was cancelled: not needed")
     assert [queue.job(handle.id).attempt for handle in handles] == [2, 1, 1]
     assert queue.journal(handles[0].id)[0].detail["error"] == "not yet"
+
+
+def test_an_outcome_is_all_that_it_takes_to_end_an_attempt_in_another_way(app: Faultline, queue: Driver) -> None:
+    class Tomorrow(Outcome):
+        def decided(self, backoff: Callable[[], float]) -> Failure | Release:
+            return Failure("not today", delay_seconds=backoff()) if tries["runs"] == 2 else Release(delay_seconds=0)
+
+    tries: Counter[str] = Counter()
+
+    @app.task(max_attempts=2, backoff=lambda _: 0)
+    async def late() -> str | Tomorrow:
+        tries["runs"] += 1
+        if tries["runs"] == 3:
+            return "done"
+        raise Tomorrow
+
+    handle = late.enqueue()
+    assert results(app, [handle]) == ["done"]
+    assert queue.job(handle.id).attempt == 2
 
 
 @pytest.mark.parametrize("kind", ["async", "blocking"])

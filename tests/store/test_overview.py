@@ -104,7 +104,8 @@ def test_totals_sum_all_there_is_and_trouble_the_last_hour(queue: Driver, clock:
     (total,) = queue.run(overview.totals())
 
     assert (total.queue, total.refused, total.succeeded, total.recovered) == ("mail", 111, 5, 2)
-    assert queue.run(overview.trouble()) == (1, 3, 2, 4)
+    lately = queue.run(overview.counted())
+    assert (lately.refused, lately.lost, lately.recovered, lately.failed) == (1, 3, 2, 4)
 
 
 def test_a_worker_that_is_silent_is_not_called_alive(queue: Driver, clock: Clock) -> None:

@@ -170,7 +170,7 @@ def test_a_refused_write_is_counted_by_verb_and_reason(app: Faultline, queue: Dr
 
     assert report["refusals"] == [["complete", "token_mismatch", 1]]
     assert report["enqueued"] == {"default": 1}
-    assert queue.run(overview.trouble()).refused == 1
+    assert queue.run(overview.counted()).refused == 1
 
 
 def test_a_worker_counts_whom_it_took_jobs_back_from(app: Faultline, queue: Driver) -> None:
@@ -192,7 +192,7 @@ def test_a_worker_counts_whom_it_took_jobs_back_from(app: Faultline, queue: Driv
 
     assert report["reaped"] == {"lease_expired": 1}
     assert report["queues"]["default"]["recovered"] == 1
-    assert queue.run(overview.trouble()).recovered == 1
+    assert queue.run(overview.counted()).recovered == 1
     assert report["leases"] == 0
 
 

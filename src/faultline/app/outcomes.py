@@ -1,6 +1,7 @@
 """What a task may return or raise instead of a result. Checked when created: an invalid one fails in the task itself.
 
-`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Snooze` and `Cancel`.
+`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Snooze` and `Cancel`. A new outcome is a class here
+that says what is written for the attempt (`decided`), and its name among those of the package.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 from faultline.app.options import check_seconds, seconds
 from faultline.app.texts import ERROR_LENGTH_MAX, storable, text_of
 from faultline.core.errors import JobRejected
+from faultline.core.model import Failure, Release
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from faultline.app.options import Duration
+
 
 #: What the database takes as a delay.
 DELAY_SECONDS_MAX = 31_536_000.0
@@ -35,6 +40,10 @@ class Outcome(Exception):
     def __str__(self) -> str:
         return repr(self)
 
+    def decided(self, backoff: Callable[[], float]) -> Failure | Release:
+        """What is written for the attempt. `backoff` tells the task's own seconds until the next one."""
+        raise NotImplementedError
+
     def _keep(self, **fields: object) -> None:
         self.__dict__.update(fields)
 
@@ -54,6 +63,9 @@ class Retry(Outcome):
         _check_delay("Retry(after=…)", after)
         self._keep(after=after, error=_text("Retry(error=…)", error))
 
+    def decided(self, backoff: Callable[[], float]) -> Failure:
+        return Failure(self.error, delay_seconds=backoff() if self.after is None else delay_seconds(self.after))
+
 
 @dataclass(unsafe_hash=True, init=False)
 class Snooze(Outcome):
@@ -70,6 +82,9 @@ class Snooze(Outcome):
         _check_delay("Snooze(duration)", duration)
         self._keep(duration=duration)
 
+    def decided(self, backoff: Callable[[], float]) -> Release:  # noqa: ARG002 - it failed at nothing
+        return Release(max(SNOOZE_SECONDS_MIN, delay_seconds(self.duration)))
+
 
 @dataclass(unsafe_hash=True, init=False)
 class Cancel(Outcome):
@@ -82,6 +97,9 @@ class Cancel(Outcome):
 
     def __init__(self, reason: str = "the task cancelled itself") -> None:
         self._keep(reason=_text("Cancel(reason)", reason))
+
+    def decided(self, backoff: Callable[[], float]) -> Failure:  # noqa: ARG002 - it is not tried again
+        return Failure(self.reason, then="cancel")
 
 
 def delay_seconds(duration: Duration) -> float:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from faultline.core.measures import Counted
     from faultline.store.database import Database
-    from faultline.store.reads.overview import Minute, QueueLine, Trouble, WorkerLine
+    from faultline.store.reads.overview import Minute, QueueLine, WorkerLine
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TREND_MINUTES = 60
@@ -33,7 +34,7 @@ class Look(NamedTuple):
     queues: list[QueueLine]
     workers: list[WorkerLine]
     trend: list[Minute]
-    trouble: Trouble
+    hour: Counted
     #: When it was, and all that was ever done in each queue by then: two looks make a rate.
     seconds: float
     done: dict[str, int]
@@ -59,7 +60,7 @@ def ask(database: Database, before: Look | None = None) -> Look:
         queues=queues,
         workers=database.run(overview.workers()),
         trend=database.run(overview.trend(_TREND_MINUTES)),
-        trouble=database.run(overview.trouble(_TREND_MINUTES)),
+        hour=database.run(overview.counted(_TREND_MINUTES)),
         seconds=seconds,
         done=done,
     )
@@ -103,15 +104,15 @@ def _head(look: Look, columns: int) -> Text:
 
 def _sums(look: Look) -> Text:
     alive = sum(worker.alive for worker in look.workers)
-    trouble = look.trouble
+    hour = look.hour
     parts = (
         (f"{sum(line.due for line in look.queues):,}", "due", "queued"),
         (f"{sum(line.running for line in look.queues):,}", "running", "running"),
         (f"{sum(line.succeeded_per_second for line in look.queues):,.1f}/s", "done", "succeeded"),
         (f"{alive} of {len(look.workers)}", "workers", "ok" if alive == len(look.workers) else "warning"),
-        (f"{trouble.failed:,}", "failed/h", "failed" if trouble.failed else "quiet"),
-        (f"{trouble.recovered:,}", "recovered/h", "note" if trouble.recovered else "quiet"),
-        (f"{trouble.refused:,}", "refused/h", "refused" if trouble.refused else "quiet"),
+        (f"{hour.failed:,}", "failed/h", "failed" if hour.failed else "quiet"),
+        (f"{hour.recovered:,}", "recovered/h", "note" if hour.recovered else "quiet"),
+        (f"{hour.refused:,}", "refused/h", "refused" if hour.refused else "quiet"),
     )
     line = Text()
     for number, name, style in parts:

@@ -128,6 +128,13 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """A job that is given back unfinished, with its attempt."""
+
+    delay_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reaped:
     """A job whose lease was reaped."""
 

@@ -7,7 +7,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.blame import is_caused_by
-from faultline.app.outcomes import SNOOZE_SECONDS_MIN, Cancel, Retry, Snooze, delay_seconds
+from faultline.app.outcomes import Outcome
 from faultline.app.texts import text_of
 from faultline.core import backoff, events
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
@@ -59,16 +59,10 @@ class Judge:
     def returned(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
         if result is None:
             return Completed(hold, "null")
-        match result:
-            case Retry():
-                self._giving_back.went_well(hold.lease)
-                after = self._backoff(hold, task) if result.after is None else delay_seconds(result.after)
-                return Failed(hold, Failure(result.error, delay_seconds=after))
-            case Snooze():
-                self._giving_back.went_well(hold.lease)
-                return Released(hold, max(SNOOZE_SECONDS_MIN, delay_seconds(result.duration)))
-            case Cancel():
-                return Failed(hold, Failure(result.reason, then="cancel"))
+        if isinstance(result, Outcome):
+            self._giving_back.went_well(hold.lease)
+            decided = result.decided(lambda: self._backoff(hold, task))
+            return Failed(hold, decided) if isinstance(decided, Failure) else Released(hold, decided.delay_seconds)
         if inspect.iscoroutine(result):
             result.close()
             return unstorable(hold, "the task returned a coroutine that nothing awaits; make the task `async def`")
@@ -93,7 +87,7 @@ class Judge:
         match error:
             case asyncio.CancelledError() if hold.lost is not None:
                 return None
-            case Retry() | Snooze() | Cancel():
+            case Outcome():
                 return self.returned(hold, task, error)
             case _ if self._stop.has_cancelled(error):
                 # The worker stopped it: whatever came of that is not the job's doing.

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from faultline.core.buckets import BOUNDS
+from faultline.core.measures import COUNTS, Counted
 from faultline.core.model import Reason
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ _lock = threading.Lock()
 _UNPLACED_MAX = 10_000
 
 #: As the columns of `tallies` are called.
-NUMBERS = (
-    "started", "succeeded", "failed", "retried", "released", "lost", "refused", "recovered",
-    "wait_seconds_sum", "run_seconds_sum",
-)  # fmt: skip
+NUMBERS = (*COUNTS, "wait_seconds_sum", "run_seconds_sum")
 
 #: All that the database can refuse, and why. A fence alone is refused to a lease that nobody took, and that has expired.
 REFUSALS = tuple(
@@ -39,16 +37,18 @@ REFUSALS = tuple(
 )
 
 
-class Counts:
+class Counts(Counted):
     """What was done for one queue since this process began."""
 
-    __slots__ = (*NUMBERS, "_owner", "acquired", "queue", "ran", "runs", "waited", "waits")
+    __slots__ = (
+        "_owner", "acquired", "queue", "ran", "run_seconds_sum", "runs", "wait_seconds_sum", "waited", "waits",
+    )  # fmt: skip
 
     def __init__(self, owner: Tally, queue: str = "") -> None:
+        super().__init__()
         self._owner = owner
         self.queue = queue
-        self.acquired = self.started = self.succeeded = self.failed = self.retried = self.released = 0
-        self.lost = self.refused = self.recovered = 0
+        self.acquired = 0
         self.wait_seconds_sum = self.run_seconds_sum = 0.0
         self.waits = [0] * (len(BOUNDS) + 1)
         self.runs = [0] * (len(BOUNDS) + 1)

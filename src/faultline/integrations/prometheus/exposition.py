@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from faultline.core.buckets import BOUNDS
 from faultline.core.errors import FaultlineError
+from faultline.core.measures import MEASURES
 from faultline.worker.tally import NOTHING, REFUSALS
 
 if TYPE_CHECKING:
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 QUEUES_MAX = 100
 
-_JOBS = {
-    "started": "Attempts started.",
-    "succeeded": "Jobs succeeded.",
-    "failed": "Jobs failed, with no attempt left.",
-    "retried": "Attempts failed and rescheduled.",
-    "released": "Jobs released unfinished.",
-}
 _BOUNDS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
 
 
@@ -99,19 +93,20 @@ class Exposition(Collector):
     def _of_processes(self, report: Report) -> Iterator[Metric]:
         queues = report["queues"]
         yield self._counter("faultline_jobs_enqueued", "New jobs enqueued.", report["enqueued"].items())
-        for name, told in _JOBS.items():
-            yield self._counter(f"faultline_jobs_{name}", told, [(queue, c[name]) for queue, c in queues.items()])
+        for measure in MEASURES:
+            numbers = [(queue, counts[measure.name]) for queue, counts in queues.items()]
+            if measure.of_process == "queue":
+                yield self._counter(f"faultline_{measure.metric}", measure.help, numbers)
+            elif measure.of_process == "sum":
+                yield CounterMetricFamily(f"faultline_{measure.metric}", measure.help, sum(n for _, n in numbers))
         for name, told, counts, total in (
             ("wait", "Seconds from a job being due to its claim.", "waits", "wait_seconds_sum"),
             ("run", "Seconds that attempts ran.", "runs", "run_seconds_sum"),
         ):
             yield self._histogram(f"faultline_job_{name}_seconds", told, queues, counts, total)
-        sums = {name: sum(c[name] for c in queues.values()) for name in ("acquired", "recovered", "lost")}
         for name, told, number in (
-            ("leases_acquired", "Leases acquired by claims.", sums["acquired"]),
+            ("leases_acquired", "Leases acquired by claims.", sum(counts["acquired"] for counts in queues.values())),
             ("leases_renewed", "Leases renewed.", report["renewed"]),
-            ("leases_lost", "Leases lost, or given up because they could not be renewed in time.", sums["lost"]),
-            ("leases_recovered", "Leases reaped: jobs requeued after a lease expired or a worker died.", sums["recovered"]),
             ("database_errors", "Database calls failed.", report["database_errors"]),
             ("database_reconnects", "Database connections lost and reopened.", report["reconnects"]),
         ):
@@ -193,13 +188,10 @@ class Exposition(Collector):
             for queue, number in self._summed(numbers).items():
                 gauge.add_metric([queue], number)
             yield gauge
-        for name, told, column in (
-            *((f"jobs_{word}", told, word) for word, told in _JOBS.items()),
-            ("leases_recovered", "Leases reaped: jobs requeued after a lease expired or a worker died.", "recovered"),
-            ("stale_writes_blocked", "Stale writes refused by the database.", "refused"),
-        ):
-            numbers = [(total.queue, getattr(total, column)) for total in seen.totals]
-            yield self._counter(f"faultline_queue_{name}", f"{told} All workers.", numbers)
+        for measure in MEASURES:
+            if measure.of_database:
+                numbers = [(total.queue, getattr(total, measure.name)) for total in seen.totals]
+                yield self._counter(f"faultline_queue_{measure.metric}", f"{measure.help} All workers.", numbers)
         yield GaugeMetricFamily(
             "faultline_queue_workers_alive", "Workers with a heartbeat in the last 3 seconds.", seen.workers_alive
         )

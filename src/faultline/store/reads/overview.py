@@ -7,10 +7,10 @@ The queues are found by jumping from one to the next in the key of those tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime  # noqa: TC003 - FastAPI looks at the types of fields
-from typing import NamedTuple
+from datetime import UTC, datetime
 
 from faultline.core import buckets
+from faultline.core.measures import COUNTS, Counted
 from faultline.store.rows import Column, RowOf, value
 from faultline.store.statement import Statement
 
@@ -64,17 +64,15 @@ class QueueLine:
         return self.counted_seconds_ago is None or self.counted_seconds_ago > OLD_SECONDS
 
 
-class Minute(NamedTuple):
+_UNKNOWN = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class Minute(Counted):
     """One minute of a trend. `due` is None where nobody counted."""
 
-    minute: datetime
-    due: int | None
-    started: int
-    succeeded: int
-    failed: int
-    retried: int
-    refused: int
-    recovered: int
+    minute: datetime = _UNKNOWN
+    due: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,32 +107,16 @@ class WorkerLine(WorkerState):
     tasks: list[str] | None = None
 
 
-class Total(NamedTuple):
-    """All that was ever counted for a queue. Each number only grows."""
+@dataclass(slots=True)
+class Total(Counted):
+    """All that was ever counted for a queue."""
 
-    queue: str
-    started: int
-    succeeded: int
-    failed: int
-    retried: int
-    released: int
-    lost: int
-    refused: int
-    recovered: int
+    queue: str = ""
 
 
 def _quantile(counts: str, share: float) -> Column:
     """The time below which this share of a histogram lies."""
     return Column(counts, lambda found: buckets.quantile(found or (), share))
-
-
-class Trouble(NamedTuple):
-    """What went wrong in all queues lately."""
-
-    refused: int
-    lost: int
-    recovered: int
-    failed: int
 
 
 #: By the database's clock.
@@ -172,13 +154,10 @@ _MINUTE = RowOf(
     Minute,
     minute="m.minute",
     due="w.due::bigint",
-    **{
-        name: f"coalesce(c.{name}, 0)::bigint"
-        for name in ("started", "succeeded", "failed", "retried", "refused", "recovered")
-    },
+    **{name: f"coalesce(c.{name}, 0)::bigint" for name in COUNTS},
 )
-_TOTAL = RowOf(Total, **{name: f"sum({name})::bigint" for name in Total._fields if name != "queue"})
-_TROUBLE = RowOf(Trouble, **{name: f"coalesce(sum(t.{name}), 0)::bigint" for name in Trouble._fields})
+_TOTAL = RowOf(Total, **{name: f"sum({name})::bigint" for name in COUNTS})
+_COUNTED = RowOf(Counted, **{name: f"coalesce(sum(t.{name}), 0)::bigint" for name in COUNTS})
 
 
 def queues() -> Statement[list[QueueLine]]:
@@ -252,14 +231,14 @@ def totals() -> Statement[list[Total]]:
     )
 
 
-def trouble(minutes: int = 60) -> Statement[Trouble]:
-    """What went wrong in the last minutes, in all queues together."""
+def counted(minutes: int = 60) -> Statement[Counted]:
+    """What was counted in the last minutes, in all queues together."""
     return Statement(
-        name="trouble",
-        sql=f"with recursive {_NAMES} select {_TROUBLE.columns} from tallied n join faultline.tallies t on t.queue = n.name"
+        name="counted_lately",
+        sql=f"with recursive {_NAMES} select {_COUNTED.columns} from tallied n join faultline.tallies t on t.queue = n.name"
         " and t.minute > faultline.now() - make_interval(mins => %s)",
         params=(minutes,),
-        read=_TROUBLE.one,
+        read=_COUNTED.one,
         repeatable=True,
         reads=True,
     )
@@ -341,8 +320,7 @@ minutes (minute) as (
   from asked a cross join generate_series(a.minutes, 0, -1) as back
 ),
 counted as (
-  select t.minute, sum(t.started) as started, sum(t.succeeded) as succeeded, sum(t.failed) as failed,
-    sum(t.retried) as retried, sum(t.refused) as refused, sum(t.recovered) as recovered
+  select t.minute, {", ".join(f"sum(t.{name}) as {name}" for name in COUNTS)}
   from asked a
   join tallied n on a.queue is null or n.name = a.queue
   join faultline.tallies t on t.queue = n.name and t.minute >= (select min(m.minute) from minutes m)

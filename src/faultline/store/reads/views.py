@@ -86,7 +86,7 @@ def ids_between(least: UUID, greatest: UUID, *, ids_max: int) -> Statement[list[
         name="ids_between",
         sql="select id from faultline.jobs where id between %s and %s order by id limit %s",
         params=(least, greatest, ids_max),
-        read=lambda rows: [job_id for (job_id,) in rows],
+        read=values,
         repeatable=True,
         reads=True,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 
+from faultline.core.measures import COUNTS
 from faultline.drawing.curves import curve
 from faultline.drawing.words import rate, short
 from faultline.store.reads import overview, troubles, views
@@ -109,8 +110,8 @@ async def overview_page(request: Request, caller: Annotated[Caller, Depends(need
 def _summed(minutes: Sequence[Minute]) -> Minute:
     """The same minute of several queues, or several minutes."""
     due = [minute.due for minute in minutes if minute.due is not None]
-    _, _, *counts = zip(*minutes, strict=True)
-    return overview.Minute(minutes[0].minute, sum(due) if due else None, *map(sum, counts))
+    counts = {name: sum(getattr(minute, name) for minute in minutes) for name in COUNTS}
+    return overview.Minute(minute=minutes[0].minute, due=sum(due) if due else None, **counts)
 
 
 def _known(hour: Sequence[Minute]) -> Sequence[Minute]:
