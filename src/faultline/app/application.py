@@ -15,6 +15,7 @@ from faultline.app.handle import JobHandle, Poller
 from faultline.app.options import Options, id_of
 from faultline.app.tasks import Task
 from faultline.core import events
+from faultline.core.bounds import CONCURRENCY
 from faultline.core.database_time import DatabaseTime
 from faultline.core.errors import ConfigError, JobNotFound, JobRejected
 from faultline.core.host import Host
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Jobs of one queue that a worker process runs at once, unless it is told otherwise.
-CONCURRENCY = 50
 _BATCH_JOBS_MAX = 2_000
 _BATCH_BYTES_MAX = 8 * 1024 * 1024
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from faultline.core import events, forks
+from faultline.core.bounds import STEP_NAME_LENGTH_MAX
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState
 from faultline.store.translation import is_about_data
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 #: As long as the server lets a transaction be idle. Branches that wait for each other end with an error then.
 TURN_SECONDS = 60.0
-_STEP_NAME_LENGTH_MAX = 200
 _PATIENCE_SECONDS = 2.0
 #: A task may meet with any number of errors and go on.
 _SPARED_MAX = 20
@@ -235,9 +235,9 @@ def check_step_name(name: Any) -> None:
     """Refuse a name that the database would refuse, before the step runs."""
     if not isinstance(name, str):
         raise JobRejected(f"a step name must be text, not {type(name).__name__}: {name!r}")
-    if not 1 <= len(name) <= _STEP_NAME_LENGTH_MAX:
+    if not 1 <= len(name) <= STEP_NAME_LENGTH_MAX:
         raise JobRejected(
-            f"a step name must have 1 to {_STEP_NAME_LENGTH_MAX} characters, this one has {len(name)}: {name[:40]!r}"
+            f"a step name must have 1 to {STEP_NAME_LENGTH_MAX} characters, this one has {len(name)}: {name[:40]!r}"
         )
     if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
         raise JobRejected(f"a step name must not contain characters that PostgreSQL cannot store: {name!r}")

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import UUID
 
+from faultline.core.bounds import (
+    ATTEMPTS_MAX,
+    DELAY_SECONDS_MAX,
+    FIRST_YEAR,
+    KEY_LENGTH_MAX,
+    LAST_YEAR,
+    LEASE_SECONDS_MAX,
+    LEASE_SECONDS_MIN,
+    PRIORITY_MAX,
+    QUEUE_LENGTH_MAX,
+)
 from faultline.core.errors import JobRejected
 
 if TYPE_CHECKING:
@@ -16,14 +27,8 @@ if TYPE_CHECKING:
 
 Duration = float | timedelta  #: Seconds, or a `datetime.timedelta`.
 
-QUEUE_LENGTH_MAX = 100
-TASK_LENGTH_MAX = 200
-KEY_LENGTH_MAX = 500
-PRIORITY_MAX = 1000
-ATTEMPTS_MAX = 1000
-LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = 0.1, 86_400.0
-DELAY_SECONDS_MAX = 315_360_000.0
-FIRST_YEAR, LAST_YEAR = 1971, 9999
+#: Options that a submission has in seconds.
+_DURATIONS = {"delay": "delay_seconds", "lease": "lease_seconds"}
 
 
 class TaskOptions(TypedDict, total=False):
@@ -102,6 +107,11 @@ class Options:
                 raise JobRejected(f"run_at {self.run_at.isoformat()} is outside the years {FIRST_YEAR} to {LAST_YEAR - 1}")
             if self.delay is not None:
                 raise JobRejected("a job can have a delay or a run_at, not both")
+
+    def submitted(self) -> dict[str, Any]:
+        """As fields of a `Submission`."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {_DURATIONS.get(name, name): seconds(value) if name in _DURATIONS else value for name, value in given.items()}
 
 
 def seconds(duration: Duration | None) -> float | None:

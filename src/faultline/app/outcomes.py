@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.options import check_seconds, seconds
-from faultline.app.texts import ERROR_LENGTH_MAX, storable, text_of
+from faultline.app.texts import storable, text_of
+from faultline.core.bounds import AGAIN_SECONDS_MAX, ERROR_LENGTH_MAX, SNOOZE_SECONDS_MIN
 from faultline.core.errors import JobRejected
 from faultline.core.model import Failure, Release
 
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from faultline.app.options import Duration
-
-
-#: What the database takes as a delay.
-DELAY_SECONDS_MAX = 31_536_000.0
-#: A job never sleeps for less: one that snoozes again and again would keep the database busy with itself.
-SNOOZE_SECONDS_MIN = 0.1
 
 
 class Outcome(Exception):
@@ -107,7 +102,7 @@ def delay_seconds(duration: Duration) -> float:
 
 
 def _check_delay(what: str, duration: Duration | None) -> None:
-    check_seconds(what, duration, 0.0, DELAY_SECONDS_MAX)
+    check_seconds(what, duration, 0.0, AGAIN_SECONDS_MAX)
 
 
 def _text(what: str, value: str | BaseException) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
-from faultline.app.options import DELAY_SECONDS_MAX, TASK_LENGTH_MAX, Options, check_seconds, check_text, seconds
+from faultline.app.options import Options, check_seconds, check_text, seconds
+from faultline.core.bounds import DELAY_SECONDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.model import Submission
 from faultline.store import jsontext
@@ -28,6 +29,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FITS_MAX = 1000
+#: What a submission has beside its task and its arguments.
+_BEHIND_ARGS = fields(Submission)[2:]
 _JOB = re.compile(r"\b(Blocking)?Job\b")
 
 
@@ -76,18 +79,9 @@ class Task(Generic[P, R]):
 
     def _take(self, options: Options) -> None:
         self._options = options
+        given = options.submitted()
         #: What all its submissions have in common, in their order, behind task and arguments.
-        self._in_common = (
-            options.queue,
-            options.priority,
-            seconds(options.delay),
-            options.run_at,
-            options.max_attempts,
-            seconds(options.lease),
-            options.idempotency_key,
-            options.keep_args,
-            options.id,
-        )
+        self._in_common = tuple(given.get(field.name) for field in _BEHIND_ARGS)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self.fn(*args, **kwargs)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 from collections import deque
 
-ERROR_LENGTH_MAX = 16_384
+from faultline.core.bounds import ERROR_LENGTH_MAX
+
 _FRAMES_MAX = 5
 
 

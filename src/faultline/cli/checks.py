@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from faultline.core.settings import CLAIMS_AT_ONCE
+from faultline.core.bounds import CLAIMS_AT_ONCE
 from faultline.drawing.words import span
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
+from faultline.core.bounds import ATTEMPTS_MAX, PRIORITY_MAX
 from faultline.core.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -46,12 +47,14 @@ def enqueue(
     args: Annotated[str, typer.Argument(help="The arguments as a JSON object; - reads them from standard input.")] = "{}",
     queue: Annotated[str | None, typer.Option(help="The queue. Default: default.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Earliest start, from now: 90s, 5m, 1h30m, 2d.")] = None,
-    priority: Annotated[int | None, typer.Option(min=-1000, max=1000, help="Lower runs first. Default: 0.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(min=-PRIORITY_MAX, max=PRIORITY_MAX, help="Lower runs first. Default: 0.")
+    ] = None,
     key: Annotated[
         str | None, typer.Option(help="Idempotency key: enqueueing again with the same key creates no second job.")
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="Attempts before the job fails. Default: 5.")
+        int | None, typer.Option(min=1, max=ATTEMPTS_MAX, help="Attempts before the job fails. Default: 5.")
     ] = None,
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002

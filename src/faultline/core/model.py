@@ -39,6 +39,10 @@ class Reason(StrEnum):
     BUSY = "busy"
 
 
+#: A field that differs from job to job. What is not such is alike in many, and written once for all of them.
+_OWN = {"own": True}
+
+
 # Not frozen: to set each field of a frozen one takes longer than all the rest of enqueuing it.
 @dataclass(slots=True)
 class Submission:
@@ -51,16 +55,16 @@ class Submission:
     queue: str | None = None
     priority: int | None = None
     delay_seconds: float | None = None
-    run_at: datetime | None = None
+    run_at: datetime | None = field(default=None, metadata=_OWN)
     max_attempts: int | None = None
     lease_seconds: float | None = None
-    idempotency_key: str | None = None
+    idempotency_key: str | None = field(default=None, metadata=_OWN)
     keep_args: bool | None = None
-    id: UUID | None = None
+    id: UUID | None = field(default=None, metadata=_OWN)
     #: What must be the same in a second submission under the key, beside the task and its arguments.
-    digest: str | None = None
+    digest: str | None = field(default=None, metadata=_OWN)
     #: The trace that it is part of, as W3C writes it.
-    trace: str | None = None
+    trace: str | None = field(default=None, metadata=_OWN)
 
 
 class Placed(NamedTuple):

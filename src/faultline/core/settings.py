@@ -8,21 +8,14 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from faultline.core.bounds import CLAIMS_AT_ONCE, JOB_CONNECTIONS_MAX, TIMEOUT_SECONDS
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-#: Queues of a worker that claim in the same moment; further ones wait for a connection, a millisecond or two. With one for
-#: each queue, a worker of a hundred would take all that a server has.
-CLAIMS_AT_ONCE = 16
-
-#: What jobs of one worker may borrow at once, unless it is told otherwise; further ones wait.
-JOB_CONNECTIONS_MAX = 20
-#: How long one call of a program waits for the database. Longer than a restart or a failover takes.
-TIMEOUT_SECONDS = 30.0
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +60,29 @@ def _seconds(what: str, given: object, allowed: str, *, above_zero: bool = False
     # A NaN is neither below 0 nor above it.
     if not isinstance(given, int | float) or isinstance(given, bool) or not given >= 0 or (above_zero and given == 0):
         raise ConfigError(f"{what} is {given!r}; it must be {allowed}")
+
+
+def in_file(folder: Path) -> dict[str, Any]:
+    """What is set in `faultline.toml` of this folder, or else under `[tool.faultline]` of its `pyproject.toml`: `dsn`,
+    `timeout`, and a table for each command with its options. The environment counts more, and the command line most.
+    """
+    import tomllib  # noqa: PLC0415 - late: most folders have no such file
+
+    for name, tables in (("faultline.toml", ()), ("pyproject.toml", ("tool", "faultline"))):
+        try:
+            text = (folder / name).read_text()
+        except (FileNotFoundError, PermissionError, UnicodeDecodeError):
+            continue
+        if tables and "tool.faultline" not in text:
+            continue
+        try:
+            found: dict[str, Any] = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{folder / name} is not valid TOML: {error}") from error
+        for table in tables:
+            found = found.get(table, {})
+        return found
+    return {}
 
 
 def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:

@@ -8,11 +8,12 @@ An operation is a `Statement`, for blocking and async databases alike; it is log
 
 from __future__ import annotations
 
+from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
 from faultline.operate.jobs import RetryFailed, cancel, retry
 from faultline.operate.keys import add_key, revoke_key
 from faultline.operate.queues import pause, resume
 from faultline.operate.settings import change_setting
-from faultline.operate.who import BY_LENGTH_MAX, REASON_LENGTH_MAX, check_reason, plain, this_user, told
+from faultline.operate.who import check_reason, plain, this_user, told
 
 __all__ = [
     "BY_LENGTH_MAX",

@@ -8,13 +8,12 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
+from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
 from faultline.core.errors import JobRejected
 
 if TYPE_CHECKING:
     from faultline.core.model import Json
 
-BY_LENGTH_MAX = 200
-REASON_LENGTH_MAX = 1000
 #: What commands a terminal, or hides or reorders what is shown. A reason may have lines.
 _HIDING = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINES = re.compile("[\t\n\r\u2028\u2029]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from faultline.core.bounds import RESULT_BYTES_MAX
 from faultline.store.install import migrate
 from faultline.store.rows import RowOf, value
 from faultline.store.statement import Statement
@@ -13,10 +14,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from faultline.store.statement import Rows
-
-
-#: Where the database has no setting for it yet.
-RESULT_BYTES_MAX = 1_048_576
 
 
 class _Told(NamedTuple):

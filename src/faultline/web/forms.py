@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
+from faultline.core.bounds import REASON_LENGTH_MAX
 from faultline.web.problems import Problem
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
 _FIELDS_MAX = 2000
-_WORDS_MAX = 1000
 _KIND = "application/x-www-form-urlencoded"
 
 
@@ -25,7 +25,7 @@ class Form:
 
     def words(self, name: str) -> str | None:
         """What somebody typed as a reason, no longer than it is kept."""
-        return (self.one(name) or "")[:_WORDS_MAX] or None
+        return (self.one(name) or "")[:REASON_LENGTH_MAX] or None
 
     def why(self, name: str) -> str:
         """A reason that must be given."""

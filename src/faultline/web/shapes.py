@@ -10,6 +10,7 @@ from uuid import UUID
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
 
+from faultline.core import bounds
 from faultline.core.model import JobRecord, JobState, JobSummary, JournalEntry
 from faultline.drawing.epochs import Epoch
 from faultline.store.reads.failures import Group
@@ -58,14 +59,14 @@ def _whole(value: object) -> object:
 Whole = Annotated[int, BeforeValidator(_whole)]
 #: Read by people, and typed: nothing that cannot be seen.
 _SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f])?$"
-QueueName = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=_SEEN)]
-TaskName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_NO_NUL)]
+QueueName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.QUEUE_LENGTH_MAX, pattern=_SEEN)]
+TaskName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.TASK_LENGTH_MAX, pattern=_NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
 #: Nothing that commands a terminal, or hides or reorders what is shown.
 Reason = Annotated[
     str,
     StringConstraints(
-        max_length=1000,
+        max_length=bounds.REASON_LENGTH_MAX,
         pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*$",
     ),
 ]
@@ -113,12 +114,16 @@ class NewJob(Asked):
 
     task: TaskName
     args: dict[str, Any] = Field({}, description="The arguments of the task, by name.")
-    queue: QueueName = "default"
-    priority: Whole = Field(0, ge=-1000, le=1000, description="Lower runs first.")
-    delay_seconds: float | None = Field(None, ge=0, le=315_360_000, allow_inf_nan=False)
+    queue: QueueName = bounds.QUEUE
+    priority: Whole = Field(
+        bounds.PRIORITY, ge=-bounds.PRIORITY_MAX, le=bounds.PRIORITY_MAX, description="Lower runs first."
+    )
+    delay_seconds: float | None = Field(None, ge=0, le=bounds.DELAY_SECONDS_MAX, allow_inf_nan=False)
     run_at: RunAt | None = Field(None, description="Do not run it before this time. Cannot be combined with a delay.")
-    max_attempts: Whole = Field(5, ge=1, le=1000)
-    lease_seconds: float = Field(30, ge=0.1, le=86_400, allow_inf_nan=False)
+    max_attempts: Whole = Field(bounds.MAX_ATTEMPTS, ge=1, le=bounds.ATTEMPTS_MAX)
+    lease_seconds: float = Field(
+        bounds.LEASE_SECONDS, ge=bounds.LEASE_SECONDS_MIN, le=bounds.LEASE_SECONDS_MAX, allow_inf_nan=False
+    )
     keep_args: bool = Field(True, description="Whether to keep the arguments after the job has succeeded.")
 
 
@@ -145,7 +150,7 @@ class JobFilter(Asked):
     task: TaskName | None = None
     created_after: Time | None = None
     created_before: Time | None = None
-    key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_NO_NUL)] | None = Field(
+    key: Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_NUL)] | None = Field(
         None, description="An idempotency key as the caller gave it, over HTTP or not."
     )
     limit: int = Field(50, ge=1, le=PAGE_JOBS_MAX)

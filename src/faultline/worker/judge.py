@@ -10,10 +10,10 @@ from faultline.app.blame import is_caused_by
 from faultline.app.outcomes import Outcome
 from faultline.app.texts import text_of
 from faultline.core import backoff, events
+from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
 from faultline.store import jsontext
-from faultline.store.facts import RESULT_BYTES_MAX
 from faultline.worker.endings import Completed, Failed, Released, unstorable
 from faultline.worker.giving_back import GivingBack
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from faultline.worker.endings import Ending
     from faultline.worker.hold import Hold
     from faultline.worker.stop import Stop
-
-_BACKOFF_SECONDS_MAX = 31_536_000.0
 
 
 class Judge:
@@ -116,7 +114,7 @@ class Judge:
     def _backoff(self, hold: Hold, task: Task[..., Any]) -> float:
         if task.backoff is not None:
             try:
-                return min(max(0.0, float(task.backoff(hold.lease.attempt))), _BACKOFF_SECONDS_MAX)
+                return min(max(0.0, float(task.backoff(hold.lease.attempt))), AGAIN_SECONDS_MAX)
             except BaseException as error:  # noqa: BLE001 - the user's function must neither lose the job nor end the worker
                 events.emit("backoff_failed", task=task.name, error=text_of(error)[:500])
         return self._usual_backoff(hold)

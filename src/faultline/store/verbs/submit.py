@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from faultline.core.model import Placed
+from faultline.core.model import Placed, Submission
 from faultline.store import jsontext
 from faultline.store.rows import RowOf, values
 from faultline.store.statement import Statement
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from faultline.core.ids import Ids
-    from faultline.core.model import Submission
     from faultline.store.statement import Rows
 
 
@@ -69,42 +70,28 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
 
 def _job_text(job: Submission, fresh_id: str | None = None) -> str:
     """Build the JSON of one job by hand: its arguments are JSON text already and must not be parsed and written again."""
-    own = ""
-    if fresh_id is not None:
-        own = f',"id":"{fresh_id}"'
-    elif job.id is not None:
-        own = f',"id":"{job.id}"'
-    if job.idempotency_key is not None:
-        own += f',"idempotency_key":{jsontext.encode(job.idempotency_key, "idempotency_key")}'
-    if job.digest is not None:
-        own += f',"digest":{jsontext.encode(job.digest, "digest")}'
-    if job.run_at is not None:
-        own += f',"run_at":"{job.run_at.isoformat()}"'
-    if job.trace is not None:
-        own += f',"trace":{jsontext.encode(job.trace, "trace")}'
-    common = _common_text(
-        job.task, job.queue, job.priority, job.delay_seconds, job.max_attempts, job.lease_seconds, job.keep_args
-    )
-    return f'{{{common}{own},"args":{job.args}}}'
+    own = "" if fresh_id is None else f',"id":"{fresh_id}"'
+    values = _own_of(job)
+    if values != _NOTHING:
+        given = zip(_OWN, values, strict=True)
+        own += "".join([f',"{name}":{_text(name, found)}' for name, found in given if found is not None])
+    return f'{{{_common_text(_common_of(job))}{own},"args":{job.args}}}'
+
+
+#: The fields of a submission are those of its JSON: each job's own, and those that many have in common.
+_OWN = tuple(one.name for one in fields(Submission) if one.metadata.get("own"))
+_COMMON = tuple(one.name for one in fields(Submission) if one.name not in (*_OWN, "args"))
+_own_of, _common_of = attrgetter(*_OWN), attrgetter(*_COMMON)
+_NOTHING = (None,) * len(_OWN)
+
+
+def _text(name: str, found: object) -> str:
+    if isinstance(found, UUID):
+        return f'"{found}"'
+    return jsontext.encode(found.isoformat() if isinstance(found, datetime) else found, name)
 
 
 @lru_cache(maxsize=1024)
-def _common_text(
-    task: str,
-    queue: str | None,
-    priority: int | None,
-    delay_seconds: float | None,
-    max_attempts: int | None,
-    lease_seconds: float | None,
-    keep_args: bool | None,  # noqa: FBT001
-) -> str:
-    fields = {
-        "task": task,
-        "queue": queue,
-        "priority": priority,
-        "delay_seconds": delay_seconds,
-        "max_attempts": max_attempts,
-        "lease_seconds": lease_seconds,
-        "keep_args": keep_args,
-    }
-    return jsontext.encode({name: value for name, value in fields.items() if value is not None}, f"job of {task}")[1:-1]
+def _common_text(values: tuple[Any, ...]) -> str:
+    given = {name: found for name, found in zip(_COMMON, values, strict=True) if found is not None}
+    return jsontext.encode(given, f"job of {given['task']}")[1:-1]

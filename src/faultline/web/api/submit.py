@@ -96,14 +96,5 @@ def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -
 
 def _submission(place: int, places: int, job: NewJob) -> Submission:
     what = "args" if places == 1 else f"args of job {place} of {places}"
-    return Submission(
-        task=job.task,
-        args=jsontext.encode_args(job.args, what),
-        queue=job.queue,
-        priority=job.priority,
-        delay_seconds=job.delay_seconds,
-        run_at=job.run_at,
-        max_attempts=job.max_attempts,
-        lease_seconds=job.lease_seconds,
-        keep_args=job.keep_args,
-    )
+    given = {name: getattr(job, name) for name in NewJob.model_fields}
+    return Submission(**given | {"args": jsontext.encode_args(job.args, what)})

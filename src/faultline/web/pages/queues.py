@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
+from faultline.core.bounds import QUEUE_LENGTH_MAX
 from faultline.drawing.curves import curve
 from faultline.store.reads import overview, views
 from faultline.web.access import needs
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 router = APIRouter()
 _TRENDS_MAX = 30
 _MINUTES = 30
-#: No queue has a longer name.
-_NAME_MAX = 100
 _DONE_MAX = 50
 
 
@@ -63,6 +62,6 @@ async def resume(request: Request, caller: Annotated[Caller, Depends(needs("oper
 
 
 def _queue(name: str | None, caller: Caller) -> str:
-    if name is None or len(name) > _NAME_MAX or not caller.may_touch(name):
+    if name is None or len(name) > QUEUE_LENGTH_MAX or not caller.may_touch(name):
         raise Problem(404, "QueueNotFound", "No such queue.", next_step="See the list of queues.")
     return name

@@ -1,0 +1,40 @@
+"""What a value may be, and what it is when nobody says. SQL has the same numbers, and a test compares them."""
+
+from __future__ import annotations
+
+#: Where a job goes, unless it is told otherwise.
+QUEUE = "default"
+QUEUE_LENGTH_MAX = 100
+TASK_LENGTH_MAX = 200
+KEY_LENGTH_MAX = 500
+STEP_NAME_LENGTH_MAX = 200
+#: Of what is kept of an error.
+ERROR_LENGTH_MAX = 16_384
+
+#: Both ways: lower runs first.
+PRIORITY, PRIORITY_MAX = 0, 1000
+MAX_ATTEMPTS, ATTEMPTS_MAX = 5, 1000
+LEASE_SECONDS, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = 30.0, 0.1, 86_400.0
+#: Until a job runs for the first time, or for how long an attempt may take.
+DELAY_SECONDS_MAX = 315_360_000.0
+#: Until it runs again.
+AGAIN_SECONDS_MAX = 31_536_000.0
+#: A job never sleeps for less: one that snoozes again and again would keep the database busy with itself.
+SNOOZE_SECONDS_MIN = 0.1
+#: Years that the database keeps as times of a job: from the first one on, before the last one.
+FIRST_YEAR, LAST_YEAR = 1971, 9999
+RESULT_BYTES_MAX = 1_048_576
+
+#: Who did something, and why.
+BY_LENGTH_MAX = 200
+REASON_LENGTH_MAX = 1000
+
+#: Jobs of a queue that one worker process runs at once, unless it is told otherwise.
+CONCURRENCY = 50
+#: Queues of a worker that claim in the same moment; further ones wait for a connection, a millisecond or two. With one for
+#: each queue, a worker of a hundred would take all that a server has.
+CLAIMS_AT_ONCE = 16
+#: What jobs of one worker may borrow at once, unless it is told otherwise; further ones wait.
+JOB_CONNECTIONS_MAX = 20
+#: How long one call of a program waits for the database. Longer than a restart or a failover takes.
+TIMEOUT_SECONDS = 30.0
