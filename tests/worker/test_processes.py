@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,23 @@ def runs(queue: Driver, job_id: UUID) -> bool:
 
 def workers(queue: Driver) -> int:
     return int(queue.value("select count(*) from faultline.workers"))
+
+
+def test_what_the_environment_tells_a_parent_is_not_for_its_children(
+    dsn: str, queue: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    monkeypatch.setenv("FAULTLINE_WORKER_PROCESSES", "2")
+    monkeypatch.setenv("FAULTLINE_WORKER_HEALTH_PORT", str(port))
+
+    with worker(dsn) as parent:
+        until(lambda: workers(queue) == 2)
+
+        children = children_of(parent.pid)
+        below = [Path(f"/proc/{pid}/cmdline").read_text() for child in children for pid in children_of(child)]
+        assert len(children) == 2
+        assert not [command for command in below if "tests.worker.jobs:app" in command]
 
 
 @pytest.mark.long

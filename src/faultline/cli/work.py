@@ -63,6 +63,8 @@ def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
     queues = dict(_queue(text) for text in queue or []) or app.queues()
     if not quiet:
         log_events()
+    if parent is not None:  # one of several: what a file or the environment tells the parent is not for its children
+        processes, metrics_port, health_port = 1, None, None
     serving = _Serving(metrics_port, metrics_host, health_port, health_host, report_folder, health_folder)
     if processes == 1:
         options: WorkerOptions = {
@@ -73,13 +75,18 @@ def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
         }
         raise typer.Exit(_run_one(app, lambda: app.worker(queues, **options), serving, parent))
     _reach(app)
-    named = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
-    command = [sys.executable, "-m", "faultline", "worker", application, *named, "--grace", str(grace)]
-    command += ["--silence", str(silence), "--abandoned-threads-max", str(abandoned_threads_max)]
-    command += ["--job-connections", str(job_connections)] if job_connections else []
-    code = _run_several([*command, *(["--quiet"] if quiet else [])], processes, serving)
+    told = ["--grace", str(grace), "--silence", str(silence), "--abandoned-threads-max", str(abandoned_threads_max)]
+    told += ["--job-connections", str(job_connections)] if job_connections else []
+    told += ["--quiet"] if quiet else []
+    code = _run_several([*_named(application, queues), *told], processes, serving)
     app.close()
     raise typer.Exit(code)
+
+
+def _named(application: str, queues: dict[str, int]) -> list[str]:
+    """The command of one of several processes, for this application and these queues."""
+    named = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
+    return [sys.executable, "-m", "faultline", "worker", application, *named]
 
 
 def _reach(app: Faultline) -> None:
@@ -233,7 +240,7 @@ def load(application: str) -> Faultline:
 
 
 def _queue(text: str) -> tuple[str, int]:
-    from faultline.app.application import CONCURRENCY  # noqa: PLC0415
+    from faultline.core.bounds import CONCURRENCY  # noqa: PLC0415
 
     name, _, number = text.partition("=")
     if not name or (number and (not number.isdigit() or int(number) < 1)):
