@@ -156,3 +156,12 @@ def test_a_trace_that_makes_no_sense_begins_anew(app: Faultline, queue: Driver, 
     assert queue.state(job_id) == "succeeded"
     assert tracing.configured() is not None
     assert len(named(spans, "run plain")) == 3
+
+
+def test_a_program_that_forbids_to_import_opentelemetry_enqueues(app: Faultline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
+
+    @app.task
+    def note() -> None: ...
+
+    assert note.enqueue().id is not None

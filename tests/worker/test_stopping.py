@@ -179,3 +179,84 @@ def test_a_worker_that_did_not_reach_its_database_may_be_entered_again(app: Faul
             pass
 
     asyncio.run(main())
+
+
+def test_a_program_that_is_cancelled_while_its_worker_ends_leaves_no_job_running(app: Faultline, queue: Driver) -> None:
+    """Whatever the worker waits for at that moment: here for its claims to stop."""
+    running, left = asyncio.Event(), asyncio.Event()
+
+    @app.task(lease=600)
+    async def endless() -> None:
+        running.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    async def program(stopping: asyncio.Event, may_stop: asyncio.Event) -> None:
+        async with app.worker({"default": 1}, grace_seconds=600) as worker:
+            stop_services = worker._services.stop  # noqa: SLF001 - the worker is held up here
+
+            async def slowly() -> None:
+                stopping.set()
+                await may_stop.wait()
+                await stop_services()
+
+            worker._services.stop = slowly  # type: ignore[method-assign]  # noqa: SLF001
+            await running.wait()
+
+    async def story() -> None:
+        stopping, may_stop = asyncio.Event(), asyncio.Event()
+        ending = asyncio.create_task(program(stopping, may_stop))
+        async with asyncio.timeout(PATIENCE):
+            await stopping.wait()
+            ending.cancel()
+            await asyncio.sleep(0)
+            may_stop.set()
+            with pytest.raises(asyncio.CancelledError):
+                await ending
+        assert left.is_set()
+
+    handle = endless.enqueue()
+    asyncio.run(story())
+
+    assert queue.state(handle.id) is JobState.QUEUED
+
+
+def test_all_tasks_of_a_program_can_be_cancelled_while_its_worker_ends_without_a_database(app: Faultline) -> None:
+    """As `asyncio.run` does at the second Ctrl-C. Nothing may go on, and nothing may be started again."""
+
+    @app.task(lease=600)
+    async def slow_to_leave() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.5)
+
+    async def away(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def program(leaving: asyncio.Event) -> None:
+        async with app.worker({"default": 5}, grace_seconds=600) as worker:
+            while len(worker._executor._running) < 2:  # noqa: SLF001
+                await asyncio.sleep(0.01)
+            worker._completer._database.run = away  # type: ignore[assignment,method-assign]  # noqa: SLF001
+            leaving.set()
+            raise asyncio.CancelledError
+
+    async def story() -> None:
+        leaving = asyncio.Event()
+        ending = asyncio.create_task(program(leaving))
+        async with asyncio.timeout(PATIENCE):
+            await leaving.wait()
+            await asyncio.sleep(0.1)
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            assert ending in others
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    slow_to_leave.enqueue()
+    slow_to_leave.enqueue()
+    asyncio.run(story())

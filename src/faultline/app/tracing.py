@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 
 def integration() -> Any:
-    """The module, or None: a program that never imported OpenTelemetry has not configured it."""
-    return import_module("faultline.integrations.otel") if "opentelemetry.trace" in sys.modules else None
+    """The module, or None: a program that never imported OpenTelemetry has not configured it. One may also have forbidden to
+    import it, which Python keeps as a None.
+    """
+    return import_module("faultline.integrations.otel") if sys.modules.get("opentelemetry.trace") else None
 
 
 def enqueuing(submissions: list[Submission]) -> AbstractContextManager[list[Submission]]:

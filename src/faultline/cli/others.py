@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-import typer
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
+
+from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from typer.core import TyperCommand
@@ -35,6 +36,6 @@ def _command(name: str, function: object) -> TyperCommand:
 
 def refuse_missing(name: str) -> None:
     if name in PROOF:
-        raise typer.BadParameter(
+        raise ConfigError(
             f"`faultline {name}` belongs to the proof, which is not installed here: pip install 'faultline-queue[proof]'"
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,6 +84,8 @@ class Executor:
         #: What was begun and has not ended, and where it came from.
         self._running: dict[Hold, Source] = {}
         self._idle = asyncio.Event()
+        #: The program ends: what runs is not waited for.
+        self.in_a_hurry = asyncio.Event()
         self._runners: set[asyncio.Task[None]] = set()
         #: Attempts that still run although their endings are handed over.
         self._left: set[Hold] = set()
@@ -103,12 +104,15 @@ class Executor:
         runner.add_done_callback(self._runners.discard)
 
     async def idle(self, seconds: float) -> None:
-        """Wait for what runs, and no longer than so."""
+        """Wait for what runs, no longer than so, and not at all in a hurry."""
         if self._running:
             self._idle.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._idle.wait()
+            waiting = [asyncio.create_task(event.wait()) for event in (self._idle, self.in_a_hurry)]
+            try:
+                await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in waiting:
+                    task.cancel()
 
     async def stop(self) -> int:
         """Cancel what still runs and give its jobs back. Answers with how many attempts go on all the same."""
@@ -124,6 +128,12 @@ class Executor:
             # Or cancelled before its first step, so nobody has given it back.
             self._completer.put(Released(hold))
         return left
+
+    def abandon(self) -> None:
+        """Cancel what still runs, and wait for nothing. Nobody renews its leases any more."""
+        self._stop.cancels_jobs = True
+        for runner in self._runners:
+            runner.cancel()
 
     def close(self) -> None:
         self._threads.close()

@@ -63,6 +63,8 @@ class Worker:
     health_folder: Path | None = None
 
     _entered = False
+    #: Until when the last endings may be written, once that is all that is left to do.
+    _writing: asyncio.Timeout | None = None
     _companion: tuple[Standby, LoopTick] | None = None
 
     def __init__(
@@ -211,18 +213,41 @@ class Worker:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.say()
-        try:
+        if kind is not None:
             # A program that is going down with an error, or by Ctrl-C, does not wait for its jobs.
-            await self._drain(self._grace_seconds if kind is None else 0.0)
+            self._hurry()
+        # In a task of its own: a program that is cancelled meanwhile must not leave half a worker behind.
+        ending = asyncio.create_task(self._end())
+        cancelled: asyncio.CancelledError | None = None
+        while not ending.done():
+            try:
+                await asyncio.wait([ending])
+            except asyncio.CancelledError as error:
+                # The worker waits no longer for its jobs, but gives them back before it ends.
+                self._hurry()
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        await ending
+
+    async def _end(self) -> None:
+        try:
+            await self._drain()
+        except asyncio.CancelledError:
+            # Somebody cancels all tasks of the program, and cannot wait for a database.
+            self.gave_up = True
+            self._executor.abandon()
+            raise
         finally:
+            await self._completer.close()
             await self._last_services.stop()
             await self._heartbeat.stop(None if self.gave_up else self._database.run)
             self._stop_companion()
             forks.let_children_into(asyncio.get_running_loop())
             self._executor.close()
             await self._databases.close()
-        reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"
-        events.emit("worker_exit", worker=self.id, reason=reason)
+            reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"
+            events.emit("worker_exit", worker=self.id, reason=reason)
 
     async def _stand_in(self) -> None:
         await self._heartbeat.stand_in(self._database.run)
@@ -256,33 +281,34 @@ class Worker:
             self._leases.list_for(None)
             standby.stop()
 
-    async def _drain(self, grace_seconds: float) -> None:
+    def _hurry(self) -> None:
+        """Do not wait for the grace time to be over."""
+        self._executor.in_a_hurry.set()
+        if self._writing is not None:
+            self._writing.reschedule(min(self._writing.when() or 0.0, asyncio.get_running_loop().time() + _WRITE_SECONDS))
+
+    async def _drain(self) -> None:
         time = asyncio.get_running_loop().time
-        grace_over_at = time() + grace_seconds
+        grace_over_at = time() + self._grace_seconds
         # Others are to be woken instead.
         self._heartbeat.sleep_on(frozenset())
         await self._services.stop()
         self._unstarted.give_back_all()
-        cut_short: asyncio.CancelledError | None = None
-        try:
-            await self._executor.idle(grace_seconds)
-        except asyncio.CancelledError as error:
-            # The worker waits no longer, but gives its jobs back before it ends.
-            cut_short = error
+        await self._executor.idle(self._grace_seconds)
         self.left_behind = await self._executor.stop()
+        if self._executor.in_a_hurry.is_set():
+            grace_over_at = time()
         try:
-            async with asyncio.timeout_at(max(grace_over_at, time()) + _WRITE_SECONDS):
+            async with asyncio.timeout_at(max(grace_over_at, time()) + _WRITE_SECONDS) as self._writing:
                 await self._settle_claims()
                 await self._unstarted.resolved()
                 await self._completer.flushed()
         except TimeoutError:
             self.gave_up = True
         finally:
-            await self._completer.close()
+            self._writing = None
         if self.gave_up:
             leaving.tell_left(self.id, self._heartbeat.holds())
-        if cut_short is not None:
-            raise cut_short
 
     async def _settle_claims(self) -> None:
         try:
