@@ -55,8 +55,8 @@ def test_digits_that_begin_one_id_name_the_job(jobs: Driver, dsn: str, prefix: s
         ("019a3f", 2, f"faultline: 019a3f begins the ids of several jobs: {OPEN}, {DONE}; write more digits\n"),
         ("019a3", 2, "faultline: 019a3 is too short for a job id: write at least its first 6 digits\n"),
         ("019c00", 1, "faultline: no job has an id that begins with 019c00. It was never enqueued here, or it was pruned\n"),
-        ("charge", 2, "faultline: charge is no job id; one looks like"),
-        (f"{OPEN}0", 2, f"faultline: {OPEN}0 is no job id; one looks like"),
+        ("charge", 2, "faultline: invalid job id charge; ids look like"),
+        (f"{OPEN}0", 2, f"faultline: invalid job id {OPEN}0; ids look like"),
     ],
 )
 def test_what_names_no_job_or_several_is_refused(jobs: Driver, dsn: str, prefix: str, code: int, told: str) -> None:
