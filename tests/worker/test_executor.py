@@ -137,7 +137,7 @@ BAD_ENDINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "not a number": (lambda: float("nan"), "nan"),
     "a NUL": (lambda: "a\x00b", "NUL"),
     "a generator": (lambda: (n for n in range(3)), "generator"),
-    "too large": (lambda: "x" * 1_100_000, "more than 1048576"),
+    "too large": (lambda: "x" * 1_100_000, "more than the limit of 1048576"),
     "exit": (lambda: sys.exit(3), "SystemExit: 3"),
     "interrupt": (lambda: _raise(KeyboardInterrupt()), "KeyboardInterrupt"),
     "base exception": (lambda: _raise(BaseException("base")), "base"),

@@ -228,8 +228,10 @@ def durability(
 _GRANT_MONITOR = "to check it: grant pg_monitor to this login"
 
 
-def kept(seen: DatabaseSettings) -> Iterator[Finding]:
+def kept(seen: DatabaseSettings | None) -> Iterator[Finding]:
     """What `faultline settings` changes."""
+    if seen is None:
+        return  # a guard is broken, which is told where guards are
     ages = {
         "succeeded jobs": seen.keep_succeeded_seconds,
         "failed and cancelled ones": seen.keep_failed_seconds,

@@ -10,7 +10,7 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, SchemaAltered
 from faultline.drawing.words import span
 
 _ABOUT = {
@@ -63,7 +63,10 @@ def settings(
     with opened(dsn) as database:
         if changes:
             database.run_all([operate.change_setting(name, value, reason=reason, by=by) for name, value in changes.items()])
-        found = asdict(database.run(views.settings()))
+        seen = database.run(views.settings())
+    if seen is None:
+        raise SchemaAltered("the row of faultline.settings is gone; run: faultline migrate")
+    found = asdict(seen)
     if as_json:
         print_json(found)
         return

@@ -23,7 +23,7 @@ AGAIN_SECONDS_MAX = 31_536_000.0
 SNOOZE_SECONDS_MIN = 0.1
 #: Years that the database keeps as times of a job: from the first one on, before the last one.
 FIRST_YEAR, LAST_YEAR = 1971, 9999
-RESULT_BYTES_MAX = 1_048_576
+ARGS_BYTES_MAX = RESULT_BYTES_MAX = 1_048_576
 
 #: Who did something, and why.
 BY_LENGTH_MAX = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from faultline.core.bounds import RESULT_BYTES_MAX
+from faultline.core.bounds import ARGS_BYTES_MAX, RESULT_BYTES_MAX
 from faultline.store.install import migrate
 from faultline.store.rows import RowOf, value
 from faultline.store.statement import Statement
@@ -20,7 +20,7 @@ class _Told(NamedTuple):
     version: int
     serves_from: int
     #: As JSON: a database that was not migrated lacks some of them, and that must be told in our words.
-    settings: dict[str, Any]
+    settings: dict[str, Any] | None
     clock: datetime
 
 
@@ -38,8 +38,9 @@ class Facts:
 def read_facts(row: tuple[Any, ...] | None) -> Facts:
     told = _TOLD.one([row or (0, 0, {}, None)])
     migrate.check(migrate.Protocol(told.version, told.serves_from))
-    result_bytes_max = told.settings.get("result_bytes_max", RESULT_BYTES_MAX)
-    return Facts(told.settings["args_bytes_max"], result_bytes_max, told.clock)
+    settings = told.settings or {}  # a lost row: the doctor tells of it, and `migrate` puts it back
+    args_bytes_max = settings.get("args_bytes_max", ARGS_BYTES_MAX)
+    return Facts(args_bytes_max, settings.get("result_bytes_max", RESULT_BYTES_MAX), told.clock)
 
 
 class _Writable(NamedTuple):

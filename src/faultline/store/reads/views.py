@@ -265,10 +265,10 @@ def span(queue: str) -> Statement[Span]:
 _SETTINGS = RowOf(DatabaseSettings)
 
 
-def settings() -> Statement[DatabaseSettings]:
-    """What holds for every program on the database."""
+def settings() -> Statement[DatabaseSettings | None]:
+    """What holds for every program on the database; None if somebody has deleted the row."""
     sql = f"select {_SETTINGS.columns} from faultline.settings"
-    return Statement("settings", sql, (), _SETTINGS.one, repeatable=True, reads=True)
+    return Statement("settings", sql, (), _SETTINGS.first, repeatable=True, reads=True)
 
 
 def clock() -> Statement[datetime]:
