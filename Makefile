@@ -19,7 +19,7 @@ up: $(READY)  ## the API, the dashboard, workers and a demo load, until Ctrl-C
 	@$(BIN)/faultline up
 
 # Four at a time on two cores: much of it waits for leases to run out. What `check` has just run is not run again.
-PYTEST := $(BIN)/pytest -n 4 --dist worksteal --ignore tests/test_tidy.py
+PYTEST := $(BIN)/pytest -n 4 --dist worksteal --ignore tests/test_tidy.py --ignore tests/test_words.py
 test: check  ## check the code and run the tests, but for those that take long
 	$(PYTEST) -m "not long and not version"
 
@@ -31,7 +31,7 @@ check: $(READY) site  ## ruff, strict types, import layers, tidiness, the docume
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
-	$(BIN)/pytest tests/test_tidy.py
+	$(BIN)/pytest tests/test_tidy.py tests/test_words.py
 
 format: $(READY)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .

@@ -124,7 +124,7 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"FaultlineStaleWritesRising"},
     ),
     "the first leases expire": (
-        WELL | {'faultline_leases_expired_total{reason="worker_lost"}': "_x80 9x40"},
+        WELL | {'faultline_leases_reaped_total{reason="worker_lost"}': "_x80 9x40"},
         {"FaultlineLeasesExpiring"},
     ),
     "the first stale writes come": (

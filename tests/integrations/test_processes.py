@@ -60,7 +60,7 @@ def test_scraped_numbers_are_the_ledgers_also_after_a_kill(dsn: str, queue: Driv
         os.kill(pid, signal.SIGKILL)
         until(done(jobs + 1), despite=SOON)
         # Told by the one that took the job back, which need not be the one that finished it.
-        until(lambda: number(scrape(port), "faultline_leases_recovered_total") == 1, despite=SOON)
+        until(lambda: number(scrape(port), "faultline_jobs_requeued_total") == 1, despite=SOON)
         until(lambda: len(children_of(process.pid)) == 2, despite=SOON)
         until(lambda: number(scrape(port), "faultline_worker_processes") == 2, despite=SOON)
         found = scrape(port)
@@ -72,7 +72,7 @@ def test_scraped_numbers_are_the_ledgers_also_after_a_kill(dsn: str, queue: Driv
     assert number(found, "faultline_job_run_seconds_count", queue="default") == jobs + 1
     assert number(found, "faultline_job_wait_seconds_count", queue="default") == jobs + 2
     assert number(found, "faultline_leases_acquired_total") == jobs + 2
-    assert sum(value for (name, _), value in found.items() if name == "faultline_leases_expired_total") == 1
+    assert sum(value for (name, _), value in found.items() if name == "faultline_leases_reaped_total") == 1
     assert number(found, "faultline_leases_held") == 0
     assert queue.job(held).fencing_token == 2
     _every_name_exists(queue, dsn, found)

@@ -297,7 +297,7 @@ def test_the_page_names_the_key_that_signed_in_and_shows_who_did_what(dsn: str, 
         site.send(page, f"{page}/cancel", reason="one")
         site.send(page, f"{page}/retry", reason="two")
         site.send("/jobs", "/jobs/ticked", id=str(ticked), do="cancel", reason="three")
-        site.send("/failures/redrive", "/failures/redrive", reason="four")
+        site.send("/failures/retry", "/failures/retry", reason="four")
         site.send("/queues", "/queues/pause", queue="mail", reason="five")
         held = site.page("/queues").text
         site.send("/queues", "/queues/resume", queue="mail", reason="six")

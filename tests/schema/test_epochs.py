@@ -30,7 +30,7 @@ def test_the_lease_race_is_told_with_its_refused_write(queue: Driver, clock: Clo
 
     one, two = life(queue, job_id)
 
-    assert (one.token, one.owner, one.end, one.because, one.renewals) == (
+    assert (one.token, one.owner, one.end, one.reason, one.renewals) == (
         1, frozen.owner, EpochEnd.REAPED, "lease_expired", 1
     )  # fmt: skip
     assert one.claimed_at is not None
@@ -50,7 +50,7 @@ def test_failed_attempts_are_told_with_their_errors_and_a_running_one_is_open(qu
 
     one, two = life(queue, job_id)
 
-    assert (one.end, one.because, one.attempt) == (EpochEnd.FAILED, "no such table", 1)
+    assert (one.end, one.reason, one.attempt) == (EpochEnd.FAILED, "no such table", 1)
     assert one.claimed_at is not None
     assert (two.end, two.owner, two.ended_at) == (EpochEnd.RUNNING, lease.owner, None)
     assert two.lease_expires_at is not None
@@ -64,7 +64,7 @@ def test_a_cancel_ends_an_epoch_only_if_one_was_running(queue: Driver) -> None:
 
     assert life(queue, waiting) == []
     (epoch,) = life(queue, running)
-    assert (epoch.end, epoch.owner, epoch.because) == (EpochEnd.CANCELLED, lease.owner, "changed my mind")
+    assert (epoch.end, epoch.owner, epoch.reason) == (EpochEnd.CANCELLED, lease.owner, "changed my mind")
 
 
 def test_recover_ends_the_epoch_whose_token_it_lifted(queue: Driver) -> None:

@@ -47,7 +47,7 @@ def test_a_queue_is_shown_with_its_last_sample_and_its_rates(queue: Driver, cloc
     assert line.started_per_second == pytest.approx(60 / seconds)
     assert line.succeeded_per_second == pytest.approx(30 / seconds)
     assert line.failed_per_second == pytest.approx(6 / seconds)
-    assert line.retried_per_second == pytest.approx(3 / seconds)
+    assert line.rescheduled_per_second == pytest.approx(3 / seconds)
     assert line.run_seconds_p50 == pytest.approx(0.0025 + 0.0025 * 10 / 30)
     assert line.wait_seconds_p95 == pytest.approx(0.005 + 0.005 * 0.95)
     assert line.growth_per_second == pytest.approx(-1.0)
@@ -72,7 +72,7 @@ def test_a_paused_queue_is_known_and_one_that_was_silent_for_a_day_is_not(queue:
 
     lines = queue.run(overview.queues())
 
-    assert [(line.name, line.paused_because, line.sampled_at) for line in lines] == [
+    assert [(line.name, line.paused_reason, line.sampled_at) for line in lines] == [
         ("paused", "enough", None),
         ("yesterday", None, None),
     ]

@@ -112,7 +112,7 @@ def test_it_tells_how_the_attempts_ended(app: Faultline, ran: list[Any]) -> None
 
     drained = drain(app)
 
-    assert (drained.succeeded, drained.failed, drained.retried, drained.cancelled) == (1, 1, 1, 2)
+    assert (drained.succeeded, drained.failed, drained.rescheduled, drained.cancelled) == (1, 1, 1, 2)
     assert [error.splitlines()[0] for error in drained.errors] == ["stumble: LookupError: there is no such thing"] * 2
 
 
@@ -143,7 +143,7 @@ def test_time_can_be_moved_on_until_no_job_waits(app: Faultline, ran: list[Any])
         drained = drain(app, advancing=time)
 
         assert ran == ["stumbled", "stumbled", "an hour later"]
-        assert (drained.succeeded, drained.failed, drained.retried) == (1, 1, 1)
+        assert (drained.succeeded, drained.failed, drained.rescheduled) == (1, 1, 1)
         assert failing.job().state is JobState.FAILED
         assert (time.now - began).total_seconds() == 3600
 

@@ -179,7 +179,7 @@ def test_failed_jobs_are_grouped_previewed_and_retried_together(api: Api, db: Dr
     assert len(db.claim()) == 3
 
 
-def test_errors_that_differ_by_an_id_are_one_group_and_its_redrive_takes_what_was_counted(api: Api, db: Driver) -> None:
+def test_errors_that_differ_by_an_id_are_one_group_and_its_retry_takes_what_was_counted(api: Api, db: Driver) -> None:
     def fail(error: str) -> str:
         job_id = api.submit()
         db.fail(db.claim_one(), then="fail", error=error)
@@ -225,7 +225,7 @@ def test_a_paused_queue_grants_nothing_until_it_is_resumed(api: Api, db: Driver)
     api.post("/queues/a%2Fb%20c/pause", json={"reason": "maintenance"})
 
     (line,) = api.get("/queues").json()["queues"]
-    assert (line["name"], line["paused_because"]) == ("a/b c", "maintenance")
+    assert (line["name"], line["paused_reason"]) == ("a/b c", "maintenance")
     assert db.claim(queue="a/b c") == []
     assert api.post("/queues/a%2Fb%20c/resume").json()["was_paused"] is True
     assert len(db.claim(queue="a/b c")) == 1

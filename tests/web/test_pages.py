@@ -136,7 +136,7 @@ def test_hostile_text_in_every_field_stays_text(site: Site, queue: Driver, clock
 
 
 def test_hostile_text_in_an_address_stays_text(site: Site) -> None:
-    for path in ("/jobs", "/failures", "/failures/redrive", "/sign-in"):
+    for path in ("/jobs", "/failures", "/failures/retry", "/sign-in"):
         names = ("queue", "task", "state", "span", "key", "error", "next", "said", "n")
         page = Page(site.get(path, params=dict.fromkeys(names, HOSTILE)).text)
         assert not any(tag == "img" for tag, _ in page.tags), path
@@ -204,7 +204,7 @@ def test_a_form_without_its_token_does_nothing(site: Site, queue: Driver, token:
     job_id = queue.enqueue()
     fields = {"id": str(job_id), "do": "cancel", "queue": "default"} | ({} if token is None else {"csrf": token})
 
-    for path in (f"/jobs/{job_id}/cancel", "/jobs/ticked", "/queues/pause", "/failures/redrive"):
+    for path in (f"/jobs/{job_id}/cancel", "/jobs/ticked", "/queues/pause", "/failures/retry"):
         assert site.post(path, fields).status_code == 403, path
 
     assert queue.state(job_id) is JobState.QUEUED
@@ -246,17 +246,17 @@ def test_a_queue_is_paused_with_a_reason_and_resumed(site: Site, queue: Driver) 
     assert len(queue.claim(queue="mail")) == 1
 
 
-def test_a_redrive_says_how_many_first_and_takes_only_those(site: Site, queue: Driver) -> None:
+def test_retrying_failed_jobs_says_how_many_first_and_takes_only_those(site: Site, queue: Driver) -> None:
     for error in ("order 1 is gone", "order 22 is gone", "order is gone"):
         queue.enqueue("charge")
         queue.fail(queue.claim_one(), then="fail", error=error)
     (path,) = [str(link["href"]) for link in site.page("/failures").of("a") if "%E2%80%A6" in str(link["href"])]
     assert "Retry 2 jobs?" in site.page(path).text
-    hidden = site.page(path).hidden("/failures/redrive")
+    hidden = site.page(path).hidden("/failures/retry")
     queue.enqueue("charge")
     queue.fail(queue.claim_one(), then="fail", error="order 333 is gone")
 
-    answer = site.post("/failures/redrive", hidden)
+    answer = site.post("/failures/retry", hidden)
 
     assert "2 jobs requeued" in site.page(answer.headers["location"]).text
     assert len(queue.claim()) == 2
@@ -345,7 +345,7 @@ def test_a_key_that_is_bound_to_queues_changes_nothing_of_others(dsn: str, queue
         csrf = {"csrf": site.page("/").hidden("/sign-out")["csrf"]}
 
         site.post("/jobs/ticked", {**csrf, "id": [str(theirs), str(mine)], "do": "cancel", "reason": "x"})
-        site.post("/failures/redrive", csrf)
+        site.post("/failures/retry", csrf)
         answers = [
             site.post(f"/jobs/{theirs}/cancel", csrf),
             site.post(f"/jobs/{failed}/retry", csrf),

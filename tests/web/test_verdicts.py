@@ -52,7 +52,7 @@ def test_the_overview_names_what_could_not_be_checked_and_why(dsn: str, db: Driv
             time.sleep(0.05)
 
     assert f"2 of {len(invariants.names())} unchecked" in text
-    assert "Not known: a step belongs to a job (permission denied for table steps; connect as" in text
+    assert "Not checked: a step belongs to a job (permission denied for table steps; connect as" in text
 
 
 def test_a_check_that_takes_too_long_is_unchecked_and_a_database_that_is_away_is_a_refusal(dsn: str, db: Driver) -> None:

@@ -229,7 +229,7 @@ class Stage:
 
     def wait_for_end(self, *job_ids: UUID) -> None:
         def ended() -> bool:
-            endings, _ = self.app.database.run(views.endings(job_ids))
+            endings, _ = self.app.database.run(views.final_states(job_ids))
             return len(endings) == len(set(job_ids))
 
         self.wait_for(ended, f"{len(job_ids)} jobs have ended")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from faultline.app.options import Duration
     from faultline.store.database import Database
-    from faultline.store.reads.views import Ending
+    from faultline.store.reads.views import FinalState
 
 R = TypeVar("R")
 
@@ -52,7 +52,7 @@ class JobHandle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the job to end and return its result. Raises `JobFailed`, `JobCancelled` or `ResultTimeout`.
 
-        :param timeout: How long to wait. Default: for ever.
+        :param timeout: How long to wait. Default: forever.
         """
         with self._app.poller.watching(self.id) as ending:
             try:
@@ -75,7 +75,7 @@ class JobHandle(Generic[R]):
     async def ajob(self) -> JobRecord:
         return await self._app.ajob(self.id)
 
-    def _read(self, ending: Ending) -> R:
+    def _read(self, ending: FinalState) -> R:
         if ending.state is JobState.SUCCEEDED:
             result: R = ending.result
             return result
@@ -102,12 +102,12 @@ class Poller:
         self._seconds_min = seconds_min
         self._seconds_max = seconds_max
         self._changed = threading.Condition()
-        self._awaited: dict[UUID, list[Future[Ending]]] = {}
+        self._awaited: dict[UUID, list[Future[FinalState]]] = {}
         self._running = False
 
     @contextlib.contextmanager
-    def watching(self, job_id: UUID):  # type: ignore[no-untyped-def]  # noqa: ANN201 - an iterator of Future[Ending]
-        ending: Future[Ending] = Future()
+    def watching(self, job_id: UUID):  # type: ignore[no-untyped-def]  # noqa: ANN201 - an iterator of Future[FinalState]
+        ending: Future[FinalState] = Future()
         with self._changed:
             self._awaited.setdefault(job_id, []).append(ending)
             if not self._running:
@@ -132,7 +132,7 @@ class Poller:
         if not asked:
             return False
         try:
-            ended, known = self._database.run(views.endings(asked))
+            ended, known = self._database.run(views.final_states(asked))
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
             self._tell(asked, error)
             return True
@@ -154,7 +154,7 @@ class Poller:
                 if self._awaited and self._changed.wait(pause):
                     pause = self._seconds_min
 
-    def _tell(self, job_ids: list[UUID], outcome: Ending | Exception) -> None:
+    def _tell(self, job_ids: list[UUID], outcome: FinalState | Exception) -> None:
         with self._changed:
             told = [future for job_id in job_ids for future in self._awaited.pop(job_id, [])]
         for future in told:

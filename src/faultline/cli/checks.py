@@ -356,9 +356,9 @@ def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerL
 
 
 def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], now: datetime) -> Iterator[Finding]:
-    for name, at, because in paused:
+    for name, at, reason in paused:
         seconds = (now - at).total_seconds()
-        told = f"{name} has been paused for {span(seconds)}{': ' + because if because else ''}"
+        told = f"{name} has been paused for {span(seconds)}{': ' + reason if reason else ''}"
         yield Finding(
             "paused",
             WARNING if seconds > _PAUSED_LONG_SECONDS else NOTE,

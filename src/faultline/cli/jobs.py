@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.store.database import Database
-    from faultline.store.reads.failures import Failed
+    from faultline.store.reads.failures import FailedFilter
     from faultline.store.reads.listing import Page
     from faultline.store.statement import Statement
 
@@ -256,7 +256,7 @@ def retry(
       faultline retry --failed --queue mail --yes
     """
     from faultline import operate  # noqa: PLC0415
-    from faultline.store.reads.failures import Failed  # noqa: PLC0415
+    from faultline.store.reads.failures import FailedFilter  # noqa: PLC0415
 
     if failed == bool(job_ids) or (job_ids and (queue or task or error)):
         raise ConfigError("give job ids, or select failed jobs with --failed [--queue ..] [--task ..] [--error ..]")
@@ -264,7 +264,7 @@ def retry(
     if job_ids:
         _for_each(job_ids, dsn, lambda found: operate.retry(found, reason=reason, by=by))
         return
-    which = Failed(queue=queue, task=task, error_prefix=error)
+    which = FailedFilter(queue=queue, task=task, error_prefix=error)
     with opened(dsn) as database:
         shown = _previewed(database, which)
         if shown is not None and (yes or _agreed()):
@@ -274,7 +274,7 @@ def retry(
             print(f"requeued: {work.jobs:,}")
 
 
-def _previewed(database: Database, which: Failed) -> Failed | None:
+def _previewed(database: Database, which: FailedFilter) -> FailedFilter | None:
     """Show the failed jobs in groups. Returns a filter for exactly these, without jobs that fail later."""
     from faultline.cli import screen, tables  # noqa: PLC0415
     from faultline.store.reads import failures, views  # noqa: PLC0415

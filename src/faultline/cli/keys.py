@@ -104,7 +104,7 @@ def _where(line: ApiKeyLine) -> str:
 
 
 def _who(line: ApiKeyLine) -> str:
-    """As far as it is on record: the journal is pruned."""
+    """As far as it is recorded: the journal is pruned."""
     from faultline import operate  # noqa: PLC0415
 
     signed = (("created", line.created_by, line.created_login), ("revoked", line.revoked_by, line.revoked_login))

@@ -1,4 +1,4 @@
-"""Run a module as a program that ends with whoever started it: `python -m faultline.cli.leash MODULE WORDS...`
+"""Run a module as a program that ends with the process that started it: `python -m faultline.cli.leash MODULE WORDS...`
 
 Standard input is the leash. It is a pipe of the parent's, which the kernel closes however the parent dies.
 """

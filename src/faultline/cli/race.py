@@ -1,7 +1,7 @@
 """One lease race after the other, for `faultline up`, so that there is a refused write to look at.
 
-Two workers are played through the verbs, on a queue of their own. The first stalls with the job in its hands; its lease runs
-out and is reaped by whoever looks after that, the second takes the job over, and the first one comes back to write.
+Two workers are played through the verbs, on a queue of their own. The first stalls while it holds the job; its lease expires
+and a real worker reaps it, the second takes the job over, and the first one comes back to write.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _refuse_taken(port: int) -> None:
 
 
 def _wait_for(crew: Crew, address: str) -> None:
-    """Until the server answers. Whatever ends before that is told of."""
+    """Wait until the server answers. Raises if a process ends before that."""
     import urllib.error  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
 

@@ -38,7 +38,7 @@ def job_id(database: Database, text: str) -> UUID:
 
     found = database.run(views.ids_between(least, greatest, ids_max=_ALIKE_SHOWN + 1))
     if not found:
-        raise JobNotFound(f"no job has an id that begins with {text}. It was never enqueued here, or it was pruned")
+        raise JobNotFound(f"no job id begins with {text}; it was never enqueued here, or it was pruned")
     if len(found) > 1:
         shown = ", ".join(map(str, found[:_ALIKE_SHOWN])) + (" and more" if len(found) > _ALIKE_SHOWN else "")
         raise ConfigError(f"{text} begins the ids of several jobs: {shown}; write more digits")

@@ -99,7 +99,7 @@ def _reach(app: Faultline) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """What is told beside the work, and where."""
+    """What is served or reported besides the jobs, and where."""
 
     metrics_port: int | None
     metrics_host: str

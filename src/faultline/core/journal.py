@@ -57,12 +57,12 @@ class JournalEvent(StrEnum):
 
     ATTEMPT_FAILED = (
         "attempt_failed",
-        _Kind("An attempt failed. The job was queued again, or has failed for good.", ends=EpochEnd.FAILED),
+        _Kind("An attempt failed. The job was queued again, or has failed.", ends=EpochEnd.FAILED),
     )
     LEASE_REAPED = (
         "lease_reaped",
         _Kind(
-            "A lease expired or its worker died. The job was queued again, or has failed for good.",
+            "A lease expired or its worker died. The job was queued again, or has failed.",
             ends=EpochEnd.REAPED,
             trouble=True,
         ),

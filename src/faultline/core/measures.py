@@ -37,7 +37,7 @@ class Counted:
     started: int = _counted("jobs_started", "Attempts started.")
     succeeded: int = _counted("jobs_succeeded", "Jobs succeeded.")
     failed: int = _counted("jobs_failed", "Jobs failed, with no attempt left.")
-    retried: int = _counted("jobs_retried", "Attempts failed and rescheduled.")
+    retried: int = _counted("jobs_rescheduled", "Attempts failed and rescheduled.")
     released: int = _counted("jobs_released", "Jobs released unfinished.")
     lost: int = _counted(
         "leases_lost",
@@ -46,7 +46,7 @@ class Counted:
         of_database=False,
     )
     recovered: int = _counted(
-        "leases_recovered", "Leases reaped: jobs requeued after a lease expired or a worker died.", of_process="sum"
+        "jobs_requeued", "Jobs requeued after their lease expired or their worker died.", of_process="sum"
     )
     #: A process tells of these by verb and reason.
     refused: int = _counted("stale_writes_blocked", "Stale writes refused by the database.", of_process=None)

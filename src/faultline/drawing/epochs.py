@@ -41,7 +41,7 @@ class Epoch:
     ended_at: datetime | None
     end: EpochEnd
     #: The error of the attempt, why it was reaped, or why it was cancelled.
-    because: str | None = None
+    reason: str | None = None
     attempt: int | None = None
     renewals: int | None = None
     lease_expires_at: datetime | None = None
@@ -84,7 +84,7 @@ def _ended(entry: JournalEntry) -> Epoch | None:
         claimed_at=_time(detail.get("claimed_at")),
         ended_at=entry.at,
         end=end,
-        because=detail.get("error") or detail.get("reason"),
+        reason=detail.get("error") or detail.get("reason"),
         attempt=detail.get("attempt"),
         renewals=detail.get("renewals"),
         lease_expires_at=_time(detail.get("lease_expires_at")),

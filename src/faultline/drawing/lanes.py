@@ -185,8 +185,8 @@ class _Drawing:
         if epoch.claimed_at is not None:
             mark("claim", epoch.claimed_at, "claimed")
         if epoch.end is EpochEnd.REAPED and epoch.ended_at is not None:
-            because = words(epoch.because)
-            mark("reap", epoch.ended_at, f"reaped: {because}", because or "reaped", beside=-6)
+            reason = words(epoch.reason)
+            mark("reap", epoch.ended_at, f"reaped: {reason}", reason or "reaped", beside=-6)
         elif (marked := _mark_of(epoch.end)) and epoch.ended_at is not None:
             shape, word = marked
             mark(shape, epoch.ended_at, word, word)

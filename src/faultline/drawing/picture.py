@@ -55,14 +55,14 @@ class Picture:
         return "".join(self.below) + "".join(self.above)
 
     def write(self, labels: Iterable[Label], y: float) -> float:
-        """Words in rows, none touching another. Answers with how much room they take."""
+        """Words in rows, none touching another. Returns how much room they take."""
         rows = in_rows(list(labels), nearest=_FINAL, width_min=self._width_min)
         for number, row in enumerate(rows):
             self.above += [text(label, y + number * _ROW) for label in row]
         return len(rows) * _ROW
 
     def draw(self, lanes: Sequence[Lane], y: float) -> float:
-        """Draw the lanes of one job from here down. Answers with where they end."""
+        """Draw the lanes of one job from here down. Returns where they end."""
         middles: list[float] = []
         for lane in lanes:
             middles.append(y + 32)

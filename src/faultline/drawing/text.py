@@ -64,8 +64,8 @@ def _ending(epoch: Epoch, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _details(epoch: Epoch) -> Iterator[tuple[str, str]]:
     """Why it ended, and the refused writes in words. The first of many tell the story."""
-    if epoch.because:
-        yield f"  {_cut(headline(epoch.because), _REASON_COLUMNS_MAX)}", _STYLES.get(epoch.end, "quiet")
+    if epoch.reason:
+        yield f"  {_cut(headline(epoch.reason), _REASON_COLUMNS_MAX)}", _STYLES.get(epoch.end, "quiet")
     for write in epoch.refusals[:_REFUSALS_TOLD]:
         yield f"✗ {_clock(write.at)} {write.verb} refused: {write.reason}, the token is {write.current_token}", "refused"
     if len(epoch.refusals) > _REFUSALS_TOLD:

@@ -34,7 +34,7 @@ class Account:
         return self.uid != os.geteuid()
 
     def run(self, command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
-        # cwd: ours may be a folder that user can not enter, and PostgreSQL's programs refuse to run in one.
+        # cwd: ours may be a folder that user cannot enter, and PostgreSQL's programs refuse to run in one.
         return subprocess.run(
             command,
             input=text,

@@ -1,8 +1,8 @@
-"""Binaries for a user who can not reach the original. The promise: a copy is whole or not there, and only root's.
+"""Binaries for a user who cannot reach the original. The promise: a copy is whole or not there, and only root's.
 
-A venv below /root can not be entered by the user the server runs as, and no folder is opened to others for that. So
+A venv below /root cannot be entered by the user the server runs as, and no folder is opened to others for that. So
 the installation is copied once to a folder everybody may read. A running server holds its copy with a shared lock on
-the folder itself, so that `remove_unused` can not take it away.
+the folder itself, so that `remove_unused` cannot take it away.
 """
 
 from __future__ import annotations

@@ -311,7 +311,7 @@ def environment() -> dict[str, str]:
 def main(text: str) -> int:
     task = Task(**json.loads(text))
     lock = locks.open_lock(Path(task.folder) / KEEPER_LOCK)
-    # Not at the first try: somebody may be asking at this moment whether it is free. Not for ever: a starter killed
+    # Not at the first try: somebody may be asking at this moment whether it is free. Not forever: a starter killed
     # at the wrong moment may have left another keeper that just came to life.
     if not locks.wait_until(lambda: locks.try_lock(lock, locks.EXCLUSIVE), 2.0):
         return EXIT_OTHER_KEEPER

@@ -1,7 +1,7 @@
 """Where the files of an embedded server lie. The promise: no permission of a folder that was there is changed.
 
 The folder that was named holds the locks, the logs and `server/`, the home of the data. When root starts the server
-and the user it runs as can not enter that folder, the home is /var/lib/faultline/NAME-HASH instead, and `where.txt` in
+and the user it runs as cannot enter that folder, the home is /var/lib/faultline/NAME-HASH instead, and `where.txt` in
 the folder says so. The hash is that of the folder's path: a copied or moved folder is noticed, not served with data
 that belongs to another.
 """

@@ -96,7 +96,7 @@ def remove_stale_pid_file(data: Path) -> bool:
     found = recorded(data)
     try:
         if found is None:
-            # Cut off by a full disk or a power failure. PostgreSQL would refuse an empty file for ever; but a server
+            # Cut off by a full disk or a power failure. PostgreSQL would refuse an empty file forever; but a server
             # whose keeper was just killed may be writing it at this moment.
             stale = time.time() - path.stat().st_mtime > _PID_FILE_BEING_WRITTEN
         else:

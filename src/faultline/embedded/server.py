@@ -7,7 +7,7 @@ first starts the server, the others find it.
 To leave: under `start.lock`, drop the own lock on `users.lock` and try to get it exclusively.
 
 * Got it: nobody else is there. Stop the server, holding the lock, so that a newcomer waits for the end.
-* Others hold it shared: they are users, and whoever of them is last does the above. Leavers can not miss each other
+* Others hold it shared: they are users, and whoever of them is last does the above. Leavers cannot miss each other
   (each taking the other for a user who stays), since `start.lock` lets only one leave at a time.
 * It is held exclusively: that can only be the keeper, which was faster and stops the server. Wait for it.
 

@@ -46,7 +46,7 @@ class RetryFailed:
     """
 
     def __init__(
-        self, which: failures.Failed, *, reason: str | None = None, by: str | None = None, jobs_max: int | None = None
+        self, which: failures.FailedFilter, *, reason: str | None = None, by: str | None = None, jobs_max: int | None = None
     ) -> None:
         who.check(by, reason)
         self._which = which

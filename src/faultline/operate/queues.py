@@ -21,7 +21,7 @@ def pause(name: str, *, reason: str | None = None, by: str | None = None) -> Sta
 
 
 def resume(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
-    """Resume a queue: workers claim from it again. Answers whether it was paused."""
+    """Resume a queue: workers claim from it again. Returns whether it was paused."""
     who.check(by, reason)
     statement = verbs.resume(name, by=by, reason=reason)
     return logged(statement, "queue_resumed_by_request", done=bool, queue=name, by=by, reason=reason)

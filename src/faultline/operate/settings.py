@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def change_setting(name: str, value: int, *, reason: str | None = None, by: str | None = None) -> Statement[int]:
-    """Change one setting. Answers with its value before."""
+    """Change one setting. Returns its value before."""
     who.check(by, reason)
     statement = verbs.change_setting(name, value, reason, by=by)
     return logged(statement, "setting_changed", setting=name, value=value, by=by, reason=reason)

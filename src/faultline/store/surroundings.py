@@ -59,7 +59,7 @@ def is_direct(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 
 
 def taken_over(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: tuple[Any, ...] | None) -> bool:
-    """Make use of a session that is ours alone. Answers whether it is."""
+    """Make use of a session that is ours alone. Returns whether it is."""
     direct = is_direct(connection, row)
     if direct:
         connection.prepare_threshold = _PREPARED_AFTER

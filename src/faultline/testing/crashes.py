@@ -178,7 +178,7 @@ class Trial:
         return before, placed.job_id, queue
 
     def _take_back(self, job_id: UUID) -> None:
-        """Let the lease run out, and reap. The server may still be ending the dead worker's last transaction."""
+        """Let the lease expire, and reap. The server may still be ending the dead worker's last transaction."""
         job = self.app.job(job_id)
         if job.lease_expires_at is not None:
             self.time.advance_to(job.lease_expires_at + _SILENCE)

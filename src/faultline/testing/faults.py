@@ -46,7 +46,7 @@ class CrashAt(_At):
 
 
 class CutAt(_At):
-    """Cuts the connection that is being used. A point behind a statement means: it is committed, and nobody was told."""
+    """Cuts the connection that is being used. A point behind a statement means: it is committed, but the answer is lost."""
 
     def _happen(self) -> None:
         raise WireCut(self.point)

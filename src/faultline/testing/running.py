@@ -40,11 +40,11 @@ _draining: contextvars.ContextVar[bool] = contextvars.ContextVar("draining", def
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What became of the jobs that were run. `retried` counts failed attempts that are rescheduled."""
+    """What became of the jobs that were run. `rescheduled` counts failed attempts with another to follow."""
 
     succeeded: int = 0
     failed: int = 0
-    retried: int = 0
+    rescheduled: int = 0
     cancelled: int = 0
     #: The text of every failed attempt, with the name of its task.
     errors: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ def _noting(task: Task[..., Any], raised: list[Exception]) -> Callable[..., Any]
 
 
 def _raise_first(drained: Drained, raised: list[Exception]) -> None:
-    """The task's own error where there is one: a result that is no JSON fails a job without any."""
+    """The task's own error where there is one: a result that is not JSON fails a job without any."""
     first = next(iter(raised), None)
     raised.clear()
     if first is not None:

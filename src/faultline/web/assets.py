@@ -1,4 +1,4 @@
-"""The files of `web/static`, each under a name that holds a digest of its content: it may be kept for ever."""
+"""The files of `web/static`, each under a name that holds a digest of its content: it may be kept forever."""
 
 from __future__ import annotations
 

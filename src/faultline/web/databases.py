@@ -85,7 +85,7 @@ class Databases:
     async def take_roles_later(self) -> list[AsyncDatabase]:
         """The roles were assumed while nobody could be asked. Where they cannot be taken, go on without, as at a start.
 
-        Answers with the databases that are no longer used, if it has come to that. Whoever uses them closes them.
+        Returns the databases that are no longer used, if it has come to that. Whoever uses them closes them.
         """
         while True:
             await asyncio.sleep(_REACH_SECONDS)

@@ -78,7 +78,7 @@ class _Answer:
             await self._send(message)
             if not self._is_head:
                 return
-            message = {"type": "http.response.body", "body": b""}  # a stream would go on for ever
+            message = {"type": "http.response.body", "body": b""}  # a stream would go on forever
         if message.get("more_body", False):
             await self._send(message)
             return

@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         collect_less_often()
 
     async def shutdown(self, sockets: Any = None) -> None:
-        # They would go on for ever, and a stop waits for what is under way.
+        # They would go on forever, and a stop waits for what is under way.
         self.config.app.state.service.changes.close()  # type: ignore[union-attr]
         await super().shutdown(sockets)
 

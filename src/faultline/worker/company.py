@@ -63,7 +63,7 @@ class Company(Generic[Asker]):
             self._alone, self._alone_wanted = True, None
 
     def leave(self, lease: Lease) -> set[Asker]:
-        """Answers with those who were turned away before and may ask again."""
+        """Returns those who were turned away before and may ask again."""
         self._marked -= 1
         self._suspects -= lease.reaps > 0
         if lease.reaps >= self.ALONE_AFTER:

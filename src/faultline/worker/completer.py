@@ -104,35 +104,35 @@ class Completer:
             part.cancel()
         await asyncio.gather(*self._parts, return_exceptions=True)
 
-    async def _send(self, endings: list[Ending], trouble: _Trouble | None = None) -> None:
+    async def _send(self, endings: list[Ending], failing: _Failing | None = None) -> None:
         """Send one batch until each ending is written, refused, or found to be bad itself."""
-        trouble = trouble or _Trouble()
+        failing = failing or _Failing()
         while endings:
             try:
-                async with self._turns if trouble.apart else contextlib.nullcontext():
+                async with self._turns if failing.apart else contextlib.nullcontext():
                     if isinstance(endings[0], Released):
                         endings = await self._not_completed(endings)
-                    if trouble.unanswered and endings:
+                    if failing.unanswered and endings:
                         endings = await self._still_to_write(endings)
-                        trouble.unanswered = False
+                        failing.unanswered = False
                     settled = await self._database.run(_built(endings)) if endings else Settled()
             except asyncio.CancelledError:
                 # Not by us: a program that ends cancels all its tasks at once. What has ended is to be written all the same.
                 if self._closed:
                     raise
-                trouble.unanswered = True
+                failing.unanswered = True
             except Exception as error:  # noqa: BLE001 - whatever it was, no ending may get lost
                 if is_about_data(error):
                     await self._refused(endings, error)
                     return
                 self._tally.database_failed()
-                trouble.meet(error, endings)
-                if trouble.persists and (len(endings) > 1 or not trouble.apart):
-                    self._send_apart(endings, trouble)
+                failing.meet(error, endings)
+                if failing.persists and (len(endings) > 1 or not failing.apart):
+                    self._send_apart(endings, failing)
                     return
-                await self._rest(trouble.pause.next())
+                await self._rest(failing.pause.next())
             else:
-                trouble.is_over()
+                failing.is_over()
                 self._put_aside(self._after(endings, settled))
                 return
 
@@ -196,11 +196,11 @@ class Completer:
         self._leases.drop([ending.hold for ending in gone])
         return [ending for ending in endings if ending.hold.lease in held]
 
-    def _send_apart(self, endings: list[Ending], trouble: _Trouble) -> None:
+    def _send_apart(self, endings: list[Ending], failing: _Failing) -> None:
         """The database answers and keeps refusing: perhaps because of one row. Send in halves, so that the others get by."""
         middle = (len(endings) + 1) // 2
         for half in filter(None, (endings[:middle], endings[middle:])):
-            part = asyncio.create_task(self._send(half, _Trouble(apart=True, unanswered=trouble.unanswered)))
+            part = asyncio.create_task(self._send(half, _Failing(apart=True, unanswered=failing.unanswered)))
             self._parts.add(part)
             part.add_done_callback(self._parts.discard)
 
@@ -221,7 +221,7 @@ class Completer:
         self._leases.drop([ending.hold])
 
 
-class _Trouble:
+class _Failing:
     """What went wrong with one batch so far. Logged at first, and then rarely: it may last for hours."""
 
     def __init__(self, *, apart: bool = False, unanswered: bool = False) -> None:

@@ -115,7 +115,7 @@ class Executor:
                     task.cancel()
 
     async def stop(self) -> int:
-        """Cancel what still runs and give its jobs back. Answers with how many attempts go on all the same."""
+        """Cancel what still runs and give its jobs back. Returns how many attempts go on all the same."""
         self._stop.cancels_jobs = True
         leaving.tell_stopped(self._running, self._monotonic())
         await cancel(self._runners)

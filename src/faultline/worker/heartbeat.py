@@ -222,7 +222,7 @@ class Heartbeat:
         return self.shared is not None and hold.began_at is None and hold.epoch != self.shared.raised
 
     def tick(self) -> float:
-        """Do what is due. Answers with the seconds until something will be."""
+        """Do what is due. Returns the seconds until something will be."""
         now = self._monotonic()
         self._notice_stall(now)
         if self._loop_is_overdue(now):

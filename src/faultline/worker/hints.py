@@ -30,7 +30,7 @@ class Hints:
         self.notifier = Notifier(database, worker_id=worker_id, on_work=self._pass_on, on_cancel=heartbeat.doubt)
 
     def rests(self, queue: str) -> bool:
-        """A feed found nothing. Answers whether a hint may be missed: nobody listens, or it is not known yet."""
+        """A feed found nothing. Returns whether a hint may be missed: nobody listens, or it is not known yet."""
         return self._rest(self._resting | {queue})
 
     def works(self, queue: str) -> None:

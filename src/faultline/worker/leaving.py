@@ -30,7 +30,7 @@ def tell_left(worker_id: str, holds: Sequence[Hold]) -> None:
 
 
 def crash_swept_away(worker_id: str) -> NoReturn:
-    """Nothing is given back: a job that ends its workers and keeps its attempt would be run for ever. Reaped like any job
+    """Nothing is given back: a job that ends its workers and keeps its attempt would be run forever. Reaped like any job
     that kills its worker, it has less and less company and is found out.
     """
     events.emit(

@@ -35,7 +35,7 @@ REPLACE_EXIT_CODE = 75
 def run_until_signalled(
     make: Callable[[], Worker], *, parent: int | None = None, leave: Callable[[], None] = lambda: None
 ) -> int:
-    """Run a worker in this process, which is its own, until it is told to stop. Answers with the exit code.
+    """Run a worker in this process, which is its own, until it is told to stop. Returns the exit code.
 
     `parent` is the reading end of a pipe: when its other end closes, the parent is gone and the worker stops. Where tasks
     are left that cannot be ended, `leave` is called and the process ends here: Python would wait for them.

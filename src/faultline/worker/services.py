@@ -55,7 +55,7 @@ class Services:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel and wait, but not for ever: a task may swallow its cancellation."""
+    """Cancel and wait, but not forever: a task may swallow its cancellation."""
     running = list(tasks)
     for task in running:
         task.cancel()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Threads:
     """As many as are wanted at once, kept for the next call. Daemons: a stuck one does not hold the process up.
 
-    (concurrent.futures would: its threads are joined at exit, and a stuck one keeps its place for ever.)
+    (concurrent.futures would: its threads are joined at exit, and a stuck one keeps its place forever.)
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Threads:
         return outcome
 
     def abandon(self, outcome: asyncio.Future[Any]) -> int:
-        """Wait for this call no longer. Answers with how many such calls have not come back yet."""
+        """Wait for this call no longer. Returns how many such calls have not come back yet."""
         if not outcome.done():
             self._abandoned.add(outcome)
             outcome.add_done_callback(self._abandoned.discard)

@@ -141,7 +141,7 @@ class Upkeep:
             events.emit("job_reconciled", job_id=job_id)
 
     async def prune(self) -> bool:
-        """Forget what is old, in some bites of each kind. Answers whether that was all of it."""
+        """Forget what is old, in some bites of each kind. Returns whether that was all of it."""
         all_gone = True
         for what in ("ledger", "failed", "journal", "keys"):
             age = getattr(self._retention, what)

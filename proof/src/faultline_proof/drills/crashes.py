@@ -137,7 +137,7 @@ def _outlives(stage: Stage, worker: Actor, job_ids: Sequence[UUID]) -> bool:
     """Whether this worker ends all jobs, instead of dying of one."""
 
     def all_ended() -> bool:
-        return len(stage.app.database.run(views.endings(job_ids))[0]) == len(job_ids)
+        return len(stage.app.database.run(views.final_states(job_ids))[0]) == len(job_ids)
 
     stage.wait_for(lambda: not worker.alive or all_ended(), f"{worker.name} has ended all jobs, or died")
     return worker.alive

@@ -194,7 +194,7 @@ def _lose_the_primary(stage: Stage, servers: Servers, client: Submitter) -> Past
 
 def _expect_the_loss_to_be_known(stage: Stage, past: Past) -> None:
     """Who remembers what it was told can name what is gone."""
-    _, there = stage.app.database.run(views.endings(past.acknowledged))
+    _, there = stage.app.database.run(views.final_states(past.acknowledged))
     lost = [job_id for job_id in past.acknowledged if job_id not in there]
     stage.note("acknowledged_jobs_lost", jobs=len(lost), first=lost[0] if lost else None)
     if lost:

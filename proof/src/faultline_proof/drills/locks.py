@@ -84,7 +84,7 @@ def _endings_in_time(stage: Stage, job_ids: list[UUID]) -> int:
     """How many of these jobs end before we call it being held up."""
 
     def ended() -> int:
-        return len(stage.app.database.run(views.endings(job_ids))[0])
+        return len(stage.app.database.run(views.final_states(job_ids))[0])
 
     with contextlib.suppress(AssertionError):
         stage.wait_for(lambda: ended() == len(job_ids), "the others have ended", HELD_UP_SECONDS)

@@ -74,7 +74,7 @@ def what_operators_and_refused_fences_leave_behind_is_durable(sessions: Sessions
     )
     expect("synchronous_commit after retry", retried, "on")
     bulk = _level_after(
-        q, lambda q, _: q.run(failures.retry(failures.Failed())), first=lambda q, lease: q.fail(lease, then="fail")
+        q, lambda q, _: q.run(failures.retry(failures.FailedFilter())), first=lambda q, lease: q.fail(lease, then="fail")
     )
     expect("synchronous_commit after retry_failed", bulk, "on")
     key = access.add(UUID(int=1), bytes(32), name="n", scopes=["read"])

@@ -38,7 +38,7 @@ def who_did_it_and_why_stands_in_the_journal(sessions: Sessions) -> None:
         q.execute("set local role faultline_operator")
         q.run(verbs.cancel(waiting, "one", by="a"))
         q.run(verbs.retry(waiting, by="b", reason="two"))
-        q.run(failures.retry(failures.Failed(), by="c", reason="three"))
+        q.run(failures.retry(failures.FailedFilter(), by="c", reason="three"))
         q.run(verbs.pause("q", "four", by="d"))
         q.run(verbs.resume("q", by="e", reason="five"))
         q.run(verbs.resume("q", by="e", reason="five"))
@@ -157,7 +157,7 @@ def what_would_make_the_journal_lie_is_refused(sessions: Sessions) -> None:
         calls: dict[str, Callable[..., Statement[Any]]] = {
             "cancel": lambda by=None, reason=None: verbs.cancel(waiting, reason, by=by),
             "retry": lambda by=None, reason=None: verbs.retry(failed.job_id, by=by, reason=reason),
-            "retry_failed": lambda by=None, reason=None: failures.retry(failures.Failed(), by=by, reason=reason),
+            "retry_failed": lambda by=None, reason=None: failures.retry(failures.FailedFilter(), by=by, reason=reason),
             "pause": lambda by=None, reason=None: verbs.pause("q", reason, by=by),
             "resume": lambda by=None, reason=None: verbs.resume("q", by=by, reason=reason),
             "revoke_api_key": lambda by=None, reason=None: access.revoke(key, by=by, reason=reason),

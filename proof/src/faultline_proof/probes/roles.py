@@ -164,8 +164,8 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(verbs.pause("default"))
         q.run(verbs.resume("default"))
         q.run(verbs.change_setting("keep_keys_seconds", 60))
-        q.run(failures.retry(failures.Failed()))
-        q.run(failures.groups(failures.Failed()))
+        q.run(failures.retry(failures.FailedFilter()))
+        q.run(failures.groups(failures.FailedFilter()))
         q.reap()
         q.run(verbs.reconcile())
         q.run(verbs.prune("ledger", older_than_seconds=60))
@@ -184,7 +184,7 @@ def a_viewer_can_look_and_nothing_else(sessions: Sessions) -> None:
         expect("a viewer counts, where no worker does", q.run(verbs.sample()), True)
         for table in _READS_MORE:
             q.execute(f"select from faultline.{table}")
-        q.run(failures.groups(failures.Failed()))
+        q.run(failures.groups(failures.FailedFilter()))
         q.run(access.find(b"unknown"))
         with refused(q, "42501"):
             q.enqueue()

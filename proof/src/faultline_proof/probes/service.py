@@ -7,7 +7,7 @@ from uuid import UUID
 
 from faultline.store import verbs
 from faultline.store.reads import failures
-from faultline.store.reads.failures import Failed
+from faultline.store.reads.failures import FailedFilter
 from faultline.store.verbs import access
 from faultline_proof.probes.probe import expect, probe, refused
 
@@ -57,16 +57,16 @@ def jobs_are_retried_together_by_queue_task_and_error(sessions: Sessions) -> Non
             *_failed(q, task="a", queue="x", error="Refused"),
             *_failed(q, task="a", queue="x", error="Timeout: 5 s", then="cancel"),
         ]
-        which = Failed("x", "a", "Timeout")
+        which = FailedFilter("x", "a", "Timeout")
         preview = q.run(failures.count(which))
         expect("preview", (preview.jobs, preview.at_least), (1, False))
         expect("retried", q.run(failures.retry(which)).jobs, 1)
         expect("the job", q.state(wanted), "queued")
         expect("the others", [q.state(job_id) for job_id in others], ["failed", "failed", "failed", "cancelled"])
-        expect("of no queue", q.run(failures.retry(Failed(only_queues=["z"]))).jobs, 0)
-        expect("of one queue", q.run(failures.retry(Failed(only_queues=["y", "z"]))).jobs, 1)
-        expect("of all queues", q.run(failures.retry(Failed())).jobs, 2)
-        expect("retried again", q.run(failures.retry(Failed())).jobs, 0)
+        expect("of no queue", q.run(failures.retry(FailedFilter(only_queues=["z"]))).jobs, 0)
+        expect("of one queue", q.run(failures.retry(FailedFilter(only_queues=["y", "z"]))).jobs, 1)
+        expect("of all queues", q.run(failures.retry(FailedFilter())).jobs, 2)
+        expect("retried again", q.run(failures.retry(FailedFilter())).jobs, 0)
 
 
 @probe("retry_failed", "error_kind")
@@ -90,7 +90,7 @@ def errors_that_differ_in_particulars_only_are_of_one_kind(sessions: Sessions) -
         expect("kinds of one long line", len(kinds), 1)
         ids = [*_failed(q, error="Timeout: order 17"), *_failed(q, error="Timeout: order 18")]
         (other,) = _failed(q, error="Timeout: order none")
-        expect("retried", q.run(failures.retry(Failed(error_kind="Timeout: order …"))).jobs, 2)
+        expect("retried", q.run(failures.retry(FailedFilter(error_kind="Timeout: order …"))).jobs, 2)
         expect("states", [q.state(job_id) for job_id in (*ids, other)], ["queued", "queued", "failed"])
 
 
@@ -101,15 +101,15 @@ def what_is_retried_together_goes_in_batches_from_the_newest_on(sessions: Sessio
     with q.unsaved():
         ids = sorted(_failed(q, 4))
         q.execute("update faultline.open_jobs set finished_at = faultline.now() where state = 'failed'")
-        nothing = q.run(failures.retry(Failed(), max_jobs=0))
+        nothing = q.run(failures.retry(FailedFilter(), max_jobs=0))
         expect("nothing asked for", nothing.jobs, 0)
-        first = q.run(failures.retry(Failed(), max_jobs=2))
+        first = q.run(failures.retry(FailedFilter(), max_jobs=2))
         expect("the first batch", (first.jobs, [q.state(i) for i in ids]), (2, ["failed", "failed", "queued", "queued"]))
         if first.behind is None:
             raise AssertionError("the batch is full and has no place to go on from")
         (late,) = _failed(q, queue="late")
         q.execute("update faultline.open_jobs set finished_at = faultline.now() + interval '1 second' where id = %s", late)
-        second = q.run(failures.retry(Failed(before=first.behind), max_jobs=3))
+        second = q.run(failures.retry(FailedFilter(before=first.behind), max_jobs=3))
         expect("the second batch", (second, q.state(late)), (failures.Retried(2, None), "failed"))
 
 
@@ -125,12 +125,16 @@ def one_batch_has_a_limit_and_so_has_what_it_looks_at(sessions: Sessions) -> Non
             " from generate_series(1, 10005) n"
         )
         q.execute("set local session_replication_role = origin")
-        old = q.run(failures.retry(Failed(task="old")))
+        old = q.run(failures.retry(FailedFilter(task="old")))
         expect("within the window", (old.jobs, old.behind is not None), (0, True))
-        preview = q.run(failures.count(Failed()))
+        preview = q.run(failures.count(FailedFilter()))
         expect("preview", (preview.jobs, preview.at_least), (10_000, True))
-        expect("behind the window", q.run(failures.retry(Failed(task="old", before=old.behind))), failures.Retried(5, None))
-        expect("one batch", q.run(failures.retry(Failed(), max_jobs=1500)).jobs, 1000)
+        expect(
+            "behind the window",
+            q.run(failures.retry(FailedFilter(task="old", before=old.behind))),
+            failures.Retried(5, None),
+        )
+        expect("one batch", q.run(failures.retry(FailedFilter(), max_jobs=1500)).jobs, 1000)
 
 
 @probe("retry_failed")
@@ -139,7 +143,7 @@ def a_locked_job_is_passed_over_and_one_that_was_retried_meanwhile_stays_so(sess
     held, free = _failed(q, 2)
     other.begin()
     other.execute("select from faultline.open_jobs where id = %s for update", held)
-    expect("beside a lock", q.run(failures.retry(Failed())).jobs, 1)
+    expect("beside a lock", q.run(failures.retry(FailedFilter())).jobs, 1)
     other.rollback()
     expect("states", (q.state(held), q.state(free)), ("failed", "queued"))
 
@@ -149,8 +153,8 @@ def who_retries_together_with_somebody_else_retries_each_job_once(sessions: Sess
     q, other = sessions.open(), sessions.open()
     (job_id,) = _failed(q)
     other.begin()
-    other.run(failures.retry(Failed()))
-    expect("while the other has not committed", q.run(failures.retry(Failed())).jobs, 0)
+    other.run(failures.retry(FailedFilter()))
+    expect("while the other has not committed", q.run(failures.retry(FailedFilter())).jobs, 0)
     other.commit()
     expect("journal", q.events(job_id), ["attempt_failed", "retried"])
 

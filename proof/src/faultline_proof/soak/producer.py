@@ -156,7 +156,7 @@ class Producer(threading.Thread):
                     self._pause_after(error)
                     continue
                 self.record.unknown += 1
-                _, there = _asked(lambda: app.database.run(views.endings([job_id])))
+                _, there = _asked(lambda: app.database.run(views.final_states([job_id])))
                 if there:
                     self.record.found += 1
                     self._acknowledge(job_id)

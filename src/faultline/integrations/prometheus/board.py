@@ -59,7 +59,7 @@ class Checked:
 
 
 class Board:
-    """`read` answers with what was seen last, or looks itself. `start` begins to tend it, `close` ends that."""
+    """`read` returns what was seen last, or looks itself. `start` begins to tend it, `close` ends that."""
 
     def __init__(
         self, database: Database, audit: Database | None = None, *, monotonic: Callable[[], float] = time.monotonic
@@ -131,7 +131,7 @@ class Board:
             thread.join()
 
     def tick(self) -> float:
-        """Count, and check the invariants when that is due. Answers with the seconds until it is to be called again."""
+        """Count, and check the invariants when that is due. Returns the seconds until it is to be called again."""
         began = self._monotonic()
         try:
             self._database.run(verbs.sample())

@@ -111,10 +111,10 @@ class Exposition(Collector):
             ("database_reconnects", "Database connections lost and reopened.", report["reconnects"]),
         ):
             yield CounterMetricFamily(f"faultline_{name}", told, number)
-        expired = CounterMetricFamily("faultline_leases_expired", "Leases reaped, by reason.", labels=["reason"])
+        reaped = CounterMetricFamily("faultline_leases_reaped", "Leases reaped, by reason.", labels=["reason"])
         for reason in ("lease_expired", "worker_lost"):
-            expired.add_metric([reason], report["reaped"].get(reason, 0))
-        yield expired
+            reaped.add_metric([reason], report["reaped"].get(reason, 0))
+        yield reaped
         blocked = CounterMetricFamily(
             "faultline_stale_writes_blocked", "Stale writes refused by the database.", labels=["verb", "reason"]
         )

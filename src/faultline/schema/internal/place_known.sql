@@ -1,5 +1,5 @@
 -- Insert the jobs of a submission that may have been sent before, in whole or in part: by their ids, or by their keys.
--- Answers with the id of every job in the order given, whether it is new, and the lowest place in the queues.
+-- Returns the id of every job in the order given, whether it is new, and the lowest place in the queues.
 create or replace function faultline.place_known(
   jobs json,
   at timestamptz,

@@ -1,4 +1,4 @@
--- Read the text of a submission. Answers with the same text as json. What makes no sense raises FL005 and says which job is
+-- Read the text of a submission. Returns the same text as json. What makes no sense raises FL005 and says which job is
 -- wrong, and why: no JSON, a number or an escape that PostgreSQL cannot store, a field that no job has, a value of another type.
 -- Nothing is written here, so the blocks with handlers take no transaction ids.
 create or replace function faultline.read_jobs(jobs text, at timestamptz, args_bytes_max integer) returns json

@@ -89,7 +89,7 @@ def _drop(connection: psycopg.Connection, oids: set[int]) -> None:
 
 
 def _replace_function(connection: psycopg.Connection, definition: Definition) -> set[int]:
-    """Keep its identity if PostgreSQL lets us; else put the old one out of the way. Answers with this build's."""
+    """Keep its identity if PostgreSQL lets us; else put the old one out of the way. Returns this build's."""
     before = _of_name(connection, definition.name)
     aside: set[int] = set()
     try:
@@ -129,7 +129,7 @@ def _rename(connection: psycopg.Connection, oid: int, name: str) -> None:
 
 def _signature(connection: psycopg.Connection, oid: int) -> str:
     row = connection.execute("select %s::oid::regprocedure::text", (oid,)).fetchone()
-    assert row, "a select without a table answers with one row"  # noqa: S101 - a bug of ours
+    assert row, "a select without a table returns one row"  # noqa: S101 - a bug of ours
     return str(row[0])
 
 

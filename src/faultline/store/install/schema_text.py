@@ -114,7 +114,7 @@ def protocol() -> Protocol:
 
 
 def protocol_in(text: str) -> Protocol:
-    """The version that the text of the function `protocol` answers with."""
+    """The version that the text of the function `protocol` returns."""
     found = re.search(r"select (\d+), (\d+)", text)
     assert found, "internal/protocol.sql must say: select VERSION, SERVES_FROM"  # noqa: S101 - a bug of ours
     return Protocol(int(found[1]), int(found[2]))

@@ -147,7 +147,7 @@ def sessions() -> Statement[list[int]]:
 
 
 def end_sessions(pids: Sequence[int]) -> Statement[int]:
-    """Cut these connections. Answers with how many there were."""
+    """Cut these connections. Returns how many there were."""
     return Statement(
         name="end_sessions",
         sql="select count(*) filter (where pg_terminate_backend(pid)) from unnest(%s::integer[]) as pid"
@@ -158,7 +158,7 @@ def end_sessions(pids: Sequence[int]) -> Statement[int]:
 
 
 def cancel_statements(most: int) -> Statement[int]:
-    """Cancel what some sessions are doing. Answers with how many were at something.
+    """Cancel what some sessions are doing. Returns how many were at something.
 
     Not those that wait for a synchronous standby: what they did is committed, and they would be told so though it might
     be lost with this server.

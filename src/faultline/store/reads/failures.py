@@ -24,7 +24,7 @@ _BATCH_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedFilter:
     """Which failed jobs: all, or those of a queue, of a task, with some error, of some queues only."""
 
     queue: str | None = None
@@ -37,7 +37,7 @@ class Failed:
     #: Only those that failed before this place; the newest have none before them.
     before: Place | None = None
 
-    def behind(self, place: Place) -> Failed:
+    def behind(self, place: Place) -> FailedFilter:
         return replace(self, before=place)
 
 
@@ -60,7 +60,7 @@ class Groups:
     groups: list[Group]
     #: The window was full: there may be more.
     at_least: bool
-    #: Passed on as `Failed.before`, takes what was seen and nothing that has failed since.
+    #: Passed on as `FailedFilter.before`, takes what was seen and nothing that has failed since.
     until: Place | None
 
 
@@ -126,7 +126,7 @@ _GROUP = RowOf(
 _BATCH = RowOf(_Batch)
 
 
-def count(which: Failed) -> Statement[Count]:
+def count(which: FailedFilter) -> Statement[Count]:
     """How many jobs `retry` would retry, as far as it looks."""
     return Statement(
         name="count_failed",
@@ -138,7 +138,7 @@ def count(which: Failed) -> Statement[Count]:
     )
 
 
-def groups(which: Failed, *, groups_max: int = 100) -> Statement[Groups]:
+def groups(which: FailedFilter, *, groups_max: int = 100) -> Statement[Groups]:
     """By task and kind of error, the largest first."""
 
     def read(rows: Rows) -> Groups:
@@ -159,7 +159,7 @@ def groups(which: Failed, *, groups_max: int = 100) -> Statement[Groups]:
 
 
 def retry(
-    which: Failed, *, max_jobs: int = _BATCH_MAX, by: str | None = None, reason: str | None = None
+    which: FailedFilter, *, max_jobs: int = _BATCH_MAX, by: str | None = None, reason: str | None = None
 ) -> Statement[Retried]:
     """Retry failed jobs, one batch of them. Not repeatable, but no harm is done: what was retried is failed no more."""
     options: dict[str, Any] = {"queue": which.queue, "task": which.task, "error_prefix": which.error_prefix}
@@ -180,7 +180,7 @@ def _retried(rows: Rows) -> Retried:
     return Retried(batch.retried, None if batch.next_at is None or batch.next_id is None else (batch.next_at, batch.next_id))
 
 
-def _params(which: Failed) -> tuple[Any, ...]:
+def _params(which: FailedFilter) -> tuple[Any, ...]:
     at, job_id = which.before or ("infinity", "ffffffff-ffff-ffff-ffff-ffffffffffff")
     queues = None if which.only_queues is None else list(which.only_queues)
     asked = (which.queue, which.task, which.error_prefix, which.error_kind, queues)

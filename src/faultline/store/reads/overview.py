@@ -39,13 +39,13 @@ class QueueLine:
     oldest_due_seconds: float | None
     sampled_at: datetime | None
     paused_at: datetime | None
-    paused_because: str | None
+    paused_reason: str | None
     #: Who paused it, with the login.
     paused_by: str | None
     started_per_second: float
     succeeded_per_second: float
     failed_per_second: float
-    retried_per_second: float
+    rescheduled_per_second: float
     wait_seconds_p50: float | None
     wait_seconds_p95: float | None
     run_seconds_p50: float | None
@@ -133,12 +133,12 @@ _QUEUE = RowOf(
     oldest_due_seconds="extract(epoch from faultline.now() - s.oldest_due_at)::float8",
     sampled_at="l.sampled_at",
     paused_at="q.paused_at",
-    paused_because="q.paused_because",
+    paused_reason="q.paused_because",
     paused_by="q.paused_by",
     started_per_second="coalesce(c.started, 0) / since.seconds",
     succeeded_per_second="coalesce(c.succeeded, 0) / since.seconds",
     failed_per_second="coalesce(c.failed, 0) / since.seconds",
-    retried_per_second="coalesce(c.retried, 0) / since.seconds",
+    rescheduled_per_second="coalesce(c.retried, 0) / since.seconds",
     wait_seconds_p50=_quantile("h.waits", 0.5),
     wait_seconds_p95=_quantile("h.waits", 0.95),
     run_seconds_p50=_quantile("h.runs", 0.5),

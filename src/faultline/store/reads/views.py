@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class FinalState:
     """How a job ended: with a result, or with an error."""
 
     job_id: UUID
@@ -62,7 +62,7 @@ JOB = RowOf(
     args=as_json("args", jsontext.decode_args),
     result=as_json("result"),
 )
-_ENDING = RowOf(Ending, job_id="id", state=_STATE, result=as_json("result"), error="last_error")
+_ENDING = RowOf(FinalState, job_id="id", state=_STATE, result=as_json("result"), error="last_error")
 _HELD = RowOf(_Held, state=_STATE)
 _SPAN = RowOf(Span, first="min(claimed_at)", last="max(finished_at)")
 _ENTRY = RowOf(JournalEntry, detail=as_json("detail"))
@@ -143,15 +143,15 @@ def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = No
     )
 
 
-def endings(job_ids: Sequence[UUID]) -> Statement[tuple[list[Ending], set[UUID]]]:
+def final_states(job_ids: Sequence[UUID]) -> Statement[tuple[list[FinalState], set[UUID]]]:
     """Which of these jobs have ended, and which exist at all."""
 
-    def read(rows: Rows) -> tuple[list[Ending], set[UUID]]:
+    def read(rows: Rows) -> tuple[list[FinalState], set[UUID]]:
         found = _ENDING.many(rows)
         return [one for one in found if one.state.ended], {one.job_id for one in found}
 
     return Statement(
-        name="endings",
+        name="final_states",
         sql=f"select {_ENDING.columns} from faultline.jobs where id = any(%s)",
         params=(list(job_ids),),
         read=read,

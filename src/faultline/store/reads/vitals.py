@@ -124,7 +124,7 @@ class Paused(NamedTuple):
 
     queue: str
     at: datetime
-    because: str | None
+    reason: str | None
 
 
 class WaitingTask(NamedTuple):
@@ -186,7 +186,7 @@ _OVERDUE = RowOf(
     leases="count(*)",
     seconds="coalesce(max(extract(epoch from faultline.clock() - lease_expires_at)), 0)::float8",
 )
-_PAUSED = RowOf(Paused, queue="name", at="paused_at", because="paused_because")
+_PAUSED = RowOf(Paused, queue="name", at="paused_at", reason="paused_because")
 
 
 def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen | CutShort:

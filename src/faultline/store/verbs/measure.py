@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]:
-    """Tell what this worker did, for each queue since its row's minute began."""
+    """Store what this worker counted, for each queue since its row's minute began."""
     return Statement(
         name="tally",
         sql="select faultline.tally(%s, %s::jsonb)",
@@ -27,7 +27,7 @@ def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]
 
 
 def sample() -> Statement[bool]:
-    """Count what waits, unless that was done a moment ago. Answers whether it was done now."""
+    """Count what waits, unless that was done a moment ago. Returns whether it was done now."""
     sampled = Statement("sample", "select faultline.sample()", (), value, repeatable=True)
     return replace(sampled, seconds=UPKEEP_SECONDS)
 

@@ -44,13 +44,13 @@ def pause(queue: str, reason: str | None = None, *, by: str | None = None) -> St
 
 
 def resume(queue: str, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
-    """Resume a queue: workers claim from it again. Answers whether it was paused."""
+    """Resume a queue: workers claim from it again. Returns whether it was paused."""
     sql, params = "select faultline.resume(%s, %s, %s)", (queue, by, reason)
     return Statement("resume", sql, params, value, repeatable=True)
 
 
 def change_setting(name: str, to: int, reason: str | None = None, *, by: str | None = None) -> Statement[int]:
-    """Change one setting of the database. Answers with its value before."""
+    """Change one setting of the database. Returns its value before."""
     sql, params = "select faultline.change_setting(%s, %s, %s, %s)", (name, to, reason, by)
     return Statement("change_setting", sql, params, value, repeatable=True)
 

@@ -27,7 +27,7 @@ def beat(
     leases: int = 0,
     clock_ahead_seconds: float | None = None,
 ) -> Statement[datetime]:
-    """Say that this worker is alive. Answers with the database's time."""
+    """Say that this worker is alive. Returns the database's time."""
     return Statement(
         name="beat",
         sql="select faultline.beat(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -38,7 +38,7 @@ def beat(
 
 
 def announce(worker_id: str, tasks: Sequence[str], connections_max: int | None = None) -> Statement[bool]:
-    """Say which tasks this worker knows and what it may open. Answers whether it is on the list of workers yet."""
+    """Say which tasks this worker knows and what it may open. Returns whether it is on the list of workers yet."""
     return Statement(
         name="announce",
         sql="select faultline.announce(%s, %s::text[], %s)",

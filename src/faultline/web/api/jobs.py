@@ -65,6 +65,6 @@ async def one_job(request: Request, job_id: UUID, caller: Reader) -> Job:
 
 @router.get("/failures", summary="Failed jobs, in groups")
 async def failed_groups(request: Request, wanted: Annotated[FailureFilter, Query()], caller: Reader) -> Failures:
-    which = failures.Failed(queue=wanted.queue, task=wanted.task, only_queues=caller.only_queues)
+    which = failures.FailedFilter(queue=wanted.queue, task=wanted.task, only_queues=caller.only_queues)
     found = await service_of(request).read_for(caller).run(failures.groups(which))
     return Failures(groups=found.groups, at_least=found.at_least)

@@ -39,7 +39,7 @@ async def retry(request: Request, job_id: UUID, caller: Operator, body: Because 
 @router.post("/jobs/retry", tags=["jobs"], summary="Retry failed jobs, or only count them")
 async def retry_failed(request: Request, body: RetryFailed, caller: Operator) -> RetriedJobs:
     service = service_of(request)
-    which = failures.Failed(
+    which = failures.FailedFilter(
         queue=body.queue,
         task=body.task,
         error_prefix=body.error_prefix,

@@ -1,4 +1,4 @@
-"""Jobs that failed, in groups by what went wrong, and their redrive: first how many there are, then all of them at once."""
+"""Failed jobs, in groups by their errors, and retrying them: first a count, then all of them at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse
 
 router = APIRouter()
-#: What is left is redriven by asking again.
+#: More than these are retried by another request.
 _JOBS_MAX = 50_000
 
 
@@ -32,19 +32,19 @@ async def failures_page(request: Request, caller: Annotated[Caller, Depends(need
     return show(request, caller, "failures", found=found, which=which, window=failures.WINDOW, now=now)
 
 
-@router.get("/failures/redrive")
+@router.get("/failures/retry")
 async def preview(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> HTMLResponse:
-    """How many jobs a redrive would take, and the question whether to."""
+    """How many jobs would be retried, with a form to confirm."""
     query = request.query_params
     which = _which(caller, queue=query.get("queue"), task=query.get("task"), kind=query.get("error"))
     count = await service_of(request).read_for(caller).run(failures.count(which))
     until = None if count.until is None else cursors.encode("failed", count.until)
-    return show(request, caller, "redrive", which=which, count=count, until=until)
+    return show(request, caller, "retry", which=which, count=count, until=until)
 
 
-@router.post("/failures/redrive")
-async def redrive(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
-    """Exactly what the preview counted: what has failed since waits for a look of its own."""
+@router.post("/failures/retry")
+async def retry(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    """Exactly what the preview counted: jobs that failed since are not retried."""
     form = await form_of(request)
     kind, until = next(iter(form.all("error")), None), form.one("until")
     which = _which(caller, queue=form.one("queue"), task=form.one("task"), kind=kind)
@@ -53,14 +53,16 @@ async def redrive(request: Request, caller: Annotated[Caller, Depends(needs("ope
     work = operate.RetryFailed(which, reason=form.words("reason"), by=caller.signed(HERE), jobs_max=_JOBS_MAX)
     while (batch := work.batch()) is not None:
         work.took(await service_of(request).operate.run(batch))
-    return go("/failures", said="redriven", n=work.jobs)
+    return go("/failures", said="failed_retried", n=work.jobs)
 
 
-def _which(caller: Caller, *, queue: str | None = None, task: str | None = None, kind: str | None = None) -> failures.Failed:
-    """An empty kind is one, too: of errors that are not on record."""
+def _which(
+    caller: Caller, *, queue: str | None = None, task: str | None = None, kind: str | None = None
+) -> failures.FailedFilter:
+    """An empty kind is one, too: of jobs without a recorded error."""
 
     def clean(text: str | None) -> str | None:
         return text.replace("\x00", "") or None if text else None
 
     kind = None if kind is None else kind.replace("\x00", "")
-    return failures.Failed(clean(queue), clean(task), error_kind=kind, only_queues=caller.only_queues)
+    return failures.FailedFilter(clean(queue), clean(task), error_kind=kind, only_queues=caller.only_queues)

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from faultline.core.measures import COUNTS
 from faultline.drawing.curves import curve
 from faultline.drawing.words import rate, short
-from faultline.store.reads import overview, troubles, views
+from faultline.store.reads import incidents, overview, views
 from faultline.web.access import needs
 from faultline.web.caller import Caller
 from faultline.web.pages.shell import show
@@ -102,8 +102,8 @@ async def overview_page(request: Request, caller: Annotated[Caller, Depends(need
         throughput=_throughput(trend),
         backlog=_backlog(trend),
         # The journal knows no queues.
-        troubles=await read.run(troubles.troubles()) if only is None else [],
-        refused=await read.run(troubles.refused_lately()) if only is None else None,
+        incidents=await read.run(incidents.incidents()) if only is None else [],
+        refused=await read.run(incidents.refused_lately()) if only is None else None,
     )
 
 

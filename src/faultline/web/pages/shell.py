@@ -36,7 +36,7 @@ _SAID = {
     "bulk_cancelled": "{n} cancelled.",
     "bulk_retried": "{n} requeued.",
     "bulk_nothing": "No job was selected.",
-    "redriven": "{n} requeued.",
+    "failed_retried": "{n} requeued.",
 }
 
 environment = Environment(

@@ -110,9 +110,9 @@ class _Teller:
             case EpochEnd.SUCCEEDED:
                 return Markup("finished it at {}").format(ended)
             case EpochEnd.FAILED:
-                text = headline(epoch.because)[:_ERROR_LENGTH] or "no error was recorded"
+                text = headline(epoch.reason)[:_ERROR_LENGTH] or "no error was recorded"
                 return Markup("failed at {}: <q>{}</q>").format(ended, text)
-            case EpochEnd.REAPED if epoch.because == "lease_expired":
+            case EpochEnd.REAPED if epoch.reason == "lease_expired":
                 return Markup("held it until {}, when its lease expired").format(self._clock(epoch.lease_expires_at))
             case EpochEnd.REAPED:
                 return Markup("held it until {}, when that worker was found dead").format(ended)

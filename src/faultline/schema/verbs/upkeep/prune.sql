@@ -1,4 +1,4 @@
--- Forget what is older than `older_than`, or than the settings say, at most `max_rows` at a time. Answers with the number of rows that went.
+-- Forget what is older than `older_than`, or than the settings say, at most `max_rows` at a time. Returns the number of rows that went.
 --   ledger   succeeded jobs, with their steps
 --   failed   failed and cancelled jobs, with their steps
 --   journal  entries of the journal

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _LOOKED_AT = 5000
 
 
-class Trouble(NamedTuple):
+class Incident(NamedTuple):
     at: datetime
     event: str
     job_id: UUID | None
     fencing_token: int | None
     owner: str | None
-    because: str | None
+    reason: str | None
     #: What a refused write was to do.
     verb: str | None
 
@@ -35,21 +35,21 @@ class Trouble(NamedTuple):
         return (kind.label if kind is not None else None) or self.event.replace("_", " ")
 
 
-_TROUBLE = RowOf(
-    Trouble, because="left(coalesce(n.detail ->> 'reason', n.detail ->> 'host'), 300)", verb="n.detail ->> 'verb'"
+_INCIDENT = RowOf(
+    Incident, reason="left(coalesce(n.detail ->> 'reason', n.detail ->> 'host'), 300)", verb="n.detail ->> 'verb'"
 )
 
 
-def troubles(most: int = 8) -> Statement[list[Trouble]]:
+def incidents(most: int = 8) -> Statement[list[Incident]]:
     """Newest first. Attempts that failed are not among them: those are for whoever wrote the task."""
     return Statement(
-        name="troubles",
-        sql=f"select {_TROUBLE.columns}"
+        name="incidents",
+        sql=f"select {_INCIDENT.columns}"
         " from (select * from faultline.journal order by id desc limit %s) n"
         f" where n.event in ({quoted(*(event for event in JournalEvent if event.kind.trouble))})"
         " order by n.id desc limit %s",
         params=(_LOOKED_AT, most),
-        read=_TROUBLE.many,
+        read=_INCIDENT.many,
         repeatable=True,
         reads=True,
     )

@@ -1,0 +1,143 @@
+"""One word per idea, and plain English where users read: no retired word comes back. See docs/reference/vocabulary.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src/faultline"
+VOCABULARY = ROOT / "docs/reference/vocabulary.md"
+
+#: Retired in what users see: messages, help, descriptions, pages, alerts. Pattern → what to say instead.
+PHRASES = {
+    r"\bcan not\b": "cannot",
+    r"\bhas not the\b": "lacks the",
+    r"\b(this|it|that|which) is no (?!longer)": "invalid, is not a",
+    r"\bredriv": "retry failed",
+    r"\bt(aken?|ook|akes) back\b": "reap",
+    r"\bg(iven?|ave|ives) back\b": "release",
+    r"\bhand(s|ed)? in\b": "enqueue",
+    r"\bgrants? (no|only|jobs)\b": "claim",
+    r"\bsubmit (a job|jobs|to)\b": "enqueue",
+    r"\bfor good\b": "leave it out",
+    r"\bfor ever\b": "forever, never",
+    r"\br[ua]ns? out\b": "expire",
+    r"\bwhoever\b": "name who",
+    r"\bnobody's\b": "say whose",
+    r"\b(is|are|was|were) told\b": "is shown, is logged",
+    r"\bmends?\b": "repair",
+    r"\banswers (with|whether)\b": "returns",
+    r"\bof the dead\b": "whose worker died",
+    r"\bon record\b": "recorded",
+    r"\bmakes no sense\b": "is invalid",
+    r"\bended badly\b": "failed or was cancelled",
+    r"\banother chance\b": "retry",
+    r"\bbound to (no )?queues?\b": "restricted to queues",
+}  # fmt: skip
+
+#: Retired as names of functions, classes, parameters, fields and variables. Name → the word that stays.
+NAMES = {
+    "because": "reason",
+    "paused_because": "paused_reason",
+    "redrive": "retry_failed",
+    "retried_per_second": "rescheduled_per_second",
+    "trouble": "incident, losses",
+    "troubles": "incidents",
+    "Trouble": "Incident, Losses",
+    "lane": "feed",
+}  # fmt: skip
+
+#: Where a retired name stays, and why.
+KEPT_NAMES = {
+    ("drawing/", "lane"): "a lane is the drawing of an epoch",
+    ("cli/lanes.py", "lane"): "a lane is the drawing of an epoch",
+    ("core/journal.py", "trouble"): "kinds of journal events that are incidents",
+    ("reads/incidents.py", "trouble"): "kinds of journal events that are incidents",
+    ("cli/up.py", "trouble"): "the option --trouble, which people know",
+}  # fmt: skip
+
+
+def test_what_users_see_has_no_retired_words() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: say {better!r}: {text.strip()[:90]}"
+        for path, line, text in [*_messages(), *_pages(), *_refusals(), *_alerts()]
+        for phrase, better in PHRASES.items()
+        if re.search(phrase, text, re.IGNORECASE)
+    ]
+
+    assert found == []
+
+
+def test_no_name_is_a_retired_word() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}, say {NAMES[name]}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for line, name in _names(path)
+        if name in NAMES and not any(where in str(path) and name == kept for where, kept in KEPT_NAMES)
+    ]
+
+    assert sorted(set(found)) == []
+
+
+def test_every_retired_word_stands_in_the_vocabulary() -> None:
+    retired = VOCABULARY.read_text().partition("## Retired words")[2]
+
+    missing = [name for name in NAMES if name.lower().partition("_")[0].removesuffix("s") not in retired.lower()]
+    assert missing == []
+
+
+def _messages() -> Iterator[tuple[Path, int, str]]:
+    """Every text of the code but SQL, and but docstrings that neither help nor the reference shows."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        shown = path.parent.name in ("cli", "app", "testing", "operate") or path.name in ("errors.py", "shapes.py")
+        inner = set() if shown else {id(one) for one in _docstrings(tree)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+                is_sql = re.search(r"\b(select|insert|update|from) \S", node.value)
+                if " " in node.value and not is_sql:
+                    yield path, node.lineno, node.value
+
+
+def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                yield first.value
+
+
+def _pages() -> Iterator[tuple[Path, int, str]]:
+    for path in [*sorted((PACKAGE / "web/templates").glob("*.html")), PACKAGE / "web/static/live.js"]:
+        for line, text in enumerate(path.read_text().splitlines(), start=1):
+            yield path, line, text
+
+
+def _refusals() -> Iterator[tuple[Path, int, str]]:
+    """What the database raises: the quoted texts of its functions and guards."""
+    for path in sorted((PACKAGE / "schema").rglob("*.sql")):
+        if not path.name[0].isdigit():
+            for line, text in enumerate(path.read_text().splitlines(), start=1):
+                for quoted in re.findall(r"'([^']{12,})'", text.partition("--")[0]):
+                    yield path, line, quoted
+
+
+def _alerts() -> Iterator[tuple[Path, int, str]]:
+    for path in (ROOT / "deploy/prometheus/alerts.yml", ROOT / "deploy/grafana/faultline.json"):
+        for line, text in enumerate(path.read_text().splitlines(), start=1):
+            yield path, line, text
+
+
+def _names(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name) | ast.Name(id=name) | ast.Attribute(attr=name):
+                yield node.lineno, name
