@@ -54,7 +54,7 @@ def test_digits_that_begin_one_id_name_the_job(jobs: Driver, dsn: str, prefix: s
     [
         ("019a3f", 2, f"faultline: 019a3f begins the ids of several jobs: {OPEN}, {DONE}; write more digits\n"),
         ("019a3", 2, "faultline: 019a3 is too short for a job id: write at least its first 6 digits\n"),
-        ("019c00", 1, "faultline: no job has an id that begins with 019c00. It was never enqueued here, or it was pruned\n"),
+        ("019c00", 1, "faultline: no job id begins with 019c00; it was never enqueued here, or it was pruned\n"),
         ("charge", 2, "faultline: invalid job id charge; ids look like"),
         (f"{OPEN}0", 2, f"faultline: invalid job id {OPEN}0; ids look like"),
     ],
