@@ -101,7 +101,7 @@ def test_an_error_is_a_sentence_and_an_exit_code() -> None:
 
     assert asked.returncode == 2
     assert asked.stdout == ""
-    assert asked.stderr.startswith("faultline: no database is configured.")
+    assert asked.stderr.startswith("faultline: no database is configured: pass --dsn,")
     assert "Traceback" not in asked.stderr
 
 

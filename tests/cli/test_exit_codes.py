@@ -37,8 +37,9 @@ APP = "tests.worker.jobs:app"
         (("serve", "--trusted-proxies", "me"), "invalid trusted proxies 'me'"),
         (("bench", "nonsense"), "unknown part nonsense; choose one of"),
         (("drill", "nonsense"), "there is no drill named nonsense"),
-        (("jobs", "--dsn", "nonsense"), "invalid DSN"),
-        (("jobs", "--dsn", ""), "no database is configured"),
+        (("jobs", "--dsn", "nonsense"), "invalid DSN: it does not begin with postgresql://, and a part of it is"),
+        (("jobs", "--dsn", "postgresql://h/d?colour=red"), "invalid DSN: invalid URI query parameter; the text"),
+        (("jobs", "--dsn", ""), "no database is configured: pass --dsn, set FAULTLINE_DSN"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -25,6 +25,7 @@ OWNER = "only the owner of the schema faultline may do that: connect as that log
         ("viewer", ("cancel", NOBODY), f"{GRANTED} faultline_producer or faultline_operator"),
         ("viewer", ("enqueue", "t"), f"{GRANTED} faultline_producer, faultline_worker or faultline_operator"),
         ("producer", ("retry", NOBODY), f"{GRANTED} faultline_operator"),
+        ("producer", ("retry", "--failed", "--yes"), f"{GRANTED} faultline_operator"),
         ("worker", ("recover",), f"{GRANTED} faultline_operator"),
         ("producer", ("workers",), f"{GRANTED} faultline_viewer or faultline_operator"),
         ("operator", ("api-keys", "create", "x", "--scope", "read"), OWNER),

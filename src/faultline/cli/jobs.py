@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from faultline.store.reads.listing import Page
     from faultline.store.statement import Statement
 
+_REFUSED = "permission denied for function retry_failed"
 #: `--because` is its older name.
 Why = Annotated[
     str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Recorded in the journal, with who did it.")
@@ -277,9 +278,14 @@ def retry(
 def _previewed(database: Database, which: FailedFilter) -> FailedFilter | None:
     """Show the failed jobs in groups. Returns a filter for exactly these, without jobs that fail later."""
     from faultline.cli import screen, tables  # noqa: PLC0415
+    from faultline.store.install import rights  # noqa: PLC0415
     from faultline.store.reads import failures, views  # noqa: PLC0415
 
-    found = database.run(failures.groups(which))
+    try:
+        found = database.run(failures.groups(which))
+    except PermissionDenied as error:
+        # A viewer may look at them, and would be refused next: who wants to retry needs the right to retry.
+        raise PermissionDenied(f"{_REFUSED}; {rights.advice(_REFUSED)}") from error
     if not found.groups or found.until is None:
         print("no failed jobs match" + (f" among the newest {failures.WINDOW:,}" if found.at_least else ""))
         return None

@@ -92,8 +92,8 @@ def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = Non
     if dsn:
         return dsn
     raise ConfigError(
-        "no database is configured. Pass a DSN (Faultline('postgresql://user@host/db')), set FAULTLINE_DSN or DATABASE_URL, "
-        "or use a private PostgreSQL in this folder with FAULTLINE_DSN=embedded:"
+        "no database is configured: pass --dsn, set FAULTLINE_DSN or DATABASE_URL, or in a program write "
+        "Faultline('postgresql://user@host/db'). FAULTLINE_DSN=embedded: uses a private PostgreSQL in this folder"
     )
 
 

@@ -84,12 +84,13 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
             return errors.DatabaseUnavailable(f"cannot use {dsn or 'the database'}: {message}")
         case psycopg.ProgrammingError() if error.sqlstate is None:
             # Neither the text nor what libpq says of it: who cannot read it does not know where its password is.
-            about = re.sub(r'".*"', "…", message, flags=re.DOTALL)
+            about = _NO_PAIRS if message.startswith('missing "="') else re.sub(r':?\s*".*"', "", message, flags=re.DOTALL)
             return errors.ConfigError(f"invalid DSN: {about}; {_DSN_FORM}")
     return None
 
 
 _DOCTOR = "run faultline doctor, which names the rights that this login lacks"
+_NO_PAIRS = "it does not begin with postgresql://, and a part of it is not NAME=VALUE"
 _DSN_FORM = (
     "the text is not shown, as it may hold a password. Write postgresql://USER:PASSWORD@HOST/DATABASE, with %XX for special "
     "signs in the password, or: host=HOST dbname=DATABASE user=USER password=PASSWORD"
