@@ -151,6 +151,16 @@ def test_what_others_wrote_cannot_command_the_terminal(queue: Driver, dsn: str) 
         assert not set(shown.stdout) & set("\x1b\x07\x9b\u202e"), words
 
 
+def test_why_a_job_was_cancelled_is_a_reason_and_no_error(queue: Driver, dsn: str) -> None:
+    job_id = queue.enqueue()
+    queue.run(verbs.cancel(job_id, "not wanted"))
+
+    shown = faultline("job", str(job_id), "--dsn", dsn).stdout
+
+    assert "last error" not in shown
+    assert "reason\ncancelled: not wanted\n" in shown
+
+
 def test_one_job_that_cannot_be_cancelled_does_not_spare_the_others(queue: Driver, dsn: str) -> None:
     done, waiting = queue.enqueue(), queue.enqueue(queue="other")
     queue.complete(queue.claim_one())

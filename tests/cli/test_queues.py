@@ -50,6 +50,16 @@ def test_a_queue_is_paused_with_a_reason_and_goes_on(queue: Driver, dsn: str) ->
     assert faultline("queues", "resume", "mail", "--dsn", dsn).stdout == "mail was not paused\n"
 
 
+def test_a_reason_of_several_lines_is_one_line_of_the_table(queue: Driver, dsn: str) -> None:
+    queue.enqueue(queue="mail")
+    faultline("queues", "pause", "mail", "--reason", "no server\n\tand no\r\npower", "--dsn", dsn)
+
+    shown = faultline("queues", "--dsn", dsn, COLUMNS="400").stdout
+
+    assert "paused: no server and no power, by " in shown
+    assert len(shown.splitlines()) == 2
+
+
 def beat(queue: Driver, name: str, host: str) -> None:
     queue.run(verbs.beat(name, host=host, pid=4711, version="1", queues=["mail"], sleeping=[], watched=False))
 

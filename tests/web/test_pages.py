@@ -223,6 +223,16 @@ def test_cancel_and_retry_by_their_forms(site: Site, queue: Driver) -> None:
     assert queue.state(job_id) is JobState.QUEUED
 
 
+def test_why_a_job_was_cancelled_is_a_reason_and_no_error(site: Site, queue: Driver) -> None:
+    job_id = queue.enqueue(queue="mail")
+    queue.run(verbs.cancel(job_id, "not wanted"))
+
+    page = site.page(f"/jobs/{job_id}").text
+
+    assert "Last error" not in page
+    assert "cancelled: not wanted" in page
+
+
 def test_ticked_jobs_are_cancelled_and_those_that_moved_on_left_alone(site: Site, queue: Driver) -> None:
     ids = [queue.enqueue(queue="mail") for _ in range(3)]
     fields = {"id": [*map(str, ids), str(uuid4()), "nonsense"], "do": "cancel", "reason": "not needed"}

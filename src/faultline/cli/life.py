@@ -67,8 +67,9 @@ def print_values(console: Console, record: JobRecord) -> None:
             console.print(Text(_pretty(value)), soft_wrap=True)
     if record.last_error:
         console.print()
-        console.print(screen.quiet("last error"))
-        console.print(Text(record.last_error.rstrip(), style="failed"), soft_wrap=True)
+        cancelled = record.state == "cancelled"
+        console.print(screen.quiet("reason" if cancelled else "last error"))
+        console.print(Text(record.last_error.rstrip(), style="quiet" if cancelled else "failed"), soft_wrap=True)
 
 
 def _pretty(value: Json) -> str:

@@ -124,7 +124,8 @@ def _remark(line: QueueLine) -> RenderableType:
     if line.counts_are_old and line.counted_seconds_ago is not None:
         return Text(f"counted {span(line.counted_seconds_ago)} ago", style="warning")
     if line.paused_at is not None:
-        why = f": {line.paused_reason}" if line.paused_reason else ""
+        # A reason may have lines and tabs, a row of the table may not.
+        why = f": {' '.join(line.paused_reason.split())}" if line.paused_reason else ""
         return Text(f"paused{why}{f', by {line.paused_by}' if line.paused_by else ''}", style="warning")
     if line.counted_seconds_ago is None:
         return Text("not counted yet", style="warning")
