@@ -61,7 +61,7 @@ async def summarise(job: Job, chapters: list[str]) -> str:
         summaries.append(await job.step(name, model.ask, chapter, key=f"{job.idempotency_key}/{name}"))
         await job.progress(f"{number} of {len(chapters)} chapters")
     whole = " ".join(summaries)
-    return str(await job.step("whole", model.ask, f"In one word: {whole}", key=f"{job.idempotency_key}/whole"))
+    return await job.step("whole", model.ask, f"In one word: {whole}", key=f"{job.idempotency_key}/whole")
 
 
 async def main() -> None:

@@ -59,6 +59,8 @@ _PROSE = {
 }
 #: What is awaited there is answered here.
 _AWAITABLE = re.compile(r"\bAwaitable\[([^\[\]]*)\]")
+#: What takes both a function and an async one there takes only the first here: what is left of its overloads is the same.
+_SAME_OVERLOADS = re.compile(r"( +@overload\n +def .*: \.\.\.\n)\1")
 
 
 def blocking(source: Path) -> str:
@@ -66,7 +68,7 @@ def blocking(source: Path) -> str:
     text = _exchanged(source.read_text())
     name = source.relative_to(ROOT)
     text = f"# Generated from {name} by `make generate`: change that file, not this one.\n{text}"
-    for command in (["check", "--fix-only", "--select", "I,F401,SIM117", "-"], ["format", "-"]):
+    for command in (["check", "--fix-only", "--select", "I,F401,PYI016,SIM117", "-"], ["format", "-"]):
         ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(source)]
         text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     return text
@@ -78,7 +80,7 @@ def _exchanged(text: str) -> str:
     for row, start, end, new in reversed(edits):
         line = lines[row]
         lines[row] = line[:start] + new + line[end:]
-    result = _AWAITABLE.sub(r"\1", "".join(lines))
+    result = _SAME_OVERLOADS.sub("", _AWAITABLE.sub(r"\1", "".join(lines)))
     for ours, theirs in _PROSE.items():
         result = result.replace(ours, theirs)
     return result

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -14,9 +15,10 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
-from typing import assert_type
+from typing import Any, Never, TypeVar, assert_type
 from psycopg import AsyncConnection, Connection
-from faultline import Faultline, Job, JobHandle, Retention, Submission, Task, Transaction, Worker, WorkerOptions
+from faultline import BlockingJob, Cancel, Faultline, Job, JobHandle, Retention, Retry, Snooze, Submission, Task
+from faultline import Transaction, Worker, WorkerOptions
 
 app = Faultline("x")
 
@@ -35,7 +37,9 @@ async def good(blocking: Connection, waiting: AsyncConnection) -> None:
     assert_type(await charge.aenqueue(42, note="n"), JobHandle[dict[str, int]])
     charge.enqueue(42, conn=blocking)
     await charge.aenqueue(42, conn=waiting)
+    charge.enqueue("42", conn=blocking)  # not refused: no keyword can be added to the parameters of another function
     app.enqueue_many(ship.bind(n) for n in range(3))
+    app.enqueue_many([ship.bind(1)], conn=blocking)
     assert_type(ship.bind(1), Submission)
     assert_type(app.worker({"mail": 50}, grace_seconds=5, retention=Retention(ledger=3600)), Worker)
     options: WorkerOptions = {"silence_seconds": 60.0}
@@ -45,31 +49,126 @@ async def write(job: Job) -> None:
     async with job.transaction() as tx:
         assert_type(tx, Transaction)
 
-def bad(waiting: AsyncConnection) -> None:
+@app.task
+async def wait(n: int) -> str | Retry | Snooze | Cancel:
+    return Snooze(60)
+
+@app.task(max_attempts=5)
+def wait_in_a_thread(job: BlockingJob, n: int) -> list[int] | None | Cancel:
+    return Cancel()
+
+@app.task
+def wait_for_nothing(n: int) -> Snooze | None:
+    return None
+
+@app.task
+async def wait_for_ever() -> Snooze:
+    return Snooze(60)
+
+@app.task
+def look(n: int) -> Any:
+    return n
+
+T = TypeVar("T")
+
+def registered(value: T) -> Task[[int], T]:
+    @app.task
+    async def give(n: int) -> T | Snooze:
+        return value
+    return give
+
+def outcomes_are_no_results() -> None:
+    assert_type(wait.enqueue(1).result(), str)
+    assert_type(wait.enqueue(1), JobHandle[str])
+    assert_type(wait_in_a_thread.enqueue(n=1).result(), list[int] | None)
+    assert_type(wait_for_nothing.enqueue(1), JobHandle[None])
+    assert_type(wait_for_ever.enqueue(), JobHandle[Never])
+    assert_type(look.enqueue(1).result(), Any)
+    assert_type(registered(b"").enqueue(1).result(), bytes)
+
+async def draft(n: int) -> str:
+    return ""
+
+def count(text: str) -> int:
+    return 0
+
+async def steps(job: Job) -> str:
+    assert_type(await job.step("count", count, "text"), int)
+    assert_type(await job.step("look", look, 1), Any)
+    return await job.step("draft", draft, 1)
+
+def blocking_steps(job: BlockingJob) -> int:
+    return job.step("count", count, "text")
+
+def bad(blocking: Connection, waiting: AsyncConnection) -> None:
     charge.enqueue("42")  # refused: str for int
     charge.enqueue()  # refused: missing
     charge.enqueue(42, colour="red")  # refused: unknown
     ship.bind(1, 2)  # refused: too many
+    app.enqueue_many([ship.bind("1")], conn=blocking)  # refused: str for int
     ship.options(delai=60)  # refused: unknown option
     ship.options(priority="high")  # refused: str for int
     ship.enqueue(1, conn=waiting)  # refused: async connection
     x: int = ship.enqueue(1).result()  # refused: result is str
+    wait.enqueue("1")  # refused: str for int
+    look.enqueue("1")  # refused: str for int
+    y: int = wait.enqueue(1).result()  # refused: result is str
     app.worker(grace=5)  # refused: unknown option
     app.worker(grace_seconds="5")  # refused: str for float
     app.run_worker({"mail": "50"})  # refused: str for int
     app.run_worker(retention=3600)  # refused: a number for Retention
 """
 
+#: A page, a piece of it, and what its programs take as given.
+SNIPPETS = {
+    "retries": (
+        "Snooze(600)",
+        """
+        class bank:
+            class Busy(Exception): ...
+            class AccountClosed(Exception): ...
+            @staticmethod
+            async def is_closed() -> bool: return True
+            @staticmethod
+            async def charge(order_id: int) -> str: return ""
+        """,
+    ),
+    "transactions": (
+        "job.step",
+        """
+        from faultline import Job
+        async def write_draft(article_id: int) -> str: return ""
+        async def draw_image(text: str) -> str: return ""
+        def upload(text: str, image: str) -> str: return ""
+        """,
+    ),
+}
+
 
 def test_a_type_checker_accepts_right_arguments_and_refuses_wrong_ones(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
     wanted = {n for n, line in enumerate(PROGRAM.splitlines(), start=1) if "# refused" in line}
 
-    # From here, with what `make check` knows already: alone it would read all of psycopg again.
-    checked = subprocess.run(
-        [sys.executable, "-m", "mypy", str(program)], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    refused, said = checked(tmp_path, PROGRAM)
 
-    refused = {int(n) for n in re.findall(r"program\.py:(\d+): error", checked.stdout)}
-    assert refused == wanted, checked.stdout + checked.stderr
+    assert refused == wanted, said
+
+
+@pytest.mark.parametrize("page", SNIPPETS)
+def test_a_type_checker_accepts_what_the_documentation_shows(tmp_path: Path, page: str) -> None:
+    shown, given = SNIPPETS[page]
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / f"docs/how-to/{page}.md").read_text(), re.DOTALL)
+    (program,) = (block for block in blocks if shown in block)
+
+    refused, said = checked(tmp_path, f"from faultline import Faultline\napp = Faultline()\n{dedent(given)}\n{program}")
+
+    assert not refused, said
+
+
+def checked(folder: Path, text: str) -> tuple[set[int], str]:
+    """The lines that mypy refuses, and what it says."""
+    program = folder / "program.py"
+    program.write_text(text)
+    # From here, with what `make check` knows already: alone it would read all of psycopg again.
+    ran = subprocess.run([sys.executable, "-m", "mypy", str(program)], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ran.returncode in (0, 1), ran.stderr
+    return {int(n) for n in re.findall(r"program\.py:(\d+): error", ran.stdout)}, ran.stdout + ran.stderr

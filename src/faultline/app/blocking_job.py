@@ -55,7 +55,7 @@ class BlockingJob(Attempt):
         except StaleLease as error:
             raise self._recorded(error) from error
 
-    def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Json:
+    def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a part of the job once and store its result; later attempts get the stored result.
 
         Called in several branches at once, it runs in one of them and all get its result; if it fails there, the next one
@@ -68,6 +68,7 @@ class BlockingJob(Attempt):
         """
         check_step_name(name)
         own = self._own_transaction(threading.current_thread)
+        result: T
         with self._around(name):
             running = self._its_turn(name, own)
             try:

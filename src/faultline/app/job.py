@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
 
@@ -26,7 +26,7 @@ from faultline.store.translation import connection_was_lost, translated
 from faultline.store.wires import wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from faultline.app.held import Held
     from faultline.core.model import Json
@@ -54,7 +54,11 @@ class Job(Attempt):
         except StaleLease as error:
             raise await self._recorded(error) from error
 
-    async def step(self, name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Json:
+    @overload
+    async def step(self, name: str, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T: ...
+    @overload
+    async def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T: ...
+    async def step(self, name: str, function: Callable[..., Awaitable[T] | T], *args: Any, **kwargs: Any) -> T:
         """Run a part of the job once and store its result; later attempts get the stored result.
 
         Called in several branches at once, it runs in one of them and all get its result; if it fails there, the next one
@@ -67,6 +71,7 @@ class Job(Attempt):
         """
         check_step_name(name)
         own = self._own_transaction(asyncio.current_task)
+        result: T
         with self._around(name):
             running = await self._its_turn(name, own)
             try:

@@ -1,7 +1,7 @@
 """What a task may return or raise instead of a result. Checked when created: an invalid one fails in the task itself.
 
 `return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Snooze` and `Cancel`. A new outcome is a class here
-that says what is written for the attempt (`decided`), and its name among those of the package.
+that says what is written for the attempt (`decided`); its name is among those of the package, and in `Faultline.task`.
 """
 
 from __future__ import annotations
