@@ -158,6 +158,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:
     assert (members["status"], members["code"]) == (status, code), members
     assert members["title"]
     assert members["detail"]
+    assert members["next_step"]
     assert "Traceback" not in answer.text
     assert "psycopg" not in answer.text
     return members

@@ -148,10 +148,38 @@ def test_an_idempotency_key_that_is_none_is_refused(shared: Api, key: str) -> No
 
 def test_unknown_places_and_methods_are_told_apart(shared: Api) -> None:
     refused(shared.http.get("/nowhere"), 404, "NotFound")
-    refused(shared.get("/jobs/nonsense"), 404, "NotFound")
+    for path in ("/jobs/nonsense", "/jobs/0198c2e4"):
+        assert refused(shared.get(path), 404, "JobNotFound")["detail"] == "Invalid job id."
+    refused(shared.post("/jobs/nonsense/cancel"), 404, "JobNotFound")
+    refused(shared.get("/jobs/nonsense/nowhere"), 404, "NotFound")
     answer = shared.http.delete("/api/v1/jobs")
     refused(answer, 405, "MethodNotAllowed")
     assert answer.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "fault"),
+    [
+        ("GET", "/jobs?cursor=junk", None, "Use `next_cursor` of the previous answer."),
+        ("POST", "/jobs/retry", {"cursor": "junk"}, "Use `next_cursor` of the previous answer."),
+        ("POST", "/queues/mail/pause", {"reason": "a\u0001b"}, "No control characters, but for tabs and line ends."),
+        ("POST", "/jobs", {"task": "t", "queue": " q"}, "No control characters, and no white space at either end."),
+        ("POST", "/jobs", {"task": "a\u0000b"}, "The character NUL is not allowed."),
+    ],
+)
+def test_what_is_wrong_with_a_text_is_told_in_words(shared: Api, method: str, path: str, body: object, fault: str) -> None:
+    told = refused(shared.http.request(method, f"/api/v1{path}", json=body), 422, "InvalidRequest")
+
+    assert [found["fault"] for found in told["errors"]] == [fault]
+
+
+def test_a_job_that_is_not_there_is_told_of_in_one_text(shared: Api) -> None:
+    path = "/jobs/00000000-0000-0000-0000-000000000001"
+
+    answers = shared.get(path), shared.post(f"{path}/cancel"), shared.post(f"{path}/retry")
+
+    (text,) = {refused(answer, 404, "JobNotFound")["detail"] for answer in answers}
+    assert text.startswith("no job 00000000-0000-0000-0000-000000000001; it was never enqueued in this database")
 
 
 def test_half_a_request_and_a_flood_of_them_leave_the_server_well(shared: Api) -> None:

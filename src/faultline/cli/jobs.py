@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from faultline.store.reads.listing import Page
     from faultline.store.statement import Statement
 
+_GONE = "it was never enqueued in this database, or it was pruned after its retention time"
 _REFUSED = "permission denied for function retry_failed"
 #: `--because` is its older name.
 Why = Annotated[
@@ -174,7 +175,7 @@ def job(
         wanted = values.job_id(database, job_id)
         record = database.run(views.job(wanted))
         if record is None:
-            raise JobNotFound(f"no job {wanted}: it was never enqueued in this database, or it was pruned")
+            raise JobNotFound(f"no job {wanted}; {_GONE}")
         journal = database.run(views.journal(wanted))
         steps = database.run(views.steps(wanted))
         in_ledger = database.run(views.ledger_rows(wanted))

@@ -115,4 +115,7 @@ _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] =
 
 
 def _with_hint(error: psycopg.Error, message: str) -> str:
-    return f"{message}. {error.diag.message_hint}" if error.diag.message_hint else message
+    hint = error.diag.message_hint
+    if not hint:
+        return message
+    return f"{message}; {hint}" if hint[0].islower() else f"{message}. {hint}"

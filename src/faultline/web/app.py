@@ -12,6 +12,7 @@ refusal is a `Problem`. `app.state.service` is the `Service` that all of them sh
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -21,14 +22,14 @@ from starlette.routing import Match
 
 from faultline.core import events
 from faultline.core.build import version
-from faultline.core.errors import FaultlineError
+from faultline.core.errors import FaultlineError, JobNotFound
 from faultline.web import api, assets, pages, scrape, watch
 from faultline.web.databases import Limits
 from faultline.web.guard import Guard
 from faultline.web.problems import Problem, problem_of
 from faultline.web.proxies import Proxies
 from faultline.web.service import Service, service_of
-from faultline.web.shapes import JSON_OBJECT, JSON_VALUE
+from faultline.web.shapes import JSON_OBJECT, JSON_VALUE, PATTERNS_IN_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -113,6 +114,9 @@ def _describe_arguments(app: FastAPI) -> None:
 async def _refuse(request: Request, error: Exception) -> Response:
     """Answer with a problem: as JSON for programs, as a page for people. What is not the caller's fault is logged."""
     problem = service_of(request).readiness.with_time(_problem(error))
+    if problem.code == "NotFound" and _JOB_PATH.fullmatch(request.url.path):
+        whole = "Send the whole id, such as 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01."
+        problem = Problem(404, "JobNotFound", "Invalid job id.", next_step=whole, sqlstate=JobNotFound.sqlstate)
     if problem.status == 405:  # noqa: PLR2004 - a method that this place does not know
         problem.headers["Allow"] = ", ".join(sorted(_methods(request)))
     if problem.status >= 500:  # noqa: PLR2004 - ours, not theirs
@@ -135,7 +139,16 @@ def _why(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:1000]
 
 
-_PLAIN = {404: "NotFound", 405: "MethodNotAllowed", 400: "BadRequest", 401: "Unauthorized", 403: "Forbidden"}
+_PATHS = "/openapi.json lists every path and its methods."
+_PLAIN = {
+    404: ("NotFound", _PATHS),
+    405: ("MethodNotAllowed", _PATHS),
+    400: ("BadRequest", "Correct the request."),
+    401: ("Unauthorized", "Send an API key."),
+    403: ("Forbidden", "Use a key that may do this."),
+}
+#: Where a job's id stands. What is none there matches no path.
+_JOB_PATH = re.compile(r"/api/v1/jobs/[^/]+(/cancel|/retry)?")
 
 
 def _problem(error: Exception) -> Problem:
@@ -151,12 +164,16 @@ def _problem(error: Exception) -> Problem:
         case HTTPException(__cause__=Problem() as cause):
             return cause  # FastAPI says of everything that goes wrong while a body is read that it was a bad one
         case HTTPException():
+            code, next_step = _PLAIN.get(error.status_code, ("Refused", "Correct the request."))
             headers = dict(error.headers or {})
-            return Problem(error.status_code, _PLAIN.get(error.status_code, "Refused"), str(error.detail), headers=headers)
+            return Problem(error.status_code, code, str(error.detail), next_step=next_step, headers=headers)
         case _:
             return problem_of(error)
 
 
 def _fault(found: dict[str, Any]) -> dict[str, str]:
     """Where and what, but not the value itself: it may be a secret, or a megabyte."""
-    return {"place": ".".join(str(part) for part in found["loc"])[:200], "fault": str(found["msg"])[:300]}
+    fault = str(found["msg"])[:300]
+    if found["type"] == "string_pattern_mismatch":
+        fault = PATTERNS_IN_WORDS.get(found["ctx"]["pattern"], "It has characters that are not allowed here.")
+    return {"place": ".".join(str(part) for part in found["loc"])[:200], "fault": fault}

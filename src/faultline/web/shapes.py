@@ -63,13 +63,8 @@ QueueName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.QUE
 TaskName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.TASK_LENGTH_MAX, pattern=_NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
 #: Nothing that commands a terminal, or hides or reorders what is shown.
-Reason = Annotated[
-    str,
-    StringConstraints(
-        max_length=bounds.REASON_LENGTH_MAX,
-        pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*$",
-    ),
-]
+_PLAIN = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*$"
+Reason = Annotated[str, StringConstraints(max_length=bounds.REASON_LENGTH_MAX, pattern=_PLAIN)]
 #: JSON has no times, so they come as text; a number of seconds would be anybody's guess.
 Time = Annotated[AwareDatetime, Strict(False), BeforeValidator(_only_text), AfterValidator(_in_utc)]
 RunAt = Annotated[Time, BeforeValidator(_is_kept), Field(json_schema_extra={"pattern": _RUN_AT})]
@@ -77,6 +72,15 @@ Cursor = Annotated[str, StringConstraints(pattern=cursors.PATTERN)]
 FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
 
 
+_OF_ANSWER = "Use `next_cursor` of the previous answer."
+#: What a text lacks that does not match: a pattern is for programs.
+PATTERNS_IN_WORDS = {
+    _NO_NUL: "The character NUL is not allowed.",
+    _SEEN: "No control characters, and no white space at either end.",
+    _PLAIN: "No control characters, but for tabs and line ends.",
+    cursors.PATTERN: _OF_ANSWER,
+    cursors.FAILED_PATTERN: _OF_ANSWER,
+}
 #: What no job may have: a delay and a time.
 _TWO_TIMES: dict[str, Any] = {
     "required": ["delay_seconds", "run_at"],

@@ -53,7 +53,9 @@ async def one_job(request: Request, job_id: UUID, caller: Reader) -> Job:
     ]
     record, journal, steps = await service_of(request).read_for(caller).run_all(statements)
     if record is None or not caller.may_touch(record.queue):
-        raise JobNotFound(f"no job {job_id}: it was never committed in this database, or it was pruned")
+        raise JobNotFound(
+            f"no job {job_id}; it was never enqueued in this database, or it was pruned after its retention time"
+        )
     return Job(
         **{field.name: getattr(record, field.name) for field in fields(record)},
         epochs=epochs(record, journal),
