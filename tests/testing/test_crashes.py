@@ -355,7 +355,7 @@ def test_a_point_that_is_never_reached_is_answered_with_those_that_are(app: Faul
             await tx.execute(INSERT, ("ada",))
             tx.complete()
 
-    with pytest.raises(ConfigError, match=r"never comes to before_step_sent; .* it comes to: .*before_execution"):
+    with pytest.raises(ConfigError, match=r"never reaches before_step_sent; .* it reaches: .*before_execution"):
         crash_everywhere(app, pay.bind(), effects=effects, points=["before_step_sent", "before_execution"])
-    with pytest.raises(ConfigError, match="never comes to any of these points"):
+    with pytest.raises(ConfigError, match="never reaches any of these points"):
         crash_everywhere(app, pay.bind(), effects=effects, points=[])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import string
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from faultline.core import events, forks
 from faultline.core.errors import ConfigError
@@ -37,7 +37,7 @@ from faultline.worker.upkeep import Upkeep
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from pathlib import Path
 
     from faultline.app.registry import Registry
@@ -63,6 +63,7 @@ class Worker:
     health_folder: Path | None = None
 
     _entered = False
+    _drained = False
     #: Until when the last endings may be written, once that is all that is left to do.
     _writing: asyncio.Timeout | None = None
     _companion: tuple[Standby, LoopTick] | None = None
@@ -216,9 +217,21 @@ class Worker:
         if kind is not None:
             # A program that is going down with an error, or by Ctrl-C, does not wait for its jobs.
             self._hurry()
-        # In a task of its own: a program that is cancelled meanwhile must not leave half a worker behind.
-        ending = asyncio.create_task(self._end())
         cancelled: asyncio.CancelledError | None = None
+        try:
+            cancelled = await self._surely(self._drain)
+        finally:
+            cancelled = await self._surely(self._close) or cancelled
+        if cancelled is not None:
+            raise cancelled
+
+    async def _surely(self, part: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.CancelledError | None:
+        """Do this part of the ending in a task of its own: a program that is cancelled meanwhile must not leave half a
+        worker behind. Answers with the cancellation.
+        """
+        cancelled: asyncio.CancelledError | None = None
+        in_a_hurry = self._executor.in_a_hurry.is_set()
+        ending = asyncio.create_task(part())
         while not ending.done():
             try:
                 await asyncio.wait([ending])
@@ -226,28 +239,29 @@ class Worker:
                 # The worker waits no longer for its jobs, but gives them back before it ends.
                 self._hurry()
                 cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        await ending
+            if ending.done() and ending.cancelled() and not in_a_hurry:
+                # Cancelled with every other task of a program that ends: once more, and in a hurry.
+                self._hurry()
+                in_a_hurry = True
+                ending = asyncio.create_task(part())
+        if not ending.cancelled():
+            ending.result()
+        return cancelled
 
-    async def _end(self) -> None:
-        try:
-            await self._drain()
-        except asyncio.CancelledError:
-            # Somebody cancels all tasks of the program, and cannot wait for a database.
+    async def _close(self) -> None:
+        if not self._drained:
+            # Somebody cancels all tasks of the program again and again, and cannot wait for a database.
             self.gave_up = True
             self._executor.abandon()
-            raise
-        finally:
-            await self._completer.close()
-            await self._last_services.stop()
-            await self._heartbeat.stop(None if self.gave_up else self._database.run)
-            self._stop_companion()
-            forks.let_children_into(asyncio.get_running_loop())
-            self._executor.close()
-            await self._databases.close()
-            reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"
-            events.emit("worker_exit", worker=self.id, reason=reason)
+        await self._completer.close()
+        await self._last_services.stop()
+        await self._heartbeat.stop(None if self.gave_up else self._database.run)
+        self._stop_companion()
+        forks.let_children_into(asyncio.get_running_loop())
+        self._executor.close()
+        await self._databases.close()
+        reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"
+        events.emit("worker_exit", worker=self.id, reason=reason)
 
     async def _stand_in(self) -> None:
         await self._heartbeat.stand_in(self._database.run)
@@ -309,6 +323,7 @@ class Worker:
             self._writing = None
         if self.gave_up:
             leaving.tell_left(self.id, self._heartbeat.holds())
+        self._drained = True
 
     async def _settle_claims(self) -> None:
         try:
