@@ -107,7 +107,7 @@ def transitions() -> Statement[list[Transition]]:
     return Statement(
         name="transitions",
         sql=f"select {_TRANSITION.columns}"
-        " from faultline.journal where job_id is not null and event <> '{JournalEvent.STALE_WRITE_BLOCKED}' order by id",
+        f" from faultline.journal where job_id is not null and event <> '{JournalEvent.STALE_WRITE_BLOCKED}' order by id",
         params=(),
         read=_TRANSITION.many,
         repeatable=True,
