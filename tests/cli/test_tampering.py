@@ -476,7 +476,7 @@ def test_a_restore_into_a_cluster_without_the_roles_is_made_whole_by_migrate(
         )
         assert 'role "faultline_worker" does not exist' in lossy.stderr
 
-        assert "not there" in of_level(visit(restored), "note")["roles"]
+        assert "missing" in of_level(visit(restored), "note")["roles"]
         (todo,) = (finding["todo"] for finding in visit(restored)["findings"] if finding["check"] == "roles")
         assert "create role faultline_worker nologin;" in todo
         assert "as the schema's owner: faultline migrate" in todo

@@ -85,7 +85,7 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(dsn: str) -> None:
         asked = faultline("up", "--port", str(port), "--dsn", dsn)
 
     assert asked.returncode == 1
-    assert asked.stderr.startswith(f"faultline: port {port} is taken")
+    assert asked.stderr.startswith(f"faultline: port {port} is in use")
 
 
 def test_a_program_on_a_leash_ends_when_it_is_let_go() -> None:

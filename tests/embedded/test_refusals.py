@@ -72,7 +72,7 @@ def test_the_search_goes_from_the_named_folder_over_the_wheel_to_the_system(
     assert embedded.find_binaries().major == 15
 
 
-@pytest.mark.parametrize(("version", "lacks", "why"), [("18.0", "pg_ctl", "lacks pg_ctl"), ("14.9", "", "oldest")])
+@pytest.mark.parametrize(("version", "lacks", "why"), [("18.0", "pg_ctl", "lacks pg_ctl"), ("14.9", "", "15 or newer")])
 def test_a_named_folder_without_postgresql_is_an_error_and_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, lacks: str, why: str
 ) -> None:

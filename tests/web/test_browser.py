@@ -61,7 +61,7 @@ def test_a_job_is_followed_live_from_its_submission_through_a_lease_race_into_th
     said(page, "No worker has claimed this job yet")
 
     stalled = queue.claim_one(worker="a")
-    said(page, "Worker A took the job")
+    said(page, "Worker A claimed the job")
     said(page, "another worker may take over now")
 
     queue.reap()
@@ -189,7 +189,7 @@ def test_while_jobs_are_ticked_the_page_holds_still_and_says_so(page: Page, queu
     box = page.locator(f"#tick-{first}")
     box.check()
     before = box.bounding_box()
-    sync_api.expect(page.locator("#standing")).to_contain_text("while 1 job is ticked")
+    sync_api.expect(page.locator("#standing")).to_contain_text("while 1 job is selected")
 
     queue.enqueue("second")
     page.wait_for_timeout(2600)  # longer than it waits between two questions
