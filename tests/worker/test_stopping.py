@@ -260,3 +260,37 @@ def test_all_tasks_of_a_program_can_be_cancelled_while_its_worker_ends_without_a
     slow_to_leave.enqueue()
     slow_to_leave.enqueue()
     asyncio.run(story())
+
+
+def test_all_tasks_of_a_program_can_be_cancelled_while_its_worker_closes(
+    app: Faultline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was closed already is closed again, and the worker says once that it has ended."""
+
+    async def program(closing: asyncio.Event) -> None:
+        async with app.worker({"default": 1}) as worker:
+            close = worker._databases.close  # noqa: SLF001 - the worker is held up here
+
+            async def slowly() -> None:
+                closing.set()
+                await asyncio.sleep(0.2)
+                await close()
+
+            worker._databases.close = slowly  # type: ignore[method-assign]  # noqa: SLF001
+
+    async def story() -> None:
+        closing = asyncio.Event()
+        ending = asyncio.create_task(program(closing))
+        async with asyncio.timeout(PATIENCE):
+            await closing.wait()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await ending
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with caplog.at_level("INFO", "faultline"):
+        asyncio.run(story())
+
+    assert [fields["reason"] for fields in events_of(caplog, "worker_exit")] == ["success"]

@@ -221,13 +221,19 @@ class Worker:
         try:
             cancelled = await self._surely(self._drain)
         finally:
-            cancelled = await self._surely(self._close) or cancelled
+            cancelled = await self._surely(self._fall_silent) or cancelled
+            self._stop_companion()
+            forks.let_children_into(asyncio.get_running_loop())
+            self._executor.close()
+            cancelled = await self._surely(self._databases.close) or cancelled
+            reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"
+            events.emit("worker_exit", worker=self.id, reason=reason)
         if cancelled is not None:
             raise cancelled
 
     async def _surely(self, part: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.CancelledError | None:
         """Do this part of the ending in a task of its own: a program that is cancelled meanwhile must not leave half a
-        worker behind. Answers with the cancellation.
+        worker behind. The part may be begun twice. Returns the cancellation.
         """
         cancelled: asyncio.CancelledError | None = None
         in_a_hurry = self._executor.in_a_hurry.is_set()
@@ -248,7 +254,7 @@ class Worker:
             ending.result()
         return cancelled
 
-    async def _close(self) -> None:
+    async def _fall_silent(self) -> None:
         if not self._drained:
             # Somebody cancels all tasks of the program again and again, and cannot wait for a database.
             self.gave_up = True
@@ -256,12 +262,6 @@ class Worker:
         await self._completer.close()
         await self._last_services.stop()
         await self._heartbeat.stop(None if self.gave_up else self._database.run)
-        self._stop_companion()
-        forks.let_children_into(asyncio.get_running_loop())
-        self._executor.close()
-        await self._databases.close()
-        reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"
-        events.emit("worker_exit", worker=self.id, reason=reason)
 
     async def _stand_in(self) -> None:
         await self._heartbeat.stand_in(self._database.run)
