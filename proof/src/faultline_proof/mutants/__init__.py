@@ -38,7 +38,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
     none = ground.NO_GUARDS if modern else ground.NO_GUARDS | ground.NO_GUARDS_BEFORE_18
     found = [cut.mutant(about) for cut, about in texts.common() if cut.name not in none]
     by_hand = (leases, claims, submissions, reaps, upkeep, operations, service, measures, ground)
-    found += [cut.mutant() for module in by_hand for cut in module.CUTS]
-    found += [cut.mutant() for cut in (submissions.SINCE_18 if modern else submissions.BEFORE_18)]
+    found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]
+    found += [cut.mutant() for cut in texts.cuts(submissions.SINCE_18 if modern else submissions.BEFORE_18)]
     found += [*ground.TABLES, *catalogue.taken_out(connection)]
     return found

@@ -2,169 +2,135 @@
 
 from __future__ import annotations
 
-from faultline_proof.mutants.texts import Cut
+from typing import TYPE_CHECKING
 
-CUTS = [
-    Cut("claim", "wants an owner", "claim.owner is null or "),
-    Cut("claim", "wants an owner of sane length", " or length(claim.owner) not between 1 and 200"),
-    Cut("claim", "grants nothing of a paused queue", "q.name = claim.queue and q.paused_at is not null", "false"),
-    Cut("claim", "grants of every other queue", "q.name = claim.queue and q.paused_at", "q.paused_at"),
-    Cut("pause", "wants a name", "pause.queue is null or "),
-    Cut("pause", "wants a name that can be read", "pause.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", "false"),
-    Cut("pause", "keeps the time of the first", "coalesce(q.paused_at, excluded.paused_at)", "excluded.paused_at"),
-    Cut("resume", "wakes the sleeping", "  perform faultline.wake(resume.queue, -32768, '1970-01-01 00:00:00+00');\n"),
-    Cut("resume", "resumes the named queue only", "where q.name = resume.queue and", "where"),
-    Cut("claim", "takes nothing when asked for nothing", "coalesce(claim.max_jobs, 0)", "claim.max_jobs"),
-    Cut("claim", "takes at most 10,000 jobs", "least(coalesce(claim.max_jobs, 0), 10000)", "coalesce(claim.max_jobs, 0)"),
-    Cut("claim", "takes no more than it was asked for", "remaining := remaining - granted;", "null;"),
-    Cut(
-        "claim", "finds priorities that the caller does not know", "coalesce(claim.priorities[next_known], 32767)", "-32768"
-    ),
-    Cut("claim", "finds them in front of those that it knows", "coalesce(claim.priorities[next_known], 32767)", "32767"),
-    Cut(
-        "claim",
-        "finds them between those that it knows",
-        "claim.priorities[next_known], 32767",
-        "claim.priorities[1], 32767",
-    ),
-    Cut("claim", "takes the most urgent first", "    order by j.priority\n", "    order by j.priority desc\n"),
-    Cut("claim", "takes the longest due first", "order by r.next_run_at, r.id", "order by r.next_run_at desc, r.id"),
-    Cut("claim", "keeps the order of one moment", "order by r.next_run_at, r.id", "order by r.next_run_at, r.id desc"),
-    Cut("claim", "starts where the live work starts", "          and (r.next_run_at, r.id) >= (lower_bound, lower_id)\n"),
-    Cut(
-        "claim",
-        "starts within one moment",
-        "(r.next_run_at, r.id) >= (lower_bound, lower_id)",
-        "r.next_run_at >= lower_bound",
-    ),
-    Cut(
-        "claim",
-        "starts with the moment where no id is given",
-        "coalesce(claim.lower_ids[next_known], '00000000-0000-0000-0000-000000000000')",
-        "claim.lower_ids[next_known]",
-    ),
-    Cut("claim", "knows of no bound where the caller gave none", "      lower_bound := '-infinity';\n", "      null;\n"),
-    Cut("claim", "lets delayed jobs wait", "          and r.next_run_at <= due\n"),
-    Cut("claim", "keeps the queues apart", "where r.queue = claim.queue\n          and", "where"),
-    Cut("claim", "takes waiting jobs only", "          and r.state = 'queued'\n"),
-    Cut("due", "names what is due and nothing else", "          and j.next_run_at <= at\n"),
-    Cut("due", "walks all priorities", "      previous := level;\n", "      exit;\n"),
-    Cut("due", "starts where the live work starts", "          and (j.next_run_at, j.id) >= (lower_bound, lower_id)\n"),
-    Cut(
-        "due",
-        "starts within one moment",
-        "(j.next_run_at, j.id) >= (lower_bound, lower_id)",
-        "j.next_run_at >= lower_bound",
-    ),
-    Cut("due", "knows of no bound where the caller gave none", "        lower_bound := '-infinity';\n", "        null;\n"),
-    Cut(
-        "due",
-        "looks between the priorities that the caller knows",
-        "j.priority < case when is_known then due.priorities[next_known] else 32767 end",
-        "j.priority < case when is_known then -32768 else 32767 end",
-    ),
-    Cut(
-        "due",
-        "steps over no dead rows on its way to a priority",
-        "j.priority < case when is_known then due.priorities[next_known] else 32767 end",
-        "j.priority < 32767",
-    ),
-    Cut(
-        "due",
-        "finds the bounds of the next queue",
-        "    while due.bound_queues[next_known] = wanted loop\n      next_known := next_known + 1;\n    end loop;\n",
-    ),
-    Cut(
-        "due",
-        "starts with the first moment where none is given",
-        "coalesce(due.lower_bounds[next_known], '-infinity')",
-        "due.lower_bounds[next_known]",
-    ),
-    Cut(
-        "due",
-        "starts with the moment where no id is given",
-        "coalesce(due.lower_ids[next_known], '00000000-0000-0000-0000-000000000000')",
-        "due.lower_ids[next_known]",
-    ),
-    Cut("due", "keeps the bounds of queues apart", "coalesce(due.bound_queues[next_known] = wanted, false)", "true"),
-    Cut("due", "names no paused queue", "and q.paused_at is not null", "and false"),
-    Cut(
-        "due",
-        "looks at its queue alone",
-        "      where j.queue = wanted\n        and",
-        "      where",
-        also=("        where j.queue = wanted\n          and", "        where"),
-    ),
-    Cut("claim", "takes turns", "    perform faultline.take_turn(claim.queue);\n", "    null;\n"),
-    Cut("take_turn", "takes turns within its queue", "faultline.claim_lock(take_turn.queue)", "faultline.claim_lock('')"),
-    Cut("take_turn", "does not wait again at once", "  if in_vain[1] > seconds then\n    return;\n  end if;\n"),
-    Cut("take_turn", "waits longer and longer before it asks again", "coalesce(in_vain[2] * 2, 1)", "1"),
-    Cut(
-        "take_turn",
-        "does not stop asking for good",
-        "coalesce(in_vain[2] * 2, 1), 32)",
-        "coalesce(in_vain[2] * 2, 1), 3200)",
-    ),
-    Cut(
-        "take_turn",
-        "asks as before once it got its turn",
-        "      perform set_config('faultline.no_turns', '', false);\n",
-        "      null;\n",
-    ),
-    Cut("claim", "takes no turns for a few", "if remaining > 20 then", "if remaining > 0 then"),
-    Cut("take_turn", "ignores what is no pair of numbers", "^[0-9]{1,12}(?:[.][0-9]+)? [0-9]{1,4}$", "^.+$"),
-    Cut("take_turn", "waits a moment for its turn", "perform set_config('lock_timeout', '250ms', true)", "null"),
-    Cut(
-        "take_turn",
-        "goes on without its turn",
-        "  exception when lock_not_available or deadlock_detected then\n"
-        "    perform set_config('faultline.no_turns', seconds + pause || ' ' || pause, false);\n",
-    ),
-    Cut("take_turn", "keeps the caller's patience", "    perform set_config('lock_timeout', patience, true);\n"),
-    Cut("claim", "sees time go on in a loop", "due := faultline.clock();", "due := faultline.now();"),
-    Cut("claim", "locks the rows", "        for update skip locked\n"),
-    Cut("claim", "passes over locked rows", "for update skip locked", "for update"),
-    Cut("claim", "names its owner", "lease_owner = claim.owner", "lease_owner = 'w'"),
-    Cut("claim", "tells since when", "claimed_at = due", "claimed_at = j.claimed_at"),
-    Cut("claim", "grants the job's own lease", "make_interval(secs => j.lease_seconds)", "interval '30 seconds'"),
-    Cut(
-        "claim",
-        "raises the token",
-        "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
-        "j.fencing_token",
-    ),
-    Cut(
-        "claim",
-        "grants no token below the floor",
-        "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
-        "j.fencing_token + 1",
-    ),
-    Cut(
-        "claim",
-        "grants no token of its job again",
-        "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
-        "(select s.token_floor from faultline.settings s) + 1",
-    ),
-    Cut(
-        "claim",
-        "reads the floor in the statement that grants",
-        "(select s.token_floor from faultline.settings s)",
-        "read_before",
-        also=(
-            "  remaining integer := ",
-            "  read_before constant bigint := (select s.token_floor from faultline.settings s);\n  remaining integer := ",
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
+
+GUARDS: Guards = {
+    "claim": {
+        "wants an owner": "claim.owner is null or ",
+        "wants an owner of sane length": " or length(claim.owner) not between 1 and 200",
+        "grants nothing of a paused queue": ("q.name = claim.queue and q.paused_at is not null", "false"),
+        "grants of every other queue": ("q.name = claim.queue and q.paused_at", "q.paused_at"),
+        "takes nothing when asked for nothing": ("coalesce(claim.max_jobs, 0)", "claim.max_jobs"),
+        "takes at most 10,000 jobs": ("least(coalesce(claim.max_jobs, 0), 10000)", "coalesce(claim.max_jobs, 0)"),
+        "takes no more than it was asked for": ("remaining := remaining - granted;", "null;"),
+        "finds priorities that the caller does not know": ("coalesce(claim.priorities[next_known], 32767)", "-32768"),
+        "finds them in front of those that it knows": ("coalesce(claim.priorities[next_known], 32767)", "32767"),
+        "finds them between those that it knows": ("claim.priorities[next_known], 32767", "claim.priorities[1], 32767"),
+        "takes the most urgent first": ("    order by j.priority\n", "    order by j.priority desc\n"),
+        "takes the longest due first": ("order by r.next_run_at, r.id", "order by r.next_run_at desc, r.id"),
+        "keeps the order of one moment": ("order by r.next_run_at, r.id", "order by r.next_run_at, r.id desc"),
+        "starts where the live work starts": "          and (r.next_run_at, r.id) >= (lower_bound, lower_id)\n",
+        "starts within one moment": ("(r.next_run_at, r.id) >= (lower_bound, lower_id)", "r.next_run_at >= lower_bound"),
+        "starts with the moment where no id is given": (
+            "coalesce(claim.lower_ids[next_known], '00000000-0000-0000-0000-000000000000')",
+            "claim.lower_ids[next_known]",
         ),
-    ),
-    Cut(
-        "claim",
-        "wants to see the newest floor",
-        "current_setting('transaction_isolation') <> 'read committed'",
-        "false",
-    ),
-    Cut("claim", "notices a floor that is raised meanwhile", "    perform from faultline.settings s for share;\n"),
-    Cut("claim", "counts the attempt", "attempt = j.attempt + 1::smallint", "attempt = greatest(j.attempt, 1::smallint)"),
-    Cut("claim", "forgets the mark of the last attempt", "          started = false,\n"),
-    Cut("claim", "forgets the renewals of the last lease", ",\n          renewals = 0\n", "\n"),
-    Cut("mark_start", "has a last attempt marked", "attempt >= max_attempts or "),
-    Cut("mark_start", "has attempts after a crash marked", " or reaps > 0"),
-]
+        "knows of no bound where the caller gave none": ("      lower_bound := '-infinity';\n", "      null;\n"),
+        "lets delayed jobs wait": "          and r.next_run_at <= due\n",
+        "keeps the queues apart": ("where r.queue = claim.queue\n          and", "where"),
+        "takes waiting jobs only": "          and r.state = 'queued'\n",
+        "takes turns": ("    perform faultline.take_turn(claim.queue);\n", "    null;\n"),
+        "takes no turns for a few": ("if remaining > 20 then", "if remaining > 0 then"),
+        "sees time go on in a loop": ("due := faultline.clock();", "due := faultline.now();"),
+        "locks the rows": "        for update skip locked\n",
+        "passes over locked rows": ("for update skip locked", "for update"),
+        "names its owner": ("lease_owner = claim.owner", "lease_owner = 'w'"),
+        "tells since when": ("claimed_at = due", "claimed_at = j.claimed_at"),
+        "grants the job's own lease": ("make_interval(secs => j.lease_seconds)", "interval '30 seconds'"),
+        "raises the token": (
+            "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
+            "j.fencing_token",
+        ),
+        "grants no token below the floor": (
+            "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
+            "j.fencing_token + 1",
+        ),
+        "grants no token of its job again": (
+            "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",
+            "(select s.token_floor from faultline.settings s) + 1",
+        ),
+        "reads the floor in the statement that grants": (
+            "(select s.token_floor from faultline.settings s)",
+            "read_before",
+            (
+                "  remaining integer := ",
+                (
+                    "  read_before constant bigint := (select s.token_floor from faultline.settings s);\n"
+                    "  remaining integer := "
+                ),
+            ),
+        ),
+        "wants to see the newest floor": ("current_setting('transaction_isolation') <> 'read committed'", "false"),
+        "notices a floor that is raised meanwhile": "    perform from faultline.settings s for share;\n",
+        "counts the attempt": ("attempt = j.attempt + 1::smallint", "attempt = greatest(j.attempt, 1::smallint)"),
+        "forgets the mark of the last attempt": "          started = false,\n",
+        "forgets the renewals of the last lease": (",\n          renewals = 0\n", "\n"),
+    },
+    "pause": {
+        "wants a name": "pause.queue is null or ",
+        "wants a name that can be read": ("pause.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", "false"),
+        "keeps the time of the first": ("coalesce(q.paused_at, excluded.paused_at)", "excluded.paused_at"),
+    },
+    "resume": {
+        "wakes the sleeping": "  perform faultline.wake(resume.queue, -32768, '1970-01-01 00:00:00+00');\n",
+        "resumes the named queue only": ("where q.name = resume.queue and", "where"),
+    },
+    "due": {
+        "names what is due and nothing else": "          and j.next_run_at <= at\n",
+        "walks all priorities": ("      previous := level;\n", "      exit;\n"),
+        "starts where the live work starts": "          and (j.next_run_at, j.id) >= (lower_bound, lower_id)\n",
+        "starts within one moment": ("(j.next_run_at, j.id) >= (lower_bound, lower_id)", "j.next_run_at >= lower_bound"),
+        "knows of no bound where the caller gave none": ("        lower_bound := '-infinity';\n", "        null;\n"),
+        "looks between the priorities that the caller knows": (
+            "j.priority < case when is_known then due.priorities[next_known] else 32767 end",
+            "j.priority < case when is_known then -32768 else 32767 end",
+        ),
+        "steps over no dead rows on its way to a priority": (
+            "j.priority < case when is_known then due.priorities[next_known] else 32767 end",
+            "j.priority < 32767",
+        ),
+        "finds the bounds of the next queue": (
+            "    while due.bound_queues[next_known] = wanted loop\n      next_known := next_known + 1;\n    end loop;\n",
+            "",
+        ),
+        "starts with the first moment where none is given": (
+            "coalesce(due.lower_bounds[next_known], '-infinity')",
+            "due.lower_bounds[next_known]",
+        ),
+        "starts with the moment where no id is given": (
+            "coalesce(due.lower_ids[next_known], '00000000-0000-0000-0000-000000000000')",
+            "due.lower_ids[next_known]",
+        ),
+        "keeps the bounds of queues apart": ("coalesce(due.bound_queues[next_known] = wanted, false)", "true"),
+        "names no paused queue": ("and q.paused_at is not null", "and false"),
+        "looks at its queue alone": (
+            "      where j.queue = wanted\n        and",
+            "      where",
+            ("        where j.queue = wanted\n          and", "        where"),
+        ),
+    },
+    "take_turn": {
+        "takes turns within its queue": ("faultline.claim_lock(take_turn.queue)", "faultline.claim_lock('')"),
+        "does not wait again at once": "  if in_vain[1] > seconds then\n    return;\n  end if;\n",
+        "waits longer and longer before it asks again": ("coalesce(in_vain[2] * 2, 1)", "1"),
+        "does not stop asking for good": ("coalesce(in_vain[2] * 2, 1), 32)", "coalesce(in_vain[2] * 2, 1), 3200)"),
+        "asks as before once it got its turn": (
+            "      perform set_config('faultline.no_turns', '', false);\n",
+            "      null;\n",
+        ),
+        "ignores what is no pair of numbers": ("^[0-9]{1,12}(?:[.][0-9]+)? [0-9]{1,4}$", "^.+$"),
+        "waits a moment for its turn": ("perform set_config('lock_timeout', '250ms', true)", "null"),
+        "goes on without its turn": (
+            "  exception when lock_not_available or deadlock_detected then\n"
+            "    perform set_config('faultline.no_turns', seconds + pause || ' ' || pause, false);\n"
+        ),
+        "keeps the caller's patience": "    perform set_config('lock_timeout', patience, true);\n",
+    },
+    "mark_start": {
+        "has a last attempt marked": "attempt >= max_attempts or ",
+        "has attempts after a crash marked": " or reaps > 0",
+    },
+}

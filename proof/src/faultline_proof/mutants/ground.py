@@ -2,93 +2,73 @@
 
 from __future__ import annotations
 
-from faultline_proof.mutants.texts import Cut, Mutant
+from typing import TYPE_CHECKING
 
-_TIME = [
-    Cut(
-        "now",
-        "reads no setting",
-        "return statement_timestamp();",
-        "return coalesce(nullif(current_setting('faultline.now', true), '')::timestamptz, statement_timestamp());",
-    ),
-    Cut("now", "goes on within a transaction", "return statement_timestamp();", "return transaction_timestamp();"),
-    Cut(
-        "clock",
-        "reads no setting",
-        "return clock_timestamp();",
-        "return coalesce(nullif(current_setting('faultline.clock', true), '')::timestamptz, clock_timestamp());",
-    ),
-    Cut("clock", "goes on within a statement", "return clock_timestamp();", "return statement_timestamp();"),
-    Cut("durable", "raises what is off", "current_setting('synchronous_commit') = 'off'", "false"),
-    Cut("durable", "leaves other levels alone", "current_setting('synchronous_commit') = 'off'", "true"),
-    Cut("durable", "is over with the transaction", "'on', true)", "'on', false)"),
-]
+from faultline_proof.mutants.texts import Mutant
 
-_TRIGGERS = [
-    Cut("guards.sql", f"{trigger}: {guard}", piece, instead)
-    for trigger, guard, piece, instead in (
-        ("starts_queued", "in no other state", "new.state <> 'queued'\n  or ", ""),
-        ("starts_queued", "with no attempt", "  or new.attempt <> 0\n", ""),
-        (
-            "starts_queued",
-            "with no token",
-            "\n  or new.fencing_token <> 0",
-            "",
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
+
+GUARDS: Guards = {
+    "now": {
+        "reads no setting": (
+            "return statement_timestamp();",
+            "return coalesce(nullif(current_setting('faultline.now', true), '')::timestamptz, statement_timestamp());",
         ),
-        ("token_grows", "never back", "new.fencing_token < old.fencing_token\n  or ", ""),
-        (
-            "token_grows",
-            "with every claim",
+        "goes on within a transaction": ("return statement_timestamp();", "return transaction_timestamp();"),
+    },
+    "clock": {
+        "reads no setting": (
+            "return clock_timestamp();",
+            "return coalesce(nullif(current_setting('faultline.clock', true), '')::timestamptz, clock_timestamp());",
+        ),
+        "goes on within a statement": ("return clock_timestamp();", "return statement_timestamp();"),
+    },
+    "durable": {
+        "raises what is off": ("current_setting('synchronous_commit') = 'off'", "false"),
+        "leaves other levels alone": ("current_setting('synchronous_commit') = 'off'", "true"),
+        "is over with the transaction": ("'on', true)", "'on', false)"),
+    },
+    "guards.sql": {
+        "starts_queued: in no other state": "new.state <> 'queued'\n  or ",
+        "starts_queued: with no attempt": "  or new.attempt <> 0\n",
+        "starts_queued: with no token": "\n  or new.fencing_token <> 0",
+        "token_grows: never back": "new.fencing_token < old.fencing_token\n  or ",
+        "token_grows: with every claim": (
             "\n  or (old.state <> 'running' and new.state = 'running' and new.fencing_token = old.fencing_token)",
             "",
         ),
-        ("lease_keeps_its_holder", "the owner", "old.lease_owner <> new.lease_owner or ", ""),
-        ("lease_keeps_its_holder", "the token", " or old.fencing_token <> new.fencing_token", ""),
-        ("identity_stays", "the id", "old.id <> new.id or ", ""),
-        ("identity_stays", "the task", "old.task <> new.task or ", ""),
-        ("identity_stays", "the time", " or old.created_at <> new.created_at", ""),
-        ("identity_stays", "whatever is set", "update of id, task, created_at on", "update of state on"),
-        ("lease_keeps_its_holder", "whatever is set", "update of lease_owner, fencing_token on", "update of attempt on"),
-        ("token_grows", "whatever is set", "update of state, fencing_token on", "update of attempt on"),
-        (
-            "legal_transition",
-            "from queued",
+        "lease_keeps_its_holder: the owner": "old.lease_owner <> new.lease_owner or ",
+        "lease_keeps_its_holder: the token": " or old.fencing_token <> new.fencing_token",
+        "identity_stays: the id": "old.id <> new.id or ",
+        "identity_stays: the task": "old.task <> new.task or ",
+        "identity_stays: the time": " or old.created_at <> new.created_at",
+        "identity_stays: whatever is set": ("update of id, task, created_at on", "update of state on"),
+        "lease_keeps_its_holder: whatever is set": ("update of lease_owner, fencing_token on", "update of attempt on"),
+        "token_grows: whatever is set": ("update of state, fencing_token on", "update of attempt on"),
+        "legal_transition: from queued": (
             "and (old.state <> 'queued' or new.state = 'failed')",
             "and old.state <> 'queued'",
         ),
-        (
-            "legal_transition",
-            "from what has ended",
-            "(old.state <> 'queued' or new.state = 'failed')",
-            "new.state = 'failed'",
-        ),
-        (
-            "legal_transition",
-            "but what runs ends",
+        "legal_transition: from what has ended": ("(old.state <> 'queued' or new.state = 'failed')", "new.state = 'failed'"),
+        "legal_transition: but what runs ends": (
             "old.state <> 'running' and new.state <> 'queued'",
             "new.state <> 'queued'",
         ),
-        (
-            "legal_transition",
-            "but all is queued again",
+        "legal_transition: but all is queued again": (
             "old.state <> 'running' and new.state <> 'queued'",
             "old.state <> 'running'",
         ),
-        (
-            "refuse_change",
-            "raises FL002",
+        "refuse_change: raises FL002": (
             "raise exception '% on faultline.%",
             "return new; raise exception '% on faultline.%",
         ),
-    )
-]
-
-_VIEW = [
-    Cut("views.sql", "jobs: shows what is done", "from faultline.ledger f;", "from faultline.ledger f where false;"),
-    Cut("views.sql", "jobs: tells who holds it", "j.lease_owner as owner", "null::text as owner"),
-]
-
-CUTS = [*_TIME, *_TRIGGERS, *_VIEW]
+    },
+    "views.sql": {
+        "jobs: shows what is done": ("from faultline.ledger f;", "from faultline.ledger f where false;"),
+        "jobs: tells who holds it": ("j.lease_owner as owner", "null::text as owner"),
+    },
+}
 
 #: A key on (job, token) looks like a fence and allows one entry for each attempt.
 TABLES = [
@@ -103,18 +83,12 @@ TABLES = [
 NO_GUARDS: dict[str, str] = {
     "judge: plans for full tables": "its callers plan for full tables",
     **dict.fromkeys(
-        (
-            "beat: plans for full tables",
-            "tally: plans for full tables",
-        ),
+        ("beat: plans for full tables", "tally: plans for full tables"),
         "there is but one way to plan it",
     ),
     "leave: plans for full tables": "a list of workers is never long",
     **dict.fromkeys(
-        (
-            "reconcile: plans for full tables",
-            "sample: plans for full tables",
-        ),
+        ("reconcile: plans for full tables", "sample: plans for full tables"),
         "it looks at every job",
     ),
 }

@@ -2,178 +2,153 @@
 
 from __future__ import annotations
 
-from faultline_proof.mutants.texts import Cut
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
 
 _COUNTS = ("started", "succeeded", "failed", "retried", "released", "lost", "refused", "recovered")
+
 _SUMS = ("wait_seconds_sum", "run_seconds_sum")
 
-_TALLY = [
-    Cut("tally", "wants a worker", "coalesce(tally.worker_id, '') = ''", "tally.worker_id is null"),
-    Cut("tally", "wants a worker that is not null", "coalesce(tally.worker_id, '') = ''", "tally.worker_id = ''"),
-    Cut("tally", "takes no minute that may be rolled up", "r.minute > faultline.clock() - interval '55 minutes'\n    and "),
-    Cut("tally", "takes no minute of the future", "\n    and r.minute < faultline.clock() + interval '5 minutes'"),
-    Cut("tally", "counts by the minute", "date_trunc('minute', r.minute)", "r.minute"),
-    Cut(
-        "tally",
-        "takes nothing back",
-        "excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.lost",
-        "1000 + excluded.released + excluded.lost",
-    ),
-    *(
-        Cut("tally", f"takes the newest {name}", f"{name} = excluded.{name}", f"{name} = t.{name}")
-        for name in (*_COUNTS, *_SUMS, "waits", "runs")
-    ),
-]
-
 _SAMPLE_PAUSE = "least(30, greatest(5, 50 * l.took_seconds))"
-_SAMPLE = [
-    Cut("sample", "is done by one", "not pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0))", "false"),
-    Cut(
-        "sample",
-        "lets nobody wait",
-        "pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0))",
-        "(pg_advisory_xact_lock(hashtextextended('faultline sample', 0)) is not null)",
-    ),
-    Cut("sample", "is not done all the time", _SAMPLE_PAUSE, "least(30, 50 * l.took_seconds)"),
-    Cut("sample", "is done rarely where it is dear", _SAMPLE_PAUSE, "5"),
-    Cut("sample", "is done twice a minute, however dear", _SAMPLE_PAUSE, "greatest(5, 50 * l.took_seconds)"),
-    Cut("sample", "goes on after the clock was set back", "began >= l.sampled_at\n      and "),
-    Cut("sample", "brings a lost row back", "insert into faultline.sampling default values on conflict do nothing;"),
-    Cut("sample", "remembers when", "set sampled_at = began, took_seconds", "set took_seconds"),
-    Cut("sample", "remembers what it took", ", took_seconds = extract(epoch from faultline.clock() - began)"),
-    Cut(
-        "sample",
-        "tells due jobs of a small queue",
-        "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
-        "        select j.next_run_at from faultline.open_jobs j where",
-        "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j where",
-    ),
-    Cut(
-        "sample",
-        "tells due jobs of a crowded queue",
-        "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
-        "        select j.next_run_at from faultline.open_jobs j\n",
-        "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j\n",
-    ),
-    Cut("sample", "tells delayed jobs", "coalesce(greatest(q.jobs - q.due,", "coalesce(greatest(q.jobs,"),
-    Cut("sample", "tells the oldest due job", "    where d.next_run_at <= began\n"),
-    Cut(
-        "sample", "counts no wait before a job was there", "min(greatest(d.next_run_at, d.created_at))", "min(d.next_run_at)"
-    ),
-    Cut(
-        "sample",
-        "looks at every priority",
-        "and j.queue = p.name and j.priority > p.priority",
-        "and j.queue = p.name and j.priority > p.priority and false",
-    ),
-    Cut(
-        "sample",
-        "counts waiting jobs of a small queue",
-        "j where j.state = 'queued' and j.queue = f.name limit few_max",
-        "j where j.queue = f.name limit few_max",
-    ),
-    Cut(
-        "sample",
-        "counts waiting jobs of a crowded queue",
-        "where j.state = 'queued' and j.queue = f.name\n        limit",
-        "where j.queue = f.name\n        limit",
-    ),
-    Cut("sample", "counts leased jobs", "where j.state = 'running' and", "where j.state = 'x' and"),
-    Cut("sample", "counts failed jobs only", " and j.state = 'failed' and", " and"),
-    Cut("sample", "shares what may be counted", "2 * sample.exact_max::bigint / greatest(1, count(*))", "1000000"),
-    Cut("sample", "counts one as far as it was told", "least(sample.exact_max, 2 *", "least(1000000, 2 *"),
-    Cut("sample", "says where waiting jobs are estimated", "m.jobs > b.jobs from", "false from"),
-    Cut(
-        "sample",
-        "says where running jobs are estimated",
-        "(select sum(l.running) from leased l) > sample.exact_max",
-        "false",
-    ),
-    Cut("sample", "says where failed jobs are estimated", "(select sum(e.failed) from ended e) > sample.exact_max", "false"),
-    Cut("sample", "draws due jobs", "filter (where j.state = 'queued' and j.next_run_at <= began) * 100", "* 100"),
-    Cut("sample", "draws delayed jobs", "filter (where j.state = 'queued' and j.next_run_at > began) * 100", "* 100"),
-    Cut("sample", "draws running jobs", "filter (where j.state = 'running') * 100", "* 100"),
-    Cut("sample", "draws failed jobs", "filter (where j.state = 'failed') * 100", "* 100"),
-    Cut("sample", "takes the estimate of due jobs", "case when q.estimated then d.due end", "null::bigint"),
-    Cut("sample", "takes the estimate of delayed jobs", "case when q.estimated then d.delayed end", "null::bigint"),
-    Cut("sample", "takes the estimate of running jobs", "case when m.running then d.running end", "null::bigint"),
-    Cut("sample", "takes the estimate of failed jobs", "case when m.failed then d.failed end", "null::bigint"),
-    Cut(
-        "sample",
-        "knows queues that were worked on",
-        "where t.queue = f.name and t.minute > began - interval '1 day'",
-        "where false",
-    ),
-    Cut("sample", "forgets them after a day", " and t.minute > began - interval '1 day'"),
-    Cut("sample", "knows queues that have emptied", "where s.due + s.delayed + s.running + s.failed > 0", "where false"),
-    Cut("sample", "forgets them then", "where s.due + s.delayed + s.running + s.failed > 0", "where true"),
-    Cut("sample", "looks at the last one", "order by s.minute desc limit 1", "order by s.minute limit 1"),
-    Cut("sample", "knows queues where jobs wait", "    select q.name from queued q\n    union\n"),
-    Cut("sample", "knows queues where jobs run", "    select l.name from leased l\n    union\n"),
-    Cut("sample", "knows queues where jobs have failed", "    select e.name from ended e\n    union\n"),
-    Cut("sample", "keeps one of a minute", "date_trunc('minute', began)", "began"),
-    *(
-        Cut("sample", f"keeps the newest {name}", f"{name} = excluded.{name}", f"{name} = samples.{name}")
-        for name in ("sampled_at", "due", "delayed", "running", "failed", "oldest_due_at", "estimated")
-    ),
-]
-
-_ROLL_UP = [
-    Cut("roll_up", "is done by one", "not pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0))", "false"),
-    Cut("roll_up", "lets nobody wait", "pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0))",
-        "(pg_advisory_xact_lock(hashtextextended('faultline roll_up', 0)) is not null)"),
-    Cut("roll_up", "leaves the last hour alone", "o.worker <> '' and o.minute < at - interval '1 hour'", "o.worker <> ''"),
-    Cut("roll_up", "leaves what is rolled up alone", "o.worker <> '' and o.minute", "o.minute"),
-    Cut(
-        "roll_up",
-        "takes no more than it was asked for",
-        "o.minute < at - interval '1 hour'\n      limit roll_up.max_rows",
-        "o.minute < at - interval '1 hour'",
-    ),
-    Cut("roll_up", "leaves the sum of all time alone", " and o.minute > '-infinity' and", " and"),
-    Cut("roll_up", "keeps the minutes of a day", "at - interval '25 hours' then '-infinity'", "at then '-infinity'"),
-    Cut(
-        "roll_up",
-        "sums over all time in the end",
-        "case when o.minute < at - interval '25 hours' then '-infinity' else o.minute end",
-        "o.minute",
-    ),
-    Cut(
-        "roll_up",
-        "forgets old samples only",
-        "o.queue = f.name and o.minute < at - interval '25 hours'\n    limit",
-        "o.queue = f.name\n    limit",
-    ),
-    *(
-        Cut("roll_up", f"adds {name} to what was summed", f"t.{name} + excluded.{name}", f"excluded.{name}")
-        for name in (*_COUNTS, *_SUMS)
-    ),
-    *(
-        Cut("roll_up", f"sums {name}", f"sum(o.{name})", f"max(o.{name})")
-        for name in (*_COUNTS, *_SUMS)
-    ),
-]  # fmt: skip
-
-_BEAT = [
-    Cut("beat", f"tells the newest {name}", f"{name} = excluded.{name}", f"{name} = w.{name}")
-    for name in ("leases", "clock_ahead_seconds")
-] + [
-    Cut("beat", "answers with the time", "return faultline.clock();", "return 'epoch'::timestamptz;"),
-]
 
 _IS_NEWS = "and (w.tasks, w.connections_max) is distinct from (announce.tasks, announce.connections_max)"
-_ANNOUNCE = [
-    Cut("announce", "tells the newest tasks", "set tasks = announce.tasks", "set tasks = w.tasks"),
-    Cut("announce", "tells of this worker only", "where w.id = announce.worker_id\n    and", "where"),
-    Cut("announce", "writes nothing that is known", _IS_NEWS, ""),
-    Cut(
-        "announce",
-        "tells how many connections",
-        "connections_max = announce.connections_max",
-        "connections_max = w.connections_max",
-    ),
-    Cut("announce", "writes a new number of connections", _IS_NEWS, "and w.tasks is distinct from announce.tasks"),
-    Cut("announce", "knows who is on the list", "w where w.id = announce.worker_id);", "w);"),
-]
 
-CUTS = [*_TALLY, *_SAMPLE, *_ROLL_UP, *_BEAT, *_ANNOUNCE]
+GUARDS: Guards = {
+    "tally": {
+        "wants a worker": ("coalesce(tally.worker_id, '') = ''", "tally.worker_id is null"),
+        "wants a worker that is not null": ("coalesce(tally.worker_id, '') = ''", "tally.worker_id = ''"),
+        "takes no minute that may be rolled up": "r.minute > faultline.clock() - interval '55 minutes'\n    and ",
+        "takes no minute of the future": "\n    and r.minute < faultline.clock() + interval '5 minutes'",
+        "counts by the minute": ("date_trunc('minute', r.minute)", "r.minute"),
+        "takes nothing back": (
+            "excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.lost",
+            "1000 + excluded.released + excluded.lost",
+        ),
+        **{
+            f"takes the newest {name}": (f"{name} = excluded.{name}", f"{name} = t.{name}")
+            for name in (*_COUNTS, *_SUMS, "waits", "runs")
+        },
+    },
+    "sample": {
+        "is done by one": ("not pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0))", "false"),
+        "lets nobody wait": (
+            "pg_try_advisory_xact_lock(hashtextextended('faultline sample', 0))",
+            "(pg_advisory_xact_lock(hashtextextended('faultline sample', 0)) is not null)",
+        ),
+        "is not done all the time": (_SAMPLE_PAUSE, "least(30, 50 * l.took_seconds)"),
+        "is done rarely where it is dear": (_SAMPLE_PAUSE, "5"),
+        "is done twice a minute, however dear": (_SAMPLE_PAUSE, "greatest(5, 50 * l.took_seconds)"),
+        "goes on after the clock was set back": "began >= l.sampled_at\n      and ",
+        "brings a lost row back": "insert into faultline.sampling default values on conflict do nothing;",
+        "remembers when": ("set sampled_at = began, took_seconds", "set took_seconds"),
+        "remembers what it took": ", took_seconds = extract(epoch from faultline.clock() - began)",
+        "tells due jobs of a small queue": (
+            (
+                "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
+                "        select j.next_run_at from faultline.open_jobs j where"
+            ),
+            "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j where",
+        ),
+        "tells due jobs of a crowded queue": (
+            (
+                "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
+                "        select j.next_run_at from faultline.open_jobs j\n"
+            ),
+            "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j\n",
+        ),
+        "tells delayed jobs": ("coalesce(greatest(q.jobs - q.due,", "coalesce(greatest(q.jobs,"),
+        "tells the oldest due job": "    where d.next_run_at <= began\n",
+        "counts no wait before a job was there": ("min(greatest(d.next_run_at, d.created_at))", "min(d.next_run_at)"),
+        "looks at every priority": (
+            "and j.queue = p.name and j.priority > p.priority",
+            "and j.queue = p.name and j.priority > p.priority and false",
+        ),
+        "counts waiting jobs of a small queue": (
+            "j where j.state = 'queued' and j.queue = f.name limit few_max",
+            "j where j.queue = f.name limit few_max",
+        ),
+        "counts waiting jobs of a crowded queue": (
+            "where j.state = 'queued' and j.queue = f.name\n        limit",
+            "where j.queue = f.name\n        limit",
+        ),
+        "counts leased jobs": ("where j.state = 'running' and", "where j.state = 'x' and"),
+        "counts failed jobs only": (" and j.state = 'failed' and", " and"),
+        "shares what may be counted": ("2 * sample.exact_max::bigint / greatest(1, count(*))", "1000000"),
+        "counts one as far as it was told": ("least(sample.exact_max, 2 *", "least(1000000, 2 *"),
+        "says where waiting jobs are estimated": ("m.jobs > b.jobs from", "false from"),
+        "says where running jobs are estimated": ("(select sum(l.running) from leased l) > sample.exact_max", "false"),
+        "says where failed jobs are estimated": ("(select sum(e.failed) from ended e) > sample.exact_max", "false"),
+        "draws due jobs": ("filter (where j.state = 'queued' and j.next_run_at <= began) * 100", "* 100"),
+        "draws delayed jobs": ("filter (where j.state = 'queued' and j.next_run_at > began) * 100", "* 100"),
+        "draws running jobs": ("filter (where j.state = 'running') * 100", "* 100"),
+        "draws failed jobs": ("filter (where j.state = 'failed') * 100", "* 100"),
+        "takes the estimate of due jobs": ("case when q.estimated then d.due end", "null::bigint"),
+        "takes the estimate of delayed jobs": ("case when q.estimated then d.delayed end", "null::bigint"),
+        "takes the estimate of running jobs": ("case when m.running then d.running end", "null::bigint"),
+        "takes the estimate of failed jobs": ("case when m.failed then d.failed end", "null::bigint"),
+        "knows queues that were worked on": (
+            "where t.queue = f.name and t.minute > began - interval '1 day'",
+            "where false",
+        ),
+        "forgets them after a day": " and t.minute > began - interval '1 day'",
+        "knows queues that have emptied": ("where s.due + s.delayed + s.running + s.failed > 0", "where false"),
+        "forgets them then": ("where s.due + s.delayed + s.running + s.failed > 0", "where true"),
+        "looks at the last one": ("order by s.minute desc limit 1", "order by s.minute limit 1"),
+        "knows queues where jobs wait": "    select q.name from queued q\n    union\n",
+        "knows queues where jobs run": "    select l.name from leased l\n    union\n",
+        "knows queues where jobs have failed": "    select e.name from ended e\n    union\n",
+        "keeps one of a minute": ("date_trunc('minute', began)", "began"),
+        **{
+            f"keeps the newest {name}": (f"{name} = excluded.{name}", f"{name} = samples.{name}")
+            for name in ("sampled_at", "due", "delayed", "running", "failed", "oldest_due_at", "estimated")
+        },
+    },
+    "roll_up": {
+        "is done by one": ("not pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0))", "false"),
+        "lets nobody wait": (
+            "pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0))",
+            "(pg_advisory_xact_lock(hashtextextended('faultline roll_up', 0)) is not null)",
+        ),
+        "leaves the last hour alone": ("o.worker <> '' and o.minute < at - interval '1 hour'", "o.worker <> ''"),
+        "leaves what is rolled up alone": ("o.worker <> '' and o.minute", "o.minute"),
+        "takes no more than it was asked for": (
+            "o.minute < at - interval '1 hour'\n      limit roll_up.max_rows",
+            "o.minute < at - interval '1 hour'",
+        ),
+        "leaves the sum of all time alone": (" and o.minute > '-infinity' and", " and"),
+        "keeps the minutes of a day": ("at - interval '25 hours' then '-infinity'", "at then '-infinity'"),
+        "sums over all time in the end": (
+            "case when o.minute < at - interval '25 hours' then '-infinity' else o.minute end",
+            "o.minute",
+        ),
+        "forgets old samples only": (
+            "o.queue = f.name and o.minute < at - interval '25 hours'\n    limit",
+            "o.queue = f.name\n    limit",
+        ),
+        **{
+            f"adds {name} to what was summed": (f"t.{name} + excluded.{name}", f"excluded.{name}")
+            for name in (*_COUNTS, *_SUMS)
+        },
+        **{f"sums {name}": (f"sum(o.{name})", f"max(o.{name})") for name in (*_COUNTS, *_SUMS)},
+    },
+    "beat": {
+        **{
+            f"tells the newest {name}": (f"{name} = excluded.{name}", f"{name} = w.{name}")
+            for name in ("leases", "clock_ahead_seconds")
+        },
+        "answers with the time": ("return faultline.clock();", "return 'epoch'::timestamptz;"),
+    },
+    "announce": {
+        "tells the newest tasks": ("set tasks = announce.tasks", "set tasks = w.tasks"),
+        "tells of this worker only": ("where w.id = announce.worker_id\n    and", "where"),
+        "writes nothing that is known": _IS_NEWS,
+        "tells how many connections": (
+            "connections_max = announce.connections_max",
+            "connections_max = w.connections_max",
+        ),
+        "writes a new number of connections": (_IS_NEWS, "and w.tasks is distinct from announce.tasks"),
+        "knows who is on the list": ("w where w.id = announce.worker_id);", "w);"),
+    },
+}

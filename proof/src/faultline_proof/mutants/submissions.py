@@ -2,318 +2,259 @@
 
 from __future__ import annotations
 
-from faultline_proof.mutants.texts import Cut
+from typing import TYPE_CHECKING
 
-_ENQUEUE = [
-    Cut("read_jobs", "wants an array", "json_typeof(document) is distinct from 'array'", "false"),
-    Cut("read_jobs", "wants objects", "where json_typeof(j.value) <> 'object' or", "where"),
-    Cut("read_jobs", "knows every field", " or k.name <> all (fields)"),
-    Cut("read_jobs", "takes nothing that cannot be compared", "perform document::jsonb, count", "perform count"),
-    Cut(
-        "read_jobs",
-        "takes no value of another type",
-        ", count(p.task), max(p.next_run_at)\n"
-        "    from faultline.parse_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;",
-        ";",
-    ),
-    Cut("read_jobs", "keeps the text of the arguments", ":= read_jobs.jobs::json;", ":= read_jobs.jobs::jsonb;"),
-    Cut("read_jobs", "names the first job that is wrong", "        exit;\n"),
-    Cut("enqueue_many", "takes no key on trust", "if some_key is not null then", "if false then"),
-    Cut("enqueue_many", "places nothing on trust unless asked", "if enqueue_many.fresh then", "if true then"),
-    Cut("enqueue_many", "believes that the jobs appear late", "enqueue_many.appears_late\n    or "),
-    Cut("enqueue_many", "knows a transaction that has written", "    or pg_current_xact_id_if_assigned() is not null\n"),
-    Cut(
-        "enqueue_many",
-        "knows a transaction that has lasted",
-        "\n    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'",
-    ),
-    Cut("enqueue_many", "wakes who sleeps", "served.name = any (w.sleeping) or"),
-    Cut("enqueue_many", "wakes nobody who is awake", "where served.name = any (w.sleeping) or", "where true or"),
-    Cut("enqueue_many", "tells of jobs in the past", " or lowest_run_at < at"),
-    Cut("enqueue_many", "tells of jobs that appear late", " or late\n", "\n"),
-    Cut("enqueue_many", "wakes nobody for delayed jobs", "where lowest_run_at <= at\n    and", "where"),
-    Cut("enqueue_many", "wakes only queues with new jobs", "\n    and q.name between first_queue and last_queue"),
-    Cut(
-        "enqueue_many",
-        "tells of jobs that had to wait",
-        "  late := late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';\n",
-    ),
-    Cut("enqueue_many", "names no worker that would not fit", " and octet_length(to_json(w.id)::text) <= 100"),
-    Cut("enqueue_many", "wakes some for a few jobs", "transaction_timestamp()), q.chosen)", "transaction_timestamp()))"),
-    Cut("enqueue_many", "wakes all for many jobs", " and cardinality(ids) <= 20 then", " then"),
-    Cut("enqueue_many", "wakes all for jobs in the past", "when lowest_run_at = at and not late and", "when not late and"),
-    Cut("enqueue_many", "wakes all for jobs that appear late", " and not late and", " and"),
-    Cut("enqueue_many", "wakes more than there are jobs", "cardinality(ids) + 2]", "cardinality(ids)]"),
-    Cut("enqueue_many", "wakes who was seen lately", "w.beat_at > at - interval '3 seconds' and "),
-    Cut("enqueue_many", "wakes now these and now those", "order by random())", "order by w.id)"),
-    Cut("enqueue_many", "wakes no queue in between", "first_queue = last_queue or exists (", "true or exists ("),
-    Cut(
-        "enqueue_many",
-        "tells the lowest place of a longer transaction",
-        "least(lowest_run_at, transaction_timestamp())",
-        "lowest_run_at",
-    ),
-    Cut(
-        "enqueue_many",
-        "sees time go on in a loop",
-        "at constant timestamptz := faultline.clock();",
-        "at constant timestamptz := faultline.now();",
-    ),
-    Cut("enqueue_many", "keeps the text of the arguments", ":= enqueue_many.jobs::json;", ":= enqueue_many.jobs::jsonb;"),
-    Cut(
-        "enqueue_many",
-        "takes a document of the builds before",
-        "select * from faultline.enqueue_many(jobs::text, appears_late, fresh);",
-        "select * from faultline.enqueue_many(jobs::text, appears_late, true);",
-    ),
-    *(
-        Cut("enqueue", f"hands on {what}", piece)
-        for what, piece in (
-            ("the arguments", "          'args', enqueue.args::json,\n"),
-            ("the queue", "          'queue', enqueue.queue,\n"),
-            ("the priority", "          'priority', enqueue.priority,\n"),
-            ("the delay", "          'delay_seconds', extract(epoch from enqueue.delay),\n"),
-            ("the time", "          'run_at', enqueue.run_at,\n"),
-            ("the attempts", "          'max_attempts', enqueue.max_attempts,\n"),
-            ("the lease", "          'lease_seconds', extract(epoch from enqueue.lease),\n"),
-            ("the key", "          'idempotency_key', enqueue.idempotency_key,\n"),
-            ("the id", "          'id', enqueue.id,\n"),
-            ("what is to be kept", ",\n          'keep_args', enqueue.keep_args"),
-        )
-    ),
-    *(
-        Cut("enqueue", f"inserts no {what}", piece, "true")
-        for what, piece in (
-            ("known key", "enqueue.idempotency_key is null"),
-            ("known id", "enqueue.id is null"),
-            ("task with no or a long name", "length(enqueue.task) between 1 and 200"),
-            ("queue with no or a long name", "length(enqueue.queue) between 1 and 100"),
-            ("queue with a name that cannot be read", "enqueue.queue !~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'"),
-            ("priority out of bounds", "enqueue.priority between -1000 and 1000"),
-            ("attempts out of bounds", "enqueue.max_attempts between 1 and 1000"),
-            ("lease out of bounds", "extract(epoch from enqueue.lease) between 0.1 and 86400"),
-            (
-                "delay out of bounds",
-                "(enqueue.delay is null or extract(epoch from enqueue.delay) between 0 and 315360000)",
-            ),
-            (
-                "time out of bounds",
-                "(enqueue.run_at is null or enqueue.run_at between '1970-01-01Z' and '9999-01-01Z')",
-            ),
-            ("delay beside a time", "(enqueue.delay is null or enqueue.run_at is null)"),
-        )
-    ),
-    Cut("enqueue", "inserts no arguments that are too large", "    and fits\n"),
-    Cut("enqueue", "inserts no arguments that are no object", "    and is_object\n"),
-    Cut(
-        "enqueue",
-        "inserts no arguments that cannot be compared",
-        "jsonb_typeof(enqueue.args::jsonb)",
-        "json_typeof(enqueue.args::json)",
-    ),
-    Cut(
-        "enqueue",
-        "takes json",
-        "select faultline.enqueue(\n    $1, $2::text",
-        "select faultline.enqueue(\n    $1, '{}'::text",
-    ),
-    Cut("enqueue", "inserts the time", "coalesce(enqueue.run_at, at", "coalesce(at"),
-    Cut(
-        "enqueue",
-        "inserts the delay",
-        "at + make_interval(secs => extract(epoch from enqueue.delay)::float8), at",
-        "at",
-    ),
-    Cut(
-        "enqueue",
-        "sees time go on in a loop",
-        "at constant timestamptz := faultline.clock();",
-        "at constant timestamptz := faultline.now();",
-    ),
-    Cut("enqueue", "knows a transaction that has written", "pg_current_xact_id_if_assigned() is not null\n    or "),
-    Cut(
-        "enqueue",
-        "knows a transaction that has lasted",
-        "    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'\n",
-    ),
-    Cut(
-        "enqueue",
-        "knows a loop that has lasted",
-        "\n    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
-    ),
-    Cut("enqueue", "wakes nobody for delayed jobs", "if due <= at then", "if true then"),
-    Cut("enqueue", "tells of jobs in the past", "if late or due < at then", "if late then"),
-    Cut("enqueue", "tells of jobs that appear late", "if late or due < at then", "if due < at then"),
-    Cut("enqueue", "tells nobody else", "enqueue.queue = any (w.queues)", "true"),
-    Cut(
-        "enqueue",
-        "tells the lowest place of a longer transaction",
-        "perform faultline.wake(enqueue.queue, enqueue.priority, least(due, transaction_timestamp()));",
-        "perform faultline.wake(enqueue.queue, enqueue.priority, due);",
-    ),
-    Cut(
-        "enqueue",
-        "wakes nobody who is awake",
-        "elsif exists (select from faultline.workers w where enqueue.queue = any (w.sleeping)) then",
-        "elsif true then",
-    ),
-    Cut("enqueue", "wakes who sleeps", "elsif exists (", "elsif not exists ("),
-    Cut(
-        "enqueue",
-        "wakes who was seen lately",
-        "          and w.beat_at > at - interval '3 seconds' and octet",
-        "          and octet",
-    ),
-    Cut("enqueue", "names no worker that would not fit", " and octet_length(to_json(w.id)::text) <= 100"),
-    Cut("enqueue", "wakes now these and now those", "order by random()", "order by w.id"),
-    Cut("enqueue", "wakes a few", "limit 3", "limit 30"),
-    Cut("enqueue", "wakes all if none was seen lately", "nullif(chosen, '{}')", "chosen"),
-    Cut("parse_jobs", "keeps no long trace", "left(j.trace, 55) as trace", "j.trace as trace"),
-    Cut("enqueue_many", "keeps the trace", "p.args,\n        p.trace\n", "p.args,\n        null\n"),
-    Cut("place_known", "keeps the trace", "      p.args, p.trace\n", "      p.args, null\n"),
-    Cut("views.sql", "jobs: shows the trace", "as result, j.trace", "as result, null::text as trace"),
-    Cut("digest", "knows the task", "task || e'\\n' || args::jsonb::text", "args::jsonb::text"),
-    Cut("digest", "knows the arguments", "task || e'\\n' || args::jsonb::text", "task"),
-    Cut("digest", "asks what the arguments mean", "args::jsonb::text", "args::text"),
-    Cut(
-        "digest",
-        "knows what was given",
-        "coalesce(given, task || e'\\n' || args::jsonb::text)",
-        "task || e'\\n' || args::jsonb::text",
-    ),
-    Cut("place_known", "keeps the digest given", "p.args, p.digest)", "p.args)"),
-    Cut("resolve_known", "compares the digest given", "a.args, j.digest) as key_digest", "a.args) as key_digest"),
-]
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
 
-#: Every reason to refuse a job of a submission stands here once.
-_PARSE = [
-    Cut("parse_jobs", f"refuses {what}", piece, instead)
-    for what, piece, instead in (
-        (
-            "a job without a task",
+GUARDS: Guards = {
+    "read_jobs": {
+        "wants an array": ("json_typeof(document) is distinct from 'array'", "false"),
+        "wants objects": ("where json_typeof(j.value) <> 'object' or", "where"),
+        "knows every field": " or k.name <> all (fields)",
+        "takes nothing that cannot be compared": ("perform document::jsonb, count", "perform count"),
+        "takes no value of another type": (
+            (
+                ", count(p.task), max(p.next_run_at)\n"
+                "    from faultline.parse_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;"
+            ),
+            ";",
+        ),
+        "keeps the text of the arguments": (":= read_jobs.jobs::json;", ":= read_jobs.jobs::jsonb;"),
+        "names the first job that is wrong": "        exit;\n",
+    },
+    "enqueue_many": {
+        "takes no key on trust": ("if some_key is not null then", "if false then"),
+        "places nothing on trust unless asked": ("if enqueue_many.fresh then", "if true then"),
+        "believes that the jobs appear late": "enqueue_many.appears_late\n    or ",
+        "knows a transaction that has written": "    or pg_current_xact_id_if_assigned() is not null\n",
+        "knows a transaction that has lasted": (
+            "\n    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'",
+            "",
+        ),
+        "wakes who sleeps": "served.name = any (w.sleeping) or",
+        "wakes nobody who is awake": ("where served.name = any (w.sleeping) or", "where true or"),
+        "tells of jobs in the past": " or lowest_run_at < at",
+        "tells of jobs that appear late": (" or late\n", "\n"),
+        "wakes nobody for delayed jobs": ("where lowest_run_at <= at\n    and", "where"),
+        "wakes only queues with new jobs": "\n    and q.name between first_queue and last_queue",
+        "tells of jobs that had to wait": (
+            "  late := late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';\n",
+            "",
+        ),
+        "names no worker that would not fit": " and octet_length(to_json(w.id)::text) <= 100",
+        "wakes some for a few jobs": ("transaction_timestamp()), q.chosen)", "transaction_timestamp()))"),
+        "wakes all for many jobs": (" and cardinality(ids) <= 20 then", " then"),
+        "wakes all for jobs in the past": ("when lowest_run_at = at and not late and", "when not late and"),
+        "wakes all for jobs that appear late": (" and not late and", " and"),
+        "wakes more than there are jobs": ("cardinality(ids) + 2]", "cardinality(ids)]"),
+        "wakes who was seen lately": "w.beat_at > at - interval '3 seconds' and ",
+        "wakes now these and now those": ("order by random())", "order by w.id)"),
+        "wakes no queue in between": ("first_queue = last_queue or exists (", "true or exists ("),
+        "tells the lowest place of a longer transaction": (
+            "least(lowest_run_at, transaction_timestamp())",
+            "lowest_run_at",
+        ),
+        "sees time go on in a loop": (
+            "at constant timestamptz := faultline.clock();",
+            "at constant timestamptz := faultline.now();",
+        ),
+        "keeps the text of the arguments": (":= enqueue_many.jobs::json;", ":= enqueue_many.jobs::jsonb;"),
+        "takes a document of the builds before": (
+            "select * from faultline.enqueue_many(jobs::text, appears_late, fresh);",
+            "select * from faultline.enqueue_many(jobs::text, appears_late, true);",
+        ),
+        "keeps the trace": ("p.args,\n        p.trace\n", "p.args,\n        null\n"),
+    },
+    "enqueue": {
+        "hands on the arguments": "          'args', enqueue.args::json,\n",
+        "hands on the queue": "          'queue', enqueue.queue,\n",
+        "hands on the priority": "          'priority', enqueue.priority,\n",
+        "hands on the delay": "          'delay_seconds', extract(epoch from enqueue.delay),\n",
+        "hands on the time": "          'run_at', enqueue.run_at,\n",
+        "hands on the attempts": "          'max_attempts', enqueue.max_attempts,\n",
+        "hands on the lease": "          'lease_seconds', extract(epoch from enqueue.lease),\n",
+        "hands on the key": "          'idempotency_key', enqueue.idempotency_key,\n",
+        "hands on the id": "          'id', enqueue.id,\n",
+        "hands on what is to be kept": ",\n          'keep_args', enqueue.keep_args",
+        "inserts no known key": ("enqueue.idempotency_key is null", "true"),
+        "inserts no known id": ("enqueue.id is null", "true"),
+        "inserts no task with no or a long name": ("length(enqueue.task) between 1 and 200", "true"),
+        "inserts no queue with no or a long name": ("length(enqueue.queue) between 1 and 100", "true"),
+        "inserts no queue with a name that cannot be read": (
+            "enqueue.queue !~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'",
+            "true",
+        ),
+        "inserts no priority out of bounds": ("enqueue.priority between -1000 and 1000", "true"),
+        "inserts no attempts out of bounds": ("enqueue.max_attempts between 1 and 1000", "true"),
+        "inserts no lease out of bounds": ("extract(epoch from enqueue.lease) between 0.1 and 86400", "true"),
+        "inserts no delay out of bounds": (
+            "(enqueue.delay is null or extract(epoch from enqueue.delay) between 0 and 315360000)",
+            "true",
+        ),
+        "inserts no time out of bounds": (
+            "(enqueue.run_at is null or enqueue.run_at between '1970-01-01Z' and '9999-01-01Z')",
+            "true",
+        ),
+        "inserts no delay beside a time": ("(enqueue.delay is null or enqueue.run_at is null)", "true"),
+        "inserts no arguments that are too large": "    and fits\n",
+        "inserts no arguments that are no object": "    and is_object\n",
+        "inserts no arguments that cannot be compared": (
+            "jsonb_typeof(enqueue.args::jsonb)",
+            "json_typeof(enqueue.args::json)",
+        ),
+        "takes json": ("select faultline.enqueue(\n    $1, $2::text", "select faultline.enqueue(\n    $1, '{}'::text"),
+        "inserts the time": ("coalesce(enqueue.run_at, at", "coalesce(at"),
+        "inserts the delay": ("at + make_interval(secs => extract(epoch from enqueue.delay)::float8), at", "at"),
+        "sees time go on in a loop": (
+            "at constant timestamptz := faultline.clock();",
+            "at constant timestamptz := faultline.now();",
+        ),
+        "knows a transaction that has written": "pg_current_xact_id_if_assigned() is not null\n    or ",
+        "knows a transaction that has lasted": (
+            "    or statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'\n",
+            "",
+        ),
+        "knows a loop that has lasted": "\n    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
+        "wakes nobody for delayed jobs": ("if due <= at then", "if true then"),
+        "tells of jobs in the past": ("if late or due < at then", "if late then"),
+        "tells of jobs that appear late": ("if late or due < at then", "if due < at then"),
+        "tells nobody else": ("enqueue.queue = any (w.queues)", "true"),
+        "tells the lowest place of a longer transaction": (
+            "perform faultline.wake(enqueue.queue, enqueue.priority, least(due, transaction_timestamp()));",
+            "perform faultline.wake(enqueue.queue, enqueue.priority, due);",
+        ),
+        "wakes nobody who is awake": (
+            "elsif exists (select from faultline.workers w where enqueue.queue = any (w.sleeping)) then",
+            "elsif true then",
+        ),
+        "wakes who sleeps": ("elsif exists (", "elsif not exists ("),
+        "wakes who was seen lately": (
+            "          and w.beat_at > at - interval '3 seconds' and octet",
+            "          and octet",
+        ),
+        "names no worker that would not fit": " and octet_length(to_json(w.id)::text) <= 100",
+        "wakes now these and now those": ("order by random()", "order by w.id"),
+        "wakes a few": ("limit 3", "limit 30"),
+        "wakes all if none was seen lately": ("nullif(chosen, '{}')", "chosen"),
+    },
+    # Every reason to refuse a job of a submission stands here once.
+    "parse_jobs": {
+        "keeps no long trace": ("left(j.trace, 55) as trace", "j.trace as trace"),
+        "refuses a job without a task": (
             "coalesce(length(j.task), 0) not between 1 and 200",
             "length(j.task) not between 1 and 200",
         ),
-        ("a task with no or a long name", "coalesce(length(j.task), 0) not between 1 and 200", "j.task is null"),
-        ("a queue with no or a long name", "or length(j.queue) not between 1 and 100", ""),
-        ("a queue with a name that cannot be read", "or j.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", ""),
-        ("arguments that are no object", "or json_typeof(j.args) not in ('object', 'null')", ""),
-        ("arguments that are too large", "or octet_length(j.args::text) > parse_jobs.args_bytes_max", ""),
-        ("an empty or long key", "or length(j.idempotency_key) not between 1 and 500", ""),
-        ("a priority out of bounds", "or j.priority not between -1000 and 1000", ""),
-        ("half a priority", "or j.priority % 1 <> 0", ""),
-        ("attempts out of bounds", "or j.max_attempts not between 1 and 1000", ""),
-        ("half an attempt", "or j.max_attempts % 1 <> 0", ""),
-        ("a lease out of bounds", "or j.lease_seconds not between 0.1 and 86400", ""),
-        ("a delay out of bounds", "or j.delay_seconds not between 0 and 315360000", ""),
-        ("a delay beside a run_at", "or (j.delay_seconds is not null and j.run_at is not null)", ""),
-        ("a run_at without a zone", "or j.run_at !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'", ""),
-        ("a run_at out of bounds", "or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'", ""),
-    )
-]
-
-_KNOWN = [
-    Cut("place_known", "takes keys in one order", "    order by p.key, p.place\n"),
-    Cut("place_known", "gives a key to the first that has it", "order by p.key, p.place", "order by p.key, p.place desc"),
-    Cut("place_known", "takes ids in one order", "    order by p.id\n"),
-    Cut("place_known", "lets a key stand once", "    on conflict (key) do nothing\n"),
-    Cut("place_known", "lets an id stand once", "    on conflict (id) do nothing\n"),
-    Cut(
-        "place_known",
-        "makes no job for a known key",
-        "where p.key is null or p.id in (select t.job_id from taken t)",
-        "where true",
-    ),
-    Cut(
-        "place_known",
-        "wants to see what has finished meanwhile",
-        "if named and current_setting('transaction_isolation') <> 'read committed' then",
-        "if false then",
-    ),
-    Cut(
-        "place_known",
-        "refuses the same id twice",
-        "if cardinality(array_positions(news, true)) > cardinality(placed) then",
-        "if false then",
-    ),
-    Cut(
-        "place_known",
-        "looks into the ledger after it has inserted",
-        "  news := faultline.withdraw_done(ids, news);\n",
-        "  delete from faultline.open_jobs j where j.id = any (done);\n"
-        "  news := array(select n.new and n.id <> all (done) from unnest(ids, news) with ordinality as n (id, new, place)"
-        " order by n.place);\n",
-        also=(
-            "  named boolean;\nbegin\n",
+        "refuses a task with no or a long name": ("coalesce(length(j.task), 0) not between 1 and 200", "j.task is null"),
+        "refuses a queue with no or a long name": "or length(j.queue) not between 1 and 100",
+        "refuses a queue with a name that cannot be read": "or j.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'",
+        "refuses arguments that are no object": "or json_typeof(j.args) not in ('object', 'null')",
+        "refuses arguments that are too large": "or octet_length(j.args::text) > parse_jobs.args_bytes_max",
+        "refuses an empty or long key": "or length(j.idempotency_key) not between 1 and 500",
+        "refuses a priority out of bounds": "or j.priority not between -1000 and 1000",
+        "refuses half a priority": "or j.priority % 1 <> 0",
+        "refuses attempts out of bounds": "or j.max_attempts not between 1 and 1000",
+        "refuses half an attempt": "or j.max_attempts % 1 <> 0",
+        "refuses a lease out of bounds": "or j.lease_seconds not between 0.1 and 86400",
+        "refuses a delay out of bounds": "or j.delay_seconds not between 0 and 315360000",
+        "refuses a delay beside a run_at": "or (j.delay_seconds is not null and j.run_at is not null)",
+        "refuses a run_at without a zone": "or j.run_at !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'",
+        "refuses a run_at out of bounds": "or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'",
+    },
+    "place_known": {
+        "keeps the trace": ("      p.args, p.trace\n", "      p.args, null\n"),
+        "keeps the digest given": ("p.args, p.digest)", "p.args)"),
+        "takes keys in one order": "    order by p.key, p.place\n",
+        "gives a key to the first that has it": ("order by p.key, p.place", "order by p.key, p.place desc"),
+        "takes ids in one order": "    order by p.id\n",
+        "lets a key stand once": "    on conflict (key) do nothing\n",
+        "lets an id stand once": "    on conflict (id) do nothing\n",
+        "makes no job for a known key": ("where p.key is null or p.id in (select t.job_id from taken t)", "where true"),
+        "wants to see what has finished meanwhile": (
+            "if named and current_setting('transaction_isolation') <> 'read committed' then",
+            "if false then",
+        ),
+        "refuses the same id twice": (
+            "if cardinality(array_positions(news, true)) > cardinality(placed) then",
+            "if false then",
+        ),
+        "looks into the ledger after it has inserted": (
+            "  news := faultline.withdraw_done(ids, news);\n",
             (
-                "  named boolean;\n  done constant uuid[] := array(select f.job_id from faultline.ledger f where f.job_id in"
-                " (select (e ->> 'id')::uuid from json_array_elements(place_known.jobs) e));\nbegin\n"
+                "  delete from faultline.open_jobs j where j.id = any (done);\n"
+                "  news := array(select n.new and n.id <> all (done) from unnest(ids, news)"
+                " with ordinality as n (id, new, place) order by n.place);\n"
+            ),
+            (
+                "  named boolean;\nbegin\n",
+                (
+                    "  named boolean;\n  done constant uuid[] := array(select f.job_id from faultline.ledger f"
+                    " where f.job_id in (select (e ->> 'id')::uuid from json_array_elements(place_known.jobs) e));\nbegin\n"
+                ),
             ),
         ),
-    ),
-    Cut("place_known", "looks into the ledger", "  news := faultline.withdraw_done(ids, news);\n"),
-    Cut(
-        "place_known",
-        "looks for what is known",
-        "  select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;\n",
-    ),
-    Cut(
-        "withdraw_done",
-        "takes back what was done before",
-        "  delete from faultline.open_jobs j where j.id = any (finished);\n",
-    ),
-    Cut("withdraw_done", "says that it is not new", "u.new and u.id <> all (finished)", "u.new"),
-    Cut("resolve_known", "refuses other work under a known key", "k.digest <> s.key_digest", "false"),
-    Cut(
-        "resolve_known",
-        "refuses other work under the id of an open job",
-        "or faultline.digest(o.task, o.args) <> s.digest",
-        "",
-    ),
-    Cut(
-        "resolve_known",
-        "refuses other work under the id of a done job",
-        "or faultline.digest(f.task, f.args) <> s.digest",
-        "",
-    ),
-    Cut("resolve_known", "knows a job without arguments by its task", "or f.task <> s.task as differs", "as differs"),
-    Cut(
-        "resolve_known",
-        "knows that no arguments are an empty object",
-        "case when json_typeof(j.args) = 'object' then j.args else '{}' end as args",
-        "j.args",
-    ),
-    Cut("resolve_known", "answers with the job of the key", "coalesce(k.job_id, s.id) as job_id", "s.id as job_id"),
-    Cut("resolve_known", "notices a job that was pruned meanwhile", "if not known.found then", "if false then"),
-]
+        "looks into the ledger": "  news := faultline.withdraw_done(ids, news);\n",
+        "looks for what is known": (
+            "  select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;\n",
+            "",
+        ),
+    },
+    "views.sql": {
+        "jobs: shows the trace": ("as result, j.trace", "as result, null::text as trace"),
+    },
+    "digest": {
+        "knows the task": ("task || e'\\n' || args::jsonb::text", "args::jsonb::text"),
+        "knows the arguments": ("task || e'\\n' || args::jsonb::text", "task"),
+        "asks what the arguments mean": ("args::jsonb::text", "args::text"),
+        "knows what was given": (
+            "coalesce(given, task || e'\\n' || args::jsonb::text)",
+            "task || e'\\n' || args::jsonb::text",
+        ),
+    },
+    "resolve_known": {
+        "compares the digest given": ("a.args, j.digest) as key_digest", "a.args) as key_digest"),
+        "refuses other work under a known key": ("k.digest <> s.key_digest", "false"),
+        "refuses other work under the id of an open job": "or faultline.digest(o.task, o.args) <> s.digest",
+        "refuses other work under the id of a done job": "or faultline.digest(f.task, f.args) <> s.digest",
+        "knows a job without arguments by its task": ("or f.task <> s.task as differs", "as differs"),
+        "knows that no arguments are an empty object": (
+            "case when json_typeof(j.args) = 'object' then j.args else '{}' end as args",
+            "j.args",
+        ),
+        "answers with the job of the key": ("coalesce(k.job_id, s.id) as job_id", "s.id as job_id"),
+        "notices a job that was pruned meanwhile": ("if not known.found then", "if false then"),
+    },
+    "withdraw_done": {
+        "takes back what was done before": "  delete from faultline.open_jobs j where j.id = any (finished);\n",
+        "says that it is not new": ("u.new and u.id <> all (finished)", "u.new"),
+    },
+    "reject_job": {
+        "refuses the job": ("  raise exception 'job %", "  return task; raise exception 'job %"),
+    },
+    "wake": {
+        "can be done without": ("where coalesce(current_setting('faultline.notify', true), '') <> 'off'", "where true"),
+        "names the queue": ("'queue', queue", "'queue', ''"),
+        "names the priority": ("'priority', priority", "'priority', 0"),
+        "names the place": ("'run_at', run_at", "'run_at', null"),
+    },
+    "wake_for": {
+        "wakes for its own jobs": "    where j.id = any (wake_for.job_ids)\n",
+        "wakes for waiting jobs only": "k.state = 'queued' and ",
+        "wakes for due jobs only": " and k.next_run_at <= faultline.clock()",
+        "tells the most urgent": ("min(k.priority)", "max(k.priority)"),
+        "tells the longest due": ("min(k.next_run_at)", "max(k.next_run_at)"),
+    },
+}
 
-_REJECT = [Cut("reject_job", "refuses the job", "  raise exception 'job %", "  return task; raise exception 'job %")]
-
-_WAKE = [
-    Cut(
-        "wake", "can be done without", "where coalesce(current_setting('faultline.notify', true), '') <> 'off'", "where true"
-    ),
-    Cut("wake", "names the queue", "'queue', queue", "'queue', ''"),
-    Cut("wake", "names the priority", "'priority', priority", "'priority', 0"),
-    Cut("wake", "names the place", "'run_at', run_at", "'run_at', null"),
-    Cut("wake_for", "wakes for its own jobs", "    where j.id = any (wake_for.job_ids)\n"),
-    Cut("wake_for", "wakes for waiting jobs only", "k.state = 'queued' and "),
-    Cut("wake_for", "wakes for due jobs only", " and k.next_run_at <= faultline.clock()"),
-    Cut("wake_for", "tells the most urgent", "min(k.priority)", "max(k.priority)"),
-    Cut("wake_for", "tells the longest due", "min(k.next_run_at)", "max(k.next_run_at)"),
-]
-
-CUTS = [*_ENQUEUE, *_PARSE, *_REJECT, *_KNOWN, *_WAKE]
-
-SINCE_18 = [Cut("new_id", "makes ids in the order of time", "return uuidv7();", "return gen_random_uuid();")]
-BEFORE_18 = [
+SINCE_18: Guards = {"new_id": {"makes ids in the order of time": ("return uuidv7();", "return gen_random_uuid();")}}
+BEFORE_18: Guards = {
     # Since then the planner finds the ids by itself.
-    Cut("wake_for", "looks only at its own jobs", "    offset 0\n"),
-    Cut("new_id", "makes ids in the order of time", "lpad(to_hex(micros / 1000), 12, '0')", "left(random_bits, 12)"),
-    Cut(
-        "new_id",
-        "keeps the order of one statement",
-        "to_hex(8 + ((place >> 16) & 3)) || lpad(to_hex(place & 65535), 4, '0')",
-        "'8' || left(random_bits, 4)",
-    ),
-]
+    "wake_for": {"looks only at its own jobs": "    offset 0\n"},
+    "new_id": {
+        "makes ids in the order of time": ("lpad(to_hex(micros / 1000), 12, '0')", "left(random_bits, 12)"),
+        "keeps the order of one statement": (
+            "to_hex(8 + ((place >> 16) & 3)) || lpad(to_hex(place & 65535), 4, '0')",
+            "'8' || left(random_bits, 4)",
+        ),
+    },
+}

@@ -6,6 +6,7 @@ The piece must stand there exactly once. A definition that has changed since can
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -14,6 +15,11 @@ from faultline.store.install.schema_text import definition_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+#: What is taken out of a definition, or what is replaced by what. Where one guard stands in two places: both of them.
+Change = str | tuple[str, str] | tuple[str, str, tuple[str, str]]
+#: By the function, or another file of definitions, in whose text the guards stand.
+Guards = Mapping[str, Mapping[str, Change]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,14 @@ class Cut:
     @property
     def name(self) -> str:
         return f"{self.place.removesuffix('.sql')}: {self.guard}"
+
+
+def cuts(guards: Guards) -> list[Cut]:
+    return [
+        Cut(place, guard, change) if isinstance(change, str) else Cut(place, guard, *change)
+        for place, changes in guards.items()
+        for guard, change in changes.items()
+    ]
 
 
 @cache

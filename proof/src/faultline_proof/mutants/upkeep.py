@@ -2,218 +2,177 @@
 
 from __future__ import annotations
 
-from faultline_proof.mutants.texts import Cut
+from typing import TYPE_CHECKING
 
-_END = [
-    Cut("cancel", "locks the row", "\n  for update;", ";"),
-    Cut(
-        "cancel",
-        "says that there is nothing to cancel",
-        "perform faultline.not_open(cancel.job_id, 'cancelled', cancel.only_queues);",
-        "null;",
-    ),
-    Cut("cancel", "leaves a failed job alone", "elsif job.state = 'failed' then", "elsif false then"),
-    Cut("cancel", "cancels once", "elsif job.state in ('queued', 'running') then", "else"),
-    Cut("cancel", "clears the owner", "        lease_owner = null,\n"),
-    Cut("cancel", "clears the expiry", ",\n        lease_expires_at = null\n", "\n"),
-    Cut(
-        "cancel",
-        "is told by the journal",
-        "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
-        "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"
-        "      jsonb_build_object('was', job.state) || signed || case job.state\n"
-        "        when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'\n"
-        "      end\n    );\n",
-    ),
-    Cut(
-        "cancel",
-        "tells of its epoch",
-        "faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals)",
-        "'{}'::jsonb",
-    ),
-    Cut(
-        "reap",
-        "tells of the epochs",
-        "\n        || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)",
-    ),
-    Cut(
-        "fail",
-        "tells of the epochs",
-        "\n        || faultline.epoch(e.claimed_at, e.lease_expires_at, e.renewals)",
-    ),
-    Cut("cancel", "tells the worker", "    if job.state = 'running' and", "    if false and"),
-    Cut(
-        "cancel", "can do without a notification", "coalesce(current_setting('faultline.notify', true), '') <> 'off'", "true"
-    ),
-    Cut(
-        "not_open",
-        "tells a done job from none",
-        "select from faultline.ledger f\n    where",
-        "select from faultline.ledger f\n    where false and",
-    ),
-    Cut("retry", "locks the row", "\n  for update;", ";"),
-    Cut(
-        "retry",
-        "says that there is nothing to retry",
-        "perform faultline.not_open(retry.job_id, 'retried', retry.only_queues);",
-        "null;",
-    ),
-    Cut("retry", "leaves a waiting job alone", "in ('queued', 'running')", "in ('running')"),
-    Cut("retry", "leaves a running job alone", "in ('queued', 'running')", "in ('queued')"),
-    Cut("start_over", "is due now", "        next_run_at = faultline.clock(),\n"),
-    Cut("start_over", "gives all attempts back", "        attempt = 0,\n"),
-    Cut("start_over", "forgets the crashes", "        reaps = 0,\n"),
-    Cut("start_over", "forgets the error", ",\n        last_error = null\n", "\n"),
-    Cut(
-        "start_over",
-        "leaves the token as it is",
-        "        attempt = 0,\n",
-        "        attempt = 0,\n        fencing_token = 0,\n",
-    ),
-    Cut("start_over", "is told by the journal", "  from again a;\n", "  from again a where false;\n"),
-    Cut("start_over", "tells how the job had ended", "jsonb_build_object('was', a.was)", "'{}'"),
-    Cut("start_over", "looks up one job after the other", "any (array[e.id])", "e.id"),
-    Cut("start_over", "wakes workers", "  perform faultline.wake_for(start_over.job_ids);\n"),
-]
-
-_RECOVER = [
-    Cut("recover", "wants a floor that is no pit", "not between 0 and 4000000000000000000", "> 4000000000000000000"),
-    Cut("recover", "wants room above the floor", "not between 0 and 4000000000000000000", "< 0"),
-    Cut("recover", "never lowers the floor", "greatest(\n    s.token_floor,\n    coalesce(", "greatest(\n    coalesce("),
-    Cut("recover", "locks the table", "  lock table faultline.open_jobs in exclusive mode;\n"),
-    Cut("recover", "keeps row locks out", "in exclusive mode", "in share row exclusive mode"),
-    Cut(
-        "recover",
-        "chooses a floor that no job has reached",
-        "min(microseconds << k)",
-        "min(null::bigint)",
-    ),
-    Cut("recover", "doubles the time where the floor is ahead of it", "generate_series(0, 12)", "generate_series(0, 0)"),
-    Cut("recover", "chooses one above the last", "microseconds << k > s.token_floor", "true"),
-    Cut("recover", "counts the journal on", "where l.id > counted order", "where false order"),
-    Cut("recover", "does not hold others up for long", "perform set_config('lock_timeout', '400ms', true)", "null"),
-    Cut("recover", "leaves a caller's own patience alone", "if patience = '0' then", "if true then"),
-    Cut("recover", "gives the caller's patience back", "  perform set_config('lock_timeout', patience, true);\n"),
-    Cut(
-        "recover",
-        "voids leases above the floor too",
-        "where j.state = 'running' and",
-        "where j.state = 'running' and j.fencing_token < chosen and",
-    ),
-    Cut(
-        "recover", "lifts the token", "set fencing_token = greatest(j.fencing_token, chosen),\n          state", "set state"
-    ),
-    Cut("recover", "never lowers a token", "greatest(j.fencing_token, chosen)", "chosen"),
-    Cut(
-        "recover",
-        "gives the attempt back",
-        "          attempt = j.attempt - 1::smallint,\n",
-    ),
-    Cut("recover", "forgets the mark of the start", "          started = false,\n"),
-    Cut("recover", "clears the owner", "          lease_owner = null,\n"),
-    Cut(
-        "recover",
-        "is told by the journal",
-        "      from changed c\n      order by c.id",
-        "      from changed c\n      where false",
-    ),
-    Cut(
-        "reconcile",
-        "closes only what the ledger knows",
-        "where exists (select from faultline.ledger f where f.job_id = j.id)",
-        "where true",
-    ),
-    Cut("reconcile", "remembers the highest token", "set token_floor = highest.token", "set token_floor = s.token_floor"),
-    Cut("reconcile", "never lowers the floor", "\n      where s.token_floor < highest.token", ""),
-    Cut("reconcile", "passes over locked rows", "      for update skip locked\n"),
-    Cut("reconcile", "takes no more than it was asked for", "      limit reconcile.max_jobs\n"),
-    Cut(
-        "reconcile",
-        "is told by the journal",
-        "      from closed c\n      order by c.id",
-        "      from closed c\n      where false",
-    ),
-]
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
 
 _PRUNE_LEDGER = (
     "          where o.finished_at < horizon\n          limit prune.max_rows\n          for update skip locked\n"
     "        ))\n        returning f."
 )
+
 _PRUNE_FAILED = (
     "and o.finished_at < horizon\n          limit prune.max_rows\n          for update skip locked\n"
     "        ))\n        returning j."
 )
+
 _PRUNE_JOURNAL = "where o.at < horizon limit prune.max_rows for update skip locked"
+
 _PRUNE_KEYS = (
     "          where o.created_at < horizon\n"
     "            and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n"
     "          limit prune.max_rows\n          for update of o skip locked"
 )
+
 _PRUNE_OF = {"ledger": _PRUNE_LEDGER, "failed": _PRUNE_FAILED, "journal": _PRUNE_JOURNAL, "keys": _PRUNE_KEYS}
 
-_PRUNE = [
-    Cut("prune", f"{what}: {guard}", text, text.replace(piece, instead))
-    for what, text in _PRUNE_OF.items()
-    for guard, piece, instead in (
-        ("passes over locked rows", " skip locked", ""),
-        ("takes no more than it was asked for", "limit prune.max_rows", "limit 1000000"),
-        ("forgets only what is old enough", " < horizon", " < 'infinity'"),
-    )
-] + [
-    *(
-        Cut(
-            "prune", f"{index}: knows nothing of pages that it emptied", f"      ages := to_regclass('faultline.{index}');\n"
-        )
-        for index in ("ledger_finished", "journal_at", "keys_created")
-    ),
-    Cut(
-        "prune",
-        "does not wait for a vacuum",
-        "set_config('lock_timeout', '1ms', true)",
-        "set_config('lock_timeout', '0', true)",
-    ),
-    Cut("prune", "leaves the patience of its caller alone", "      perform set_config('lock_timeout', patience, true);\n"),
-    Cut("prune", "wants an age that is not negative", "prune.older_than < interval '0'", "false"),
-    *(
-        Cut(
-            "prune",
-            f"{what}: without an age, goes by its own setting",
-            f"when '{what}' then s.{setting}",
-            f"when '{what}' then {other}",
-        )
-        for what, setting, other in (
-            ("ledger", "keep_succeeded_seconds", "s.keep_failed_seconds"),
-            ("failed", "keep_failed_seconds", "s.keep_succeeded_seconds"),
-            ("journal", "keep_journal_seconds", "s.keep_succeeded_seconds"),
-            ("keys", "keep_keys_seconds", "s.keep_succeeded_seconds"),
-        )
-    ),
-    Cut("prune", "failed: looks in the index of endings", "o.state in ('failed', 'cancelled') and ", ""),
-    Cut(
-        "prune",
-        "keys: keeps the key of an open job",
-        _PRUNE_KEYS,
-        _PRUNE_KEYS.replace("            and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n", ""),
-    ),
-    Cut("prune", "forgets the steps too", "    delete from faultline.steps s where s.job_id = any (pruned);\n"),
-    Cut(
-        "prune",
-        "remembers the highest token",
-        "    update faultline.settings s set token_floor = highest where s.token_floor < highest;\n",
-    ),
-    Cut(
-        "prune",
-        "never forgets a higher token",
-        "set token_floor = highest where s.token_floor < highest",
-        "set token_floor = highest",
-    ),
-    Cut(
-        "prune",
-        "wants to know what",
-        "    else\n      raise exception 'cannot prune \"%\"', prune.what\n"
-        "        using errcode = 'FL005', hint = 'choose ledger, failed, journal or keys';\n",
-        "    else\n      null;\n",
-    ),
-]
-
-CUTS = [*_END, *_RECOVER, *_PRUNE]
+GUARDS: Guards = {
+    "cancel": {
+        "locks the row": ("\n  for update;", ";"),
+        "says that there is nothing to cancel": (
+            "perform faultline.not_open(cancel.job_id, 'cancelled', cancel.only_queues);",
+            "null;",
+        ),
+        "leaves a failed job alone": ("elsif job.state = 'failed' then", "elsif false then"),
+        "cancels once": ("elsif job.state in ('queued', 'running') then", "else"),
+        "clears the owner": "        lease_owner = null,\n",
+        "clears the expiry": (",\n        lease_expires_at = null\n", "\n"),
+        "is told by the journal": (
+            "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
+            "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"
+            "      jsonb_build_object('was', job.state) || signed || case job.state\n"
+            "        when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'\n"
+            "      end\n    );\n"
+        ),
+        "tells of its epoch": ("faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals)", "'{}'::jsonb"),
+        "tells the worker": ("    if job.state = 'running' and", "    if false and"),
+        "can do without a notification": ("coalesce(current_setting('faultline.notify', true), '') <> 'off'", "true"),
+    },
+    "reap": {
+        "tells of the epochs": "\n        || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)",
+    },
+    "fail": {
+        "tells of the epochs": "\n        || faultline.epoch(e.claimed_at, e.lease_expires_at, e.renewals)",
+    },
+    "not_open": {
+        "tells a done job from none": (
+            "select from faultline.ledger f\n    where",
+            "select from faultline.ledger f\n    where false and",
+        ),
+    },
+    "retry": {
+        "locks the row": ("\n  for update;", ";"),
+        "says that there is nothing to retry": (
+            "perform faultline.not_open(retry.job_id, 'retried', retry.only_queues);",
+            "null;",
+        ),
+        "leaves a waiting job alone": ("in ('queued', 'running')", "in ('running')"),
+        "leaves a running job alone": ("in ('queued', 'running')", "in ('queued')"),
+    },
+    "start_over": {
+        "is due now": "        next_run_at = faultline.clock(),\n",
+        "gives all attempts back": "        attempt = 0,\n",
+        "forgets the crashes": "        reaps = 0,\n",
+        "forgets the error": (",\n        last_error = null\n", "\n"),
+        "leaves the token as it is": ("        attempt = 0,\n", "        attempt = 0,\n        fencing_token = 0,\n"),
+        "is told by the journal": ("  from again a;\n", "  from again a where false;\n"),
+        "tells how the job had ended": ("jsonb_build_object('was', a.was)", "'{}'"),
+        "looks up one job after the other": ("any (array[e.id])", "e.id"),
+        "wakes workers": "  perform faultline.wake_for(start_over.job_ids);\n",
+    },
+    "recover": {
+        "wants a floor that is no pit": ("not between 0 and 4000000000000000000", "> 4000000000000000000"),
+        "wants room above the floor": ("not between 0 and 4000000000000000000", "< 0"),
+        "never lowers the floor": ("greatest(\n    s.token_floor,\n    coalesce(", "greatest(\n    coalesce("),
+        "locks the table": "  lock table faultline.open_jobs in exclusive mode;\n",
+        "keeps row locks out": ("in exclusive mode", "in share row exclusive mode"),
+        "chooses a floor that no job has reached": ("min(microseconds << k)", "min(null::bigint)"),
+        "doubles the time where the floor is ahead of it": ("generate_series(0, 12)", "generate_series(0, 0)"),
+        "chooses one above the last": ("microseconds << k > s.token_floor", "true"),
+        "counts the journal on": ("where l.id > counted order", "where false order"),
+        "does not hold others up for long": ("perform set_config('lock_timeout', '400ms', true)", "null"),
+        "leaves a caller's own patience alone": ("if patience = '0' then", "if true then"),
+        "gives the caller's patience back": "  perform set_config('lock_timeout', patience, true);\n",
+        "voids leases above the floor too": (
+            "where j.state = 'running' and",
+            "where j.state = 'running' and j.fencing_token < chosen and",
+        ),
+        "lifts the token": ("set fencing_token = greatest(j.fencing_token, chosen),\n          state", "set state"),
+        "never lowers a token": ("greatest(j.fencing_token, chosen)", "chosen"),
+        "gives the attempt back": "          attempt = j.attempt - 1::smallint,\n",
+        "forgets the mark of the start": "          started = false,\n",
+        "clears the owner": "          lease_owner = null,\n",
+        "is told by the journal": (
+            "      from changed c\n      order by c.id",
+            "      from changed c\n      where false",
+        ),
+    },
+    "reconcile": {
+        "closes only what the ledger knows": (
+            "where exists (select from faultline.ledger f where f.job_id = j.id)",
+            "where true",
+        ),
+        "remembers the highest token": ("set token_floor = highest.token", "set token_floor = s.token_floor"),
+        "never lowers the floor": "\n      where s.token_floor < highest.token",
+        "passes over locked rows": "      for update skip locked\n",
+        "takes no more than it was asked for": "      limit reconcile.max_jobs\n",
+        "is told by the journal": ("      from closed c\n      order by c.id", "      from closed c\n      where false"),
+    },
+    "prune": {
+        **{
+            f"{what}: {guard}": (text, text.replace(piece, instead))
+            for what, text in _PRUNE_OF.items()
+            for guard, piece, instead in (
+                ("passes over locked rows", " skip locked", ""),
+                ("takes no more than it was asked for", "limit prune.max_rows", "limit 1000000"),
+                ("forgets only what is old enough", " < horizon", " < 'infinity'"),
+            )
+        },
+        **{
+            f"{index}: knows nothing of pages that it emptied": f"      ages := to_regclass('faultline.{index}');\n"
+            for index in ("ledger_finished", "journal_at", "keys_created")
+        },
+        "does not wait for a vacuum": (
+            "set_config('lock_timeout', '1ms', true)",
+            "set_config('lock_timeout', '0', true)",
+        ),
+        "leaves the patience of its caller alone": "      perform set_config('lock_timeout', patience, true);\n",
+        "wants an age that is not negative": ("prune.older_than < interval '0'", "false"),
+        **{
+            f"{what}: without an age, goes by its own setting": (
+                f"when '{what}' then s.{setting}",
+                f"when '{what}' then {other}",
+            )
+            for what, setting, other in (
+                ("ledger", "keep_succeeded_seconds", "s.keep_failed_seconds"),
+                ("failed", "keep_failed_seconds", "s.keep_succeeded_seconds"),
+                ("journal", "keep_journal_seconds", "s.keep_succeeded_seconds"),
+                ("keys", "keep_keys_seconds", "s.keep_succeeded_seconds"),
+            )
+        },
+        "failed: looks in the index of endings": "o.state in ('failed', 'cancelled') and ",
+        "keys: keeps the key of an open job": (
+            _PRUNE_KEYS,
+            _PRUNE_KEYS.replace(
+                "            and not exists (select from faultline.open_jobs j where j.id = o.job_id)\n", ""
+            ),
+        ),
+        "forgets the steps too": "    delete from faultline.steps s where s.job_id = any (pruned);\n",
+        "remembers the highest token": (
+            "    update faultline.settings s set token_floor = highest where s.token_floor < highest;\n",
+            "",
+        ),
+        "never forgets a higher token": (
+            "set token_floor = highest where s.token_floor < highest",
+            "set token_floor = highest",
+        ),
+        "wants to know what": (
+            (
+                "    else\n      raise exception 'cannot prune \"%\"', prune.what\n"
+                "        using errcode = 'FL005', hint = 'choose ledger, failed, journal or keys';\n"
+            ),
+            "    else\n      null;\n",
+        ),
+    },
+}
