@@ -7,6 +7,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -178,14 +179,26 @@ async def afork_in_a_branch(how: str) -> int | None:
         if os.getpid() != parent:
             os._exit(99)
 
-    async def branch() -> int:
-        asyncio.get_running_loop().call_soon(ran_in_the_child)
-        child = os.fork()
-        return child or _leave(how)
+    loop = asyncio.get_running_loop()
+    readable, wire = socket.socketpair()
+    wire.send(b"x")
 
+    async def branch() -> int:
+        loop.call_soon(ran_in_the_child)
+        loop.call_later(0.001, ran_in_the_child)
+        child = os.fork()
+        if child:
+            return child
+        time.sleep(0.01)  # noqa: ASYNC251 - until the timer is due in the child
+        return _leave(how)
+
+    loop.add_reader(readable, ran_in_the_child)
     forked = asyncio.create_task(branch())
     forked.add_done_callback(lambda _: ran_in_the_child())
     child = await forked
+    loop.remove_reader(readable)
+    readable.close()
+    wire.close()
     ran_in_the_child()
     give_up = time.monotonic() + PATIENCE / 4
     while (code := _exit_code(child, give_up)) == _LIVES:

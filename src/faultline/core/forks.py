@@ -17,7 +17,10 @@ import sys
 import traceback
 import weakref
 from collections import deque
-from typing import NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class _Open(Protocol):
@@ -78,7 +81,7 @@ def _after_fork_in_child() -> None:
     global generation  # noqa: PLW0603 - read by every job: nothing is cheaper
     generation += 1
     for loop in _loops:
-        with contextlib.suppress(RuntimeError):  # closed, or another thread's
+        with contextlib.suppress(RuntimeError, TypeError):  # closed, another thread's, or one that cannot be changed
             _end_in(loop)
     if not _ours:
         return
@@ -95,7 +98,10 @@ def _after_fork_in_child() -> None:
 
 
 def _end_in(loop: asyncio.AbstractEventLoop) -> None:
-    """Before anything runs here that is due in the parent: it would happen twice."""
+    """Before anything runs here that is due in the parent: it would happen twice. And before the loop asks the system what
+    is due: parent and child share what it asks (epoll, io_uring, the wake-ups of threads). What the child is told there is
+    lost to the parent, whose loop then waits for it forever, or finds its own books wrong and aborts the process.
+    """
     branch = asyncio.current_task(loop)
 
     def end() -> None:
@@ -109,7 +115,22 @@ def _end_in(loop: asyncio.AbstractEventLoop) -> None:
     for due in (getattr(loop, "_ready", None), *gc.get_referents(loop)):
         if isinstance(due, deque) and due and due[-1] is handle:
             due.rotate(1)
-            return
+            break
+    if branch is not None:
+        _end_with_step(loop, branch, end)
+
+
+def _end_with_step(loop: asyncio.AbstractEventLoop, branch: asyncio.Task[Any], end: Callable[[], None]) -> None:
+    """The first that a task does when its coroutine has ended is to have its loop call those who wait for it."""
+    coroutine, call_soon = branch.get_coro(), loop.call_soon
+
+    def call_soon_in_child(*args: Any, **options: Any) -> asyncio.Handle:
+        if not getattr(coroutine, "cr_running", not branch.done()):
+            end()
+        return call_soon(*args, **options)
+
+    branch.add_done_callback(lambda _: None)  # there may be nobody else
+    vars(loop)["call_soon"] = call_soon_in_child
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
