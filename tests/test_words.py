@@ -62,6 +62,24 @@ KEPT_NAMES = {
     ("cli/up.py", "trouble"): "the option --trouble, which people know",
 }  # fmt: skip
 
+#: Retired as names of variables, aliases and columns in SQL.
+SQL_NAMES = {
+    "because": "reason",
+    "place": "position",
+    "places": "positions, ctids",
+    "placed": "inserted",
+    "told": "logged, woken",
+    "told_before": "woken_before",
+    "granted": "claimed",
+    "settled": "ended",
+}  # fmt: skip
+
+#: Parameters and columns of functions that are there already: see the vocabulary.
+KEPT_SQL_NAMES = {
+    *((function, "place") for function in ("new_id", "reject_job", "parse_jobs", "place_known", "enqueue_many")),
+    ("read_jobs", "place"), ("place_known", "placed"), ("enqueue_many", "placed"),
+}  # fmt: skip
+
 
 def test_what_users_see_has_no_retired_words() -> None:
     found = [
@@ -83,6 +101,19 @@ def test_no_name_is_a_retired_word() -> None:
     ]
 
     assert sorted(set(found)) == []
+
+
+def test_no_name_in_sql_is_a_retired_word() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}, say {SQL_NAMES[name]}"
+        for path in sorted((PACKAGE / "schema").rglob("*.sql"))
+        if path.parent.name != "migrations"
+        for line, text in enumerate(path.read_text().splitlines(), start=1)
+        for name in re.findall(r"\w+", re.sub(r"'[^']*'|--.*", "", text))
+        if name in SQL_NAMES and (path.stem, name) not in KEPT_SQL_NAMES
+    ]
+
+    assert found == []
 
 
 def test_every_retired_word_stands_in_the_vocabulary() -> None:

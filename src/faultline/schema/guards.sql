@@ -1,6 +1,6 @@
--- What the tables refuse, whoever asks. The verbs never do these things, so a verb that tries has a bug.
--- Each rule stands in a `when` clause, and names the columns it is about: a row that keeps the rules pays next to nothing for
--- them, and a statement that sets other columns nothing at all.
+-- What the tables refuse, for every login. Verbs never do these things: if one tries, it has a bug.
+-- Each rule is a `when` clause of a trigger on the columns it is about: it costs an allowed row next to nothing, and a
+-- statement that sets other columns nothing.
 
 create or replace function faultline.refuse_change() returns trigger
 language plpgsql
@@ -25,7 +25,7 @@ create or replace trigger legal_transition
 before update of state on faultline.open_jobs
 for each row
 when (
-  -- What runs may end in any way, and everything may be queued again. Beside that, what waits can be claimed or cancelled.
+  -- Allowed: running to any state, any state to queued, and queued to running or cancelled.
   old.state <> 'running' and new.state <> 'queued' and old.state <> new.state
   and (old.state <> 'queued' or new.state = 'failed')
 )
@@ -55,7 +55,7 @@ for each row
 when (old.id <> new.id or old.task <> new.task or old.created_at <> new.created_at)
 execute function faultline.refuse_change('the id, task and creation time of a job cannot change');
 
--- After, not before: before a row trigger asks, PostgreSQL locks the row, and logs that.
+-- An after trigger: for a before trigger PostgreSQL would lock each row first, and write WAL for that.
 create or replace trigger leaves_by_a_verb
 after delete on faultline.open_jobs
 for each row
@@ -140,7 +140,7 @@ create or replace trigger never_emptied
 before truncate on faultline.journal
 execute function faultline.refuse_change('the journal cannot be truncated');
 
--- A forgotten step is run again, a forgotten key makes its job a second time.
+-- Without its row, a step would run again, and a key would enqueue its job again.
 create or replace trigger never_emptied
 before truncate on faultline.steps
 execute function faultline.refuse_change('steps cannot be truncated');
@@ -149,16 +149,16 @@ create or replace trigger never_emptied
 before truncate on faultline.keys
 execute function faultline.refuse_change('idempotency keys cannot be truncated');
 
--- The builds before `faultline.protocol()` know their functions by a checksum in row 0, and replace all functions by their own
--- where another one stands. The row says what the last of those builds wrote, so that it works on; any other is stopped here.
+-- Builds older than `faultline.protocol()` store a checksum of their functions in row 0, and replace all functions if
+-- it is not their own. The row keeps the checksum of the last of those builds, which goes on working; the others are
+-- refused here.
 create or replace trigger never_taken_back
 before insert or update on faultline.migrations
 for each row
 when (new.number = 0 and new.checksum <> '227ec6eb66b704af5bc891380974104f0023e0b54d8ccb527cedbb957a54d829')
 execute function faultline.refuse_change('a newer build has migrated this database; nothing was changed');
 
--- The row that somebody removed past the guards. Its floor was in there, and is put above every token that was granted: as
--- `recover` does, to the time in microseconds.
+-- Restore the row if it was deleted without the guards. Its floor is lost: set one above every token, as `recover` does.
 insert into faultline.settings (token_floor)
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 where not exists (select from faultline.settings);

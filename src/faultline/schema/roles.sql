@@ -1,6 +1,6 @@
--- Who may do what. Roles are granted verbs, not tables; the owner of the tables stands outside.
--- Roles belong to the whole cluster: another database may be creating them at this very moment, they may exist, and we may
--- not be allowed to create any. Each of these is fine; without the roles everything works for the owner.
+-- Who may do what. Roles may call verbs, not write to tables; the owner of the tables may do everything.
+-- Roles belong to the whole cluster: they may exist, another database may be creating them now, or we may lack the
+-- right to create them. None of these is an error: without the roles, everything works for the owner.
 do $migration$
 declare
   wanted text;
@@ -12,7 +12,7 @@ begin
       end if;
     exception
       when duplicate_object or unique_violation then
-        null;  -- somebody was faster, which is as good
+        null;  -- another session has created it
       when insufficient_privilege then
         raise notice 'role % does not exist and may not be created by %; grants to it are skipped', wanted, current_user;
     end;
@@ -42,7 +42,7 @@ declare
 begin
   for role_name in select jsonb_object_keys(verbs) loop
     continue when not exists (select from pg_roles where rolname = role_name);
-    -- What somebody else has granted it. In one transaction: nobody sees the role without its grants.
+    -- Remove other grants first. This is one transaction, so no session sees the role without its grants.
     execute format('revoke all on all routines in schema faultline from %I', role_name);
     execute format('revoke all on all tables in schema faultline from %I', role_name);
     execute format('revoke all on schema faultline from %I', role_name);
@@ -57,16 +57,16 @@ begin
         execute format('grant execute on function %s to %I', signature, role_name);
       end loop;
     end loop;
-    -- Not secret, and asked for by every connection.
+    -- Every connection calls these.
     execute format('grant execute on function faultline.now(), faultline.clock(), faultline.protocol() to %I', role_name);
     if role_name in ('faultline_viewer', 'faultline_operator') then
       execute format(
-        -- The tables behind `jobs` as well: the invariants are asked of the rows themselves.
+        -- The tables of the view `jobs` too: the invariants read them.
         'grant select on faultline.open_jobs, faultline.ledger, faultline.journal, faultline.steps, faultline.keys,'
         ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples, faultline.sampling to %I',
         role_name
       );
-      -- All but the digests.
+      -- All columns but the digests.
       execute format(
         'grant select (id, name, scopes, queues, created_at, expires_at, revoked_at, last_used_at)'
         ' on faultline.api_keys to %I',

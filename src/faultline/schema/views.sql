@@ -1,5 +1,5 @@
--- Every job, open or done, in one shape. One statement sees a job that is just moving to the ledger exactly once.
--- The types of both halves must be the same, down to the domain, or the planner reads all of both for each look.
+-- Every job, open or in the ledger. A statement sees a job that is moving to the ledger exactly once.
+-- Both halves must have the same types, not even domains of them: otherwise the planner scans both tables for every query.
 create or replace view faultline.jobs as
 select
   j.id, j.state::text, j.queue::text, j.task::text, j.priority::smallint, j.attempt, j.max_attempts::smallint,

@@ -15,7 +15,7 @@ GUARDS: Guards = {
         "grants of every other queue": ("q.name = claim.queue and q.paused_at", "q.paused_at"),
         "takes nothing when asked for nothing": ("coalesce(claim.max_jobs, 0)", "claim.max_jobs"),
         "takes at most 10,000 jobs": ("least(coalesce(claim.max_jobs, 0), 10000)", "coalesce(claim.max_jobs, 0)"),
-        "takes no more than it was asked for": ("remaining := remaining - granted;", "null;"),
+        "takes no more than it was asked for": ("remaining := remaining - claimed;", "null;"),
         "finds priorities that the caller does not know": ("coalesce(claim.priorities[next_known], 32767)", "-32768"),
         "finds them in front of those that it knows": ("coalesce(claim.priorities[next_known], 32767)", "32767"),
         "finds them between those that it knows": ("claim.priorities[next_known], 32767", "claim.priorities[1], 32767"),

@@ -22,7 +22,7 @@ GUARDS: Guards = {
             " or jsonb_array_length(complete.results) <> cardinality(complete.job_ids)",
             "",
         ),
-        "gives each job its own result": ("(f.place::integer - 1)", "0"),
+        "gives each job its own result": ("(f.position::integer - 1)", "0"),
         "enters the token": ("f.id, f.fencing_token,", "f.id, 7,"),
         "enters the owner": ("f.lease_owner, f.queue", "'w', f.queue"),
         "enters the key": ("f.task, f.idempotency_key,", "f.task, null,"),
@@ -33,15 +33,15 @@ GUARDS: Guards = {
         "waits for a locked row for a moment only": ("'1ms'", "'0'"),
         "finds out which rows are locked": "        for update of j skip locked\n",
         "waits for nobody while it finds out": (" skip locked\n", "\n"),
-        "leaves out the locked rows": "          and (free is null or l.place = any (free))\n",
+        "leaves out the locked rows": "          and (free is null or l.position = any (free))\n",
         "gives the session its patience back": "perform set_config('lock_timeout', patience, true);",
         "has the session's patience the second time": ("      if free is null then\n", "      if true then\n"),
         "ends when it can wait no longer": "      if free is not null then\n        raise;\n      end if;\n",
         "says for which leases it did nothing": ("if coalesce(cardinality(done), 0) <", "if false and 0 <"),
         "takes the job off the open ones": (
             "        delete from faultline.open_jobs j\n        using unnest(",
-            "        select j.*, l.place from faultline.open_jobs j, unnest(",
-            ("        returning j.*, l.place\n", ""),
+            "        select j.*, l.position from faultline.open_jobs j, unnest(",
+            ("        returning j.*, l.position\n", ""),
         ),
     },
     "fail": {
@@ -62,7 +62,7 @@ GUARDS: Guards = {
         "fails when told so": ("        else 'failed'\n      end as state", "        else 'queued'\n      end as state"),
         **{
             f"gives each job its own {word}": (
-                f"fail.failures -> (l.place::integer - 1) ->> '{word}'",
+                f"fail.failures -> (l.position::integer - 1) ->> '{word}'",
                 f"fail.failures -> 0 ->> '{word}'",
             )
             for word in ("then", "error", "delay_seconds")
@@ -74,8 +74,8 @@ GUARDS: Guards = {
             "faultline.clock()",
         ),
         "cuts an endless error": (
-            "left(fail.failures -> (l.place::integer - 1) ->> 'error', 65536)",
-            "fail.failures -> (l.place::integer - 1) ->> 'error'",
+            "left(fail.failures -> (l.position::integer - 1) ->> 'error', 65536)",
+            "fail.failures -> (l.position::integer - 1) ->> 'error'",
         ),
         "keeps the error with the job": ("        last_error = held.error\n", "        last_error = null\n"),
         "is told by the journal": ("    from ended e\n    order by e.id", "    from ended e\n    where false"),
@@ -91,11 +91,11 @@ GUARDS: Guards = {
     "release": {
         **_BATCH,
         "refuses a delay that makes no sense": ("d.seconds not between 0 and 31536000", "false"),
-        "gives each job its own delay": ("release.delays_seconds[l.place]", "release.delays_seconds[1]"),
+        "gives each job its own delay": ("release.delays_seconds[l.position]", "release.delays_seconds[1]"),
         "clears the owner": "        lease_owner = null,\n",
         "clears the expiry": "        lease_expires_at = null,\n",
         "gives the attempt back": "        attempt = j.attempt - 1::smallint,\n",
-        "keeps the place in the queue": (
+        "keeps the position in the queue": (
             "when held.delay_seconds is null then j.next_run_at",
             "when held.delay_seconds is null then faultline.clock()",
         ),
@@ -198,12 +198,12 @@ GUARDS: Guards = {
             "'', g.reason, g.current_token from judged g",
         ),
         "calls a held lease busy": ("case v.reason when 'held' then 'busy' else v.reason end", "v.reason"),
-        "leaves out what was done": ("where l.place = any (refuse.done)", "where false"),
+        "leaves out what was done": ("where l.position = any (refuse.done)", "where false"),
         "looks at the whole lease": (
-            "select l.job_id, l.token, l.owner from leases l where l.place = any (refuse.done)",
+            "select l.job_id, l.token, l.owner from leases l where l.position = any (refuse.done)",
             (
                 "select l.job_id, l.token, l.owner from leases l"
-                " where l.job_id in (select x.job_id from leases x where x.place = any (refuse.done))"
+                " where l.job_id in (select x.job_id from leases x where x.position = any (refuse.done))"
             ),
         ),
         "knows a completion that was sent twice": ("refuse.verb in ('complete', 'renew')", "refuse.verb = 'renew'"),

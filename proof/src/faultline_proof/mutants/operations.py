@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Guards
 
-_CHANGED = "(was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', told)"
+_CHANGED = "(was.paused_because, was.paused_by) is distinct from (signed ->> 'reason', signer)"
 
 GUARDS: Guards = {
     "signature": {
@@ -51,7 +51,7 @@ GUARDS: Guards = {
         "writes the login last": ("' (login ' || nullif(signed ->> 'login', signed ->> 'by') || ')'", "''"),
         "is told by the journal": (_CHANGED, "false"),
         "is told once": (_CHANGED, "true"),
-        "tells of another reason": (_CHANGED, "was.paused_by is distinct from told"),
+        "tells of another reason": (_CHANGED, "was.paused_by is distinct from signer"),
         "tells of another person": (
             _CHANGED,
             "was.paused_because is distinct from signed ->> 'reason' or was.paused_at is null",

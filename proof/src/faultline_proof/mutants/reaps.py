@@ -58,7 +58,7 @@ GUARDS: Guards = {
         "takes the longest expired first": ("order by r.lease_expires_at", "order by r.lease_expires_at desc"),
         "clears the owner": "        lease_owner = null,\n",
         "clears the expiry": (",\n        lease_expires_at = null\n", "\n"),
-        "keeps the place in the queue": ("        started = false,\n", "        next_run_at = faultline.clock(),\n"),
+        "keeps the position in the queue": ("        started = false,\n", "        next_run_at = faultline.clock(),\n"),
         "gives an attempt back that did not start": (
             "attempt = case when lost.guilty or lost.spent then j.attempt else j.attempt - 1::smallint end",
             "attempt = j.attempt",

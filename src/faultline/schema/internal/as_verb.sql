@@ -1,5 +1,5 @@
--- Tell the guards which verb is writing; an empty name when it has written. A failed verb takes this back with all else.
--- A SET clause on the function would be simpler, but only superusers may give one a setting of our own.
+-- Name the verb that writes now, for the guards; '' when it has finished. A rollback undoes this too.
+-- A SET clause on the verb would be simpler, but only a superuser may set a custom parameter there.
 create or replace function faultline.as_verb(name text) returns void
 language plpgsql volatile
 as $$

@@ -1,4 +1,4 @@
--- Refuse a batch whose arrays differ in length: a lease without its token or owner is not a lease.
+-- Raise FL005 if the arrays differ in length or contain a null: a lease is an id, a token and an owner.
 create or replace function faultline.check_leases(job_ids uuid[], tokens bigint[], owners text[]) returns void
 language plpgsql immutable
 as $$

@@ -1,10 +1,9 @@
--- The workers that are surely dead, so that their jobs need not wait until their leases expire.
--- Dead means: no heartbeat for 3 seconds, and the advisory lock that the worker's own session holds is free, and the worker
--- has had a heartbeat on the current run of the server (see `server_run`), or 30 seconds to reconnect to it.
--- At the beginning of a run every worker has just lost its session and its lock, so at first nobody is judged, whatever the
--- caller decided before the outage.
--- Workers behind a transaction-mode pooler have no session of their own and are never judged here (`watched` is false).
--- A wrong verdict breaks nothing (the token refuses what such a worker still writes), but uses up an attempt of its jobs.
+-- The workers that have died. Their jobs are requeued before their leases expire.
+-- A worker is dead if it has sent no heartbeat for 3 seconds, its session has ended (its advisory lock is free), and it
+-- has either sent a heartbeat on the current run of the server (see `server_run`) or had 30 seconds to reconnect to it.
+-- A new run ends every session and frees every lock, so a free lock proves nothing until the workers had time to reconnect.
+-- A worker behind a transaction-mode pooler has no session of its own: `watched` is false, and it is never listed here.
+-- A mistake is safe (the token refuses what such a worker still writes), but it uses up an attempt of each of its jobs.
 create or replace function faultline.dead_workers() returns setof text
 language plpgsql volatile
 as $$
@@ -17,9 +16,8 @@ begin
       from faultline.workers w
       where w.watched
         and w.beat_at < faultline.clock() - interval '3 seconds'
-        -- A worker without a heartbeat on this run may still be reconnecting.
         and (w.beat_at > noticed_at or noticed_at < faultline.clock() - interval '30 seconds')
-        -- A session may take its own lock once more: a worker that reaps there must not judge itself dead.
+        -- A session can lock its own lock again: without this check, a worker that reaps in it would find itself dead.
         and not exists (
           select from pg_locks l
           where l.locktype = 'advisory'
@@ -29,7 +27,7 @@ begin
     )
     select s.id
     from silent s
-    -- Free only if the worker's session is gone. Kept until this transaction ends, so two reapers do not both bury it.
+    -- Held until this transaction ends, so that two reapers do not both report the worker as lost.
     where pg_try_advisory_xact_lock(faultline.worker_lock(s.id));
 end
 $$;

@@ -1,11 +1,11 @@
--- Make this transaction's commit wait for the disk, whatever the session's default.
--- A verb that was acknowledged must not be forgotten by a crash a moment later. Other levels than `off` are left alone.
+-- Make the commit of this transaction wait for the disk, even if the session has set synchronous_commit to off:
+-- otherwise a crash could undo a verb that was acknowledged. Other levels stay as they are.
 create or replace function faultline.durable() returns void
 language plpgsql volatile
 as $$
 begin
   if current_setting('synchronous_commit') = 'off' then
-    -- Local to the transaction: a SET clause on the verb would be undone before the commit that it is meant for.
+    -- Not a SET clause on the verb: PostgreSQL resets that when the verb returns, which is before the commit.
     perform set_config('synchronous_commit', 'on', true);
   end if;
 end

@@ -1,4 +1,4 @@
--- The details of an ended lease for the journal: the job's row does not keep them.
+-- The journal's details of an ended lease. The job's row does not keep them.
 create or replace function faultline.epoch(claimed_at timestamptz, lease_expires_at timestamptz, renewals integer)
 returns jsonb
 language sql stable

@@ -1,5 +1,5 @@
--- Lock one job's row for a write by its lease. True if the lease is held; otherwise the verb writes nothing and refuses.
--- Waits for the lock, so that a verb for a single job has a definite answer instead of `busy`.
+-- Lock the row of one job. Returns whether the caller holds its lease; if not, the verb must write nothing.
+-- Waits for the lock, so that a verb for a single job never returns `busy`.
 create or replace function faultline.hold(job_id uuid, fencing_token bigint, owner text) returns boolean
 language plpgsql volatile
 as $$

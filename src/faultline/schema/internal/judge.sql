@@ -1,9 +1,9 @@
--- Whether this lease is held, and if not, why. Also returns the newest token of the job.
---   held            it is held
---   token_mismatch  the job has been claimed by another owner since
---   lease_lost      it was reaped or released, and not claimed again yet
---   not_running     the job has ended, or there is no such job
--- Without a lock on the row: use it to explain a refusal, never to decide whether to write.
+-- Returns whether a lease is held, or why it is not, and the current token of its job.
+--   held            the lease is held
+--   token_mismatch  another owner has claimed the job since
+--   lease_lost      the job was reaped or released, and has not been claimed again
+--   not_running     the job has ended, or does not exist
+-- Takes no lock: use it to explain a refusal, never to decide whether to write.
 create or replace function faultline.judge(
   job_id uuid,
   fencing_token bigint,
@@ -22,7 +22,7 @@ begin
   select k.fencing_token, k.owner, k.state into known
   from faultline.jobs k
   where k.id = judge.job_id
-  -- After a restore a job may stand in both places; the ledger is right.
+  -- After a restore a job may be both open and in the ledger; the ledger is right.
   order by k.state = 'succeeded' desc
   limit 1;
   current_token := known.fencing_token;

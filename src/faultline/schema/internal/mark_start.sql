@@ -1,5 +1,5 @@
--- Whether a worker must record the start of an attempt before it runs (mark_started): it is the last one, or the job was reaped
--- before. Other attempts save this write.
+-- Whether a worker must call `mark_started` before it runs this attempt: it is the last one, or the job was reaped before.
+-- Other attempts save this write.
 create or replace function faultline.mark_start(attempt integer, max_attempts integer, reaps integer) returns boolean
 language sql immutable parallel safe
 return attempt >= max_attempts or reaps > 0;

@@ -1,4 +1,4 @@
--- A time-ordered uuid (version 7). `place` keeps the rows of one statement in order where the clock cannot tell them apart.
+-- A time-ordered uuid (version 7). `place` is the row's position in its statement: it orders ids of the same microsecond.
 do $migration$
 begin
   if current_setting('server_version_num')::integer >= 180000 then
@@ -6,7 +6,7 @@ begin
     language sql volatile parallel safe
     return uuidv7();
   else
-    -- 48 bits of milliseconds, 12 bits of the millisecond's fraction, 18 bits of place, 44 random ones.
+    -- 48 bits of milliseconds, 12 bits of the millisecond's fraction, 18 bits of position, 44 random bits.
     create or replace function faultline.new_id(place bigint) returns uuid
     language plpgsql volatile parallel safe
     as $function$

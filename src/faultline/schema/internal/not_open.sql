@@ -1,5 +1,5 @@
--- Raise what is true of a job that has no open row: it has succeeded (FL002), or there is none (FL004). With `only_queues`,
--- a job of any other queue does not exist.
+-- Raise the error for a job that has no open row: it has succeeded (FL002), or does not exist (FL004).
+-- With `only_queues`, jobs of other queues do not exist.
 create or replace function faultline.not_open(job_id uuid, wish text, only_queues text[] default null) returns void
 language plpgsql volatile
 as $$

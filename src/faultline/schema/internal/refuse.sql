@@ -1,8 +1,9 @@
 -- Return why a verb wrote nothing for some leases, and record it in the journal.
--- Before: the verb has done its work for the leases at the places `done`; the other leases were lost, or somebody holds a lock on their rows.
--- After: one answer per remaining lease. `busy` is not a refusal and leaves no trace; every other one is journalled.
--- A lease whose completion stands in the ledger is not refused to `complete` (its first answer was lost, this is the second)
--- nor to `renew` (the job completed itself in its own transaction and its task goes on, or the worker does not know yet).
+-- Before: the verb has written for the leases at the positions `done`. The others are lost, or another session locks
+-- their rows.
+-- After: one row for each of the others. All are in the journal but `busy`, which is not a refusal.
+-- A lease that is completed in the ledger is not refused to `complete` (it is sent again after its answer was lost), nor to
+-- `renew` (the task goes on after it has completed the job in its own transaction, or the worker has not noticed yet).
 create or replace function faultline.refuse(
   verb text,
   job_ids uuid[],
@@ -17,7 +18,7 @@ begin
   perform faultline.durable();
   return query
     with leases as (
-      select * from unnest(refuse.job_ids, refuse.tokens, refuse.owners) with ordinality as l (job_id, token, owner, place)
+      select * from unnest(refuse.job_ids, refuse.tokens, refuse.owners) with ordinality as l (job_id, token, owner, position)
     ),
     judged as materialized (
       select
@@ -25,16 +26,16 @@ begin
         case v.reason when 'held' then 'busy' else v.reason end as reason
       from (
         select l.job_id, l.token, l.owner from leases l
-        -- By the whole lease: a stale and a good lease of one job may stand in one batch, and one lease twice.
+        -- By the whole lease: a batch may contain a stale and a held lease of one job, or one lease twice.
         except
-        select l.job_id, l.token, l.owner from leases l where l.place = any (refuse.done)
+        select l.job_id, l.token, l.owner from leases l where l.position = any (refuse.done)
       ) l
       cross join lateral faultline.judge(l.job_id, l.token, l.owner) v
       where not (
         refuse.verb in ('complete', 'renew')
         and exists (
           select from faultline.ledger f
-          -- One after the other, as in `complete`: a ledger that is taken for empty would be walked.
+          -- Looked up one by one, as in `complete`: a plan made while the ledger was empty would scan all of it.
           where f.job_id = any (array[l.job_id]) and f.fencing_token = l.token and f.owner = l.owner
         )
       )

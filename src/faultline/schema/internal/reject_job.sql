@@ -1,5 +1,5 @@
--- Raise FL005 for one job of a submission, saying which one and why. Never returns.
--- `otherwise` is what is wrong with it if nothing else is.
+-- Raise FL005 for one invalid job of a submission: which one, and why. Never returns.
+-- `place` is its position in the submission, `otherwise` the problem if no other is found.
 create or replace function faultline.reject_job(
   jobs json,
   place bigint,

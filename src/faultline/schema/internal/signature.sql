@@ -1,6 +1,6 @@
--- Who does something to jobs, queues or keys, and why, as the journal keeps it: `by` as the caller says, `login` as the database
--- knows it. Anybody can write any name into `by`; nobody can change what stands beside it. Without a `by`, it is the login.
--- Raises FL005 for what would make the journal lie: what is too long, and characters that hide or reorder what is shown.
+-- Who operates on jobs, queues or keys, and why, as the journal stores it. The caller chooses `by` (default: the
+-- login); the database adds `login`, which the caller cannot change.
+-- Raises FL005 for texts that are too long, and for characters that could hide or reorder what a screen shows.
 create or replace function faultline.signature(by text default null, reason text default null) returns jsonb
 language plpgsql stable
 as $$
@@ -14,7 +14,7 @@ begin
   if length(signature.reason) > 1000 then
     raise exception 'the reason has % characters; at most 1000 are allowed', length(signature.reason) using errcode = 'FL005';
   end if;
-  -- A reason may have lines.
+  -- Unlike `by`, a reason may have tabs and several lines.
   if signature.reason ~ '[\u0001-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]' then
     raise exception 'the reason has control characters; use plain text' using errcode = 'FL005';
   end if;

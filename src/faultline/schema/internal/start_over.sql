@@ -1,6 +1,6 @@
--- Queue jobs again that ended badly. Before: the caller holds their rows' locks and has seen that they failed or were
--- cancelled. After: queued and due now, their attempts counted from zero. The token is not reset: it only ever grows, so
--- whoever ran a job in its first life stays locked out of its second. `signed` says who did it, and why.
+-- Queue failed and cancelled jobs again. Before: the caller has locked their rows and checked their states.
+-- After: queued, due now, with attempts counted from zero. The token stays, so that writes of earlier workers are refused.
+-- `signed` says who did it and why (see `signature`).
 create or replace function faultline.start_over(job_ids uuid[], signed jsonb default '{}') returns void
 language plpgsql volatile
 as $$
@@ -19,7 +19,7 @@ begin
         finished_at = null,
         last_error = null
     from ended e
-    -- One after the other, as in `complete`.
+    -- Looked up one by one, as in `complete`.
     where j.id = any (array[e.id])
     returning j.id, j.fencing_token, e.state as was
   )

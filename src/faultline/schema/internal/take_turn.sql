@@ -1,12 +1,12 @@
--- Wait for this session's turn to claim many jobs of a queue at once. A courtesy and no guard: see `claim`.
--- Any login can hold an advisory lock, so little is lost by waiting in vain: a quarter of a second, and then this session
--- does not ask for turns for 1 s, and twice as long after every further time, up to 32 s.
+-- Wait for this session's turn to claim many jobs of a queue at once. This saves work; it guards nothing (see `claim`).
+-- Any login can hold an advisory lock, so a session waits for 250 ms at most. If that fails, it claims without a turn
+-- for 1 s, and for twice as long after each further failure, up to 32 s.
 create or replace function faultline.take_turn(queue text) returns void
 language plpgsql volatile
 as $$
 declare
-  -- Until when not to ask, in seconds since 1970, and how long that pause was. Kept for the session. Others may share it
-  -- and leave anything there: what is no pair of numbers is ignored.
+  -- The end of the pause, in seconds since 1970, and its length, kept in a setting of the session. Other code of this
+  -- session can write to the setting: anything but two numbers is ignored.
   in_vain constant float8[] := string_to_array(
     substring(current_setting('faultline.no_turns', true) from '^[0-9]{1,12}(?:[.][0-9]+)? [0-9]{1,4}$'), ' '
   );

@@ -1,6 +1,6 @@
--- Tell sleeping workers that there may be work from this place in the queue on: those that were chosen, or all of them.
--- A hint: polling is the truth. So a transaction may do without, by `set local faultline.notify = off`: one that has sent a
--- notification cannot be prepared for two-phase commit.
+-- Notify the chosen workers, or all, that the queue may have due jobs from this position on.
+-- Only a hint: workers poll anyway. A transaction can switch it off by `set local faultline.notify = off`: PostgreSQL
+-- cannot prepare one that has sent a notification for two-phase commit.
 create or replace function faultline.wake(queue text, priority integer, run_at timestamptz, chosen text[] default null)
 returns void
 language sql volatile

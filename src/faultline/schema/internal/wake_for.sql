@@ -1,10 +1,10 @@
--- Wake workers for jobs that came back to where they had stood: below the bound of everyone who has claimed past them.
+-- Wake workers for requeued jobs: their positions are below the bounds of workers that have claimed past them.
 create or replace function faultline.wake_for(job_ids uuid[]) returns void
 language plpgsql volatile
 as $$
 begin
   perform faultline.wake(k.queue, min(k.priority), min(k.next_run_at))
-  -- By their ids and nothing else: naming the state here would let the planner look through all that waits.
+  -- By id only: with the state in this query, the planner may scan all queued jobs.
   from (
     select j.queue, j.priority, j.next_run_at, j.state
     from faultline.open_jobs j

@@ -1,5 +1,5 @@
--- Take back jobs that were just inserted under an id that the ledger knows, and mark them as not new.
--- Inserted first and looked up after: the other way round, a job that finishes between look and insert would run again.
+-- Delete just inserted jobs whose id is in the ledger, and mark them as not new.
+-- The insert comes first: if the ledger were read first, a job that completes before the insert would run again.
 create or replace function faultline.withdraw_done(ids uuid[], news boolean[]) returns boolean[]
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
@@ -20,8 +20,8 @@ begin
   delete from faultline.open_jobs j where j.id = any (finished);
   perform faultline.as_verb('');
   return (
-    select array_agg(u.new and u.id <> all (finished) order by u.place)
-    from unnest(ids, news) with ordinality as u (id, new, place)
+    select array_agg(u.new and u.id <> all (finished) order by u.position)
+    from unnest(ids, news) with ordinality as u (id, new, position)
   );
 end
 $$;

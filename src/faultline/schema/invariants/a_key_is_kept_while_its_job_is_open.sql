@@ -1,4 +1,4 @@
--- No open job has lost its idempotency key: the same key would make a second one.
+-- No open job has lost its idempotency key: the same key would enqueue a second job.
 select j.id as job_id, j.idempotency_key as key
 from faultline.open_jobs j
 where j.idempotency_key is not null

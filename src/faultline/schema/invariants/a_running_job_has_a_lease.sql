@@ -1,4 +1,4 @@
--- Running means: an owner, an expiry, a token and an attempt. Anything else has no owner.
+-- A running job has an owner, an expiry, a token and an attempt. Any other job has no owner.
 select j.id as job_id, j.state, j.lease_owner, j.lease_expires_at, j.fencing_token, j.attempt
 from faultline.open_jobs j
 where (j.state = 'running') <> (j.lease_owner is not null)

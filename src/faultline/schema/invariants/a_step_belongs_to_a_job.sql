@@ -1,4 +1,4 @@
--- No step is left behind by a job that is gone.
+-- Every step belongs to a job that exists.
 select s.job_id, s.name
 from faultline.steps s
 where not exists (select from faultline.open_jobs j where j.id = s.job_id)

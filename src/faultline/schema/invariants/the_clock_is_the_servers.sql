@@ -1,4 +1,4 @@
--- The protocol's idea of time is the server's own clock and nothing a session can move.
+-- The protocol reads the server's clock, which no session can change.
 select p.oid::regprocedure::text as function, pg_get_function_sqlbody(p.oid) as body
 from pg_proc p
 where p.pronamespace = 'faultline'::regnamespace

@@ -1,5 +1,5 @@
--- No guard was dropped, switched off or weakened: every trigger is enabled, looks at its columns and is as `migrate` made and
--- marked it, every constraint is validated.
+-- No guard was dropped, disabled or weakened: every trigger is enabled, on its columns, and as `migrate` created it;
+-- every constraint is validated.
 select wanted.name as guard
 from (values
   ('open_jobs.starts_queued'), ('open_jobs.legal_transition of state'), ('open_jobs.token_grows of fencing_token, state'),

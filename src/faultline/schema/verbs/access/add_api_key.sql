@@ -1,6 +1,5 @@
--- Add a key of the HTTP API. Only for the schema's owner. Only the key's digest is passed and stored; the key is valid for
--- `valid` from now on, by the database's clock, or forever. Returns when it expires. The journal records who did it, and
--- why: see signature.
+-- Add a key of the HTTP API. Only for the schema's owner. Only the key's digest is passed and stored. Without `valid`,
+-- the key never expires. Returns when it expires. The journal records who did it and why: see signature.
 create or replace function faultline.add_api_key(
   id uuid,
   digest bytea,

@@ -1,6 +1,6 @@
--- The key with this digest, and what it may do. No row for a key that is unknown, revoked or expired, without saying which.
--- Records the minute of its use, unless another session is just doing so or nothing can be written (a standby, a full
--- disk): a key that only reads works there all the same.
+-- The key with this digest, and its scopes. No row if the key is unknown, revoked or expired; the caller cannot tell which.
+-- Records the minute of its use, unless another session does so now or the database is read-only (a standby): reading
+-- works there too.
 create or replace function faultline.api_key(digest bytea) returns table (
   id uuid,
   name text,

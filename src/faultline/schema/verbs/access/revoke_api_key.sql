@@ -1,5 +1,5 @@
--- Revoke a key of the HTTP API. Only for the schema's owner. Revoked twice, it keeps the first time. Returns whether there is
--- such a key. The journal records who did it, and why: see signature.
+-- Revoke a key of the HTTP API. Only for the schema's owner. Revoked twice, it keeps the first time. Returns whether
+-- the key exists. The journal records who did it and why: see signature.
 create or replace function faultline.revoke_api_key(id uuid, by text default null, reason text default null) returns boolean
 language plpgsql volatile
 as $$

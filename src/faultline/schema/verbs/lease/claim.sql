@@ -1,15 +1,14 @@
 -- Claim up to `max_jobs` due jobs of one queue: lowest priority number first, then the longest due.
--- Before: queued. After: running, the owner and a lease of the job's own length set, and the token one higher than the
--- job's last one or the floor (`recover`, `prune`), whichever is greater.
--- Nothing is claimed from a paused queue.
+-- Before: queued. After: running, with the owner, a lease of the job's own length, and a token one above the job's last
+-- token or the floor (`recover`, `prune`), whichever is greater. From a paused queue nothing is claimed.
 --
--- `owner` must be new for every call (a worker's id and a counter), so that not even one process holds a token twice.
--- `priorities`, `lower_bounds` and `lower_ids` are hints: below its bound the caller has seen no live job at that priority.
--- They keep a claim from wading through rows that are dead but cannot be vacuumed while somebody holds an old snapshot. The ids
--- are for jobs that are due at the same moment: all that were enqueued together are.
+-- `owner` must be new for every call (a worker's id and a counter), so that two claims never have the same owner and token.
+-- `priorities`, `lower_bounds` and `lower_ids` are hints: the caller has seen no queued job below this bound. They let a
+-- claim skip dead rows that vacuum cannot remove while a session holds an old snapshot. The ids order jobs that are due
+-- at the same time, as all jobs of one submission are.
 --
--- The priorities are walked, one range scan each: a single scan behind `priority` would step over every delayed job.
--- The rows come back in physical order: sort them before running.
+-- Each priority is a range scan of its own: one scan over all of them would read every delayed job.
+-- Rows are returned in physical order: sort them before you run them.
 create or replace function faultline.claim(
   queue text,
   owner text,
@@ -33,11 +32,10 @@ create or replace function faultline.claim(
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
--- A plan is made once in a session and kept: to make one takes as long as to claim thirty jobs. It must be right for a full
--- table, though it was made for an empty one. So the ways that are wrong are switched off, and there is one left.
+-- Planning takes as long as claiming thirty jobs, so a session plans once. That plan may be made while the table is
+-- empty, and must suit a full one: everything but the right plan is switched off.
 set plan_cache_mode = force_generic_plan
--- Before PostgreSQL 18 a switched-off way that is taken all the same counts as very expensive, which would set off the
--- just-in-time compiler: 100 ms for nothing.
+-- Before PostgreSQL 18, a plan with a node that is switched off costs so much that PostgreSQL compiles it: 100 ms.
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
@@ -49,7 +47,7 @@ as $$
 declare
   due timestamptz;
   remaining integer := least(coalesce(claim.max_jobs, 0), 10000);
-  granted integer;
+  claimed integer;
   next_known integer := 1;
   previous integer := -32768;
   level integer;
@@ -64,23 +62,22 @@ begin
   end if;
   perform faultline.durable();
   if current_setting('transaction_isolation') <> 'read committed' then
-    -- The snapshot may be older than the floor. A floor that was raised since ends this with 40001. The table's lock comes first,
-    -- as in `recover`: the other way round they could deadlock.
+    -- The snapshot may be older than the floor: if the floor has been raised since, this raises 40001. Lock the table
+    -- first, as `recover` does: the opposite order could deadlock.
     lock table faultline.open_jobs in row exclusive mode;
     perform from faultline.settings s for share;
   end if;
-  -- Of two large claims at once, the later one comes upon rows that the earlier one has taken since it began. PostgreSQL locks
-  -- the new version of such a row before it sees that it is running, and keeps the lock: for hundreds of jobs of which none is
-  -- granted, and which their holder cannot complete meanwhile. So large claims go one after another. That is a courtesy and no
-  -- guard: whoever has waited for a quarter of a second goes on, and does not wait again for a while.
+  -- Large claims take turns. If two run at once, the later one finds rows that the earlier one has claimed. PostgreSQL
+  -- locks the new version of such a row before it sees that the job is running, and keeps the lock: the owner could not
+  -- complete hundreds of jobs meanwhile. Correctness does not depend on turns, so a claim waits for 250 ms at most.
   if remaining > 20 then
     perform faultline.take_turn(claim.queue);
   end if;
-  -- After the wait for its turn. And not `now()`: in a loop of PL/pgSQL that stands still, so that jobs enqueued later would not be
-  -- due, and leases would be born expired.
+  -- Read after the wait. Not `now()`, which does not advance in a loop of PL/pgSQL: newer jobs would not be due, and
+  -- new leases could already be expired.
   due := faultline.clock();
   while remaining > 0 loop
-    -- The next priority that has waiting jobs: one that the caller does not know of, below the next one it knows.
+    -- The next priority with queued jobs: one that the caller gave no bound for, below the next one that it did.
     select j.priority into level
     from faultline.open_jobs j
     where j.queue = claim.queue
@@ -99,15 +96,15 @@ begin
     else
       exit;
     end if;
-    -- `state` is not named in the outer where: the rows are locked already, and naming it lures the planner to an index.
+    -- No `state` in the outer where: the rows are locked already, and with it the planner may choose another index.
     return query
       update faultline.open_jobs j
       set state = 'running',
           lease_owner = claim.owner,
           claimed_at = due,
           lease_expires_at = due + make_interval(secs => j.lease_seconds),
-          -- The floor is read in this statement. Read before it, the floor could be raised while the statement waits for the
-          -- table's lock, and the job of an id that was pruned since could be seen without the floor that its prune left.
+          -- Read the floor in this statement. Otherwise it could be raised while this statement waits for the table's
+          -- lock, and a job whose id was pruned and enqueued again could be claimed with a token that was used before.
           fencing_token = greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1,
           attempt = j.attempt + 1::smallint,
           started = false,
@@ -128,8 +125,8 @@ begin
         j.id, j.fencing_token, j.task, j.args, j.attempt, j.max_attempts,
         faultline.mark_start(j.attempt, j.max_attempts, j.reaps), j.reaps,
         j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key;
-    get diagnostics granted = row_count;
-    remaining := remaining - granted;
+    get diagnostics claimed = row_count;
+    remaining := remaining - claimed;
     previous := level;
   end loop;
 end

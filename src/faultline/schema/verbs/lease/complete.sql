@@ -1,10 +1,11 @@
 -- Move finished jobs to the ledger, each with its result. Returns the leases for which nothing was written.
 -- Before: the caller holds the leases. After: gone from open_jobs and in the ledger, in one statement.
 --
--- An expired lease is still accepted while nobody else has claimed the job: refusing would only run it twice.
--- Locked rows are skipped and reported as busy: one of them would otherwise block the whole batch. There are nearly never
--- any, and locking each row before deleting it would cost a sixth of the work: so the first try does not, for a millisecond.
--- Sent again after a lost answer, it finds its own rows in the ledger and reports nothing.
+-- An expired lease is accepted while no other owner has claimed the job: a refusal would only run the job again.
+-- A locked row is skipped and reported as busy, so that it does not block the batch. Such rows are rare, and to lock
+-- each row before its deletion would cost a sixth more: so the first try only waits for a millisecond, and the second
+-- skips locked rows.
+-- Sent again after a lost answer, it finds its rows in the ledger and returns nothing.
 create or replace function faultline.complete(
   job_ids uuid[],
   tokens bigint[],
@@ -24,7 +25,7 @@ as $$
 declare
   done bigint[];
   patience constant text := current_setting('lock_timeout');
-  -- Places of the leases whose rows nobody else has locked; null while that was not asked.
+  -- Positions of the leases whose rows no other session has locked. Null during the first try.
   free bigint[];
 begin
   perform faultline.check_leases(complete.job_ids, complete.tokens, complete.owners);
@@ -42,12 +43,13 @@ begin
       end if;
       with finished as (
         delete from faultline.open_jobs j
-        using unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, place)
-        -- An array cannot be merged along an index, so the planner never walks the table, however empty it takes it for.
+        using unnest(complete.job_ids, complete.tokens, complete.owners) with ordinality as l (job_id, token, owner, position)
+        -- As an array, so that PostgreSQL looks up each id in the index: a plan made while the table was empty would
+        -- scan it.
         where j.id = any (array[l.job_id])
           and j.fencing_token = l.token and j.lease_owner = l.owner
-          and (free is null or l.place = any (free))
-        returning j.*, l.place
+          and (free is null or l.position = any (free))
+        returning j.*, l.position
       ),
       entered as (
         insert into faultline.ledger (
@@ -55,23 +57,23 @@ begin
           owner, queue, task, idempotency_key, args, result
         )
         select
-          -- One time for the batch: with one of its own, each row would be one more record for the index by time.
+          -- One time for the whole batch: with different times, every row would add a WAL record of the index by time.
           f.id, f.fencing_token, f.created_at, f.claimed_at, (select faultline.clock()), f.priority, f.attempt, f.max_attempts,
           f.lease_owner, f.queue, f.task, f.idempotency_key, case when f.keep_args then f.args end,
-          nullif(complete.results -> (f.place::integer - 1), 'null')
+          nullif(complete.results -> (f.position::integer - 1), 'null')
         from finished f
       )
-      select array_agg(f.place) into done from finished f;
+      select array_agg(f.position) into done from finished f;
       perform set_config('lock_timeout', patience, true);
       exit;
     exception when lock_not_available then
       if free is not null then
         raise;
       end if;
-      select coalesce(array_agg(r.place), '{}') into free
+      select coalesce(array_agg(r.position), '{}') into free
       from (
-        select l.place
-        from unnest(complete.job_ids) with ordinality as l (job_id, place)
+        select l.position
+        from unnest(complete.job_ids) with ordinality as l (job_id, position)
         join faultline.open_jobs j on j.id = any (array[l.job_id])
         for update of j skip locked
       ) r;

@@ -5,8 +5,8 @@
 --   cancel  cancelled
 -- In every case the owner is cleared, the token stays, and the journal records the error.
 --
--- `failures` is a JSON array beside the leases: [{"then": "retry", "delay_seconds": 5, "error": "…"}, …].
--- Without a delay the wait doubles from 2 seconds up to an hour.
+-- `failures` is a JSON array with one failure per lease: [{"then": "retry", "delay_seconds": 5, "error": "…"}, …].
+-- The default delay doubles with each attempt, from 2 seconds up to an hour.
 create or replace function faultline.fail(
   job_ids uuid[],
   tokens bigint[],
@@ -40,21 +40,21 @@ begin
   with held as materialized (
     select
       j.ctid,
-      l.place,
+      l.position,
       j.lease_owner as owner,
       j.lease_expires_at,
-      left(fail.failures -> (l.place::integer - 1) ->> 'error', 65536) as error,
-      case fail.failures -> (l.place::integer - 1) ->> 'then'
+      left(fail.failures -> (l.position::integer - 1) ->> 'error', 65536) as error,
+      case fail.failures -> (l.position::integer - 1) ->> 'then'
         when 'cancel' then 'cancelled'
         when 'retry' then case when j.attempt < j.max_attempts then 'queued' else 'failed' end
         else 'failed'
       end as state,
       coalesce(
-        (fail.failures -> (l.place::integer - 1) ->> 'delay_seconds')::float8,
+        (fail.failures -> (l.position::integer - 1) ->> 'delay_seconds')::float8,
         faultline.backoff(j.attempt)
       ) as delay_seconds
-    from unnest(fail.job_ids, fail.tokens, fail.owners) with ordinality as l (job_id, token, owner, place)
-    -- One after the other, as in `complete`.
+    from unnest(fail.job_ids, fail.tokens, fail.owners) with ordinality as l (job_id, token, owner, position)
+    -- Looked up one by one, as in `complete`.
     join faultline.open_jobs j on j.id = any (array[l.job_id])
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked
@@ -73,7 +73,7 @@ begin
     from held
     where j.ctid = held.ctid
     returning
-      j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error, held.place,
+      j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error, held.position,
       j.claimed_at, held.lease_expires_at, j.renewals
   ),
   recorded as (
@@ -87,7 +87,7 @@ begin
     from ended e
     order by e.id
   )
-  select array_agg(e.place) into done from ended e;
+  select array_agg(e.position) into done from ended e;
   if coalesce(cardinality(done), 0) < cardinality(fail.job_ids) then
     return query select * from faultline.refuse('fail', fail.job_ids, fail.tokens, fail.owners, done);
   end if;

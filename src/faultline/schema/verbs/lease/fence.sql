@@ -1,9 +1,10 @@
 -- Fence this transaction: raise FL001 if the lease is lost. Call it first, before the effects.
--- After: the job's row is locked until the transaction ends, so nobody can reap, cancel or take over the job before these
--- effects are committed. An expired lease is refused here, though `complete` would accept it: a fence guards *new* effects.
+-- After: the job's row is locked until the transaction ends, so no session can reap, cancel or claim the job before the
+-- effects are committed. An expired lease is refused, though `complete` would accept it: here the effects are still to
+-- come.
 --
--- Only a lock on the row makes this safe. A unique key on (job, token), a check before the write, or a foreign key's lock
--- all leave an order of steps in which a stale effect gets in.
+-- Only a lock on the row is safe. With a unique key on (job, token), a check before the write, or the lock of a foreign
+-- key, there is an order of steps in which a stale effect is committed.
 create or replace function faultline.fence(job_id uuid, fencing_token bigint, owner text) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -19,7 +20,7 @@ begin
   from faultline.open_jobs j
   where j.id = fence.job_id and j.fencing_token = fence.fencing_token and j.lease_owner = fence.owner
   for update;
-  -- The wall clock, asked after the lock: the wait for it may have outlasted the lease.
+  -- Read the clock after the lock: the lease may have expired during the wait.
   if found and lease_expires_at > faultline.clock() then
     return;
   end if;

@@ -1,9 +1,8 @@
 -- Record that these attempts are about to run. Returns the leases that are lost or busy: do not run those.
 -- Before: the caller holds the leases. After: `started` is set; if the worker dies now, the attempt counts.
 --
--- Attempts are counted when claimed, and a worker claims more than it runs. Without this mark nobody could tell the job
--- that killed its worker from the ninety-nine that were only waiting beside it. `claim` says which attempts need it
--- (`mark_start`).
+-- A worker claims more jobs than it runs at once. If it dies, this mark distinguishes the job that may have killed it
+-- from those that were only waiting in it. `claim` returns which attempts need the mark (`mark_start`).
 create or replace function faultline.mark_started(
   job_ids uuid[],
   tokens bigint[],
@@ -24,9 +23,9 @@ begin
   perform faultline.check_leases(mark_started.job_ids, mark_started.tokens, mark_started.owners);
   perform faultline.durable();
   with held as materialized (
-    select j.ctid, l.place
-    from unnest(mark_started.job_ids, mark_started.tokens, mark_started.owners) with ordinality as l (job_id, token, owner, place)
-    -- One after the other, as in `complete`.
+    select j.ctid, l.position
+    from unnest(mark_started.job_ids, mark_started.tokens, mark_started.owners) with ordinality as l (job_id, token, owner, position)
+    -- Looked up one by one, as in `complete`.
     join faultline.open_jobs j on j.id = any (array[l.job_id])
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked
@@ -36,9 +35,9 @@ begin
     set started = true
     from held
     where j.ctid = held.ctid
-    returning held.place
+    returning held.position
   )
-  select array_agg(m.place) into done from marked m;
+  select array_agg(m.position) into done from marked m;
   if coalesce(cardinality(done), 0) < cardinality(mark_started.job_ids) then
     return query
       select * from faultline.refuse(

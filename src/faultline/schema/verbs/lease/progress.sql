@@ -1,4 +1,4 @@
--- Store the progress of a running job. Returns a refusal if the lease is lost, and nothing else.
+-- Store the progress of a running job. Returns a refusal if the lease is lost, otherwise no row.
 -- Before: the caller holds the lease. After: `progress` is replaced.
 create or replace function faultline.progress(
   job_id uuid,

@@ -1,5 +1,5 @@
--- The stored result of a step of this job, from this attempt or an earlier one. No row: the step has not run yet.
--- Read-only, and needs no lease: a stale reader gets the right result, and is refused when it writes.
+-- The stored result of a step of this job, from this attempt or an earlier one. No row: the step is not stored yet.
+-- Needs no lease: a stale worker reads the right result, and is refused when it writes.
 create or replace function faultline.recall(job_id uuid, name text) returns table (fencing_token bigint, result jsonb)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
--- Record a refused `fence` in the journal. Its exception rolled back its transaction, so this is a separate call.
--- Only a lease that is really lost can be recorded.
+-- Record a refused `fence` in the journal. Its exception has rolled back its transaction, so this is a separate call.
+-- Records and returns nothing for a lease that is held.
 create or replace function faultline.record_refusal(job_id uuid, fencing_token bigint, owner text) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

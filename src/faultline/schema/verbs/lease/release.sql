@@ -1,8 +1,8 @@
--- Release jobs unfinished: queue them again without using up an attempt. Returns the leases for which nothing was written.
+-- Release unfinished jobs: queue them again without using up an attempt. Returns the leases for which nothing was written.
 -- Before: the caller holds the leases. After: queued, no owner, the token unchanged, one attempt less.
--- The position in the queue is kept, unless `delays_seconds` has a delay for the lease: then the job is due after it.
+-- A job keeps its position in the queue, unless `delays_seconds` has a delay for its lease.
 --
--- The owner is cleared so that this worker's own late writes are refused before anyone claims the job again.
+-- The owner is cleared so that late writes of this worker are refused even before the job is claimed again.
 create or replace function faultline.release(
   job_ids uuid[],
   tokens bigint[],
@@ -28,9 +28,9 @@ begin
   end if;
   perform faultline.durable();
   with held as materialized (
-    select j.ctid, l.place, release.delays_seconds[l.place] as delay_seconds
-    from unnest(release.job_ids, release.tokens, release.owners) with ordinality as l (job_id, token, owner, place)
-    -- One after the other, as in `complete`.
+    select j.ctid, l.position, release.delays_seconds[l.position] as delay_seconds
+    from unnest(release.job_ids, release.tokens, release.owners) with ordinality as l (job_id, token, owner, position)
+    -- Looked up one by one, as in `complete`.
     join faultline.open_jobs j on j.id = any (array[l.job_id])
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked
@@ -48,9 +48,9 @@ begin
         end
     from held
     where j.ctid = held.ctid
-    returning j.id, held.place
+    returning j.id, held.position
   )
-  select array_agg(r.place), array_agg(r.id) into done, ids from released r;
+  select array_agg(r.position), array_agg(r.id) into done, ids from released r;
   perform faultline.wake_for(ids);
   if coalesce(cardinality(done), 0) < cardinality(release.job_ids) then
     return query select * from faultline.refuse('release', release.job_ids, release.tokens, release.owners, done);

@@ -1,8 +1,8 @@
--- Renew leases, each for its job's own lease time from now on. Returns the leases that were not renewed.
+-- Renew leases, each for its job's own lease time from now. Returns the leases that were not renewed.
 -- Before: the caller holds the leases. After: the same token and owner, a later expiry.
 --
--- A late renewal is accepted until the job is reaped: nobody else has it.
--- A locked row is skipped and reported as busy: it is held by the job's own transaction, and nobody can reap it meanwhile.
+-- A late renewal is accepted until the job is reaped: no other owner has the job.
+-- A locked row is skipped and reported as busy: the job's own transaction locks it, and it cannot be reaped meanwhile.
 create or replace function faultline.renew(
   job_ids uuid[],
   tokens bigint[],
@@ -22,9 +22,9 @@ declare
 begin
   perform faultline.check_leases(renew.job_ids, renew.tokens, renew.owners);
   with held as materialized (
-    select j.ctid, l.place
-    from unnest(renew.job_ids, renew.tokens, renew.owners) with ordinality as l (job_id, token, owner, place)
-    -- One after the other, as in `complete`.
+    select j.ctid, l.position
+    from unnest(renew.job_ids, renew.tokens, renew.owners) with ordinality as l (job_id, token, owner, position)
+    -- Looked up one by one, as in `complete`.
     join faultline.open_jobs j on j.id = any (array[l.job_id])
     where j.fencing_token = l.token and j.lease_owner = l.owner
     for update of j skip locked
@@ -35,9 +35,9 @@ begin
         renewals = j.renewals + 1
     from held
     where j.ctid = held.ctid
-    returning held.place
+    returning held.position
   )
-  select array_agg(r.place) into done from renewed r;
+  select array_agg(r.position) into done from renewed r;
   if coalesce(cardinality(done), 0) < cardinality(renew.job_ids) then
     return query select * from faultline.refuse('renew', renew.job_ids, renew.tokens, renew.owners, done);
   end if;

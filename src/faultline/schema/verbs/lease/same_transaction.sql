@@ -1,6 +1,6 @@
--- Raise FL006 unless this is the transaction in which `fence` was called; otherwise true.
--- A commit inside the job's transaction takes the row's lock away, and what is written afterwards is not fenced. The client
--- cannot see every commit that SQL text may hide, so the database is asked before the job is completed there.
+-- Raise FL006 unless this is the transaction in which `fence` was called; otherwise return true.
+-- If a task commits inside the job's transaction, the row's lock is released and later writes are not fenced. A client
+-- cannot find every commit in SQL text, so the database checks before the job is completed in that transaction.
 create or replace function faultline.same_transaction(fenced_in xid8) returns boolean
 language plpgsql volatile
 as $$

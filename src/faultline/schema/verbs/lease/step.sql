@@ -1,6 +1,6 @@
--- Store the result of a step of a job. Returns a refusal if the lease is lost, and nothing else.
+-- Store the result of a step of a job. Returns a refusal if the lease is lost, otherwise no row.
 -- Before: the caller holds the lease. After: the step is stored, once per job, with the token that wrote it.
--- A step that is already stored is left as it is: call `recall` before doing the work.
+-- A stored step is not overwritten: call `recall` before you do the work.
 create or replace function faultline.step(
   job_id uuid,
   fencing_token bigint,

@@ -1,7 +1,6 @@
--- The kind of an error: its first line, with … in place of quoted text and of words that contain a digit (ids, times,
--- addresses, counts).
--- No more of an error is read than 300 characters, however long it is; ids of different lengths must not move the end of
--- what is compared, so that ends sooner.
+-- The kind of an error: its first line, with … for quoted text and for words that contain a digit (ids, times, counts).
+-- Reads 300 characters at most, and returns 150: otherwise ids of different lengths would move the end of the text, and
+-- split one kind into several.
 create or replace function faultline.error_kind(error text) returns text
 language sql immutable parallel safe
 return left(

@@ -1,14 +1,13 @@
--- Count queued, running and failed jobs by queue, and store the counts. Returns whether it did.
--- At most every 5 seconds, by one session at a time, and at most 2 % of the time or every 30 seconds, so any number may ask. It
--- reads and locks no job.
+-- Count queued, running and failed jobs by queue, and store the counts. Returns whether it did. Locks no job.
+-- Any number of sessions may call it: one counts at a time, at most every 5 seconds, and less often (up to every 30
+-- seconds) if counting takes more than 2 % of the time.
 --
--- What it reads is bounded, whatever the number of jobs. All are counted of a queue where up to `exact_max` wait, and as many in
--- all queues together as twice that, so that with many crowded queues each is counted less far. The rest is estimated from
--- 2,000 pages of the table, always the same ones: what an estimate is off by hardly changes, and growth shows. `estimated` names
--- the counts that are such.
+-- It reads a bounded number of rows. A queue with up to `exact_max` queued jobs is counted exactly, as long as all queues
+-- together have up to twice as many; the rest is estimated from 2,000 pages of the table. These are always the same pages,
+-- so that the error of an estimate stays about the same and growth shows. `estimated` names the estimated counts.
 --
--- A queue that has emptied is written down as empty, as long as somebody has worked on it within a day. So whatever it writes
--- nothing for is empty, and was written down as such.
+-- An empty queue gets a row if a worker has worked on it within a day, or if its last row was not empty. So a queue
+-- without a new row is empty, and its last row says so.
 create or replace function faultline.sample(exact_max integer default 100000) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -19,7 +18,7 @@ set max_parallel_workers_per_gather = 0
 as $$
 declare
   began constant timestamptz := faultline.clock();
-  -- Enough to tell that a queue is crowded.
+  -- A queue with more queued jobs is crowded.
   few_max constant integer := greatest(1, sample.exact_max / 100);
   pages constant double precision := pg_relation_size('faultline.open_jobs') / current_setting('block_size')::integer;
   percent constant double precision := least(100, 100 * 2000 / greatest(1, pages));
@@ -48,7 +47,7 @@ begin
     from sampled f
     where f.name is not null
   ),
-  -- One probe of the index for each queue, and for each of its priorities.
+  -- One index lookup for each queue, and for each of its priorities.
   waiting (name) as (
     (select j.queue::text from faultline.open_jobs j where j.state = 'queued' order by j.queue limit 1)
     union all
@@ -58,7 +57,7 @@ begin
     from waiting f
     where f.name is not null
   ),
-  places (name, priority) as (
+  levels (name, priority) as (
     select f.name, (
       select j.priority from faultline.open_jobs j
       where j.state = 'queued' and j.queue = f.name
@@ -72,13 +71,13 @@ begin
       where j.state = 'queued' and j.queue = p.name and j.priority > p.priority
       order by j.priority limit 1
     )
-    from places p
+    from levels p
     where p.priority is not null
   ),
   oldest as (
-    -- Nobody has waited for a job before it was there, whatever time it was to run at.
+    -- A job waits from its creation at the earliest, even if its run_at is before that.
     select p.name, min(greatest(d.next_run_at, d.created_at)) as at
-    from places p
+    from levels p
     cross join lateral (
       select j.next_run_at, j.created_at from faultline.open_jobs j
       where j.state = 'queued' and j.queue = p.name and j.priority = p.priority
@@ -157,7 +156,7 @@ begin
       round(count(*) filter (where j.state = 'running') * 100 / percent)::bigint as running,
       round(count(*) filter (where j.state = 'failed') * 100 / percent)::bigint as failed
     from faultline.open_jobs j
-    -- Nothing is drawn where all was counted.
+    -- Read no pages if every count is exact.
     tablesample system ((select case when m.queued or m.running or m.failed then percent else 0 end from too_many m))
       repeatable (0)
     group by j.queue
@@ -181,7 +180,7 @@ begin
   insert into faultline.samples (queue, minute, sampled_at, due, delayed, running, failed, oldest_due_at, estimated)
   select
     k.name, date_trunc('minute', began), began,
-    -- At least what was counted.
+    -- An estimate is never below what was counted.
     coalesce(greatest(q.due, case when q.estimated then d.due end), 0),
     coalesce(greatest(q.jobs - q.due, case when q.estimated then d.delayed end), 0),
     coalesce(greatest(l.running, case when m.running then d.running end), 0),
@@ -208,7 +207,7 @@ begin
       failed = excluded.failed,
       oldest_due_at = excluded.oldest_due_at,
       estimated = excluded.estimated;
-  -- Without its row, every worker would count all the time.
+  -- Restore a missing row: without it, every worker would count all the time.
   insert into faultline.sampling default values on conflict do nothing;
   update faultline.sampling l
   set sampled_at = began, took_seconds = extract(epoch from faultline.clock() - began);

@@ -1,8 +1,7 @@
--- Store a worker's counts: for each queue, since the minute of the row began. Sent again, it changes nothing; a late row never
--- overwrites a later one.
+-- Store a worker's counts: for each queue, since the minute of the row began. Sent again, it changes nothing; a row
+-- that arrives late does not overwrite a newer one.
 -- `rows` is a JSON array of objects with `queue`, `minute` and the counts, named like the columns of faultline.tallies.
---
--- Only minutes of this hour are taken: older ones may have been rolled up, and would be counted twice.
+-- Minutes older than 55 minutes are ignored: they may have been rolled up, and would be counted twice.
 create or replace function faultline.tally(worker_id text, rows jsonb) returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -39,7 +38,7 @@ begin
       run_seconds_sum = excluded.run_seconds_sum,
       waits = excluded.waits,
       runs = excluded.runs
-  -- Within a minute every count only grows, so the larger sum is the later one.
+  -- Within a minute counts only grow, so the larger sum is the newer one.
   where t.started + t.succeeded + t.failed + t.retried + t.released + t.lost + t.refused + t.recovered
     <= excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.lost
       + excluded.refused + excluded.recovered;

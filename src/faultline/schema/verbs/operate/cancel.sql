@@ -1,8 +1,8 @@
 -- Cancel a job. Returns its state, `cancelled`.
--- Before: queued or running. After: cancelled, no owner. From this commit on the worker that runs it can write nothing
--- more: every verb refuses it with `not_running`. It learns of it by a notification, or else at its next renewal.
--- Waits while the job's own transaction holds the row; if that completes the job, the answer is FL002. With
--- `only_queues`, a job of any other queue is not found. The journal records who did it, and why: see signature.
+-- Before: queued or running. After: cancelled, no owner: every verb refuses the worker that runs it with `not_running`.
+-- The worker learns of it by a notification, or at its next renewal.
+-- Waits while the job's own transaction locks the row, and raises FL002 if that completes the job. With `only_queues`,
+-- a job of any other queue is not found. The journal records who did it and why: see signature.
 create or replace function faultline.cancel(
   job_id uuid,
   reason text default null,

@@ -1,5 +1,5 @@
 -- Change one setting of this database: a size in bytes, or how many seconds something is kept. Returns its value before.
--- Who did it, and why, stands in the journal (see signature), once however often it was sent: an answer may be lost.
+-- The journal records who did it and why (see signature), once, even if the call is sent again after a lost answer.
 create or replace function faultline.change_setting(
   name text, value bigint, reason text default null, by text default null
 ) returns bigint

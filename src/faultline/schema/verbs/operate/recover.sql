@@ -1,17 +1,17 @@
 -- After a failover that lost commits, or a restored backup: void every lease, and raise the floor of new tokens.
--- Before: live workers may hold tokens of the lost history. After: running jobs are queued again, every new token is above
--- the floor, and external systems that compare tokens see only greater ones.
+-- Before: live workers may hold tokens of the lost history. After: running jobs are queued again, every new token is
+-- above the floor, and external systems that compare tokens see only greater ones.
 -- Returns the floor, how many tokens were raised to it, and how many jobs were requeued.
 --
--- Everybody waits while this runs, and while it waits for its lock. So it waits for 0.4 s and then gives up (55P03), unless
--- the caller has set a lock_timeout; `faultline recover` asks again and again. And it reads and changes running jobs only: a waiting job keeps its token, and `claim`
--- takes the greater of that and the floor.
+-- Every other session waits while this runs, and while it waits for its lock. So it gives up after 0.4 s (55P03),
+-- unless the caller has set a lock_timeout; `faultline recover` tries again. It reads and changes running jobs only: a
+-- queued job keeps its token, and `claim` takes the greater of that and the floor.
 --
--- Without a floor, the time in microseconds since 1970 is taken. Every token of this history and of a lost one is below it,
--- and no job needs to be read to know that: a token grows by one when its job is claimed, and no job is claimed a million times
--- a second. It stays below 2^53, up to which JSON numbers are exact, until the year 2255. Where the floor is ahead of that time
--- already (a floor of the caller's own, a clock that was set back), the time is doubled until it is above. Never the last floor
--- and a constant: a backup that is restored and recovered twice would grant the same tokens twice.
+-- The default floor is the time in microseconds since 1970. It is above every token of this history and of a lost one,
+-- without reading any job: a claim adds one to its job's token, and no job is claimed a million times a second. It
+-- stays below 2^53, the limit of exact JSON numbers, until the year 2255. If the floor is already above that time (set
+-- by a caller, or by a clock that was ahead), the time is doubled until it is greater. The last floor plus a constant
+-- would be wrong: a backup that is restored and recovered twice would use the same tokens twice.
 create or replace function faultline.recover(floor bigint default null) returns table (
   lifted_to bigint,
   lifted bigint,
@@ -36,9 +36,9 @@ begin
   if recover.floor not between 0 and 4000000000000000000 then
     raise exception 'the floor must be between 0 and 4e18, so that tokens can still grow' using errcode = 'FL005';
   end if;
-  -- A claim that has read the old floor holds the table's lock until it has committed: its lease is seen and voided below. One
-  -- that comes later waits here, and reads the new floor. The mode keeps row locks out too: a session that holds one would
-  -- otherwise wait for us while we wait for it.
+  -- A claim that has read the old floor holds the table's lock until it commits, so its lease is voided below. A later
+  -- claim waits for this lock and reads the new floor. This mode also excludes sessions with row locks: we could
+  -- deadlock with them.
   if patience = '0' then
     perform set_config('lock_timeout', '400ms', true);
   end if;
@@ -55,7 +55,7 @@ begin
   )
   returning s.token_floor into chosen;
   perform set_config('lock_timeout', patience, true);
-  -- A copy that was made by logical replication has the journal's rows and not their count: no verb could journal anything.
+  -- Logical replication copies the journal's rows but not its sequence: no verb could insert into the journal.
   counted := coalesce(pg_sequence_last_value(pg_get_serial_sequence('faultline.journal', 'id')), 0);
   perform setval(pg_get_serial_sequence('faultline.journal', 'id'), e.id)
   from (select l.id from faultline.journal l where l.id > counted order by l.id desc limit 1) e;

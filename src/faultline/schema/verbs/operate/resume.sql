@@ -1,5 +1,5 @@
--- Resume a queue and wake the workers that wait for it. Returns whether it was paused. The journal records who did it, and
--- why: see signature.
+-- Resume a queue and wake its workers. Returns whether it was paused. The journal records who did it and why: see
+-- signature.
 create or replace function faultline.resume(queue text, by text default null, reason text default null) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -20,7 +20,7 @@ begin
   values (
     faultline.clock(), 'resumed', jsonb_build_object('queue', resume.queue, 'paused_at', since) || signed
   );
-  -- From the very beginning: what came while it was paused may lie below everyone's bounds.
+  -- From the lowest position: jobs enqueued during the pause may be below the bounds of the workers.
   perform faultline.wake(resume.queue, -32768, '1970-01-01 00:00:00+00');
   return true;
 end

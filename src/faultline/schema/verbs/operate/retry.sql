@@ -1,6 +1,6 @@
 -- Retry a failed or cancelled job. Returns its state, `queued`.
 -- Before: failed or cancelled. After: see start_over. With `only_queues`, a job of any other queue is not found.
--- The journal records who did it, and why: see signature.
+-- The journal records who did it and why: see signature.
 create or replace function faultline.retry(
   job_id uuid,
   only_queues text[] default null,

@@ -1,9 +1,8 @@
--- Retry failed jobs, the last failed first: of a queue, of a task, with an error that begins with a text or is of a kind (see
--- error_kind); null matches all. Searches at most 10,000 failed and cancelled jobs, and retries at most `max_jobs` of them
--- (up to 1,000). Returns how many were retried and, if there may be more, where to continue: pass it as `before_at` and
--- `before_id`.
--- Locked jobs are skipped. With `only_queues`, jobs of other queues are not found. The journal of each job records who did it,
--- and why: see signature.
+-- Retry failed jobs, the last failed first: of a queue, of a task, with an error that begins with a text or is of a
+-- kind (see error_kind); null matches all. Searches at most 10,000 failed and cancelled jobs, and retries at most
+-- `max_jobs` of them (up to 1,000). Returns how many were retried and, if there may be more, where to continue: pass it
+-- as `before_at` and `before_id`. Locked jobs are skipped. With `only_queues`, jobs of other queues are not found.
+-- The journal of each job records who did it and why: see signature.
 create or replace function faultline.retry_failed(
   queue text default null,
   task text default null,
@@ -34,7 +33,7 @@ begin
   with seen as materialized (
     select
       j.id, j.state, j.finished_at, j.queue, j.task, j.last_error,
-      row_number() over (order by j.finished_at desc, j.id desc) as place
+      row_number() over (order by j.finished_at desc, j.id desc) as position
     from faultline.open_jobs j
     where j.state in ('failed', 'cancelled')
       and j.finished_at <= retry_failed.before_at
@@ -43,7 +42,7 @@ begin
     limit 10000
   ),
   fitting as (
-    select s.id, s.finished_at, s.place
+    select s.id, s.finished_at, s.position
     from seen s
     where s.state = 'failed'
       and (retry_failed.queue is null or s.queue = retry_failed.queue)
@@ -51,7 +50,7 @@ begin
       and (retry_failed.error_prefix is null or starts_with(s.last_error, retry_failed.error_prefix))
       and (retry_failed.error_kind is null or faultline.error_kind(s.last_error) = retry_failed.error_kind)
       and (retry_failed.only_queues is null or s.queue = any (retry_failed.only_queues))
-    order by s.place
+    order by s.position
     limit most
   )
   select
@@ -60,10 +59,10 @@ begin
     coalesce(full_batch.id, full_window.id)
   into chosen, next_at, next_id
   from (select 1) as one
-  left join lateral (select f.finished_at, f.id from fitting f order by f.place offset greatest(most - 1, 0) limit 1)
+  left join lateral (select f.finished_at, f.id from fitting f order by f.position offset greatest(most - 1, 0) limit 1)
     full_batch on true
-  left join seen full_window on full_window.place = 10000;
-  -- Judged again under the lock: since then it may have been retried by somebody else.
+  left join seen full_window on full_window.position = 10000;
+  -- Check the state again under the lock: another session may have retried the job meanwhile.
   locked := array(
     select j.id
     from faultline.open_jobs j

@@ -1,8 +1,8 @@
 -- Enqueue one job and return its id. `select faultline.enqueue('mail', '{"to": "ada@example.org"}')`
 -- is all that psql, a trigger or a program in another language needs. The text of the arguments is stored as given.
 --
--- A plain job, the usual one, is inserted right here: PostgreSQL keeps the plans, and a trigger that enqueues for each row costs
--- little more than one that inserts. Whatever is not plain, or wrong, is enqueue_many's, which says what is wrong with it.
+-- A plain job is inserted here, with plans that PostgreSQL keeps: a trigger that enqueues a job for each row costs little
+-- more than one that inserts a row. `enqueue_many` enqueues all others, and explains what is wrong with an invalid one.
 create or replace function faultline.enqueue(
   task text,
   args text,
@@ -31,10 +31,10 @@ declare
   why text;
   new_id uuid;
   chosen text[];
-  told_before text;
+  woken_before text;
 begin
   begin
-    -- As jsonb: an escape or a number may be JSON and yet nothing that PostgreSQL can store, compare or show.
+    -- As jsonb: PostgreSQL cannot store every escape and number that is valid JSON.
     is_object := jsonb_typeof(enqueue.args::jsonb) = 'object';
   exception
     when data_exception or program_limit_exceeded then
@@ -46,7 +46,7 @@ begin
   if fits is false then
     fits := octet_length(enqueue.args) <= (select s.args_bytes_max from faultline.settings s);
   end if;
-  -- What is null here is not known to be right.
+  -- `is not true`, so that a null counts as invalid.
   if (
     enqueue.idempotency_key is null
     and enqueue.id is null
@@ -85,7 +85,7 @@ begin
   if current_setting('synchronous_commit') = 'off' then
     perform faultline.durable();
   end if;
-  -- After the checks: a delay may be too long for a sum of times.
+  -- After the checks: a very long delay would overflow.
   due := coalesce(enqueue.run_at, at + make_interval(secs => extract(epoch from enqueue.delay)::float8), at);
   new_id := faultline.new_id(1);
   insert into faultline.open_jobs (
@@ -96,15 +96,15 @@ begin
     enqueue.keep_args, enqueue.queue, enqueue.task, enqueue.args::json
   );
   if due <= at then
-    -- Who is told of it, and why: see enqueue_many.
+    -- Which workers to wake: see enqueue_many.
     if late or due < at then
-      -- Once in a transaction for each place: PostgreSQL would send it only once as well, but only after the work was done.
-      told_before := current_setting('faultline.told', true);
-      if told_before is distinct from concat(enqueue.priority, ' ', least(due, transaction_timestamp()), ' ', enqueue.queue) then
+      -- Once per transaction and position. PostgreSQL removes duplicate notifications too, but only after the work is done.
+      woken_before := current_setting('faultline.woken', true);
+      if woken_before is distinct from concat(enqueue.priority, ' ', least(due, transaction_timestamp()), ' ', enqueue.queue) then
         if exists (select from faultline.workers w where enqueue.queue = any (w.queues)) then
           perform faultline.wake(enqueue.queue, enqueue.priority, least(due, transaction_timestamp()));
           perform set_config(
-            'faultline.told', concat(enqueue.priority, ' ', least(due, transaction_timestamp()), ' ', enqueue.queue), true
+            'faultline.woken', concat(enqueue.priority, ' ', least(due, transaction_timestamp()), ' ', enqueue.queue), true
           );
         end if;
       end if;
@@ -124,7 +124,7 @@ begin
 end
 $$;
 
--- The same for arguments that are json, whose text is kept too.
+-- The same for json arguments. Their text is stored as given too.
 create or replace function faultline.enqueue(
   task text,
   args json,
@@ -145,7 +145,7 @@ as $$
   );
 $$;
 
--- The same for arguments that are jsonb, and for none.
+-- The same for jsonb arguments, and for no arguments.
 create or replace function faultline.enqueue(
   task text,
   args jsonb default '{}',

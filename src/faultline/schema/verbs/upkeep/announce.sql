@@ -1,5 +1,5 @@
 -- Record which tasks this worker knows, to find jobs whose task no worker knows, and how many connections it may open.
--- Returns whether the worker is listed: it has to call `beat` first. Separate from `beat`, which is sent every second.
+-- Returns whether the worker is listed: it must call `beat` first. Not part of `beat`, which is called every second.
 create or replace function faultline.announce(
   worker_id text,
   tasks text[],

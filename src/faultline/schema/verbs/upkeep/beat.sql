@@ -1,5 +1,5 @@
 -- Record a worker's heartbeat: which queues it serves, how many leases it holds, and on which queues it waits to be woken.
--- Returns the database's time, so that the worker learns how far its own clock is ahead. No decision uses that.
+-- Returns the database's time, so that the worker can report how far its own clock is ahead. No decision depends on that.
 -- `watched`: the worker holds its advisory lock, so that its death can be detected before its leases expire.
 create or replace function faultline.beat(
   worker_id text,
@@ -17,7 +17,7 @@ set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 begin
-  -- Before the beat, so that the beat counts as one of this run.
+  -- First, so that this heartbeat is later than the start of the run.
   perform faultline.run_noticed_at();
   insert into faultline.workers as w (
     id, started_at, beat_at, watched, pid, host, version, queues, sleeping, leases, clock_ahead_seconds

@@ -1,10 +1,9 @@
--- The queues among these that have a due job. One query for all the queues on which a worker is idle, instead of a claim
--- for each. A paused queue has none. A hint: another worker may claim the job first.
+-- The queues among these that have a due job, without paused queues. One query for all queues on which a worker is
+-- idle, instead of a claim for each. A hint: another worker may claim the job first.
 --
--- The bounds are hints as in `claim`, and for the same reason: while somebody holds an old snapshot, a look without them steps
--- over every job that was done since. A bound is an element of `bound_queues`, `priorities`, `lower_bounds` and `lower_ids`;
--- bounds are in the order of `queues`, and those of one queue in the order of their priorities.
--- The priorities are walked as in `claim`: a single scan would step over every delayed job.
+-- The bounds are hints, and the priorities are scanned one by one, both as in `claim`. A bound is an element of
+-- `bound_queues`, `priorities`, `lower_bounds` and `lower_ids`; bounds are in the order of `queues`, then of their
+-- priorities.
 create or replace function faultline.due(
   queues text[],
   bound_queues text[] default '{}',
@@ -35,7 +34,7 @@ begin
     previous := -32768;
     loop
       is_known := coalesce(due.bound_queues[next_known] = wanted, false);
-      -- The next priority that has waiting jobs: one that the caller does not know of, below the next one it knows.
+      -- The next priority with queued jobs: one that the caller gave no bound for, below the next one that it did.
       select j.priority into level
       from faultline.open_jobs j
       where j.queue = wanted

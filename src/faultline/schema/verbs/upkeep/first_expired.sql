@@ -1,11 +1,11 @@
--- The earliest expiry of a lease that was not reaped yet, at or after `lower_bound`; or now, if there is none.
--- The answer is the bound for the next `reap` and for the next call of this function, so that neither wades
--- through the leases of finished jobs, whose rows are dead but cannot be vacuumed while somebody holds an old snapshot.
+-- The earliest expiry of an expired lease that is not reaped yet, at or after `lower_bound`; or now, if there is none.
+-- Pass the result to the next `reap` and to the next call of this function: it lets them skip dead rows of finished
+-- jobs, which vacuum cannot remove while a session holds an old snapshot.
 --
--- Does the answer hide a lease that ran out? Only one that was not to be seen here and turns up below it. A lease that is being
--- renewed, ended or reaped is seen as it was before, earlier than whatever comes of it; one that `reap` passes over for its
--- lock, or for being too many, is seen as well. A new lease ends after now, unless its claim took longer to commit than the
--- lease lasts; a server's clock that was set back, and a restore, have the same effect. So ask without a bound now and then.
+-- Can this bound hide an expired lease? A lease that is being renewed, ended or reaped is seen with its old expiry,
+-- which is the earlier one; a lease that `reap` skips, because of a lock or `max_jobs`, is seen too. A new lease
+-- expires after now, unless its claim took longer to commit than the lease lasts, the server's clock was set back, or a
+-- backup was restored. So call this without a bound from time to time.
 create or replace function faultline.first_expired(lower_bound timestamptz default '-infinity') returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -16,7 +16,7 @@ set enable_bitmapscan = off
 set enable_sort = off
 as $$
 declare
-  -- Before the look: a lease that runs out meanwhile is for the next one.
+  -- Read before the query: the next call sees a lease that expires meanwhile.
   at constant timestamptz := faultline.clock();
   earliest timestamptz;
 begin

@@ -1,9 +1,10 @@
--- Forget what is older than `older_than`, or than the settings say, at most `max_rows` at a time. Returns the number of rows that went.
+-- Delete up to `max_rows` rows that are older than `older_than` (default: as the settings say). Returns how many were
+-- deleted.
 --   ledger   succeeded jobs, with their steps
 --   failed   failed and cancelled jobs, with their steps
 --   journal  entries of the journal
 --   keys     idempotency keys, but never while their job is open
--- Locked rows are left for the next time, so pruning blocks nobody.
+-- Locked rows are skipped until the next call, so pruning blocks no one.
 create or replace function faultline.prune(what text, older_than interval default null, max_rows integer default 1000) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -26,8 +27,8 @@ declare
   highest bigint;
   rows_gone integer := 0;
   patience constant text := current_setting('lock_timeout');
-  -- Where rows went from, and the index that knows the age of each range of 32 pages there.
-  places tid[];
+  -- Where the deleted rows were, and the BRIN index of that table: it stores the oldest time of each range of 32 pages.
+  ctids tid[];
   ages regclass;
 begin
   if prune.older_than < interval '0' then
@@ -44,9 +45,9 @@ begin
           limit prune.max_rows
           for update skip locked
         ))
-        returning f.job_id, f.fencing_token, f.ctid as place
+        returning f.job_id, f.fencing_token, f.ctid
       )
-      select array_agg(o.job_id), max(o.fencing_token), array_agg(o.place) into pruned, highest, places from old o;
+      select array_agg(o.job_id), max(o.fencing_token), array_agg(o.ctid) into pruned, highest, ctids from old o;
       ages := to_regclass('faultline.ledger_finished');
       rows_gone := coalesce(cardinality(pruned), 0);
     when 'failed' then
@@ -68,9 +69,9 @@ begin
         where n.ctid = any (array(
           select o.ctid from faultline.journal o where o.at < horizon limit prune.max_rows for update skip locked
         ))
-        returning n.ctid as place
+        returning n.ctid
       )
-      select count(*), array_agg(o.place) into rows_gone, places from old o;
+      select count(*), array_agg(o.ctid) into rows_gone, ctids from old o;
       ages := to_regclass('faultline.journal_at');
     when 'keys' then
       with old as (
@@ -82,9 +83,9 @@ begin
           limit prune.max_rows
           for update of o skip locked
         ))
-        returning k.ctid as place
+        returning k.ctid
       )
-      select count(*), array_agg(o.place) into rows_gone, places from old o;
+      select count(*), array_agg(o.ctid) into rows_gone, ctids from old o;
       ages := to_regclass('faultline.keys_created');
     else
       raise exception 'cannot prune "%"', prune.what
@@ -92,19 +93,18 @@ begin
   end case;
   if pruned is not null then
     delete from faultline.steps s where s.job_id = any (pruned);
-    -- Should one of these ids be enqueued again, `claim` grants it tokens above everything that was forgotten.
+    -- If one of these ids is enqueued again, `claim` must give it a token above all that were used before.
     update faultline.settings s set token_floor = highest where s.token_floor < highest;
   end if;
   perform faultline.as_verb('');
-  if places is not null then
-    -- The index of ages never takes back the earliest time that a range of pages had. Once vacuum has emptied the range and new
-    -- rows lie there, each prune would read it, and one day all of the table. So it is told to know nothing of the range until
-    -- vacuum sums it up anew. Whoever vacuums holds the lock that this needs: then it is not waited for, and the range is read
-    -- until its new rows are old.
+  if ctids is not null then
+    -- A BRIN index keeps the oldest time that a range of pages ever had. When new rows fill the range, every prune
+    -- would still read it, and in the end the whole table. So desummarize the range; vacuum summarizes it again. A
+    -- running vacuum holds the lock that this needs. Then do not wait: prune only reads that range more often.
     begin
       perform set_config('lock_timeout', '1ms', true);
       perform brin_desummarize_range(ages, r.first_page)
-      from (select distinct (p.place::text::point)[0]::bigint / 32 * 32 as first_page from unnest(places) as p (place)) r;
+      from (select distinct (p.ctid::text::point)[0]::bigint / 32 * 32 as first_page from unnest(ctids) as p (ctid)) r;
       perform set_config('lock_timeout', patience, true);
     exception when lock_not_available then
       null;

@@ -1,21 +1,22 @@
 -- Requeue jobs whose lease expired or whose worker died.
--- Before: running. After: queued again at the same position, or failed; no owner, so that the old holder is refused even
--- before the next claim raises the token. Any number of reapers may run at once: each skips what another has locked.
--- A caller that has only just reconnected after an outage, or was refused itself, passes `notice_dead => false`: the others may
--- be reconnecting too. Then no worker counts as dead, and what would cost a silent worker's job an attempt is left alone.
--- `lower_bound` is a hint: no lease that is still held expired before it (first_expired). It is not used if a worker is dead.
+-- Before: running. After: queued at the same position, or failed; no owner, so that the old owner is refused even
+-- before the next claim raises the token. Several reapers may run at once: each skips rows that another has locked.
+-- A caller that has just reconnected after an outage, or was refused itself, passes `notice_dead => false`: other
+-- workers may be reconnecting too. Then no worker counts as dead, and jobs whose attempt would count are not reaped.
+-- `lower_bound` is a hint from `first_expired`: no held lease expired before it. It is not used if a worker is dead.
 --
--- Does the lost attempt count? Yes, if its start is on record (mark_started) and no other start of the same worker was when
--- it died, also none that was taken back in an earlier pass: then it is this job that the worker died of. A last attempt whose start is on record ends the job as failed in any case.
--- Otherwise the attempt is given back: the job may only have been waiting, or running, beside the one that killed the worker.
--- `reaps` is counted, so that the next claim asks for the mark, and workers run such jobs with less and less company. From
--- the first one on, a start that is not on record was none: a job that only waited is not suspected any further.
+-- Does the lost attempt count? Yes, if this job must have killed its worker: its start is recorded (mark_started), and
+-- the worker lost no other job with a recorded start when it died, not even in an earlier pass. A last attempt with a
+-- recorded start always ends the job as failed. Otherwise the attempt does not count: another job in the same worker
+-- may have killed it.
+-- `reaps` counts, so that the next claim asks for the mark and workers run such jobs with fewer others beside them.
+-- After the first reap, an attempt without a recorded start has not run, and `reaps` stays.
 --
--- Nothing that the database did counts against a job. A worker with a recent heartbeat is alive: its lease ran out because its
--- renewals were refused or had to wait, so the attempt is given back and the job is not suspected. The same holds for a worker
--- that has not had time to come back to this run of the server (see `server_run`). Both may still renew, which is better than
--- to run their jobs twice: a living worker for 3 seconds (a job's own transaction that outlasted the lease has just ended), the
--- others for the first 5 seconds of a run. So long their leases are left alone.
+-- A problem of the database never counts against a job. A worker with a recent heartbeat is alive: its lease expired
+-- because its renewals were refused or delayed. A worker that has not had time to reconnect to the current run of the
+-- server (see `server_run`) may be alive. For both, the attempt does not count and `reaps` stays. Both may still renew,
+-- which is better than to run their jobs twice. So the leases of a live worker are left alone for 3 seconds after they
+-- expire (a job's own transaction may have outlasted its lease), and those of the others for the first 5 seconds of a run.
 create or replace function faultline.reap(
   max_jobs integer default 1000,
   notice_dead boolean default true,
@@ -42,10 +43,10 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
-  -- Once, for all that follows. And not `now()`, which stands still in a loop of PL/pgSQL.
+  -- Read once. Not `now()`, which does not advance in a loop of PL/pgSQL.
   at constant timestamptz := faultline.clock();
   dead constant text[] := case when reap.notice_dead then array(select faultline.dead_workers()) else '{}' end;
-  -- Without dead workers only expired leases are looked at; with some, every running job is, which is rare and bounded.
+  -- Without dead workers, read expired leases only; otherwise all running jobs, which is rare and bounded.
   horizon constant timestamptz := case when cardinality(dead) > 0 then 'infinity'::timestamptz else at end;
   earliest constant timestamptz := case when cardinality(dead) > 0 then '-infinity' else reap.lower_bound end;
   run_noticed_at timestamptz;
@@ -61,7 +62,7 @@ declare
   errors text[];
 begin
   perform faultline.durable();
-  -- Every worker asks every second, and hardly ever is there anything: then one look at the leases is all that it costs.
+  -- Every worker calls this every second, and there is rarely anything to do: then this one query is all it costs.
   if cardinality(dead) = 0
     and not exists (
       select from faultline.open_jobs e
@@ -70,7 +71,7 @@ begin
   then
     return;
   end if;
-  -- Not known: somebody is noting a new run at this moment.
+  -- Null: another session is recording a new run now.
   run_noticed_at := coalesce(faultline.run_noticed_at(), at);
   with crowds as materialized (
     select split_part(c.lease_owner, '/', 1) as worker, count(*) as started
@@ -86,7 +87,7 @@ begin
       r.started,
       r.started and coalesce((select c.started from crowds c where c.worker = split_part(r.lease_owner, '/', 1)), 1) <= 1
         and not x.excused
-        -- Since the last sign of life of this worker: what was taken from it before that, it did not have when it died.
+        -- Only what was reaped since the last heartbeat or renewal: the worker did not run older ones when it died.
         and not exists (
           select from faultline.journal e
           where e.at > greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.beat_at)
@@ -100,8 +101,9 @@ begin
     left join faultline.workers w on w.id = split_part(r.lease_owner, '/', 1)
     cross join lateral (
       select
-        -- A heartbeat comes every second, and may have to wait for a lock. Short leases are judged by a shorter silence, less
-        -- than the two thirds that are left of a lease at least when its worker dies: or no attempt under them would count.
+        -- A heartbeat comes every second, and may be delayed by a lock. A dead worker's lease has at least two thirds
+        -- of its time left, so a short lease needs a shorter silence than that: otherwise no attempt under it would
+        -- ever count.
         coalesce(w.beat_at > at - make_interval(secs => least(5, greatest(1.2, r.lease_seconds * 0.6))), false)
           and w.id <> all (dead) as alive,
         coalesce(w.beat_at <= run_noticed_at and run_noticed_at > at - interval '30 seconds', false) as is_away
@@ -153,8 +155,8 @@ begin
   from taken t;
   perform faultline.wake_for(ids);
   if cardinality(dead) > 0 then
-    -- Off the list once nothing of theirs is left; a job whose row was locked just now is looked for again. Should one of
-    -- them live after all, its next beat puts it back.
+    -- Remove a dead worker once all its jobs are reaped: those with locked rows are reaped later. If it is alive after
+    -- all, its next heartbeat adds it again.
     with gone as (
       delete from faultline.workers w
       where w.id = any (dead)

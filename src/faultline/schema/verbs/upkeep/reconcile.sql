@@ -1,5 +1,5 @@
--- Delete open rows of jobs that are in the ledger, as after a restore or hand-written SQL. Returns these jobs.
--- The ledger is right: a job that it lists must not run again. The floor keeps the token of a deleted row, which may be
+-- Delete open rows of jobs that are in the ledger, as after a restore or hand-written SQL. Returns the ids of these jobs.
+-- The ledger is right: a job in it must not run again. The floor is raised to the token of a deleted row, which may be
 -- greater than the ledger's.
 create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
 language plpgsql volatile security definer
