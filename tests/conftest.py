@@ -16,6 +16,7 @@ import secrets
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ from tests.servers import DEFAULT, programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+NewLogin = Callable[[str], str]
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -208,6 +211,23 @@ def clock(sessions: Sessions) -> Clock:
     """Time that stands still until it is moved. Installed in the database, for every session of this test."""
     sessions.clock.take()
     return sessions.clock
+
+
+@pytest.fixture
+def new_login(dsn: str) -> Iterator[NewLogin]:
+    """Makes a login with these words of `create role`. The server is shared: afterwards it is dropped, with its sessions."""
+    made: list[str] = []
+    with psycopg.connect(dsn, autocommit=True) as owner:
+
+        def make(words: str) -> str:
+            made.append(f"login_{secrets.token_hex(6)}")
+            owner.execute(f"create role {made[-1]} login {words}".encode())
+            return made[-1]
+
+        yield make
+        for name in made:
+            owner.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = %s", (name,))
+            owner.execute(f"drop owned by {name} cascade; drop role {name}".encode())
 
 
 @pytest.fixture

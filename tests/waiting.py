@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -33,6 +34,13 @@ def until(
                 return found
         assert time.monotonic() < give_up, otherwise
         time.sleep(0.02)
+
+
+async def auntil(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+    """The same in an event loop, which goes on meanwhile."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 def free_port() -> int:

@@ -22,8 +22,8 @@ from faultline import (
     JobRejected,
     JobState,
     KeyConflict,
-    SchemaError,
 )
+from faultline.core.errors import SchemaMissing
 
 if TYPE_CHECKING:
     from faultline import Task
@@ -452,7 +452,7 @@ def test_an_application_without_a_database_says_so_when_first_used(monkeypatch: 
 
 
 def test_a_database_without_the_schema_is_said_to_be_so_by_every_command(empty_dsn: str) -> None:
-    with Faultline(empty_dsn) as app, pytest.raises(SchemaError, match="run: faultline migrate"):
+    with Faultline(empty_dsn) as app, pytest.raises(SchemaMissing, match="run: faultline migrate"):
         app.job(uuid4())
 
 

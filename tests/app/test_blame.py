@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -19,6 +18,7 @@ from faultline.app.blame import Blame, Mishap, is_caused_by, of_session
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
 from faultline.store.surroundings import LOCK_SECONDS
+from tests.waiting import auntil
 from tests.worker.misfortunes import (
     BY_THE_DATABASE,
     BY_THE_TASK,
@@ -35,6 +35,7 @@ from tests.worker.working import logged, results, work
 if TYPE_CHECKING:
     import io
 
+    from tests.conftest import NewLogin
     from tests.driver import Driver
 
 
@@ -238,8 +239,8 @@ def test_a_question_for_a_lost_commit_that_fails_uses_up_no_attempt(dsn: str, qu
         handle = unlucky.enqueue()
 
         async def until_it_ended() -> None:
-            while queue.value("select count(*) from faultline.open_jobs where state in ('queued', 'running')"):
-                await asyncio.sleep(0.01)
+            unfinished = "select count(*) from faultline.open_jobs where state in ('queued', 'running')"
+            await auntil(lambda: not queue.value(unfinished))
 
         work(app, until_it_ended)
 
@@ -264,9 +265,10 @@ def test_errors_that_go_round_in_a_circle_are_judged() -> None:
 
 
 @pytest.mark.parametrize("verb", ["complete", "same_transaction"])
-def test_a_right_that_the_login_has_lost_for_a_while_uses_up_no_attempt(dsn: str, queue: Driver, verb: str) -> None:
-    login = f"w{uuid4().hex[:8]}"
-    queue.connection.execute(f"create role {login} login in role faultline_worker, faultline_producer".encode())
+def test_a_right_that_the_login_has_lost_for_a_while_uses_up_no_attempt(
+    dsn: str, queue: Driver, new_login: NewLogin, verb: str
+) -> None:
+    login = new_login("in role faultline_worker, faultline_producer")
     function = queue.value("select oid::regprocedure::text from pg_proc where proname = %s", verb)
     runs = 0
 
@@ -285,5 +287,3 @@ def test_a_right_that_the_login_has_lost_for_a_while_uses_up_no_attempt(dsn: str
         task = app.task(max_attempts=1)(run)
         assert results(app, [task.enqueue()]) == ["done"]
     assert runs == 2
-    queue.connection.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = %s", (login,))
-    queue.connection.execute(f"drop role {login}".encode())

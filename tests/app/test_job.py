@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from faultline import BlockingJob, Faultline, Job, JobState, StaleLease
+from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
@@ -117,8 +118,7 @@ def test_a_job_that_completed_itself_may_go_on_past_a_renewal(app: Faultline, qu
     handle = lingers.enqueue()
 
     async def story() -> None:
-        while not ended:
-            await asyncio.sleep(0.01)
+        await auntil(lambda: ended)
 
     work(app, story)
 
@@ -143,8 +143,7 @@ def test_a_cancelled_job_is_stopped_and_writes_nothing(app: Faultline, queue: Dr
     async def story() -> None:
         await started.wait()
         await app.acancel(handle.id)
-        while not stopped:
-            await asyncio.sleep(0)
+        await auntil(lambda: stopped)
 
     work(app, story)
 
@@ -191,8 +190,7 @@ def test_a_worker_that_lost_its_job_completes_nothing(app: Faultline, queue: Dri
         queue.reap(notice_dead=False)
         taken = queue.claim_one(worker="another")
         go_on.set()
-        while not queue.refusals(handle.id):
-            await asyncio.sleep(0)
+        await auntil(lambda: queue.refusals(handle.id))
         queue.complete(taken, result="fresh")
 
     work(app, story)
@@ -355,8 +353,7 @@ def test_a_stale_transaction_raises_and_rolls_back(app: Faultline, queue: Driver
     handle = app.tasks[kind].enqueue()
 
     async def story() -> None:
-        while not queue.refusals(handle.id):
-            await asyncio.sleep(0)
+        await auntil(lambda: queue.refusals(handle.id))
 
     work(app, story)
 

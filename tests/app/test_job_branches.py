@@ -12,6 +12,7 @@ import pytest
 
 from faultline import BlockingJob, Faultline, Job, JobFailed
 from faultline.app import attempt
+from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ def test_a_step_beside_a_transaction_is_not_rolled_back_with_it(app: Faultline, 
             async with job.transaction():
                 opened.set()
                 # The other branch has paid by now, and waits until this transaction is over.
-                while not paid:
-                    await asyncio.sleep(0)
+                await auntil(lambda: paid)
                 raise ValueError("rolls back")
 
         async def pay() -> None:
@@ -318,8 +318,7 @@ class Orders:
                 await stepped.wait()
 
         async def pay() -> None:
-            while not self.go.is_set():
-                await asyncio.sleep(0.01)
+            await auntil(self.go.is_set)
             await job.step("pay", stepped.set)
 
         await asyncio.gather(write(), pay())

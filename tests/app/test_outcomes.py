@@ -82,17 +82,21 @@ def test_a_retry_takes_the_exception_that_was_caught() -> None:
     assert Retry(error=ValueError("no route\x00 to \ud800 host")).error == "ValueError: no route\ufffd to ? host"
 
 
+@pytest.mark.parametrize("said", ["returned", "raised"])
 @pytest.mark.parametrize("kind", ["async", "blocking"])
-def test_raising_an_outcome_is_returning_it(app: Faultline, queue: Driver, kind: str) -> None:
+def test_raising_an_outcome_is_returning_it(app: Faultline, queue: Driver, kind: str, said: str) -> None:
     tries: Counter[str] = Counter()
 
-    def end(how: str) -> str:
+    def end(how: str) -> Any:
         tries[how] += 1
         if tries[how] > 1:
             return "again"
-        raise {"retry": Retry(after=0, error="not yet"), "snooze": Snooze(0), "cancel": Cancel("not needed")}[how]
+        outcome = {"retry": Retry(after=0, error="not yet"), "snooze": Snooze(0), "cancel": Cancel("not needed")}[how]
+        if said == "raised":
+            raise outcome
+        return outcome
 
-    async def aend(how: str) -> str:
+    async def aend(how: str) -> Any:
         return end(how)
 
     task = app.task(name="end", max_attempts=2)(aend if kind == "async" else end)
@@ -103,7 +107,10 @@ def test_raising_an_outcome_is_returning_it(app: Faultline, queue: Driver, kind:
     assert isinstance(found[2], JobCancelled)
     assert str(found[2]).endswith("was cancelled: not needed")
     assert [queue.job(handle.id).attempt for handle in handles] == [2, 1, 1]
-    assert queue.journal(handles[0].id)[0].detail["error"] == "not yet"
+    (first_try,) = queue.journal(handles[0].id)
+    assert first_try.detail["error"] == "not yet"
+    assert first_try.detail["next_run_at"][:19] == first_try.at.isoformat()[:19]
+    assert queue.journal(handles[1].id) == []
 
 
 def test_an_outcome_is_all_that_it_takes_to_end_an_attempt_in_another_way(app: Faultline, queue: Driver) -> None:

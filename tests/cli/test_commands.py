@@ -178,13 +178,6 @@ def test_a_drill_with_its_log_prints_lines_with_times(dsn: str) -> None:
     assert all({"at", "level", "event"} <= line.keys() for line in lines)
 
 
-def test_an_unknown_drill_lists_the_known_ones() -> None:
-    asked = faultline("drill", "nonsense")
-
-    assert asked.returncode == 2
-    assert "there is no drill named nonsense; there are: lease-race, crash-mid-execution" in asked.stderr
-
-
 @pytest.mark.long
 def test_the_demo_sums_up(dsn: str) -> None:
     asked = faultline("demo", "--dsn", dsn)

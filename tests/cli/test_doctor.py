@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -24,6 +23,7 @@ from tests.versions import pretend
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tests.conftest import NewLogin
     from tests.driver import Driver
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -143,15 +143,11 @@ def test_work_that_nobody_serves_and_what_was_set_aside_is_told(queue: Driver, d
 
 
 @pytest.mark.parametrize(("role", "unseen"), [("viewer", set()), ("producer", {"workers", "paused", "the others"})])
-def test_a_login_that_may_not_see_everything_is_told_what_it_did_not_see(dsn: str, role: str, unseen: set[str]) -> None:
+def test_a_login_that_may_not_see_everything_is_told_what_it_did_not_see(
+    dsn: str, new_login: NewLogin, role: str, unseen: set[str]
+) -> None:
     """As a login of its own: who has only taken a role is still what it was."""
-    login = f"login_{uuid4().hex}"
-    with psycopg.connect(dsn, autocommit=True) as owner:
-        owner.execute(f"create role {login} login in role faultline_{role}".encode())
-        try:
-            told = visit(f"{dsn} user={login}")
-        finally:
-            owner.execute(f"drop role {login}".encode())
+    told = visit(f"{dsn} user={new_login(f'in role faultline_{role}')}")
 
     assert of_level(told, "wrong") == {}
     notes = of_level(told, "note")
@@ -159,16 +155,11 @@ def test_a_login_that_may_not_see_everything_is_told_what_it_did_not_see(dsn: st
     assert "snapshots of other logins were not checked" in notes["snapshots"]
 
 
-def test_a_login_that_lost_the_schema_is_told_whose_it_is(queue: Driver, dsn: str) -> None:
-    login = f"login_{uuid4().hex}"
-    queue.connection.execute(f"create role {login} login".encode())
-    try:
-        stranger = visit(f"{dsn} user={login}")["findings"][-1]
-        queue.connection.execute(f"alter table faultline.samples owner to {login}".encode())
-        former = visit(f"{dsn} user={login}")["findings"][-1]
-    finally:
-        queue.connection.execute("alter table faultline.samples owner to current_user")
-        queue.connection.execute(f"drop role {login}".encode())
+def test_a_login_that_lost_the_schema_is_told_whose_it_is(queue: Driver, dsn: str, new_login: NewLogin) -> None:
+    login = new_login("")
+    stranger = visit(f"{dsn} user={login}")["findings"][-1]
+    queue.connection.execute(f"alter table faultline.samples owner to {login}".encode())
+    former = visit(f"{dsn} user={login}")["findings"][-1]
 
     owner = queue.value("select current_user")
     assert stranger["todo"].startswith(f"the schema belongs to {owner}, who may: grant faultline_viewer to {login}")
@@ -190,16 +181,12 @@ def test_a_login_that_lost_the_schema_is_told_whose_it_is(queue: Driver, dsn: st
     ],
 )
 def test_what_stops_a_programs_login_is_told(
-    queue: Driver, dsn: str, role: str, altered: str, level: str | None, told: str
+    queue: Driver, dsn: str, new_login: NewLogin, role: str, altered: str, level: str | None, told: str
 ) -> None:
-    login = f"login_{uuid4().hex}"
-    queue.connection.execute(f"create role {login} login in role faultline_{role}".encode())
-    try:
-        here = f"in database {queue.connection.info.dbname} " if altered.startswith("set ") else ""  # the server is shared
-        queue.connection.execute(f"alter role {login} {here}{altered}".encode())
-        found = [finding for finding in visit(dsn)["findings"] if login in finding["found"] and finding["level"] != "ok"]
-    finally:
-        queue.connection.execute(f"drop role {login}".encode())
+    login = new_login(f"in role faultline_{role}")
+    here = f"in database {queue.connection.info.dbname} " if altered.startswith("set ") else ""  # the server is shared
+    queue.connection.execute(f"alter role {login} {here}{altered}".encode())
+    found = [finding for finding in visit(dsn)["findings"] if login in finding["found"] and finding["level"] != "ok"]
 
     if level is None:
         assert found == []
@@ -210,43 +197,29 @@ def test_what_stops_a_programs_login_is_told(
         assert login in finding["todo"]
 
 
-def test_a_login_that_does_not_inherit_its_role_is_told(queue: Driver) -> None:
-    login = f"login_{uuid4().hex}"
-    queue.connection.execute(f"create role {login} login noinherit in role faultline_worker".encode())
-    try:
-        [seen] = [one for one in queue.run(stored_logins.logins()) if one.name == login]
-        [finding] = logins.logins([seen])
-        for statement in finding.todo.removeprefix("run: ").replace("then grant the role again: ", "").split("; "):
-            queue.connection.execute(statement.encode())
-        [mended] = [one for one in queue.run(stored_logins.logins()) if one.name == login]
-    finally:
-        queue.connection.execute(f"drop role {login}".encode())
+def test_a_login_that_does_not_inherit_its_role_is_told(queue: Driver, new_login: NewLogin) -> None:
+    login = new_login("noinherit in role faultline_worker")
+    [seen] = [one for one in queue.run(stored_logins.logins()) if one.name == login]
+    [finding] = logins.logins([seen])
+    for statement in finding.todo.removeprefix("run: ").replace("then grant the role again: ", "").split("; "):
+        queue.connection.execute(statement.encode())
+    [mended] = [one for one in queue.run(stored_logins.logins()) if one.name == login]
 
     assert "does not inherit faultline_worker" in finding.found
     assert list(logins.logins([mended])) == []
 
 
-def test_a_login_that_sees_no_other_sessions_counts_them_all_the_same(dsn: str) -> None:
-    login = f"login_{uuid4().hex}"
-    with psycopg.connect(dsn, autocommit=True) as owner, psycopg.connect(dsn), psycopg.connect(dsn):
-        owner.execute(f"create role {login} login in role faultline_producer".encode())
-        try:
-            told = of_level(visit(f"{dsn} user={login}"), "ok")["connections"]
-        finally:
-            owner.execute(f"drop role {login}".encode())
+def test_a_login_that_sees_no_other_sessions_counts_them_all_the_same(dsn: str, new_login: NewLogin) -> None:
+    login = new_login("in role faultline_producer")
+    with psycopg.connect(dsn), psycopg.connect(dsn):
+        told = of_level(visit(f"{dsn} user={login}"), "ok")["connections"]
 
     assert int(told.removeprefix("about ").partition(" ")[0]) > 3  # ours, and the doctor's own
     assert told.endswith("in use, workers not visible")
 
 
-def test_a_server_that_has_no_connection_left_is_not_taken_for_a_dead_one(dsn: str) -> None:
-    login = f"login_{uuid4().hex}"
-    with psycopg.connect(dsn, autocommit=True) as owner:
-        owner.execute(f"create role {login} login connection limit 0".encode())
-        try:
-            [finding] = visit(f"{dsn} user={login}")["findings"]
-        finally:
-            owner.execute(f"drop role {login}".encode())
+def test_a_server_that_has_no_connection_left_is_not_taken_for_a_dead_one(dsn: str, new_login: NewLogin) -> None:
+    [finding] = visit(f"{dsn} user={new_login('connection limit 0')}")["findings"]
 
     assert finding["level"] == "wrong"
     assert "too many connections for role" in finding["found"]

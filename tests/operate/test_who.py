@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
-import logging
 import os
 import pty
 import pwd
@@ -20,15 +18,16 @@ from uuid import uuid4
 import pytest
 
 from faultline import Faultline, JobNotFound, JobRejected
-from faultline.core import events
 from faultline.core.model import JobState
 from faultline.store import verbs
 from faultline.store.verbs import access
 from tests.cli.commands import FAULTLINE, environment, faultline
 from tests.web.conftest import Api, running
 from tests.web.site import browsed
+from tests.worker.working import logged
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
@@ -267,19 +266,14 @@ def test_the_api_needs_no_reason_and_refuses_one_that_hides_something(api: Calla
     assert (hidden.status_code, plain.status_code) == (422, 200)
 
 
-def test_what_was_done_is_logged_whoever_did_it(app: Faultline, queue: Driver) -> None:
+def test_what_was_done_is_logged_whoever_did_it(app: Faultline, queue: Driver, log: io.StringIO) -> None:
     """Once the database has done it, and not before."""
-    job_id, text = queue.enqueue(), io.StringIO()
-    handler = events.log_events(text)
-    try:
-        app.cancel(job_id, reason="withdrawn", by="billing")
-        with pytest.raises(JobNotFound):
-            app.cancel(uuid4(), by="billing")
-    finally:
-        logging.getLogger("faultline").removeHandler(handler)
+    job_id = queue.enqueue()
+    app.cancel(job_id, reason="withdrawn", by="billing")
+    with pytest.raises(JobNotFound):
+        app.cancel(uuid4(), by="billing")
 
-    logged = [json.loads(line) for line in text.getvalue().splitlines()]
-    (line,) = [line for line in logged if line["event"] == "job_cancelled_by_request"]
+    (line,) = logged(log, "job_cancelled_by_request")
     assert (line["job_id"], line["by"], line["reason"]) == (str(job_id), "billing", "withdrawn")
 
 

@@ -29,6 +29,9 @@ from tests.worker.working import PATIENCE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.conftest import NewLogin
+    from tests.driver import Driver
+
 C = TypeVar("C", psycopg.AsyncConnection[Any], BoundedConnection)
 
 _CALLERS = 12
@@ -239,13 +242,8 @@ def test_a_worker_with_a_number_that_cannot_work_is_refused(dsn: str, given: Any
 
 
 @pytest.fixture
-def crowded(dsn: str) -> Iterator[Crowded]:
-    login = f"login_{uuid4().hex}"
-    with psycopg.connect(dsn, autocommit=True) as owner:
-        owner.execute(f"create role {login} login in role faultline_viewer connection limit 0".encode())
-        yield Crowded(owner, login)
-        owner.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = %s", (login,))
-        owner.execute(f"drop role {login}".encode())
+def crowded(queue: Driver, new_login: NewLogin) -> Crowded:
+    return Crowded(queue.connection, new_login("in role faultline_viewer connection limit 0"))
 
 
 class Crowded:

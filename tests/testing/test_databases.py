@@ -13,6 +13,7 @@ from faultline import ConfigError, Faultline, SchemaError
 from faultline.store import verbs
 from faultline.store.reads import invariants, views
 from faultline.testing import frozen_time, scratch_database
+from tests.waiting import auntil
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -124,8 +125,7 @@ def test_a_dead_worker_and_this_process_own_are_no_strangers(app: Faultline) -> 
 
     async def story() -> None:
         async with app.worker({"default": 1}) as worker:
-            while worker.id not in app.database.run(views.workers()):
-                await asyncio.sleep(0.001)
+            await auntil(lambda: not (worker.id not in app.database.run(views.workers())))
             with frozen_time(app):
                 pass
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from faultline import Faultline, FaultlineError, Job
+from tests.waiting import auntil
 from tests.worker.working import results
 
 if TYPE_CHECKING:
@@ -123,8 +124,7 @@ async def idle_for_too_long(job: Job, scene: Scene) -> None:
     async with job.transaction() as tx:
         await tx.execute("set local idle_in_transaction_session_timeout = '10ms'")
         there = f"select count(*) from pg_stat_activity where pid = {tx.connection.info.backend_pid}"
-        while scene.queue.value(there):
-            await asyncio.sleep(0.01)
+        await auntil(lambda: not scene.queue.value(there))
         await tx.execute("select 1")
 
 

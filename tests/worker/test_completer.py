@@ -20,6 +20,7 @@ from faultline.worker.endings import Completed, Ending, Failed, Released
 from faultline.worker.hold import Hold
 from faultline.worker.leases import Leases
 from faultline.worker.tally import Tally
+from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
@@ -124,8 +125,7 @@ def test_a_row_that_cannot_be_written_holds_up_no_other(app: Faultline, queue: D
     queue.connection.execute("drop trigger zz_refuse on faultline.open_jobs")
 
     async def story() -> None:
-        while queue.value("select count(*) from faultline.ledger") < 299:
-            await asyncio.sleep(0.01)
+        await auntil(lambda: queue.value("select count(*) from faultline.ledger") >= 299)
         assert queue.state(handles[100].id) is JobState.RUNNING
         queue.connection.execute("drop trigger zz_refuse on faultline.ledger")
         assert await handles[100].aresult(PATIENCE) == 100
@@ -198,8 +198,7 @@ def test_a_table_that_is_locked_for_longer_than_a_statement_waits_costs_no_job_a
 
     async def story() -> list[Any]:
         handles = [app.tasks[name].enqueue() for name in ("succeed", "retry", "snooze")]
-        while sum(runs.values()) < 3:
-            await asyncio.sleep(0)
+        await auntil(lambda: sum(runs.values()) >= 3)
         with locked(dsn, "faultline.ledger", "access exclusive"), locked(dsn, "faultline.open_jobs", "access exclusive"):
             await asyncio.sleep(12)
         return await asyncio.gather(*(handle.aresult(PATIENCE) for handle in handles))

@@ -17,6 +17,7 @@ from faultline.worker.endings import Failed, Released
 from faultline.worker.giving_back import GivingBack, PuttingOff
 from faultline.worker.hold import Hold
 from faultline.worker.tally import Tally
+from tests.waiting import auntil
 from tests.worker.misfortunes import Scene, conflict
 from tests.worker.working import logged, results, work
 
@@ -38,8 +39,7 @@ def test_jobs_of_an_unknown_task_are_given_back_with_their_attempt_and_a_delay(
 
     async def until_all_were_given_back() -> None:
         given_back = "select count(*) from faultline.open_jobs where state = 'queued' and fencing_token > 0"
-        while queue.value(given_back) < len(jobs):
-            await asyncio.sleep(0.01)
+        await auntil(lambda: queue.value(given_back) >= len(jobs))
 
     work(app, until_all_were_given_back)
 
@@ -55,8 +55,7 @@ def test_a_worker_that_knows_the_task_runs_what_another_gave_back(app: Faultline
     job_id = queue.enqueue("fresh", max_attempts=1)
 
     async def until_given_back() -> None:
-        while queue.job(job_id).fencing_token == 0 or queue.state(job_id) is not JobState.QUEUED:
-            await asyncio.sleep(0.01)
+        await auntil(lambda: queue.job(job_id).fencing_token and queue.state(job_id) is JobState.QUEUED)
 
     work(app, until_given_back)
     queue.connection.execute("update faultline.open_jobs set next_run_at = faultline.now()")

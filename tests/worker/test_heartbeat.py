@@ -14,6 +14,7 @@ from faultline.core.host import Host
 from faultline.worker.heartbeat import Heartbeat, Thread
 from faultline.worker.hold import Hold
 from faultline.worker.tally import Tally
+from tests.waiting import auntil
 from tests.worker.beating import LEASE_SECONDS, NOWHERE, ByHand, Time, heartbeat_on, hold_of, renewals, session_of
 
 if TYPE_CHECKING:
@@ -201,8 +202,7 @@ def test_a_lease_is_let_go_in_time_while_a_beat_hangs(dsn: str, queue: Driver, s
         beating.keep([hold])
         begun = monotonic()
         beating.start()
-        while hold.lost is None:
-            await asyncio.sleep(0.01)
+        await auntil(lambda: hold.lost is not None)
         took = monotonic() - begun
         blocker.rollback()
         await beating.stop()

@@ -13,21 +13,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 
-from faultline import Faultline, embedded
 from faultline.core.model import JobState, Submission
 from faultline.store import verbs
-from faultline.store.install import migrate
 from tests.cli.commands import faultline
-from tests.conftest import FOLDER, SETTINGS
-from tests.driver import Driver
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
+
+    from tests.driver import Driver
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 90.0
@@ -88,36 +85,6 @@ def test_what_the_environment_tells_a_parent_is_not_for_its_children(
         assert not [command for command in below if "tests.worker.jobs:app" in command]
 
 
-@pytest.mark.long
-def test_a_killed_workers_job_is_run_again_by_another(dsn: str, queue: Driver) -> None:
-    job_id = queue.enqueue("survive", lease_seconds=3)
-    with worker(dsn) as first:
-        until(lambda: runs(queue, job_id))
-        with worker(dsn):
-            until(lambda: workers(queue) == 2)
-
-            first.kill()
-
-            until(lambda: queue.state(job_id) is JobState.SUCCEEDED)
-
-    assert queue.job(job_id).fencing_token == 2
-    assert queue.broken_invariants() == []
-
-
-def test_a_frozen_worker_loses_its_job_and_writes_nothing_when_it_thaws(dsn: str, queue: Driver) -> None:
-    job_id = queue.enqueue("survive", lease_seconds=1)
-    with worker(dsn) as first:
-        until(lambda: runs(queue, job_id))
-        first.send_signal(signal.SIGSTOP)
-        with worker(dsn):
-            until(lambda: queue.state(job_id) is JobState.SUCCEEDED)
-            first.send_signal(signal.SIGCONT)
-            # Its next renewal tells it; it goes on with other work.
-            until(lambda: ("renew", "token_mismatch") in queue.refusals(job_id) or workers(queue) == 2)
-
-    assert queue.job(job_id).result == 2
-
-
 def test_a_frozen_worker_keeps_a_job_that_nobody_else_has_taken(dsn: str, queue: Driver) -> None:
     job_id = queue.enqueue("nap", {"seconds": 3}, lease_seconds=2)
     with worker(dsn) as process:
@@ -144,17 +111,6 @@ def test_sigterm_ends_an_idle_worker_at_once_and_cleanly(dsn: str, queue: Driver
         assert process.wait(PATIENCE) == 0
         assert time.monotonic() - asked < 20  # it has 30 seconds for jobs
     assert workers(queue) == 0
-
-
-def test_sigterm_gives_back_what_does_not_finish_with_its_attempt(dsn: str, queue: Driver) -> None:
-    job_id = queue.enqueue("endless")
-    with worker(dsn, "--grace", "0.1") as process:
-        until(lambda: runs(queue, job_id))
-
-        process.send_signal(signal.SIGTERM)
-
-        assert process.wait(PATIENCE) == 0
-    assert (queue.state(job_id), queue.job(job_id).attempt) == (JobState.QUEUED, 0)
 
 
 def test_a_second_signal_ends_at_once(dsn: str, queue: Driver) -> None:
@@ -270,34 +226,6 @@ def test_a_branch_that_ends_the_event_loop_fails_its_own_job_and_the_worker_goes
         assert (runs(queue, beside), queue.job(beside).fencing_token) == (True, 1)
     assert log.count('"loop_resumed"') == 2
     assert "tests/worker/jobs.py" in log or how == "stop"
-
-
-@pytest.mark.long
-def test_workers_go_on_after_the_whole_server_was_killed() -> None:
-    with (
-        embedded.join(FOLDER / "restart", settings=SETTINGS) as server,
-        psycopg.connect(server.dsn, autocommit=True) as connection,
-    ):
-        migrate.migrate(connection)
-        with Faultline(server.dsn) as app, worker(server.dsn):
-            app.enqueue_many(Submission("note", f'{{"n": {n}}}') for n in range(3000))
-            until(lambda: Driver(connection).value("select count(*) from faultline.ledger") > 200)
-            pid = embedded.status(FOLDER / "restart").pid
-            assert pid is not None
-            os.kill(pid, signal.SIGKILL)
-
-            until(lambda: _ledger_rows(server.dsn) == 3000)
-
-    with contextlib.suppress(psycopg.OperationalError):
-        connection.close()
-
-
-def _ledger_rows(dsn: str) -> int | None:
-    try:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            return int(Driver(connection).value("select count(*) from faultline.ledger"))
-    except psycopg.OperationalError:
-        return None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from faultline.worker.services import Services
+from tests.waiting import auntil
 from tests.worker.working import PATIENCE, work
 
 if TYPE_CHECKING:
@@ -69,8 +70,7 @@ def test_a_service_that_raises_is_started_again_and_one_that_is_done_is_not(capl
         services = Services("w1")
         services.start(raises, is_done)
         async with asyncio.timeout(PATIENCE):
-            while runs.count("raises") < 2:
-                await asyncio.sleep(0.05)
+            await auntil(lambda: runs.count("raises") >= 2)
         await services.stop()
         assert services.task(raises).cancelled()
 

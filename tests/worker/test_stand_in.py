@@ -5,31 +5,27 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline import Faultline
+from tests.waiting import auntil
 from tests.worker.working import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from datetime import datetime
     from uuid import UUID
 
+    from tests.conftest import NewLogin
     from tests.driver import Driver
 
 
 @pytest.fixture
-def login(queue: Driver) -> Iterator[str]:
+def login(new_login: NewLogin) -> str:
     """A login that can be refused new connections, unlike a superuser."""
-    name = f"w{uuid4().hex[:8]}"
-    queue.connection.execute(f"create role {name} login in role faultline_worker, faultline_producer".encode())
-    yield name
-    queue.connection.execute("select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = %s", (name,))
-    queue.connection.execute(f"drop role {name}".encode())
+    return new_login("in role faultline_worker, faultline_producer")
 
 
 def refuse(queue: Driver, login: str, *, refused: bool = True) -> None:
@@ -57,11 +53,6 @@ def expires_at(queue: Driver, job_id: UUID) -> datetime:
     return found.lease_expires_at
 
 
-async def until(happened: Callable[[], object]) -> None:
-    while not happened():
-        await asyncio.sleep(0.05)
-
-
 @pytest.mark.long
 def test_a_worker_that_is_refused_a_connection_keeps_its_jobs(dsn: str, queue: Driver, login: str) -> None:
     app, other = Faultline(make_conninfo(dsn, user=login)), Faultline(dsn)
@@ -76,7 +67,7 @@ def test_a_worker_that_is_refused_a_connection_keeps_its_jobs(dsn: str, queue: D
 
         handle = await patient.aenqueue()
         async with asyncio.timeout(PATIENCE), other.worker({"other": 1}), app.worker({"default": 1}) as worker:
-            await until(lambda: queue.job(handle.id).state == "running" and watched(queue, worker.id))
+            await auntil(lambda: queue.job(handle.id).state == "running" and watched(queue, worker.id))
             await asyncio.sleep(3.5)  # from now on the other worker may judge
             refuse(queue, login)
             lose_heartbeat(queue, worker.id)
@@ -87,7 +78,7 @@ def test_a_worker_that_is_refused_a_connection_keeps_its_jobs(dsn: str, queue: D
             assert watched(queue, worker.id) is False
 
             refuse(queue, login, refused=False)
-            await until(lambda: watched(queue, worker.id))
+            await auntil(lambda: watched(queue, worker.id))
             over.set()
             result = await handle.aresult(PATIENCE)
         await app.async_database.close()
@@ -104,10 +95,10 @@ def test_a_worker_that_stops_while_it_is_refused_leaves_no_sign_of_life(dsn: str
 
     async def story() -> str:
         async with asyncio.timeout(PATIENCE), app.worker({"default": 1}) as worker:
-            await until(lambda: watched(queue, worker.id))
+            await auntil(lambda: watched(queue, worker.id))
             refuse(queue, login)
             lose_heartbeat(queue, worker.id)
-            await until(lambda: watched(queue, worker.id) is False)
+            await auntil(lambda: watched(queue, worker.id) is False)
         return worker.id
 
     assert watched(queue, asyncio.run(story())) is None
@@ -129,14 +120,14 @@ def test_a_beat_that_waits_for_a_locked_table_costs_no_lease_while_the_heartbeat
 
         handle = await patient.aenqueue()
         async with asyncio.timeout(2 * PATIENCE), app.worker({"default": 2}) as worker:
-            await until(lambda: queue.job(handle.id).state == "running" and watched(queue, worker.id))
+            await auntil(lambda: queue.job(handle.id).state == "running" and watched(queue, worker.id))
             with psycopg.connect(dsn) as other:
                 refuse(queue, login)
                 lose_heartbeat(queue, worker.id)
                 other.execute("lock table faultline.workers in exclusive mode")
                 # Until it would have run out twice.
                 enough = expires_at(queue, handle.id) + timedelta(seconds=12)
-                await until(lambda: expires_at(queue, handle.id) > enough)
+                await auntil(lambda: expires_at(queue, handle.id) > enough)
             refuse(queue, login, refused=False)
             over.set()
             result = await handle.aresult(PATIENCE)

@@ -12,7 +12,7 @@ from faultline import Faultline, Job
 from faultline.core.errors import ConfigError, SchemaBehind
 from faultline.core.model import JobState
 from faultline_proof.proxy import Moment, Proxy
-from tests.waiting import until
+from tests.waiting import auntil, until
 from tests.worker.test_processes import said, worker
 from tests.worker.working import PATIENCE, work
 
@@ -79,8 +79,7 @@ def test_what_a_task_raises_after_it_completed_its_job_is_told(
 
     async def story() -> None:
         async with asyncio.timeout(PATIENCE):
-            while not events_of(caplog, "failed_after_completion"):
-                await asyncio.sleep(0.01)
+            await auntil(lambda: events_of(caplog, "failed_after_completion"))
 
     work(app, story)
 

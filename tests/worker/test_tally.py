@@ -12,6 +12,7 @@ from faultline.core.host import Host
 from faultline.store.reads import overview
 from faultline.worker.heartbeat import Heartbeat
 from faultline.worker.tally import Tally, summed
+from tests.waiting import auntil
 from tests.worker.working import results
 
 if TYPE_CHECKING:
@@ -160,8 +161,7 @@ def test_a_refused_write_is_counted_by_verb_and_reason(app: Faultline, queue: Dr
         async with app.worker() as worker:
             handle = await taken_away.aenqueue()
             await handle.aresult(timeout=20)
-            while not worker.report()["refusals"]:
-                await asyncio.sleep(0.01)
+            await auntil(lambda: worker.report()["refusals"])
         report = worker.report()
         await app.async_database.close()
         return report

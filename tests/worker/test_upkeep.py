@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import json
-import logging
 import random
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
-from faultline.core.events import log_events
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
 from faultline.core.model import JobState, Retention, Submission
@@ -20,9 +16,10 @@ from faultline.store import verbs
 from faultline.store.async_database import AsyncDatabase
 from faultline.worker.tally import Tally
 from faultline.worker.upkeep import Upkeep
-from tests.worker.working import InFlight, Moved
+from tests.worker.working import InFlight, Moved, logged
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable
 
     from tests.driver import Clock, Driver
@@ -229,7 +226,7 @@ def test_a_database_that_is_away_is_said_and_survived() -> None:
 
 @pytest.mark.parametrize("reason", ["lease_expired", "worker_lost"])
 def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_counted(
-    dsn: str, queue: Driver, clock: Clock, reason: str
+    dsn: str, queue: Driver, clock: Clock, log: io.StringIO, reason: str
 ) -> None:
     lease_seconds = 5 if reason == "lease_expired" else 300
     queue.connection.execute("select faultline.beat('gone', 'h', 1, 'v', '{mail}', '{}', true)")
@@ -241,8 +238,7 @@ def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_coun
         if lease.job_id == failed:
             queue.mark_started(lease)
     clock.advance(60)
-    stream, tally = io.StringIO(), Tally(lambda: 0.0)
-    handler = log_events(stream)
+    tally = Tally(lambda: 0.0)
 
     async def story() -> None:
         database = AsyncDatabase(dsn, for_worker=True)
@@ -252,15 +248,11 @@ def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_coun
         await upkeep.reap()
         await database.close()
 
-    try:
-        asyncio.run(story())
-    finally:
-        logging.getLogger("faultline").removeHandler(handler)
+    asyncio.run(story())
 
     assert [queue.state(job_id) for job_id in (failed, requeued)] == [JobState.FAILED, JobState.QUEUED]
     assert (tally.of("mail").failed, tally.of("mail").recovered) == (1, 1)
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    (told,) = (line for line in lines if line["event"] == "job_failed")
+    (told,) = logged(log, "job_failed")
     del told["at"]
     assert told == {
         "event": "job_failed",

@@ -15,6 +15,7 @@ from faultline.core.errors import SchemaMissing, StatementTimeout
 from faultline.core.faults import Faults
 from faultline.core.host import Host
 from faultline.worker import feed
+from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
 if TYPE_CHECKING:
@@ -63,43 +64,6 @@ def test_a_worker_of_many_queues_leaves_connections_to_others(dsn: str) -> None:
     app.close()
 
 
-def test_a_server_that_is_just_starting_is_waited_for(dsn: str, queue: Driver) -> None:
-    refused = 0
-
-    async def connect(dsn: str, **settings: Any) -> psycopg.AsyncConnection[Any]:
-        nonlocal refused
-        if refused < 3:
-            refused += 1
-            raise psycopg.OperationalError("the database system is starting up")
-        return await psycopg.AsyncConnection.connect(dsn, **settings)
-
-    app = Faultline(dsn, host=Host(aconnect=connect))
-
-    @app.task
-    async def nothing() -> str:
-        return "done"
-
-    assert results(app, [nothing.enqueue()]) == ["done"]
-    assert refused == 3
-    app.close()
-
-
-def test_a_thousand_jobs_are_done_once_each(app: Faultline, queue: Driver) -> None:
-    ran: list[int] = []
-
-    @app.task
-    async def note(n: int) -> int:
-        ran.append(n)
-        return n
-
-    handles = app.enqueue_many(note.bind(n) for n in range(1000))
-
-    assert results(app, handles) == list(range(1000))
-    assert sorted(ran) == list(range(1000))
-    assert queue.value("select count(*) from faultline.ledger") == 1000
-    assert queue.value("select count(*) from faultline.journal") == 0
-
-
 def test_a_queue_never_runs_more_at_once_than_it_was_given(app: Faultline) -> None:
     now: dict[str, int] = {"narrow": 0, "wide": 0}
     most = dict(now)
@@ -116,19 +80,6 @@ def test_a_queue_never_runs_more_at_once_than_it_was_given(app: Faultline) -> No
 
     assert most["narrow"] == 3
     assert 3 < most["wide"] <= 40
-
-
-def test_the_most_urgent_runs_first(app: Faultline) -> None:
-    order: list[int] = []
-
-    @app.task
-    async def note(priority: int) -> None:
-        order.append(priority)
-
-    handles = app.enqueue_many(note.options(priority=p).bind(p) for p in (5, -5, 0, 5, -5))
-    results(app, handles, queues={"default": 1})
-
-    assert order == [-5, -5, 0, 5, 5]
 
 
 @pytest.mark.parametrize("queues", [{"default": 0}])
@@ -216,14 +167,12 @@ def test_a_worker_that_is_going_asks_no_more_to_be_woken(app: Faultline, queue: 
     async def slow() -> None:
         going.set()
         async with asyncio.timeout(PATIENCE):
-            while queue.value("select cardinality(sleeping) from faultline.workers"):
-                await asyncio.sleep(0.01)
+            await auntil(lambda: not queue.value("select cardinality(sleeping) from faultline.workers"))
 
     async def story() -> None:
         slow.enqueue()
         await going.wait()
-        while not queue.value("select cardinality(sleeping) from faultline.workers"):
-            await asyncio.sleep(0.01)
+        await auntil(lambda: queue.value("select cardinality(sleeping) from faultline.workers"))
 
     work(app, story)
 
@@ -269,8 +218,7 @@ def test_a_worker_goes_on_after_all_its_connections_were_cut(app: Faultline, que
     handles = app.enqueue_many(note.bind(n) for n in range(500))
 
     async def story() -> None:
-        while queue.value("select count(*) from faultline.ledger") < len(handles):
-            await asyncio.sleep(0.01)
+        await auntil(lambda: queue.value("select count(*) from faultline.ledger") >= len(handles))
 
     work(app, story)
 
@@ -333,8 +281,7 @@ def test_a_dead_listener_is_replaced_and_wakes_again(app: Faultline, queue: Driv
 
 
 async def until_asleep(queue: Driver) -> None:
-    while queue.value("select coalesce(max(sleeping::text), '') from faultline.workers") != "{default}":
-        await asyncio.sleep(0.01)
+    await auntil(lambda: queue.value("select coalesce(max(sleeping::text), '') from faultline.workers") == "{default}")
 
 
 def test_a_flooded_queue_does_not_hold_up_another(app: Faultline, queue: Driver) -> None:
@@ -374,16 +321,14 @@ def test_what_was_claimed_later_but_is_more_urgent_runs_first(app: Faultline, qu
         worker = Worker(app, {"default": 1})
         async with worker:
             slow.enqueue()
-            while not order:
-                await asyncio.sleep(0.01)
+            await auntil(lambda: order)
             feed = worker._feeds["default"]  # noqa: SLF001 - what it holds ahead is its own affair, and the point here
             for name, priority in (("later", 0), ("urgent", -5)):
                 queue.enqueue("late", {"name": name}, priority=priority)
                 (lease,) = queue.claim(1)
                 feed.put([Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))])
             going_on.set()
-            while len(order) < 3:
-                await asyncio.sleep(0.01)
+            await auntil(lambda: len(order) >= 3)
         await app.async_database.close()
 
     asyncio.run(story())
@@ -471,8 +416,7 @@ def test_jobs_that_never_wait_are_run_by_a_few_tasks(app: Faultline, queue: Driv
 
     async def story() -> None:
         await app.aenqueue_many([nothing.bind() for _ in range(200)])
-        while queue.value("select count(*) from faultline.ledger") < 200:
-            await asyncio.sleep(0.02)
+        await auntil(lambda: queue.value("select count(*) from faultline.ledger") >= 200)
 
     assert 0 < tasks_made_for(app, 200, story) < 100
 
