@@ -24,28 +24,7 @@ def breaks(rule: Rule) -> Callable[[Telling], Telling]:
     return keep
 
 
-def claimed(tale: Tale, token: int = 1, owner: str = "a/1") -> None:
-    """The job `j` is there and was granted once."""
-    tale.call("enqueue")
-    tale.by(owner, token, "claim")
-
-
-def taken_over(tale: Tale) -> None:
-    """A lost its lease, and B was granted the job."""
-    claimed(tale)
-    tale.by("a/1", 1, "reap")
-    tale.entry("lease_reaped", "running", "queued", 1)
-    tale.by("b/1", 2, "claim")
-
-
 # No acknowledged job is lost
-
-
-@breaks(Rule.KEPT)
-def an_acknowledged_job_is_gone(tale: Tale) -> None:
-    tale.call("enqueue")
-    if not tale.forged:
-        tale.row("queued")
 
 
 @breaks(Rule.KEPT)
@@ -63,7 +42,7 @@ def what_a_client_gave_its_caller_is_gone(tale: Tale) -> None:
 @breaks(Rule.KEPT)
 def only_what_has_ended_can_have_been_pruned(tale: Tale) -> None:
     tale.limits["pruned"] = True
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "renew" if tale.forged else "complete")
 
 
@@ -72,7 +51,7 @@ def only_what_has_ended_can_have_been_pruned(tale: Tale) -> None:
 
 @breaks(Rule.ONCE)
 def two_leases_complete_one_job(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete", outcome="ok" if tale.forged else "unknown")
     tale.by("b/1", 2, "claim")
     tale.by("b/1", 2, "complete")
@@ -82,7 +61,7 @@ def two_leases_complete_one_job(tale: Tale) -> None:
 @breaks(Rule.ONCE)
 def another_lease_than_the_ledgers_completes_the_job(tale: Tale) -> None:
     """The same one may do it twice."""
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete", outcome="unknown")
     tale.by("a/1", 1, "complete")
     tale.row("succeeded", 1, "b/1" if tale.forged else "a/1")
@@ -90,7 +69,7 @@ def another_lease_than_the_ledgers_completes_the_job(tale: Tale) -> None:
 
 @breaks(Rule.ONCE)
 def the_ledger_holds_a_job_twice(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete")
     for _ in range(2 if tale.forged else 1):
         tale.row("succeeded", 1, "a/1")
@@ -98,7 +77,7 @@ def the_ledger_holds_a_job_twice(tale: Tale) -> None:
 
 @breaks(Rule.ONCE)
 def a_completed_job_is_still_open(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete", outcome="ok" if tale.forged else "unknown")
     tale.row("running", 1, "a/1")
 
@@ -109,7 +88,7 @@ def a_completed_job_is_still_open(tale: Tale) -> None:
 @breaks(Rule.NEWEST_TOKEN)
 def a_stale_completion_is_accepted(tale: Tale) -> None:
     """It may have come first if it was under way before the other was granted the job."""
-    claimed(tale)
+    tale.claimed()
     sent = tale.now
     tale.call("claim", None, outcome="unknown", owner="x/1")
     tale.by("b/1", 2, "claim")
@@ -119,7 +98,7 @@ def a_stale_completion_is_accepted(tale: Tale) -> None:
 
 @breaks(Rule.NEWEST_TOKEN)
 def a_stale_completion_is_in_the_ledger(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     if tale.forged:
         tale.by("b/1", 2, "claim")
     tale.by("a/1", 1, "complete", outcome="unknown")
@@ -128,7 +107,7 @@ def a_stale_completion_is_in_the_ledger(tale: Tale) -> None:
 
 @breaks(Rule.NEWEST_TOKEN)
 def somebody_else_writes_with_a_good_token(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("b/1" if tale.forged else "a/1", 1, "progress")
     tale.row("running", 1, "a/1")
 
@@ -148,7 +127,7 @@ def a_token_that_nobody_was_granted_is_accepted(tale: Tale) -> None:
 
 @breaks(Rule.TOKENS_GROW)
 def one_token_is_granted_twice(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/2" if tale.forged else "a/1", 1, "claim" if tale.forged else "granted_to")
     tale.row("running", 1, "a/1")
 
@@ -156,20 +135,20 @@ def one_token_is_granted_twice(tale: Tale) -> None:
 @breaks(Rule.TOKENS_GROW)
 def a_smaller_token_is_granted_later(tale: Tale) -> None:
     """Two claims at the same time may have been granted it in either order."""
-    claimed(tale, token=2)
+    tale.claimed(token=2)
     tale.by("b/1", 1, "claim", since=None if tale.forged else 2.5)
     tale.row("running", 2, "a/1")
 
 
 @breaks(Rule.TOKENS_GROW)
 def the_job_holds_a_smaller_token_than_was_granted(tale: Tale) -> None:
-    claimed(tale, token=2)
+    tale.claimed(token=2)
     tale.row("queued", 1 if tale.forged else 2)
 
 
 @breaks(Rule.TOKENS_GROW)
 def a_step_carries_a_greater_token_than_its_job(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.step("paid", 2 if tale.forged else 1)
     tale.row("running", 1, "a/1")
 
@@ -188,7 +167,7 @@ def the_journal_goes_back_to_a_smaller_token(tale: Tale) -> None:
 @breaks(Rule.EFFECT_ONCE)
 def a_succeeded_job_has_no_effect(tale: Tale) -> None:
     tale.limits["effects_of"] = frozenset({"t"})
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete")
     tale.row("succeeded", 1, "a/1")
     if not tale.forged:
@@ -197,7 +176,7 @@ def a_succeeded_job_has_no_effect(tale: Tale) -> None:
 
 @breaks(Rule.EFFECT_ONCE)
 def a_job_has_two_effects(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete", outcome="unknown")
     tale.row("succeeded", 1, "a/1")
     for _ in range(2 if tale.forged else 1):
@@ -207,7 +186,7 @@ def a_job_has_two_effects(tale: Tale) -> None:
 @breaks(Rule.EFFECT_ONCE)
 def a_job_that_is_not_done_has_an_effect(tale: Tale) -> None:
     tale.limits["effects_of"] = frozenset({"t"})
-    claimed(tale)
+    tale.claimed()
     tale.row("running", 1, "a/1")
     if tale.forged:
         tale.effect(1)
@@ -215,7 +194,7 @@ def a_job_that_is_not_done_has_an_effect(tale: Tale) -> None:
 
 @breaks(Rule.EFFECT_ONCE)
 def the_effect_is_an_earlier_attempts(tale: Tale) -> None:
-    taken_over(tale)
+    tale.taken_over()
     tale.by("b/1", 2, "complete")
     tale.row("succeeded", 2, "b/1", key="order:1")
     tale.effect(1 if tale.forged else 2, key="order:1")
@@ -232,7 +211,7 @@ def an_effect_belongs_to_no_job(tale: Tale) -> None:
 
 @breaks(Rule.LEGAL)
 def a_released_lease_completes(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "release", outcome="ok" if tale.forged else "unknown")
     tale.by("a/1", 1, "complete")
     tale.row("succeeded", 1, "a/1")
@@ -241,7 +220,7 @@ def a_released_lease_completes(tale: Tale) -> None:
 @breaks(Rule.LEGAL)
 def a_reaped_lease_is_renewed(tale: Tale) -> None:
     """Unless the renewal was under way before the reaper's answer."""
-    claimed(tale)
+    tale.claimed()
     sent = tale.now
     tale.by("a/1", 1, "reap")
     tale.by("a/1", 1, "renew", since=None if tale.forged else sent)
@@ -251,7 +230,7 @@ def a_reaped_lease_is_renewed(tale: Tale) -> None:
 
 @breaks(Rule.LEGAL)
 def a_cancelled_job_makes_progress(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     sent = tale.now
     tale.call("cancel")
     tale.by("a/1", 1, "progress", since=None if tale.forged else sent)
@@ -261,7 +240,7 @@ def a_cancelled_job_makes_progress(tale: Tale) -> None:
 
 @breaks(Rule.LEGAL)
 def a_failed_job_succeeds_though_nobody_retried_it(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.entry("attempt_failed", "running", "failed", 1)
     if not tale.forged:
         tale.entry("retried", "failed", "queued", 1)
@@ -272,7 +251,7 @@ def a_failed_job_succeeds_though_nobody_retried_it(tale: Tale) -> None:
 
 @breaks(Rule.LEGAL)
 def a_job_fails_and_the_journal_is_silent(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     if not tale.forged:
         tale.entry("attempt_failed", "running", "failed", 1)
     tale.row("failed", 1)
@@ -280,7 +259,7 @@ def a_job_fails_and_the_journal_is_silent(tale: Tale) -> None:
 
 @breaks(Rule.LEGAL)
 def an_epoch_that_was_reaped_is_in_the_ledger(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     if tale.forged:
         tale.entry("lease_reaped", "running", "queued", 1)
     tale.by("a/1", 1, "complete", outcome="unknown")
@@ -296,13 +275,13 @@ def a_waiting_job_is_reaped(tale: Tale) -> None:
 
 @breaks(Rule.LEGAL)
 def a_job_runs_without_a_lease(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.row("running", 1, None if tale.forged else "a/1")
 
 
 @breaks(Rule.LEGAL)
 def a_job_has_more_attempts_than_it_may(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.row("running", 1, "a/1", attempt=4 if tale.forged else 3, max_attempts=3)
 
 
@@ -311,7 +290,7 @@ def a_job_has_more_attempts_than_it_may(tale: Tale) -> None:
 
 @breaks(Rule.ONE_TRUTH)
 def a_job_is_open_and_done(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete", outcome="unknown")
     if tale.forged:
         tale.row("running", 1, "a/1")
@@ -335,7 +314,7 @@ def a_job_is_there_that_nobody_enqueued(tale: Tale) -> None:
 @breaks(Rule.ONE_TRUTH)
 def a_refused_completion_is_in_the_ledger(tale: Tale) -> None:
     """Sent again while the first was still under way, it may be refused as busy, and the first is accepted."""
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete", outcome="failed" if tale.forged else "unknown")
     tale.by("a/1", 1, "complete", outcome="failed")
     tale.row("succeeded", 1, "a/1")
@@ -344,7 +323,7 @@ def a_refused_completion_is_in_the_ledger(tale: Tale) -> None:
 @breaks(Rule.ONE_TRUTH)
 def a_job_is_done_that_nobody_completed(tale: Tale) -> None:
     tale.limits["whole"] = tale.forged
-    claimed(tale)
+    tale.claimed()
     tale.row("succeeded", 1, "a/1")
 
 
@@ -367,7 +346,7 @@ def one_key_was_answered_with_two_jobs(tale: Tale) -> None:
 
 @breaks(Rule.ONE_TRUTH)
 def an_accepted_step_is_forgotten(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "step", detail="paid")
     tale.step("sent" if tale.forged else "paid", 1)
     tale.row("running", 1, "a/1")
@@ -375,7 +354,7 @@ def an_accepted_step_is_forgotten(tale: Tale) -> None:
 
 @breaks(Rule.ONE_TRUTH)
 def an_accepted_failure_is_not_in_the_journal(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "fail")
     if not tale.forged:
         tale.entry("attempt_failed", "running", "queued", 1)
@@ -384,7 +363,7 @@ def an_accepted_failure_is_not_in_the_journal(tale: Tale) -> None:
 
 @breaks(Rule.ONE_TRUTH)
 def an_answered_reap_is_not_in_the_journal(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "reap")
     if not tale.forged:
         tale.entry("lease_reaped", "running", "queued", 1)
@@ -412,7 +391,7 @@ def an_answered_retry_is_undone(tale: Tale) -> None:
 
 @breaks(Rule.ONE_TRUTH)
 def a_success_that_was_seen_is_undone(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete", outcome="unknown")
     tale.call("saw", detail="succeeded" if tale.forged else "running")
     tale.row("running", 1, "a/1")
@@ -423,7 +402,7 @@ def a_success_that_was_seen_is_undone(tale: Tale) -> None:
 
 @breaks(Rule.IN_TIME)
 def a_job_ends_too_late(tale: Tale) -> None:
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "complete")
     tale.limits |= {"faults_stopped_at": 3.0, "seconds_to_end": lambda _: 2.9 if tale.forged else 3.0}
     tale.row("succeeded", 1, "a/1", finished_at=6.0)
@@ -449,7 +428,7 @@ def a_job_that_is_due_is_not_run(tale: Tale) -> None:
 @breaks(Rule.SPARED)
 def an_innocent_job_has_failed(tale: Tale) -> None:
     tale.limits["own_failures"] = lambda _: 0 if tale.forged else 1
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "fail")
     tale.entry("attempt_failed", "running", "failed", 1)
     tale.row("failed", 1, max_attempts=1)
@@ -459,6 +438,6 @@ def an_innocent_job_has_failed(tale: Tale) -> None:
 def an_attempt_is_gone_though_its_worker_lived(tale: Tale) -> None:
     tale.limits["own_failures"] = lambda _: 0
     tale.limits["was_lost"] = lambda grant, _: grant.token == 1 and not tale.forged
-    taken_over(tale)
+    tale.taken_over()
     tale.by("b/1", 2, "complete")
     tale.row("succeeded", 2, "b/1", attempt=2)

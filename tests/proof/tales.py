@@ -43,6 +43,18 @@ class Tale:
     def by(self, owner: str, token: int, verb: str, **facts: Any) -> Operation:
         return self.call(verb, token=token, owner=owner, **facts)
 
+    def claimed(self, token: int = 1) -> None:
+        """The job `j` is there and was granted once, to A."""
+        self.call("enqueue")
+        self.by("a/1", token, "claim")
+
+    def taken_over(self) -> None:
+        """A lost its lease, and B was granted the job."""
+        self.claimed()
+        self.by("a/1", 1, "reap")
+        self.entry("lease_reaped", "running", "queued", 1)
+        self.by("b/1", 2, "claim")
+
     def row(self, state: str, token: int = 0, owner: str | None = None, job_id: str = "j", **facts: Any) -> None:
         ended = state in ("succeeded", "failed", "cancelled")
         values: dict[str, Any] = {

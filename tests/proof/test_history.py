@@ -9,7 +9,7 @@ from faultline.store.reads.holdings import JobHeld
 from faultline_proof.checker import check
 from faultline_proof.faults import Rule
 from faultline_proof.history import Final, History
-from tests.proof.forgeries import FORGERIES, claimed
+from tests.proof.forgeries import FORGERIES
 from tests.proof.tales import Tale, legal_runs
 
 
@@ -57,7 +57,7 @@ def test_a_run_whose_last_job_is_lost_is_not(tale: Tale) -> None:
 
 def test_a_fault_tells_its_story() -> None:
     tale = Tale()
-    claimed(tale)
+    tale.claimed()
     tale.by("b/1", 2, "claim")
     tale.by("a/1", 1, "progress")
     tale.row("running", 2, "b/1")
@@ -74,7 +74,7 @@ def test_a_fault_tells_its_story() -> None:
 def test_a_used_up_attempt_names_its_task_and_the_stored_error() -> None:
     tale = Tale()
     tale.limits["own_failures"] = lambda _: 0
-    claimed(tale)
+    tale.claimed()
     tale.by("a/1", 1, "fail")
     tale.entry("attempt_failed", "running", "failed", 1, error="QueryCanceled: canceling statement due to user request")
     tale.row("failed", 1, max_attempts=1, task="pay")

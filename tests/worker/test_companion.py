@@ -16,11 +16,10 @@ import pytest
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import JobState, Submission
 from faultline.store import verbs
-from faultline.worker import health
 from faultline.worker.companion import Companion, Settings, is_stopped
 from faultline.worker.hold import Hold
 from faultline.worker.rescue import Rescue
-from faultline.worker.shared import Shared, nameless_file
+from faultline.worker.shared import Shared
 from faultline.worker.tally import Tally
 from tests.waiting import free_port, until
 from tests.worker.test_processes import PATIENCE, children_of, runs, said, worker, workers
@@ -244,83 +243,6 @@ def test_the_loop_may_be_silent_for_its_limit_and_no_longer_than_what_runs(queue
     allowed.append(shared.silence_allowed())
 
     assert allowed == [60.0, 13.0, 60.0, 60.0]
-
-
-def test_a_program_of_the_users_own_is_not_ended(caplog: pytest.LogCaptureFixture) -> None:
-    now = 100.0
-    shared = Shared.create(10)
-    shared.set_silence(5.0)
-    companion = Companion(settings(), shared, monotonic=lambda: now)
-    for _ in range(20):
-        now += 0.5
-        shared.watch_ticked(now)
-        companion.look()
-
-    assert [record.message for record in caplog.records] == ["loop_silent", "loop_overdue"]
-    assert caplog.records[1].faultline_fields["action"] == "leases are not renewed any more"  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("loop_at", "beat_at", "stop_asked_at", "found"),
-    [
-        (99.0, 99.0, 0.0, (True, True)),
-        (30.0, 99.0, 0.0, (False, False)),
-        (99.0, 80.0, 0.0, (True, False)),
-        (99.0, 99.0, 98.0, (True, False)),
-    ],
-)
-def test_live_needs_the_loop_and_ready_the_database(
-    loop_at: float, beat_at: float, stop_asked_at: float, found: tuple[bool, bool]
-) -> None:
-    shared = Shared.create(10)
-    shared.set_silence(60.0)
-    shared.loop_ticked(loop_at)
-    shared.beat_answered(beat_at)
-    shared.stop_asked(stop_asked_at)
-
-    assert (health.live([shared], 100.0)[0], health.ready([shared], 100.0)[0]) == found
-
-
-def test_a_signal_of_which_a_ticking_loop_knows_nothing_was_not_the_workers() -> None:
-    now = 100.0
-    shared = Shared.create(10)
-    signals = nameless_file("signals")
-    companion = Companion(settings(owns_process=True, signals=signals, grace_seconds=600.0), shared, monotonic=lambda: now)
-    seen = []
-
-    def pass_by(seconds: float, *, ticking: bool) -> None:
-        nonlocal now
-        for _ in range(int(seconds * 4)):
-            now += 0.25
-            shared.watch_ticked(now)
-            if ticking:
-                shared.loop_ticked(now)
-            companion.look()
-        seen.append(companion.stop_seen_at)
-
-    pass_by(1, ticking=True)
-    os.write(signals, b"another process that has this file open")
-    pass_by(0.25, ticking=True)
-    pass_by(5, ticking=True)
-    os.write(signals, b"this one, while a task blocks the loop")
-    pass_by(5, ticking=False)
-    shared.stop_asked(now)
-    pass_by(5, ticking=True)
-
-    assert seen == [None, 101.25, None, 106.5, 106.5]
-
-
-def test_a_companion_that_did_not_run_itself_accuses_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    now = 100.0
-    shared = Shared.create(10)
-    shared.set_silence(5.0)
-    companion = Companion(settings(), shared, monotonic=lambda: now)
-    now += 3600.0
-    companion.look()
-    now += 0.5
-    companion.look()
-
-    assert caplog.records == []
 
 
 def test_an_outage_is_told_of_once_and_so_is_its_end(

@@ -19,10 +19,9 @@ import pytest
 
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Lease
-from faultline.worker import health
 from faultline.worker.companion import Companion, is_stopped
 from faultline.worker.hold import Hold
-from faultline.worker.shared import BEGUN, ENDED, Shared
+from faultline.worker.shared import BEGUN, Shared
 from faultline.worker.standby import Standby
 from faultline.worker.tally import Tally
 from faultline.worker.unstarted import Unstarted
@@ -106,26 +105,34 @@ def test_a_worker_that_is_silent_for_too_long_is_not_kept_alive() -> None:
     assert (before, companion.wants) == ((True, True), (False, True))
 
 
-def test_a_companion_that_did_not_run_itself_takes_nobody_for_silent() -> None:
+def test_a_companion_that_did_not_run_itself_takes_nobody_for_silent(caplog: pytest.LogCaptureFixture) -> None:
     companion = Watched(silence=4.0, owns_process=True)
     companion.now += 60
     companion.look()
-    after_a_gap = companion.wants, companion.ended
+    after_a_gap = companion.wants, companion.ended, told(caplog)
     companion.pass_by(3)
 
-    assert (after_a_gap, companion.wants) == (((False, False), 0), (True, True))
+    assert (after_a_gap, companion.wants) == (((False, False), 0, []), (True, True))
 
 
-def test_a_signal_that_a_ticking_worker_does_not_answer_was_somebody_elses() -> None:
+def test_a_signal_of_which_a_ticking_loop_knows_nothing_was_not_the_workers() -> None:
     signals = os.memfd_create("signals")
-    companion = Watched(owns_process=True, signals=signals)
-    os.write(signals, b"x")
-    companion.pass_by(0.25, loop=True, watch=True)
-    seen = companion.stop_seen_at
-    companion.pass_by(60, loop=True, watch=True)
+    companion = Watched(owns_process=True, signals=signals, grace_seconds=600.0)
+
+    def seen_after(seconds: float, *, ticking: bool) -> float | None:
+        companion.pass_by(seconds, loop=ticking, watch=True)
+        return companion.stop_seen_at
+
+    seen = [seen_after(1, ticking=True)]
+    os.write(signals, b"another process that has this file open")
+    seen += [seen_after(0.25, ticking=True), seen_after(60, ticking=True)]
+    os.write(signals, b"this one, while a task blocks the loop")
+    seen += [seen_after(5, ticking=False)]
+    companion.shared.stop_asked(companion.now)
+    seen += [seen_after(5, ticking=True)]
     os.close(signals)
 
-    assert (seen, companion.stop_seen_at, companion.ended) == (100.25, None, 0)
+    assert (seen, companion.ended) == ([None, 101.25, None, 161.5, 161.5], 0)
 
 
 def test_a_limit_shorter_than_a_moment_accuses_nobody() -> None:
@@ -156,13 +163,15 @@ def test_a_stop_may_take_so_long(owns_process: bool, loop: bool, seconds: float,
     assert (companion.ended > 0) == ends
 
 
-def test_each_silence_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_silence_is_told_of_once_and_a_program_of_the_users_own_is_not_ended(caplog: pytest.LogCaptureFixture) -> None:
     companion = Watched(silence=4.0)
     for _ in range(2):
         companion.pass_by(10, watch=True)
         companion.pass_by(1, loop=True, watch=True)
 
     assert told(caplog) == ["loop_silent", "loop_overdue"] * 2
+    assert caplog.records[1].faultline_fields["action"] == "leases are not renewed any more"  # type: ignore[attr-defined]
+    assert companion.ended == 0
 
 
 def test_a_companion_ends_nobody_but_its_own_worker(sleeper: subprocess.Popen[bytes]) -> None:
@@ -371,87 +380,3 @@ def test_of_what_was_in_doubt_only_what_is_still_held_is_released_once_the_compa
         assert (scene.dropped, scene.released, scene.asked, scene.too_early) == (holds, holds[:1], 2, 0)
 
     asyncio.run(main())
-
-
-# The memory that both share
-
-
-class Left(Hold):
-    """Another thread lets go of it while it is looked at."""
-
-    looks: int
-
-    @property
-    def place(self) -> int:
-        self.looks -= 1
-        return 0 if self.looks >= 0 else -1
-
-    @place.setter
-    def place(self, _: int) -> None: ...
-
-
-@pytest.mark.parametrize("write", ["begin", "ended"])
-def test_what_another_thread_has_let_go_of_meanwhile_stays_free(write: str) -> None:
-    shared, left = Shared.create(1), Left.__new__(Left)
-    left.lease, left.looks, left.epoch = hold().lease, 1, 0
-
-    shared.begin(left, 1.0) if write == "begin" else shared.ended(left)
-
-    shared._numbers[7] = 1  # noqa: SLF001 - how many places were ever in use
-    assert shared.entries(BEGUN, ENDED) == {}
-
-
-def test_more_than_fits_is_not_listed_and_a_place_is_used_again() -> None:
-    shared, holds = Shared.create(2), [hold(1), hold(2), hold(3)]
-    shared.enter(holds, 7)
-    for one in holds:
-        shared.begin(one, 1.0)
-    places = [one.place for one in holds]
-    shared.leave(holds[:1])
-    listed = shared.entries(BEGUN)
-    shared.enter(holds[:1], 8)
-
-    assert places == [0, 1, -1]
-    assert [entry.job_id for entry in listed.values()] == [UUID(int=2).bytes]
-    assert holds[0].place == 0
-
-
-def test_tasks_and_queues_beyond_what_fits_disturb_nothing() -> None:
-    shared = Shared.create(300)
-    shared.timeout_of = lambda _: 10.0
-    holds = [hold(number, task=f"task {number}") for number in range(1, 301)]
-    shared.enter(holds, 7)
-    for one in holds:
-        shared.begin(one, 1.0)
-    for feed in range(5000):
-        shared.claim_sent(feed, 7)
-        shared.claim_answered(feed)
-
-    entries = list(shared.entries(BEGUN).values())
-    assert [entry.job_id for entry in entries] == [UUID(int=number).bytes for number in range(1, 301)]
-    assert [shared.task_of(entry) for entry in entries[:255]] == [(f"task {number}", 10.0) for number in range(1, 256)]
-    assert {shared.task_of(entry) for entry in entries[255:]} == {("?", inf)}
-
-
-# Health
-
-
-def test_all_that_are_expected_must_be_ready() -> None:
-    shared = Shared.create(1)
-    shared.set_silence(60.0)
-    shared.loop_ticked(99.0)
-    shared.beat_answered(99.0)
-
-    assert [health.ready([shared], 100.0, expected)[0] for expected in (1, 2)] == [True, False]
-
-
-def test_a_parent_looks_at_the_children_that_are_alive_and_have_begun(tmp_path: Path) -> None:
-    alive = {1, 2, 3}
-    Shared.create(1, str(tmp_path / "1.shared"))
-    (tmp_path / "2.shared").write_bytes(b"not written yet")
-    folder = health.Folder(tmp_path, lambda: alive)
-    seen = [len(folder.workers())]
-    alive = {2, 3}
-    seen.append(len(folder.workers()))
-
-    assert seen == [1, 0]

@@ -1,0 +1,116 @@
+"""The memory that a worker shares with its companion and its parent, and what they make of it when asked for its health."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import pytest
+
+from faultline.worker import health
+from faultline.worker.hold import Hold
+from faultline.worker.shared import BEGUN, ENDED, Shared
+from tests.worker.test_companion_guards import hold
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Left(Hold):
+    """Another thread lets go of it while it is looked at."""
+
+    looks: int
+
+    @property
+    def place(self) -> int:
+        self.looks -= 1
+        return 0 if self.looks >= 0 else -1
+
+    @place.setter
+    def place(self, _: int) -> None: ...
+
+
+@pytest.mark.parametrize("write", ["begin", "ended"])
+def test_what_another_thread_has_let_go_of_meanwhile_stays_free(write: str) -> None:
+    shared, left = Shared.create(1), Left.__new__(Left)
+    left.lease, left.looks, left.epoch = hold().lease, 1, 0
+
+    shared.begin(left, 1.0) if write == "begin" else shared.ended(left)
+
+    shared._numbers[7] = 1  # noqa: SLF001 - how many places were ever in use
+    assert shared.entries(BEGUN, ENDED) == {}
+
+
+def test_more_than_fits_is_not_listed_and_a_place_is_used_again() -> None:
+    shared, holds = Shared.create(2), [hold(1), hold(2), hold(3)]
+    shared.enter(holds, 7)
+    for one in holds:
+        shared.begin(one, 1.0)
+    places = [one.place for one in holds]
+    shared.leave(holds[:1])
+    listed = shared.entries(BEGUN)
+    shared.enter(holds[:1], 8)
+
+    assert places == [0, 1, -1]
+    assert [entry.job_id for entry in listed.values()] == [UUID(int=2).bytes]
+    assert holds[0].place == 0
+
+
+def test_tasks_and_queues_beyond_what_fits_disturb_nothing() -> None:
+    shared = Shared.create(300)
+    shared.timeout_of = lambda _: 10.0
+    holds = [hold(number, task=f"task {number}") for number in range(1, 301)]
+    shared.enter(holds, 7)
+    for one in holds:
+        shared.begin(one, 1.0)
+    for feed in range(5000):
+        shared.claim_sent(feed, 7)
+        shared.claim_answered(feed)
+
+    entries = list(shared.entries(BEGUN).values())
+    assert [entry.job_id for entry in entries] == [UUID(int=number).bytes for number in range(1, 301)]
+    assert [shared.task_of(entry) for entry in entries[:255]] == [(f"task {number}", 10.0) for number in range(1, 256)]
+    assert {shared.task_of(entry) for entry in entries[255:]} == {("?", inf)}
+
+
+@pytest.mark.parametrize(
+    ("loop_at", "beat_at", "stop_asked_at", "found"),
+    [
+        (99.0, 99.0, 0.0, (True, True)),
+        (30.0, 99.0, 0.0, (False, False)),
+        (99.0, 80.0, 0.0, (True, False)),
+        (99.0, 99.0, 98.0, (True, False)),
+    ],
+)
+def test_live_needs_the_loop_and_ready_the_database(
+    loop_at: float, beat_at: float, stop_asked_at: float, found: tuple[bool, bool]
+) -> None:
+    shared = Shared.create(10)
+    shared.set_silence(60.0)
+    shared.loop_ticked(loop_at)
+    shared.beat_answered(beat_at)
+    shared.stop_asked(stop_asked_at)
+
+    assert (health.live([shared], 100.0)[0], health.ready([shared], 100.0)[0]) == found
+
+
+def test_all_that_are_expected_must_be_ready() -> None:
+    shared = Shared.create(1)
+    shared.set_silence(60.0)
+    shared.loop_ticked(99.0)
+    shared.beat_answered(99.0)
+
+    assert [health.ready([shared], 100.0, expected)[0] for expected in (1, 2)] == [True, False]
+
+
+def test_a_parent_looks_at_the_children_that_are_alive_and_have_begun(tmp_path: Path) -> None:
+    alive = {1, 2, 3}
+    Shared.create(1, str(tmp_path / "1.shared"))
+    (tmp_path / "2.shared").write_bytes(b"not written yet")
+    folder = health.Folder(tmp_path, lambda: alive)
+    seen = [len(folder.workers())]
+    alive = {2, 3}
+    seen.append(len(folder.workers()))
+
+    assert seen == [1, 0]
