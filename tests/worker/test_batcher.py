@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from faultline.worker.batcher import Batcher
 
@@ -118,3 +119,24 @@ def test_what_comes_after_the_end_is_not_sent() -> None:
         return wire.sent
 
     assert asyncio.run(story()) == []
+
+
+def test_a_send_that_swallows_its_cancellation_does_not_hold_up_the_end() -> None:
+    async def story() -> None:
+        may_end = asyncio.Event()
+
+        async def send(_: list[int]) -> None:
+            while not may_end.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await may_end.wait()
+
+        batcher = Batcher(send)
+        batcher.put(1)
+        await _turns()
+        try:
+            async with asyncio.timeout(60):
+                await batcher.close()
+        finally:
+            may_end.set()
+
+    asyncio.run(story())

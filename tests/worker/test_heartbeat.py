@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
 
 from faultline.core.host import Host
-from faultline.worker.heartbeat import Heartbeat, Thread
+from faultline.worker.heartbeat import Heartbeat
 from faultline.worker.hold import Hold
+from faultline.worker.pulse import Thread
 from faultline.worker.tally import Tally
 from tests.waiting import auntil
 from tests.worker.beating import LEASE_SECONDS, NOWHERE, ByHand, Time, heartbeat_on, hold_of, renewals, session_of
+from tests.worker.working import PATIENCE
 
 if TYPE_CHECKING:
     from tests.driver import Driver, Sessions
@@ -303,6 +306,19 @@ def test_the_thread_beats_again_when_it_is_woken_and_ends_when_it_is_stopped() -
         return told
 
     assert asyncio.run(story()) == ["last"]
+
+
+def test_a_thread_that_hangs_does_not_hold_up_the_end() -> None:
+    hangs = threading.Event()
+
+    async def story() -> None:
+        thread = Thread(lambda: float(hangs.wait(PATIENCE)), lambda: None, stop_seconds=0.05)
+        thread.start()
+        with pytest.raises(TimeoutError, match=r"did not end within 0\.05 s"):
+            await asyncio.wait_for(thread.stop(lambda: None), PATIENCE)
+
+    asyncio.run(story())
+    hangs.set()
 
 
 def test_a_beat_without_an_answer_is_given_up_long_before_the_leases_run_out(queue: Driver, dsn: str) -> None:

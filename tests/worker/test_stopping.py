@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -178,6 +180,27 @@ def test_a_worker_that_did_not_reach_its_database_may_be_entered_again(app: Faul
             pass
 
     asyncio.run(main())
+
+
+def test_tasks_that_keep_every_thread_of_the_event_loop_do_not_keep_a_worker_from_ending(
+    app: Faultline, queue: Driver
+) -> None:
+    may_end = threading.Event()
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        kept = loop.run_in_executor(None, may_end.wait, 2 * PATIENCE)
+        try:
+            async with asyncio.timeout(PATIENCE), app.worker({"default": 1}):
+                pass
+        finally:
+            may_end.set()
+            await kept
+
+    asyncio.run(story())
+
+    assert queue.value("select count(*) from faultline.workers") == 0
 
 
 def test_a_program_that_is_cancelled_while_its_worker_ends_leaves_no_job_running(app: Faultline, queue: Driver) -> None:

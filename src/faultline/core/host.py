@@ -28,7 +28,7 @@ class Pulse(Protocol):
     def wake(self) -> None: ...
 
     async def stop(self, last: Callable[[], None]) -> None:
-        """Stop, and call this as the last thing."""
+        """Stop, and call this as the last thing. A TimeoutError says that it hangs and was left behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from faultline.core import events
+from faultline.worker.services import cancel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,8 +74,7 @@ class Batcher(Generic[T]):
         self._closed = True
         self._waiting.clear()
         if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.wait([self._sending])
+            await cancel([self._sending])
 
     async def _drain(self) -> None:
         while self._waiting:

@@ -23,6 +23,7 @@ from faultline.store.reads import views
 from faultline.store.translation import is_about_data
 from faultline.worker.batcher import Batcher
 from faultline.worker.endings import Completed, Ending, Failed, Released, unstorable
+from faultline.worker.services import cancel
 
 if TYPE_CHECKING:
     from faultline.core.model import Lease
@@ -100,9 +101,7 @@ class Completer:
         self._closed = True
         for batcher in self._kinds.values():
             await batcher.close()
-        for part in self._parts:
-            part.cancel()
-        await asyncio.gather(*self._parts, return_exceptions=True)
+        await cancel(self._parts)
 
     async def _send(self, endings: list[Ending], failing: _Failing | None = None) -> None:
         """Send one batch until each ending is written, refused, or found to be bad itself."""

@@ -26,6 +26,7 @@ from faultline.store import verbs
 from faultline.store.reads import views
 from faultline.store.session import WorkerSession
 from faultline.worker.doubts import Doubts
+from faultline.worker.pulse import Thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     Run = Callable[[Statement[Any]], Awaitable[Any]]
 
 BEAT_SECONDS = 1.0
-_WATCH_SECONDS = 0.5
 #: When the watching thread looks so late, this process did not run for a while: stopped, starved, or the machine slept.
 _STALL_SECONDS = 2.0
 #: How long the database may take afterwards to say which leases are still good.
@@ -106,7 +106,10 @@ class Heartbeat:
 
     async def stop(self, run: Run | None = None) -> None:
         """Stop beating and take the worker off the list. Leases that are left run out by themselves."""
-        await self._pulse.stop(self._leave)
+        try:
+            await self._pulse.stop(self._leave)
+        except TimeoutError as error:
+            self._not_left = error
         try:
             if self._not_left is not None and run is not None:
                 async with asyncio.timeout(_ANSWER_SECONDS_MAX):
@@ -395,45 +398,3 @@ async def _say_over(run: Run, talk: Talk) -> None:
     with contextlib.suppress(StopIteration):
         while True:
             answer = await run(talk.send(answer))
-
-
-class Thread:
-    """A pulse in a thread of its own, which a busy event loop does not starve; and a second one that watches over it."""
-
-    def __init__(self, tick: Callable[[], float], watch: Callable[[], None]) -> None:
-        self._tick = tick
-        self._watch = watch
-        self._changed = threading.Condition()
-        self._stopping = self._woken = False
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="faultline-heartbeat", daemon=True)
-        self._watcher = threading.Thread(target=self._watch_over, name="faultline-watch", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        self._watcher.start()
-
-    def wake(self) -> None:
-        with self._changed:
-            self._woken = True
-            self._changed.notify()
-
-    async def stop(self, last: Callable[[], None]) -> None:
-        self._stopping = True
-        self._stopped.set()
-        self.wake()
-        await asyncio.to_thread(self._thread.join)
-        await asyncio.to_thread(last)
-
-    def _watch_over(self) -> None:
-        self._watch()
-        while not self._stopped.wait(_WATCH_SECONDS):
-            self._watch()
-
-    def _run(self) -> None:
-        while not self._stopping:
-            seconds = self._tick()
-            with self._changed:
-                if not self._woken:
-                    self._changed.wait(seconds)
-                self._woken = False
