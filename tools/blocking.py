@@ -65,7 +65,7 @@ _SAME_OVERLOADS = re.compile(r"( +@overload\n +def .*: \.\.\.\n)\1")
 
 def blocking(source: Path) -> str:
     """The blocking side of a module, as ruff would have it."""
-    text = _exchanged(source.read_text())
+    text = exchanged(source.read_text())
     name = source.relative_to(ROOT)
     text = f"# Generated from {name} by `make generate`: change that file, not this one.\n{text}"
     for command in (["check", "--fix-only", "--select", "I,F401,PYI016,SIM117", "-"], ["format", "-"]):
@@ -74,7 +74,8 @@ def blocking(source: Path) -> str:
     return text
 
 
-def _exchanged(text: str) -> str:
+def exchanged(text: str) -> str:
+    """The blocking side of a text."""
     lines = text.splitlines(keepends=True)
     edits = [edit for token in tokenize.generate_tokens(io.StringIO(text).readline) if (edit := _edit(token, lines))]
     for row, start, end, new in reversed(edits):

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from faultline import BlockingJob, Faultline, Job, JobState, StaleLease
+from tests.app.kinds import KINDS, task_of
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
@@ -199,7 +200,7 @@ def test_a_worker_that_lost_its_job_completes_nothing(app: Faultline, queue: Dri
     assert {reason for _, reason in queue.refusals(handle.id)} == {"token_mismatch"}
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_a_step_runs_once_whichever_attempt(app: Faultline, kind: str) -> None:
     calls: list[int] = []
 
@@ -207,29 +208,22 @@ def test_a_step_runs_once_whichever_attempt(app: Faultline, kind: str) -> None:
         calls.append(n)
         return {"price": n}
 
-    @app.task(name="async", max_attempts=3, backoff=lambda _: 0)
+    @task_of(app, kind, max_attempts=3, backoff=lambda _: 0)
     async def buy(job: Job) -> Any:
         quote = await job.step("quote", paid_call, 7)
         if job.attempt < 3:
             raise ValueError("fails after the paid call")
         return quote
 
-    @app.task(name="blocking", max_attempts=3, backoff=lambda _: 0)
-    def buy_blocking(job: BlockingJob) -> Any:
-        quote = job.step("quote", paid_call, 7)
-        if job.attempt < 3:
-            raise ValueError("fails after the paid call")
-        return quote
-
-    assert results(app, [app.tasks[kind].enqueue()]) == [{"price": 7}]
+    assert results(app, [buy.enqueue()]) == [{"price": 7}]
     assert calls == [7]
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_effects_and_completion_commit_together(app: Faultline, queue: Driver, kind: str) -> None:
     queue.connection.execute("create table paid (order_id integer, attempt integer)")
 
-    @app.task(name="async", max_attempts=3, backoff=lambda _: 0)
+    @task_of(app, kind, max_attempts=3, backoff=lambda _: 0)
     async def pay(job: Job, order_id: int) -> None:
         async with job.transaction() as tx:
             await tx.execute("insert into paid values (%s, %s)", (order_id, job.attempt))
@@ -240,88 +234,60 @@ def test_effects_and_completion_commit_together(app: Faultline, queue: Driver, k
             tx.complete({"order": order_id})
         raise ValueError("code after the completion may run, and changes nothing")
 
-    @app.task(name="blocking", max_attempts=3, backoff=lambda _: 0)
-    def pay_blocking(job: BlockingJob, order_id: int) -> None:
-        with job.transaction() as tx:
-            tx.execute("insert into paid values (%s, %s)", (order_id, job.attempt))
-            job.step("receipt", lambda: "R1")
-            job.progress("paying")
-            if job.attempt == 1:
-                raise ValueError("rolls back")
-            tx.complete({"order": order_id})
-        raise ValueError("code after the completion may run, and changes nothing")
-
-    handle = app.tasks[kind].enqueue(42)
+    handle = pay.enqueue(42)
 
     assert results(app, [handle]) == [{"order": 42}]
     assert queue.connection.execute("select * from paid").fetchall() == [(42, 2)]
     assert queue.job(handle.id).attempt == 2
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_a_transaction_whose_error_was_swallowed_does_not_pass_for_a_success(
     app: Faultline, queue: Driver, kind: str
 ) -> None:
     """PostgreSQL would roll back in silence, and the job would succeed without its effects."""
     queue.connection.execute("create table paid (n integer primary key)")
 
-    @app.task(name="async", max_attempts=1)
+    @task_of(app, kind, max_attempts=1)
     async def pay(job: Job) -> None:
         async with job.transaction() as tx:
             await tx.execute("insert into paid values (1)")
             with contextlib.suppress(psycopg.Error):
                 await tx.execute("insert into paid values (1)")
 
-    @app.task(name="blocking", max_attempts=1)
-    def pay_blocking(job: BlockingJob) -> None:
-        with job.transaction() as tx:
-            tx.execute("insert into paid values (1)")
-            with contextlib.suppress(psycopg.Error):
-                tx.execute("insert into paid values (1)")
-
-    (error,) = results(app, [app.tasks[kind].enqueue()])
+    (error,) = results(app, [pay.enqueue()])
 
     assert "it cannot be committed" in str(error)
     assert queue.value("select count(*) from paid") == 0
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_a_jobs_session_has_the_workers_timeouts(app: Faultline, kind: str) -> None:
     """A process that is stopped inside its job's transaction must not keep the job: the server ends the session."""
     settings = ("idle_in_transaction_session_timeout", "lock_timeout", "client_connection_check_interval")
     ask = "select " + ", ".join(f"current_setting('{name}')" for name in settings)
 
-    @app.task(name="async", max_attempts=1)
+    @task_of(app, kind, max_attempts=1)
     async def look(job: Job) -> Any:
         async with job.transaction() as tx:
             return list(await (await tx.execute(ask)).fetchone())
 
-    @app.task(name="blocking", max_attempts=1)
-    def look_blocking(job: BlockingJob) -> Any:
-        with job.transaction() as tx:
-            return list(tx.execute(ask).fetchone())
-
-    assert results(app, [app.tasks[kind].enqueue()]) == [["1min", "10s", "2s"]]
+    assert results(app, [look.enqueue()]) == [["1min", "10s", "2s"]]
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_a_transaction_inside_a_transaction_is_refused_at_once(app: Faultline, kind: str) -> None:
-    @app.task(name="async", max_attempts=1)
+    @task_of(app, kind, max_attempts=1)
     async def nest(job: Job) -> None:
         async with job.transaction(), job.transaction():
             pass
 
-    @app.task(name="blocking", max_attempts=1)
-    def nest_blocking(job: BlockingJob) -> None:
-        with job.transaction(), job.transaction():
-            pass
-
-    (error,) = results(app, [app.tasks[kind].enqueue()])
+    (error,) = results(app, [nest.enqueue()])
 
     assert "already has an open transaction" in str(error)
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_a_stale_transaction_raises_and_rolls_back(app: Faultline, queue: Driver, kind: str) -> None:
     queue.connection.execute("create table paid (n integer)")
     raised: list[str | None] = []
@@ -330,7 +296,7 @@ def test_a_stale_transaction_raises_and_rolls_back(app: Faultline, queue: Driver
         queue.connection.execute("update faultline.open_jobs set lease_expires_at = now() - interval '1 minute'")
         queue.reap(notice_dead=False)
 
-    @app.task(name="async")
+    @task_of(app, kind)
     async def pay(job: Job) -> None:
         lose_it(job)
         try:
@@ -340,17 +306,7 @@ def test_a_stale_transaction_raises_and_rolls_back(app: Faultline, queue: Driver
             raised.append(error.reason)
             raise
 
-    @app.task(name="blocking")
-    def pay_blocking(job: BlockingJob) -> None:
-        lose_it(job)
-        try:
-            with job.transaction() as tx:
-                tx.execute("insert into paid values (1)")
-        except StaleLease as error:
-            raised.append(error.reason)
-            raise
-
-    handle = app.tasks[kind].enqueue()
+    handle = pay.enqueue()
 
     async def story() -> None:
         await auntil(lambda: queue.refusals(handle.id))

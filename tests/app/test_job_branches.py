@@ -12,6 +12,7 @@ import pytest
 
 from faultline import BlockingJob, Faultline, Job, JobFailed
 from faultline.app import attempt
+from tests.app.kinds import KINDS, task_of
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE, results, work
 
@@ -95,7 +96,7 @@ def test_transactions_of_two_branches_come_one_after_the_other(app: Faultline, q
     assert queue.value("select array_agg(n order by n) from written") == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_the_same_step_twice_at_once_runs_once(app: Faultline, kind: str) -> None:
     paid: list[int] = []
 
@@ -241,22 +242,18 @@ def test_branches_that_wait_for_each_other_end_with_an_error(app: Faultline, mon
     assert "waited 0.2 s for another branch's transaction" in str(error)
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_a_step_inside_itself_is_refused_at_once(app: Faultline, kind: str) -> None:
-    @app.task(name="async", max_attempts=1)
+    @task_of(app, kind, max_attempts=1)
     async def order(job: Job) -> None:
         await job.step("a", lambda: job.step("a", lambda: 1))
 
-    @app.task(name="blocking", max_attempts=1)
-    def order_blocking(job: BlockingJob) -> None:
-        job.step("a", lambda: job.step("a", lambda: 1))
-
-    (error,) = results(app, [app.tasks[kind].enqueue()])
+    (error,) = results(app, [order.enqueue()])
 
     assert "step a is called inside itself" in str(error)
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_a_step_whose_result_cannot_be_stored_fails_its_job_once(app: Faultline, queue: Driver, kind: str) -> None:
     """What it did is done; every further attempt would do it again."""
     runs: list[int] = []
@@ -265,34 +262,26 @@ def test_a_step_whose_result_cannot_be_stored_fails_its_job_once(app: Faultline,
         runs.append(1)
         return {1, 2}
 
-    @app.task(name="async", max_attempts=3, backoff=lambda _: 0)
+    @task_of(app, kind, max_attempts=3, backoff=lambda _: 0)
     async def order(job: Job) -> None:
         await job.step("pay", pay)
 
-    @app.task(name="blocking", max_attempts=3, backoff=lambda _: 0)
-    def order_blocking(job: BlockingJob) -> None:
-        job.step("pay", pay)
-
-    (error,) = results(app, [app.tasks[kind].enqueue()])
+    (error,) = results(app, [order.enqueue()])
 
     assert "result of step pay" in str(error)
     assert runs == [1]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\x00b", "\ud800", 7, None], ids=repr)
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_a_bad_step_name_is_refused_before_the_step_runs(app: Faultline, kind: str, name: Any) -> None:
     runs: list[int] = []
 
-    @app.task(name="async", max_attempts=1)
+    @task_of(app, kind, max_attempts=1)
     async def order(job: Job) -> None:
         await job.step(name, lambda: runs.append(1))
 
-    @app.task(name="blocking", max_attempts=1)
-    def order_blocking(job: BlockingJob) -> None:
-        job.step(name, lambda: runs.append(1))
-
-    (error,) = results(app, [app.tasks[kind].enqueue()])
+    (error,) = results(app, [order.enqueue()])
 
     assert isinstance(error, JobFailed)
     assert "step name" in str(error)
@@ -341,7 +330,7 @@ class Orders:
                 branch.result()
 
 
-@pytest.mark.parametrize("kind", ["async", "blocking"])
+@KINDS
 def test_jobs_whose_transactions_wait_for_their_branches_do_not_wait_for_each_others_connections(
     app: Faultline, kind: str
 ) -> None:

@@ -11,14 +11,13 @@ from psycopg.rows import dict_row
 
 from faultline import BlockingJob, ConfigError, Faultline, FenceBroken, Job
 from faultline.app.transaction import _start_of
+from tests.app.kinds import KINDS, task_of
 from tests.worker.working import results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.driver import Driver
-
-KINDS = pytest.mark.parametrize("kind", ["async", "blocking"])
 
 #: What a program may do by mistake; each is refused before it reaches the server.
 REFUSED: dict[str, Callable[[Any], Any]] = {
@@ -42,7 +41,7 @@ def test_ending_the_jobs_transaction_from_inside_is_refused(app: Faultline, queu
     queue.connection.execute("create table paid (n integer)")
     end = REFUSED[how]
 
-    @app.task(name="async", max_attempts=1)
+    @task_of(app, kind, max_attempts=1)
     async def pay(job: Job) -> None:
         async with job.transaction() as tx:
             await tx.execute("insert into paid values (1)")
@@ -50,15 +49,7 @@ def test_ending_the_jobs_transaction_from_inside_is_refused(app: Faultline, queu
             await tx.execute("insert into paid values (2)")
             tx.complete("paid")
 
-    @app.task(name="blocking", max_attempts=1)
-    def pay_blocking(job: BlockingJob) -> None:
-        with job.transaction() as tx:
-            tx.execute("insert into paid values (1)")
-            end(tx)
-            tx.execute("insert into paid values (2)")
-            tx.complete("paid")
-
-    (error,) = results(app, [app.tasks[kind].enqueue()])
+    (error,) = results(app, [pay.enqueue()])
 
     assert "ConfigError" in str(error)
     assert "the job's transaction" in str(error)
@@ -86,21 +77,14 @@ def test_a_transaction_that_was_ended_behind_our_back_completes_nothing(
 ) -> None:
     queue.connection.execute("create table paid (n integer)")
 
-    @app.task(name="async", max_attempts=3, backoff=lambda _: 0)
+    @task_of(app, kind, max_attempts=3, backoff=lambda _: 0)
     async def pay(job: Job) -> None:
         async with job.transaction() as tx:
             await tx.execute(HIDDEN[how])
             if completes:
                 tx.complete("paid")
 
-    @app.task(name="blocking", max_attempts=3, backoff=lambda _: 0)
-    def pay_blocking(job: BlockingJob) -> None:
-        with job.transaction() as tx:
-            tx.execute(HIDDEN[how])
-            if completes:
-                tx.complete("paid")
-
-    handle = app.tasks[kind].enqueue()
+    handle = pay.enqueue()
     (error,) = results(app, [handle])
 
     assert "FenceBroken" in str(error)
@@ -113,7 +97,7 @@ def test_a_transaction_that_was_ended_behind_our_back_completes_nothing(
 def test_nothing_more_is_sent_once_the_transaction_is_gone(app: Faultline, queue: Driver, kind: str) -> None:
     queue.connection.execute("create table paid (n integer)")
 
-    @app.task(name="async", max_attempts=1)
+    @task_of(app, kind, max_attempts=1)
     async def pay(job: Job) -> None:
         async with job.transaction() as tx:
             await tx.execute("select 1; commit")
@@ -123,17 +107,7 @@ def test_nothing_more_is_sent_once_the_transaction_is_gone(app: Faultline, queue
             with contextlib.suppress(FenceBroken):
                 await job.step("late", lambda: 1)
 
-    @app.task(name="blocking", max_attempts=1)
-    def pay_blocking(job: BlockingJob) -> None:
-        with job.transaction() as tx:
-            tx.execute("select 1; commit")
-            for write in (tx.execute, tx.connection.execute, tx.cursor().execute):
-                with contextlib.suppress(FenceBroken):
-                    write("insert into paid values (2)")
-            with contextlib.suppress(FenceBroken):
-                job.step("late", lambda: 1)
-
-    (error,) = results(app, [app.tasks[kind].enqueue()])
+    (error,) = results(app, [pay.enqueue()])
 
     assert "FenceBroken" in str(error)
     assert queue.value("select count(*) from paid") == 0
@@ -144,7 +118,7 @@ def test_nothing_more_is_sent_once_the_transaction_is_gone(app: Faultline, queue
 def test_a_transaction_that_is_over_can_write_nothing_more(app: Faultline, queue: Driver, kind: str) -> None:
     queue.connection.execute("create table paid (n integer)")
 
-    @app.task(name="async", max_attempts=1)
+    @task_of(app, kind, max_attempts=1)
     async def pay(job: Job) -> list[str]:
         async with job.transaction() as tx:
             cursor = tx.cursor()
@@ -157,20 +131,7 @@ def test_a_transaction_that_is_over_can_write_nothing_more(app: Faultline, queue
             refused.append(type(caught.value).__name__)
         return refused
 
-    @app.task(name="blocking", max_attempts=1)
-    def pay_blocking(job: BlockingJob) -> list[str]:
-        with job.transaction() as tx:
-            cursor = tx.cursor()
-            cursor.execute("insert into paid values (1)")
-            borrowed = tx.connection
-        refused = []
-        for write in (tx.execute, cursor.execute, borrowed.execute):
-            with pytest.raises(ConfigError, match="has ended") as caught:
-                write("insert into paid values (2)")
-            refused.append(type(caught.value).__name__)
-        return refused
-
-    assert results(app, [app.tasks[kind].enqueue()]) == [["ConfigError"] * 3]
+    assert results(app, [pay.enqueue()]) == [["ConfigError"] * 3]
     assert queue.value("select count(*) from paid") == 1
 
 
