@@ -31,7 +31,7 @@ check: $(READY) site  ## ruff, strict types, import layers, tidiness, the docume
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
-	$(BIN)/pytest tests/test_tidy.py tests/test_words.py
+	$(BIN)/pytest tests/test_tidy.py tests/test_words.py tests/test_reference.py::test_the_reference_lists_what_the_code_has
 
 format: $(READY)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .

@@ -11,11 +11,13 @@ import itertools
 import logging
 import operator
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.events import LEVELS
 from faultline.core.journal import JournalEvent
+from faultline.core.settings import CommonSettings, DatabaseSettings, ServeSettings, Setting, WorkerSettings, settings_of
 from tests.words import commands
 
 if TYPE_CHECKING:
@@ -39,7 +41,9 @@ def command_line() -> str:
         rows = [
             f"| `{', '.join([*param.opts, *param.secondary_opts])}` | {param.help or ''} |"
             for param in command.params
-            if param.param_type_name == "option" and param.name not in ("help", "install_completion", "show_completion")
+            if param.param_type_name == "option"
+            and not param.hidden
+            and param.name not in ("help", "install_completion", "show_completion")
         ]
         table = ["", "| option | |", "|---|---|", *rows] if rows else []
         parts.append("\n".join([f"## `{usage}`", "", about, *table]))
@@ -174,7 +178,31 @@ def journal_events() -> str:
     return "\n".join([*lines, *(f"| `{event}` | {event.kind.about} | {event.kind.meaning} |" for event in JournalEvent)])
 
 
+def settings_table(kind: type) -> str:
+    """The settings of one kind, as the catalogue has them."""
+    shown: dict[str, Callable[[Setting], str]] = {
+        "setting": lambda one: f"`{one.name}`",
+        "option": lambda one: f"`{one.option}`" if one.option else "",
+        "variable": lambda one: ", else ".join(f"`{name}`" for name in one.variables),
+        "Python": lambda one: f"`{one.python}`" if one.python else "",
+        "default": lambda one: one.shown_default,
+        "must be": lambda one: one.allowed,
+        "": lambda one: one.about,
+    }
+    entries = list(settings_of(kind))
+    columns = {title: show for title, show in shown.items() if not title or any(map(show, entries))}
+    rows = [list(columns), ["---"] * len(columns), *([show(one) for show in columns.values()] for one in entries)]
+    return "\n".join(f"| {' | '.join(row)} |".replace("  ", " ") for row in rows)
+
+
+SETTINGS = {
+    "common settings": CommonSettings,
+    "worker settings": WorkerSettings,
+    "serve settings": ServeSettings,
+    "database settings": DatabaseSettings,
+}
 PARTS: dict[str, Callable[[], str]] = {
+    **{name: partial(settings_table, kind) for name, kind in SETTINGS.items()},
     "commands": command_line,
     "paths": http_paths,
     "events": event_names,
@@ -183,6 +211,7 @@ PARTS: dict[str, Callable[[], str]] = {
 }
 #: The page of each table.
 PAGE = {
+    **dict.fromkeys(SETTINGS, PAGES / "settings.md"),
     "commands": PAGES / "command-line.md",
     "paths": PAGES / "http.md",
     "events": PAGES / "events.md",

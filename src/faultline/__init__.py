@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from faultline.app.job import Job as Job
     from faultline.app.options import Duration as Duration
     from faultline.app.options import TaskOptions as TaskOptions
-    from faultline.app.options import WorkerOptions as WorkerOptions
     from faultline.app.outcomes import Cancel as Cancel
     from faultline.app.outcomes import Retry as Retry
     from faultline.app.outcomes import Snooze as Snooze
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from faultline.core.model import Json as Json
     from faultline.core.model import Retention as Retention
     from faultline.core.model import Submission as Submission
+    from faultline.core.settings import WorkerOptions as WorkerOptions
     from faultline.worker.worker import Worker as Worker
 
 _HOME = {
@@ -59,7 +59,7 @@ _HOME = {
     "app.blocking_job": "BlockingJob",
     "app.handle": "JobHandle",
     "app.job": "Job",
-    "app.options": "Duration TaskOptions WorkerOptions",
+    "app.options": "Duration TaskOptions",
     "app.outcomes": "Cancel Retry Snooze",
     "app.tasks": "Task",
     "app.transaction": "Transaction",
@@ -72,6 +72,7 @@ _HOME = {
     ),
     "core.events": "JsonLines log_events",
     "core.model": "JobRecord JobState Json Retention Submission",
+    "core.settings": "WorkerOptions",
     "worker.worker": "Worker",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

@@ -16,8 +16,9 @@ import pytest
 
 import faultline
 import faultline.testing
-from faultline.app.options import Options, TaskOptions, WorkerOptions
+from faultline.app.options import Options, TaskOptions
 from faultline.core import errors
+from faultline.core.settings import WorkerOptions
 from faultline.worker.worker import Worker
 
 if TYPE_CHECKING:

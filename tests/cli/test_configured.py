@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
-from faultline.cli import configured
+import faultline as faultline_package
 from faultline.cli.main import app
 from faultline.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from faultline.core.settings import CommonSettings, File, ServeSettings, WorkerSettings, read, settings_of
+from tests.cli.commands import faultline
 
 GROUP: Any = typer.main.get_command(app)
 
@@ -23,45 +25,76 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def given(*words: str) -> dict[str, Any]:
-    """The options of `faultline worker`, as the command gets them."""
+def given(*words: str) -> WorkerSettings:
+    """The settings of `faultline worker`, as the command gets them."""
     context = GROUP.make_context("faultline", ["worker", "m:app", *words])
-    found: dict[str, Any] = GROUP.commands["worker"].make_context("worker", ["m:app", *words], parent=context).params
-    return found
+    command = GROUP.get_command(context, "worker")
+    params = command.make_context("worker", ["m:app", *words], parent=context).params
+    return read(WorkerSettings, {**params, "queue": list(params["queue"] or []) or None})
 
 
 def test_the_command_line_counts_more_than_the_environment_and_that_more_than_a_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert given()["grace"] == 30.0
+    assert given() == WorkerSettings()
 
-    (folder / "faultline.toml").write_text('[worker]\ngrace = 10\nqueue = ["mail=50"]\n')
-    assert (given()["grace"], given()["queue"]) == (10.0, ["mail=50"])
+    (folder / "faultline.toml").write_text('[worker]\ngrace = 10\nqueue = ["mail=50"]\nquiet = true\n')
+    assert given() == WorkerSettings(grace=10.0, queue=["mail=50"], quiet=True)
 
     monkeypatch.setenv("FAULTLINE_WORKER_GRACE", "20")
-    assert given()["grace"] == 20.0
-    assert given("--grace", "40")["grace"] == 40.0
+    monkeypatch.setenv("FAULTLINE_WORKER_QUEUE", "mail=5 slow")
+    monkeypatch.setenv("FAULTLINE_WORKER_QUIET", "off")
+    assert given() == WorkerSettings(grace=20.0, queue=["mail=5", "slow"], quiet=False)
+    words = ("--grace", "40", "--queue", "one", "--queue", "two=2", "--quiet", "--job-connections", "7")
+    assert given(*words) == WorkerSettings(grace=40.0, queue=["one", "two=2"], quiet=True, job_connections=7)
+
+
+def test_an_empty_variable_is_not_set(folder: Path) -> None:
+    assert read(ServeSettings, {}, folder=folder, environ={"FAULTLINE_SERVE_PORT": ""}) == ServeSettings()
+
+
+def test_a_variable_may_have_an_older_name(folder: Path) -> None:
+    environ = {"FAULTLINE_TRUSTED_PROXIES": "10.0.0.7"}
+
+    assert read(ServeSettings, {}, folder=folder, environ=environ).trusted_proxies == "10.0.0.7"
+
+
+def test_zero_seconds_of_silence_are_no_limit(folder: Path) -> None:
+    assert given("--silence", "0").options()["silence_seconds"] == float("inf")
+
+
+def test_what_is_told_to_a_process_of_several_is_understood_by_it(folder: Path) -> None:
+    settings = WorkerSettings(grace=1.5, silence=float("inf"), abandoned_threads_max=0, job_connections=3, quiet=True)
+
+    assert given(*settings.words()) == settings
+    assert given(*replace(settings, job_connections=None).words()) == replace(settings, job_connections=None)
 
 
 def test_a_project_file_is_as_good(folder: Path) -> None:
     (folder / "pyproject.toml").write_text('[project]\nname = "shop"\n[tool.faultline.worker]\njob-connections = 7\n')
 
-    assert given()["job_connections"] == 7
+    assert given().job_connections == 7
 
 
 def test_other_tables_of_a_project_file_are_none_of_ours(folder: Path) -> None:
     (folder / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n")
 
-    assert given()["grace"] == 30.0
+    assert given() == WorkerSettings()
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[worker]\ngrcae = 1", "sets 'grcae' for worker; its options are abandoned_threads_max"),
-        ("[worcer]\ngrace = 1", "has 'worcer'"),
+        ("[worker]\ngrcae = 1", r"unknown setting grcae in \[worker\] of .*/faultline.toml; did you mean grace\?$"),
+        ("[worker]\nhealth-prot = 1", r"unknown setting health_prot in \[worker\] .*; did you mean health_port\?$"),
+        ("[worcer]\ngrace = 1", r"unknown setting worcer in .*/faultline.toml; did you mean worker\?$"),
+        ("dns = 'postgresql:'", r"did you mean dsn\?$"),
         ("[worker\n", "is not valid TOML"),
-        ("[worker]\nparent = 3", "sets 'parent' for worker"),
+        ("[worker]\nparent = 3", r"unknown setting parent in \[worker\] of .*; it may have queue, processes, grace, "),
+        ("worker = 3", r"worker in .*/faultline.toml is 3; it must be a table: \[worker\]"),
+        ("timeout = 0", "timeout in .*/faultline.toml is 0; it must be a number of seconds greater than 0"),
+        ("[serve]\nport = 'x'", r"port in \[serve\] of .*/faultline.toml is 'x'; it must be a whole number from 0 to 65535"),
+        ("[serve]\nquiet = 1", r"quiet in \[serve\] of .*; it must be true or false"),
     ],
 )
 def test_what_would_never_take_effect_is_an_error(folder: Path, text: str, told: str) -> None:
@@ -71,13 +104,45 @@ def test_what_would_never_take_effect_is_an_error(folder: Path, text: str, told:
         given()
 
 
+def test_a_wrong_value_of_a_project_file_is_named_as_it_stands_there(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text("[tool.faultline.worker]\ngrace = -1\n")
+
+    with pytest.raises(ConfigError, match=r"grace in \[tool.faultline.worker\] of .*/pyproject.toml is -1; it must be"):
+        given()
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "told"),
+    [
+        (("--grace", "soon"), {}, "--grace is 'soon'; it must be a number of seconds of at least 0"),
+        (("--processes", "300"), {}, "--processes is '300'; it must be a whole number from 1 to 256"),
+        ((), {"FAULTLINE_WORKER_GRACE": "soon"}, "FAULTLINE_WORKER_GRACE is 'soon'; it must be a number of seconds"),
+        ((), {"FAULTLINE_WORKER_QUIET": "maybe"}, "FAULTLINE_WORKER_QUIET is 'maybe'; it must be true or false"),
+    ],
+)
+def test_a_wrong_value_is_told_with_where_it_came_from(words: tuple[str, ...], environ: dict[str, str], told: str) -> None:
+    asked = faultline("worker", "m:app", *words, **environ)
+
+    assert asked.returncode == 2
+    assert asked.stderr.startswith(f"faultline: {told}")
+    assert asked.stderr.count("\n") == 1
+
+
 def test_the_database_of_a_file_counts_less_than_the_environment(folder: Path) -> None:
     (folder / "faultline.toml").write_text('dsn = "postgresql://file"\ntimeout = 5\n')
     none: dict[str, str] = {}
     other = {"DATABASE_URL": "postgresql://environment"}
 
-    configured.options(GROUP.commands, folder, none)
-    configured.options(GROUP.commands, folder, other)
+    File.of(folder).apply(none)
+    File.of(folder).apply(other)
 
     assert none == {"FAULTLINE_DSN": "postgresql://file", "FAULTLINE_TIMEOUT": "5"}
     assert "FAULTLINE_DSN" not in other
+
+
+def test_every_variable_that_the_package_names_is_in_the_catalogue() -> None:
+    kinds = (CommonSettings, WorkerSettings, ServeSettings)
+    known = {name for kind in kinds for one in settings_of(kind) for name in one.variables}
+    source = "".join(path.read_text() for path in Path(faultline_package.__file__).parent.rglob("*.py"))
+
+    assert set(re.findall(r"\bFAULTLINE_(?!WORKER_…|SERVE_…)[A-Z_]+\b", source)) - known == set()

@@ -38,7 +38,7 @@ def test_settings_are_shown_as_they_are_from_the_start(dsn: str) -> None:
         "keep_journal_seconds": 30 * 86400,
         "keep_keys_seconds": 30 * 86400,
     }
-    assert "keep_succeeded_seconds                7 d  how long" in faultline("settings", "--dsn", dsn).stdout
+    assert "keep_succeeded_seconds                7 d  How long" in faultline("settings", "--dsn", dsn).stdout
 
 
 def test_a_change_is_kept_with_who_made_it_and_why(dsn: str, queue: Driver) -> None:
@@ -57,9 +57,12 @@ def test_a_change_is_kept_with_who_made_it_and_why(dsn: str, queue: Driver) -> N
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--args-bytes-max", "10"), "args_bytes_max must be a whole number from 1024 to 67108864"),
-        (("--result-bytes-max", "100000000"), "result_bytes_max must be a whole number from 1024 to 67108864"),
-        (("--keep-keys", "200000d"), "keep_keys_seconds must be a whole number from 0 to 3155760000"),
+        (("--args-bytes-max", "10"), "--args-bytes-max is '10'; it must be a whole number from 1024 to 67108864"),
+        (
+            ("--result-bytes-max", "100000000"),
+            "--result-bytes-max is '100000000'; it must be a whole number from 1024 to 67108864",
+        ),
+        (("--keep-keys", "200000d"), "--keep-keys is '200000d'; it must be a number of seconds from 0 to 3155760000"),
         (("--keep-failed", "soon"), "invalid duration soon"),
         (("--reason", "none"), "--reason is kept with a change, and nothing is changed here"),
     ],

@@ -13,6 +13,7 @@ import faultline.schema
 from faultline.app.options import Options, TaskOptions
 from faultline.core import bounds
 from faultline.core.model import Submission
+from faultline.core.settings import DatabaseSettings, settings_of
 
 SCHEMA = Path(faultline.schema.__file__).parent
 
@@ -62,3 +63,16 @@ def test_the_fields_of_a_submission_are_those_that_sql_knows() -> None:
     (known,) = re.findall(r"fields constant text\[\] := array\[(.*?)\]", text("read_jobs"), re.DOTALL)
 
     assert set(re.findall(r"'(\w+)'", known)) == {field.name for field in fields(Submission)}
+
+
+def test_sql_has_the_same_settings_of_a_database() -> None:
+    known = re.findall(r"\('(\w+)', (\d+), (\d+)\)", text("change_setting"))
+    migrations = "".join(path.read_text() for path in SCHEMA.glob("migrations/*.sql"))
+    defaults = re.findall(r"(\w+(?:_bytes_max|_seconds)) (?:bigint|integer) not null default (\d+)", migrations)
+
+    assert {one.name: (one.least, one.most) for one in settings_of(DatabaseSettings)} == {
+        name: (int(least), int(most)) for name, least, most in known
+    }
+    assert {one.name: one.default for one in settings_of(DatabaseSettings)} == {
+        name: int(default) for name, default in defaults
+    }

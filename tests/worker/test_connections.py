@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 
 from faultline import BlockingJob, Faultline, Job
-from faultline.core.settings import Connections
+from faultline.worker.databases import Connections
 from tests.worker.working import PATIENCE, work
 
 if TYPE_CHECKING:

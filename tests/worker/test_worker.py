@@ -91,8 +91,11 @@ def test_a_worker_without_anything_to_do_is_refused(app: Faultline, queues: dict
 @pytest.mark.parametrize(
     ("name", "given", "allowed"),
     [
-        *(("grace_seconds", given, "0 or more seconds") for given in (-1, math.nan, True, "30", None)),
-        *(("silence_seconds", given, "more than 0 seconds, or math.inf") for given in (0, -1.0, math.nan, True, "60")),
+        *(("grace_seconds", given, "a number of seconds of at least 0") for given in (-1, math.nan, True, "30", None)),
+        *(
+            ("silence_seconds", given, "a number of seconds greater than 0, or inf")
+            for given in (0, -1.0, math.nan, True, "60")
+        ),
         *(("abandoned_threads_max", given, "a whole number of at least 0") for given in (-1, 1.5, math.nan, True, "20")),
     ],
 )

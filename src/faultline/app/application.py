@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 
     from faultline.app.blocking_job import BlockingJob
     from faultline.app.job import Job
-    from faultline.app.options import Duration, TaskOptions, WorkerOptions
+    from faultline.app.options import Duration, TaskOptions
     from faultline.app.outcomes import Cancel, Retry, Snooze
     from faultline.core.model import JobRecord, JobState, Placed, Submission
+    from faultline.core.settings import WorkerOptions
     from faultline.store.facts import Facts
     from faultline.store.statement import Statement
     from faultline.worker.worker import Worker

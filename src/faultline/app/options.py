@@ -6,7 +6,7 @@ import math
 import unicodedata
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 from uuid import UUID
 
 from faultline.core.bounds import (
@@ -21,9 +21,6 @@ from faultline.core.bounds import (
     QUEUE_LENGTH_MAX,
 )
 from faultline.core.errors import JobRejected
-
-if TYPE_CHECKING:
-    from faultline.core.model import Retention
 
 Duration = float | timedelta  #: Seconds, or a `datetime.timedelta`.
 
@@ -52,22 +49,6 @@ class TaskOptions(TypedDict, total=False):
     keep_args: bool
     #: The id of the job, for callers that make ids themselves.
     id: UUID
-
-
-class WorkerOptions(TypedDict, total=False):
-    """The keyword arguments of `app.worker(…)` and `app.run_worker(…)`."""
-
-    #: How long running jobs may go on after the worker was told to stop. What still runs then is given back. Default: 30.
-    grace_seconds: float
-    #: How long this worker keeps what has ended. Default: as the settings of the database say.
-    retention: Retention | None
-    #: Stop, to be started again, when more threads than this outlived the timeouts of their tasks. Default: 20.
-    abandoned_threads_max: int
-    #: Connections that jobs may use at once. Default: one for each job, at most 20.
-    job_connections_max: int | None
-    #: End the process when the event loop is blocked for so long; `math.inf` for never. Default: 60. Only for a worker that
-    #: has the process to itself (`app.run_worker()`).
-    silence_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from faultline.core.model import DatabaseSettings
+    from faultline.core.settings import DatabaseSettings
     from faultline.store.install.schema_text import Protocol
     from faultline.store.reads import vitals
     from faultline.store.reads.health import Health

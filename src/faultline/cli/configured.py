@@ -1,52 +1,64 @@
-"""Options of commands that a file sets: `faultline.toml`, or `[tool.faultline]` of `pyproject.toml`, in the current folder.
-
-dsn = "postgresql://…"
-
-[worker]
-grace = 60
-queue = ["mail=50", "default"]
-"""
+"""Options of commands that the catalogue of settings has (`core/settings.py`)."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
 
-from faultline.core.errors import ConfigError
-from faultline.core.settings import in_file
+import typer
+
+from faultline.core.settings import Setting, read, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Callable
 
-#: What programs read from the environment as well: what a file says counts less.
-_VARIABLES = {"dsn": ("FAULTLINE_DSN", "DATABASE_URL"), "timeout": ("FAULTLINE_TIMEOUT",)}
+    Command = Callable[..., None]
 
-
-def options(
-    commands: Mapping[str, Any], folder: Path | None = None, environ: MutableMapping[str, str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """By command and the name of its parameter. A name that no command has is an error: it would never take effect."""
-    variables = os.environ if environ is None else environ
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in in_file(folder or Path.cwd()).items():
-        if name in _VARIABLES:
-            first, *others = _VARIABLES[name]
-            if not any(variables.get(other) for other in (first, *others)):
-                variables[first] = str(value)
-        elif name in commands and isinstance(value, dict):
-            found[name] = _of_command(name, commands[name], value)
-        else:
-            raise ConfigError(
-                f"the settings file has {name!r}; it may have dsn, timeout and a table for a command, as [worker]"
-            )
-    return found
+_METAVARS = {"int": "NUMBER", "float": "SECONDS", "str": "TEXT"}
+#: As the framework is to read them. Numbers are read by the catalogue, which knows where they came from.
+_TYPES: dict[str, Any] = {"bool": bool | None, "list[str]": list[str] | None}
 
 
-def _of_command(name: str, command: Any, table: dict[str, Any]) -> dict[str, Any]:
-    known = {param.name for param in command.params if param.param_type_name == "option" and not param.hidden}
-    given = {option.replace("-", "_"): value for option, value in table.items()}
-    unknown = sorted(given.keys() - known)
-    if unknown:
-        raise ConfigError(f"the settings file sets {unknown[0]!r} for {name}; its options are {', '.join(sorted(known))}")
-    return given
+def taking(kind: type) -> Callable[[Command], Command]:
+    """Give a command the options of these settings. It is called with their values as `settings`."""
+    return _with_options(kind, lambda given: read(kind, given))
+
+
+def changing(kind: type) -> Callable[[Command], Command]:
+    """The same for a command that changes settings: it is called with those that were given, as they were written."""
+    return _with_options(kind, lambda given: {name: value for name, value in given.items() if value is not None})
+
+
+def _with_options(kind: type, settle: Callable[[dict[str, Any]], object]) -> Callable[[Command], Command]:
+    def decorate(command: Command) -> Command:
+        names = [one.name for one in settings_of(kind)]
+
+        def run(**given: Any) -> None:
+            written = {name: given.pop(name) for name in names}
+            command(settings=settle(written), **given)
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [one for one in own if one.default is one.empty and one.name != "settings"]
+        parameters += [_parameter(one) for one in settings_of(kind)]
+        parameters += [one for one in own if one.default is not one.empty]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which the framework reads
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
+
+    return decorate
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    metavar = setting.metavar or _METAVARS.get(setting.kind)
+    # The framework adds the opposite of a flag, if it is to find the name itself: a file may say true.
+    names = () if setting.kind == "bool" else (setting.option,)
+    option = typer.Option(*names, metavar=metavar, help=help_of(setting))
+    annotation: Any = Annotated[_TYPES.get(setting.kind, str | None), option]
+    return inspect.Parameter(setting.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=annotation)
+
+
+def help_of(setting: Setting) -> str:
+    """The sentence of the catalogue, with the default where there is one to name."""
+    told = setting.default is None or setting.kind == "bool"
+    return setting.about if told else f"{setting.about} Default: {setting.shown_default}."

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from faultline.cli import configured, database, doctor, jobs, keys, others, queues, serve, settings, top, up, work
+from faultline.cli import database, doctor, jobs, keys, others, queues, serve, settings, top, up, work
 from faultline.core.errors import ConfigError, FaultlineError, Unprepared
+from faultline.core.settings import File
 
 #: Longer than any first sentence: it is wrapped, not cut.
 _SENTENCE = 200
@@ -23,9 +25,8 @@ class Sections(TyperGroup):
     """
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """With what a file sets. The framework asks the command line first, then the environment, then this."""
         context = super().make_context(info_name, args, parent, **extra)
-        context.default_map = configured.options(self.commands)
+        File.of(Path.cwd()).apply(os.environ)
         return context
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -82,10 +83,8 @@ app.command(rich_help_panel=JOBS)(jobs.jobs)
 app.command(rich_help_panel=JOBS)(jobs.job)
 app.command(rich_help_panel=JOBS)(jobs.cancel)
 app.command(rich_help_panel=JOBS)(jobs.retry)
-#: What runs for long is set up by whoever deploys it: each option of these has a variable too.
-WORKER, SERVE = ({"auto_envvar_prefix": f"FAULTLINE_{name}"} for name in ("WORKER", "SERVE"))
-app.command(rich_help_panel=RUNNING, context_settings=WORKER)(work.worker)
-app.command(rich_help_panel=RUNNING, context_settings=SERVE)(serve.serve)
+app.command(rich_help_panel=RUNNING)(work.worker)
+app.command(rich_help_panel=RUNNING)(serve.serve)
 app.add_typer(keys.keys, name="api-keys", rich_help_panel=RUNNING)
 app.add_typer(queues.queues, name="queues", rich_help_panel=RUNNING)
 app.command(rich_help_panel=RUNNING)(queues.workers)

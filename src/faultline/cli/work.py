@@ -10,75 +10,52 @@ import shutil
 import socket
 import sys
 import tempfile
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from faultline.cli.configured import taking
 from faultline.core.errors import ConfigError, Unprepared
+from faultline.core.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from faultline.app.application import Faultline
-    from faultline.app.options import WorkerOptions
     from faultline.worker.worker import Worker
 
 #: Not as builds before this one named it: they do not lock theirs.
 _FOLDER = "faultline-processes-"
 
 
-def worker(  # noqa: PLR0913, PLR0917 - each is an option of the command
+@taking(WorkerSettings)
+def worker(
     application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The application, for example shop.jobs:app")],
-    queue: Annotated[list[str] | None, typer.Option(help="NAME or NAME=CONCURRENCY; may be repeated. Default: all.")] = None,
-    processes: Annotated[int, typer.Option(min=1, max=256, help="Worker processes under one parent.")] = 1,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds that running jobs get to finish after SIGTERM.")] = 30.0,
-    silence: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds that the event loop may be blocked before the process is killed; 0: no limit."),
-    ] = 60.0,
-    abandoned_threads_max: Annotated[
-        int, typer.Option(min=0, help="Stop, to be restarted, when more threads than this outlived their timeouts.")
-    ] = 20,
-    job_connections: Annotated[
-        int | None,
-        typer.Option(min=1, help="Connections that jobs may use at once. Default: one per running job, at most 20."),
-    ] = None,
-    metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve metrics for Prometheus.")] = None,
-    metrics_host: Annotated[str, typer.Option(help="The address for it; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
-    health_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Serve /live and /ready on this port.")] = None,
-    health_host: Annotated[str, typer.Option(help="The address for it; 0.0.0.0 for all, as in a container.")] = "127.0.0.1",
+    settings: WorkerSettings,
     report_folder: Annotated[Path | None, typer.Option(hidden=True, help="Report the counts to the parent process.")] = None,
     health_folder: Annotated[Path | None, typer.Option(hidden=True, help="Report the loop to the parent process.")] = None,
     parent: Annotated[int | None, typer.Option(hidden=True, help="Stop when this pipe of the parent closes.")] = None,
-    quiet: Annotated[bool, typer.Option(help="Do not log events to standard error.")] = False,  # noqa: FBT002
 ) -> None:
-    """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once."""
+    """Run jobs until SIGTERM or Ctrl-C. A second signal stops at once.
+
+    Each option may also stand in the environment, --grace as FAULTLINE_WORKER_GRACE, and under [worker] in faultline.toml.
+    """
     from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
 
     app = load(application)
-    queues = dict(_queue(text) for text in queue or []) or app.queues()
-    if not quiet:
+    queues = dict(_queue(text) for text in settings.queue or []) or app.queues()
+    if not settings.quiet:
         log_events()
     if parent is not None:  # one of several: what a file or the environment tells the parent is not for its children
-        processes, metrics_port, health_port = 1, None, None
-    serving = _Serving(metrics_port, metrics_host, health_port, health_host, report_folder, health_folder)
-    if processes == 1:
-        options: WorkerOptions = {
-            "grace_seconds": grace,
-            "silence_seconds": silence or inf,
-            "abandoned_threads_max": abandoned_threads_max,
-            "job_connections_max": job_connections,
-        }
-        raise typer.Exit(_run_one(app, lambda: app.worker(queues, **options), serving, parent))
+        settings = replace(settings, processes=1, metrics_port=None, health_port=None)
+    serving = _Serving(settings, report_folder, health_folder)
+    if settings.processes == 1:
+        raise typer.Exit(_run_one(app, lambda: app.worker(queues, **settings.options()), serving, parent))
     _reach(app)
-    told = ["--grace", str(grace), "--silence", str(silence), "--abandoned-threads-max", str(abandoned_threads_max)]
-    told += ["--job-connections", str(job_connections)] if job_connections else []
-    told += ["--quiet"] if quiet else []
-    code = _run_several([*_named(application, queues), *told], processes, serving)
+    code = _run_several([*_named(application, queues), *settings.words()], serving)
     app.close()
     raise typer.Exit(code)
 
@@ -101,22 +78,20 @@ def _reach(app: Faultline) -> None:
 class _Serving:
     """What is served or reported besides the jobs, and where."""
 
-    metrics_port: int | None
-    metrics_host: str
-    health_port: int | None
-    health_host: str
+    settings: WorkerSettings
     report_folder: Path | None
     health_folder: Path | None
 
     def health_socket(self) -> socket.socket | None:
-        if self.health_port is None:
+        host, port = self.settings.health_host, self.settings.health_port
+        if port is None:
             return None
         from faultline.core.forks import keep_from_forks  # noqa: PLC0415
 
         try:
-            return keep_from_forks(socket.create_server((self.health_host, self.health_port)))
+            return keep_from_forks(socket.create_server((host, port)))
         except OSError as error:
-            where = f"{self.health_host}:{self.health_port}"
+            where = f"{host}:{port}"
             raise Unprepared(f"cannot serve health at {where}: {error}; choose another --health-port") from error
 
 
@@ -124,15 +99,15 @@ def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, pare
     from faultline.worker.exits import CLOSE_SECONDS, end_after  # noqa: PLC0415
     from faultline.worker.process import run_until_signalled  # noqa: PLC0415
 
-    stack = contextlib.ExitStack()
+    stack, settings = contextlib.ExitStack(), serving.settings
     health = serving.health_socket()
 
     def made() -> Worker:
         worker = make()
         worker.health, worker.health_folder = health, serving.health_folder
-        if serving.metrics_port is not None:
+        if settings.metrics_port is not None:
             exposition = _metrics().Exposition(worker.report)
-            stack.enter_context(_metrics().serve(exposition, serving.metrics_host, serving.metrics_port))
+            stack.enter_context(_metrics().serve(exposition, settings.metrics_host, settings.metrics_port))
         if serving.report_folder is not None:
             stack.enter_context(_metrics().report_to(serving.report_folder, worker.report))
         return worker
@@ -150,30 +125,31 @@ def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, pare
     return code
 
 
-def _run_several(command: list[str], processes: int, serving: _Serving) -> int:
+def _run_several(command: list[str], serving: _Serving) -> int:
     from faultline.worker import health  # noqa: PLC0415
     from faultline.worker.process import Supervisor  # noqa: PLC0415
 
+    settings = serving.settings
     with contextlib.ExitStack() as stack:
         # Before any child: a port that is taken is told at once.
         listening = serving.health_socket()
         folder = Path()
-        if listening is not None or serving.metrics_port is not None:
+        if listening is not None or settings.metrics_port is not None:
             folder = stack.enter_context(_folder_of_children())
         alive: list[Supervisor] = []
         if listening is not None:
             command = [*command, "--health-folder", str(folder)]
             stack.callback(listening.close)
-        if serving.metrics_port is not None:
+        if settings.metrics_port is not None:
             command = [*command, "--report-folder", str(folder)]
             reports = _metrics().Reports(folder)
             reports.alive = lambda: alive[0].pids if alive else set()
             exposition = _metrics().Exposition(reports.summed)
-            stack.enter_context(_metrics().serve(exposition, serving.metrics_host, serving.metrics_port))
-        supervisor = Supervisor(command, processes)
+            stack.enter_context(_metrics().serve(exposition, settings.metrics_host, settings.metrics_port))
+        supervisor = Supervisor(command, settings.processes)
         alive.append(supervisor)
         if listening is not None:
-            health.serve(listening, health.Folder(folder, lambda: supervisor.pids).workers, expected=processes)
+            health.serve(listening, health.Folder(folder, lambda: supervisor.pids).workers, expected=settings.processes)
         return supervisor.run()
 
 

@@ -202,18 +202,6 @@ class JobRecord(JobSummary):
     result: Json
 
 
-@dataclass(frozen=True, slots=True)
-class DatabaseSettings:
-    """What holds for every program on one database. Changed with `faultline settings`, or with SQL: `change_setting`."""
-
-    args_bytes_max: int
-    result_bytes_max: int
-    keep_succeeded_seconds: int
-    keep_failed_seconds: int
-    keep_journal_seconds: int
-    keep_keys_seconds: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """How long this worker keeps what has ended, in seconds. None: as long as the database's settings say.

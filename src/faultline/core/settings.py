@@ -1,94 +1,352 @@
-"""Which database, how many connections, how long to wait. The database has no default: a forgotten variable must be an
-error, not a queue on a scratch disk.
+"""Every setting, once: its name, its type, its default, its bounds, its variables, and one sentence about it.
+
+The options of the commands, what a file and the environment may say, the keyword arguments of `app.worker(…)` that are the
+same, and the tables of docs/reference/settings.md are made from this. The command line counts most, then the environment,
+then the file. A message about a value says where it came from.
+
+The database has no default: a forgotten variable must be an error, not a queue on a scratch disk.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
-from faultline.core.bounds import CLAIMS_AT_ONCE, JOB_CONNECTIONS_MAX, TIMEOUT_SECONDS
+from faultline.core.bounds import ARGS_BYTES_MAX, JOB_CONNECTIONS_MAX, RESULT_BYTES_MAX
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, MutableMapping
+
+    from faultline.core.model import Retention
+
+T = TypeVar("T")
+_PORT_MAX = 65_535
+_DAY_SECONDS, _CENTURY_SECONDS = 86_400, 3_155_760_000
+
+
+def _setting(default: T, about: str, **more: Any) -> T:
+    """A field of the catalogue. What more may be said of it are fields of `Setting`."""
+    return dataclasses.field(default=default, metadata={"about": about, **more})
+
+
+def _kept(days: int, about: str) -> int:
+    return _setting(days * _DAY_SECONDS, about, most=_CENTURY_SECONDS, metavar="SPAN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonSettings:
+    """Of every program and every command."""
+
+    dsn: str | None = _setting(
+        None,
+        "The database: postgresql://…, or embedded: or embedded:FOLDER for a private PostgreSQL.",
+        also=("DATABASE_URL",),
+        python="Faultline(dsn)",
+    )
+    timeout: float = _setting(
+        30.0, "Seconds that one call may wait for the database.", no_limit=True, python="Faultline(timeout=…)", option=""
+    )
+    pg_bin: str | None = _setting(None, "The folder with PostgreSQL's programs, for embedded:.", option="")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """Of `faultline worker`."""
+
+    queue: list[str] | None = _setting(  # noqa: RUF009 - a field
+        None, "NAME or NAME=CONCURRENCY; may be repeated. Default: all.", metavar="NAME"
+    )
+    processes: int = _setting(1, "Worker processes under one parent.", least=1, most=256)
+    grace: float = _setting(30.0, "Seconds that running jobs get to finish after SIGTERM.", python="grace_seconds")
+    silence: float = _setting(
+        60.0,
+        "Seconds that the event loop may be blocked before the process is killed; 0: no limit.",
+        no_limit=True,
+        zero_is_no_limit=True,
+        python="silence_seconds",
+    )
+    abandoned_threads_max: int = _setting(
+        20, "Stop, to be restarted, when more threads than this outlived their timeouts.", python="abandoned_threads_max"
+    )
+    job_connections: int | None = _setting(
+        None,
+        f"Connections that jobs may use at once. Default: one per running job, at most {JOB_CONNECTIONS_MAX}.",
+        least=1,
+        python="job_connections_max",
+    )
+    metrics_port: int | None = _setting(None, "Serve metrics for Prometheus on this port.", least=1, most=_PORT_MAX)
+    metrics_host: str = _setting("127.0.0.1", "The address of the metrics; 0.0.0.0 for all, as in a container.")
+    health_port: int | None = _setting(None, "Serve /live and /ready on this port.", least=1, most=_PORT_MAX)
+    health_host: str = _setting("127.0.0.1", "The address of /live and /ready; 0.0.0.0 for all, as in a container.")
+    quiet: bool = _setting(False, "Do not log events to standard error.")
+
+    def options(self) -> WorkerOptions:
+        """Those that `app.worker(…)` takes as well."""
+        given = {one.python: getattr(self, one.name) for one in settings_of(WorkerSettings) if one.python}
+        return cast("WorkerOptions", given)
+
+    def words(self) -> list[str]:
+        """The same for a process of its own: what holds for each of several."""
+        told = [(one.option, getattr(self, one.name)) for one in settings_of(WorkerSettings) if one.python]
+        return [word for option, value in told if value is not None for word in (option, str(value))] + (
+            ["--quiet"] if self.quiet else []
+        )
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The keyword arguments of `app.worker(…)` and `app.run_worker(…)`."""
+
+    #: How long running jobs may go on after the worker was told to stop. What still runs then is given back. Default: 30.
+    grace_seconds: float
+    #: How long this worker keeps what has ended. Default: as the settings of the database say.
+    retention: Retention | None
+    #: Stop, to be started again, when more threads than this outlived the timeouts of their tasks. Default: 20.
+    abandoned_threads_max: int
+    #: Connections that jobs may use at once. Default: one for each job, at most 20.
+    job_connections_max: int | None
+    #: End the process when the event loop is blocked for so long; `math.inf` for never. Default: 60. Only for a worker that
+    #: has the process to itself (`app.run_worker()`).
+    silence_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """Of `faultline serve`."""
+
+    host: str = _setting("127.0.0.1", "The address to listen on. Any other than loopback needs API keys.")
+    port: int = _setting(8000, "The port to listen on.", most=_PORT_MAX)
+    keys_later: bool = _setting(False, "Start without an API key.")
+    metrics_port: int | None = _setting(None, "Serve metrics on this port, without a key.", least=1, most=_PORT_MAX)
+    metrics_host: str = _setting("127.0.0.1", "The address of the metrics; 0.0.0.0 for all, as in a container.")
+    trusted_proxies: str | None = _setting(
+        None,
+        "Proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted: addresses and networks, comma-separated.",
+        metavar="ADDRESSES",
+        also=("FAULTLINE_TRUSTED_PROXIES",),
+    )
+    quiet: bool = _setting(False, "Do not log events to standard error.")
 
 
 @dataclass(frozen=True, slots=True)
-class Connections:
-    """How many connections a worker process may have open at once, by what they are for. Most are opened when needed."""
+class DatabaseSettings:
+    """What holds for every program on one database. Changed with `faultline settings`, or with SQL: `change_setting`."""
 
-    #: Claims, completions, upkeep. No task ever gets hold of one.
-    engine: int
-    #: For what jobs do: `job.transaction()`, steps, progress.
-    jobs: int
+    args_bytes_max: int = _setting(ARGS_BYTES_MAX, "Largest arguments of a job, in bytes.", least=1024, most=67_108_864)
+    result_bytes_max: int = _setting(
+        RESULT_BYTES_MAX, "Largest result of a job, in bytes; workers read it when they start.", least=1024, most=67_108_864
+    )
+    keep_succeeded_seconds: int = _kept(7, "How long succeeded jobs are kept.")
+    keep_failed_seconds: int = _kept(30, "How long failed and cancelled jobs are kept.")
+    keep_journal_seconds: int = _kept(30, "How long the journal is kept.")
+    keep_keys_seconds: int = _kept(30, "How long idempotency keys are kept.")
 
-    @classmethod
-    def of(cls, queues: int, slots: int, jobs_max: int | None = None) -> Connections:
-        """For a worker of so many queues, which runs so many jobs at once."""
-        # With one more than claim at once: whatever takes long, there is one left for what is quick. A worker with a single
-        # slot does one thing after the other: a hundred such workers would otherwise take twice as many.
-        engine = 1 if slots == 1 else min(queues, CLAIMS_AT_ONCE) + 1
-        jobs = JOB_CONNECTIONS_MAX if jobs_max is None else whole("job_connections_max", jobs_max)
-        return cls(engine, min(slots, jobs))
+
+#: Tables of the file, which are commands.
+TABLES = {"worker": WorkerSettings, "serve": ServeSettings}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One entry of the catalogue."""
+
+    name: str
+    #: `int`, `float` (seconds), `str`, `bool` or `list[str]`.
+    kind: str
+    default: Any
+    about: str
+    least: int = 0
+    most: int | None = None
+    #: It is above 0, and infinite for no limit.
+    no_limit: bool = False
+    #: Where people write it, 0 is as good as infinite.
+    zero_is_no_limit: bool = False
+    metavar: str | None = None
+    #: On the command line. Empty: it has none.
+    option: str
+    #: The variables that set it; the first counts most.
+    variables: tuple[str, ...]
+    #: How Python's callers say it.
+    python: str | None = None
 
     @property
-    def most(self) -> int:
-        """With the heartbeat's, the listener's and the companion's."""
-        return self.engine + self.jobs + 3
+    def shown_default(self) -> str:
+        if self.default is None or self.kind == "bool":
+            return ""
+        if self.kind == "int" and self.name.endswith("_seconds"):
+            return f"{self.default // _DAY_SECONDS}d"
+        return f"{self.default:g}" if self.kind == "float" else str(self.default)
+
+    @property
+    def allowed(self) -> str:
+        number = "a number of seconds" if self.kind == "float" or self.name.endswith("_seconds") else "a whole number"
+        if self.no_limit:
+            return f"{number} greater than 0, or inf for no limit"
+        if self.kind in {"int", "float"}:
+            bounds = f"of at least {self.least}" if self.most is None else f"from {self.least} to {self.most}"
+            return f"{number} {bounds}"
+        return {"bool": "true or false", "str": "text"}.get(self.kind, "a list of texts")
+
+    def checked(self, value: object, where: str, written: object = None) -> Any:
+        """The value, if it may be that. True is one for Python, and a mistake for us; a NaN is neither below 0 nor above."""
+        if self.kind in {"int", "float"}:
+            types: Any = int if self.kind == "int" else int | float
+            fits = isinstance(value, types) and not isinstance(value, bool) and cast("float", value) >= self.least
+            fits = fits and (self.most is None or cast("float", value) <= self.most) and not (self.no_limit and value == 0)
+        elif self.kind == "list[str]":
+            fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        else:
+            fits = isinstance(value, bool if self.kind == "bool" else str)
+        if not fits:
+            raise ConfigError(f"{where} is {(value if written is None else written)!r}; it must be {self.allowed}")
+        return value
+
+    def read(self, written: object, where: str) -> Any:
+        """The value of what people wrote, as text or as TOML has it."""
+        value = written
+        if isinstance(written, str):
+            value = _READERS.get(self.kind, str)(written)
+        if self.zero_is_no_limit and value == 0 and value is not False:
+            value = math.inf
+        return self.checked(value, where, written)
 
 
-def whole(what: str, given: object, least: int = 1) -> int:
-    """A number of things. True is one for Python, and a mistake for us."""
-    if isinstance(given, int) and not isinstance(given, bool) and given >= least:
-        return given
-    raise ConfigError(f"{what} is {given!r}; it must be a whole number of at least {least}")
+def _number(make: type[float]) -> Any:
+    def read(text: str) -> float | None:
+        try:
+            return make(text)
+        except ValueError:
+            return None
+
+    return read
 
 
-def check_limits(grace_seconds: object, silence_seconds: object, abandoned_threads_max: object) -> None:
-    """What a worker is told of its end. A mistake must not show when it stops, or kill it at the first busy moment."""
-    _seconds("grace_seconds", grace_seconds, "0 or more seconds")
-    _seconds("silence_seconds", silence_seconds, "more than 0 seconds, or math.inf for no limit", above_zero=True)
-    whole("abandoned_threads_max", abandoned_threads_max, least=0)
+_TRUTHS = {"1": True, "true": True, "t": True, "yes": True, "y": True, "on": True}
+_TRUTHS |= {"0": False, "false": False, "f": False, "no": False, "n": False, "off": False}
+_READERS = {
+    "int": _number(int),
+    "float": _number(float),
+    "bool": lambda text: _TRUTHS.get(text.strip().lower()),
+    "list[str]": str.split,
+}
 
 
-def _seconds(what: str, given: object, allowed: str, *, above_zero: bool = False) -> None:
-    # A NaN is neither below 0 nor above it.
-    if not isinstance(given, int | float) or isinstance(given, bool) or not given >= 0 or (above_zero and given == 0):
-        raise ConfigError(f"{what} is {given!r}; it must be {allowed}")
+def settings_of(kind: type) -> Iterator[Setting]:
+    """The entries of a class of settings."""
+    command = {of: f"{table}_".upper() for table, of in TABLES.items()}.get(kind, "")
+    for field in dataclasses.fields(kind):
+        said = {"option": f"--{field.name.removesuffix('_seconds').replace('_', '-')}", **field.metadata}
+        also = said.pop("also", ())
+        # The settings of a database stand in the database.
+        said["variables"] = () if kind is DatabaseSettings else (f"FAULTLINE_{command}{field.name.upper()}", *also)
+        yield Setting(name=field.name, kind=str(field.type).removesuffix(" | None"), default=field.default, **said)
 
 
-def in_file(folder: Path) -> dict[str, Any]:
-    """What is set in `faultline.toml` of this folder, or else under `[tool.faultline]` of its `pyproject.toml`: `dsn`,
-    `timeout`, and a table for each command with its options. The environment counts more, and the command line most.
+def read(
+    kind: type[T], words: Mapping[str, object], *, folder: Path | None = None, environ: Mapping[str, str] | None = None
+) -> T:
+    """The settings of a command: from its words, else the environment, else the file, else their defaults."""
+    variables = os.environ if environ is None else environ
+    (table,) = (name for name, of in TABLES.items() if of is kind)
+    file = File.of(folder or Path.cwd())
+    found = {}
+    for one in settings_of(kind):
+        said = [(one.option, words.get(one.name)), *((name, variables.get(name) or None) for name in one.variables)]
+        said.append((file.where(one.name, table), file.table(table).get(one.name)))
+        for where, written in said:
+            if written is not None:
+                found[one.name] = one.read(written, where)
+                break
+    return kind(**found)
+
+
+def check_options(**options: object) -> None:
+    """What a worker of a program is told. A mistake must not show when it stops, or kill it at the first busy moment."""
+    for one in settings_of(WorkerSettings):
+        if one.python in options:
+            one.checked(options[one.python], one.python)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """`faultline.toml` of a folder, or else `[tool.faultline]` of its `pyproject.toml`:
+
+    dsn = "postgresql://…"
+
+    [worker]
+    grace = 60
+    queue = ["mail=50", "default"]
     """
-    import tomllib  # noqa: PLC0415 - late: most folders have no such file
 
-    for name, tables in (("faultline.toml", ()), ("pyproject.toml", ("tool", "faultline"))):
-        try:
-            text = (folder / name).read_text()
-        except (FileNotFoundError, PermissionError, UnicodeDecodeError):
-            continue
-        if tables and "tool.faultline" not in text:
-            continue
-        try:
-            found: dict[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{folder / name} is not valid TOML: {error}") from error
-        for table in tables:
-            found = found.get(table, {})
-        return found
-    return {}
+    path: Path | None
+    content: dict[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path) -> File:
+        import tomllib  # noqa: PLC0415 - late: most folders have no such file
+
+        for name, tables in (("faultline.toml", ()), ("pyproject.toml", ("tool", "faultline"))):
+            try:
+                text = (folder / name).read_text()
+            except (FileNotFoundError, PermissionError, UnicodeDecodeError):
+                continue
+            if tables and "tool.faultline" not in text:
+                continue
+            try:
+                found: dict[str, Any] = tomllib.loads(text)
+            except tomllib.TOMLDecodeError as error:
+                raise ConfigError(f"{folder / name} is not valid TOML: {error}") from error
+            for table in tables:
+                found = found.get(table, {})
+            return cls(folder / name, found)
+        return cls(None, {})
+
+    def table(self, name: str) -> dict[str, Any]:
+        return {key.replace("-", "_"): value for key, value in self.content.get(name, {}).items()}
+
+    def where(self, key: str, table: str = "") -> str:
+        """How a message names this key."""
+        inside = "tool.faultline" if self.path and self.path.name == "pyproject.toml" else ""
+        name = ".".join(filter(None, (inside, table)))
+        return f"{key} in {f'[{name}] of ' if name else ''}{self.path}"
+
+    def apply(self, variables: MutableMapping[str, str]) -> None:
+        """Refuse what would never take effect, and let `dsn` and `timeout` stand in the environment, for every program."""
+        common = {one.name: one for one in settings_of(CommonSettings)}
+        self._refuse_unknown(self.content, [*common, *TABLES])
+        for table, kind in TABLES.items():
+            if not isinstance(self.content.get(table, {}), dict):
+                raise ConfigError(f"{self.where(table)} is {self.content[table]!r}; it must be a table: [{table}]")
+            known = {one.name: one for one in settings_of(kind)}
+            self._refuse_unknown(self.table(table), list(known), table)
+            for key, value in self.table(table).items():
+                known[key].read(value, self.where(key, table))
+        for name, one in common.items():
+            if name in self.content:
+                value = one.read(self.content[name], self.where(name))
+                if not any(variables.get(variable) for variable in one.variables):
+                    variables[one.variables[0]] = str(value)
+
+    def _refuse_unknown(self, given: Mapping[str, Any], known: list[str], table: str = "") -> None:
+        for key in given:
+            if key not in known:
+                from difflib import get_close_matches  # noqa: PLC0415 - late: it is rarely needed
+
+                near = get_close_matches(key, known, n=1)
+                advice = f"did you mean {near[0]}?" if near else f"it may have {', '.join(known)}"
+                raise ConfigError(f"unknown setting {self.where(key, table)}; {advice}")
 
 
 def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:
     """Take the DSN that was given, else FAULTLINE_DSN, else DATABASE_URL, else raise with the choices."""
     variables = os.environ if environ is None else environ
-    dsn = given or variables.get("FAULTLINE_DSN") or variables.get("DATABASE_URL")
+    (setting,) = (one for one in settings_of(CommonSettings) if one.name == "dsn")
+    dsn = given or next(filter(None, map(variables.get, setting.variables)), None)
     if dsn:
         return dsn
     raise ConfigError(
@@ -100,14 +358,20 @@ def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = Non
 def choose_timeout(given: float | None = None, environ: Mapping[str, str] | None = None) -> float | None:
     """Take the seconds that were given, else FAULTLINE_TIMEOUT, else the default. None as the answer: no limit."""
     variables = os.environ if environ is None else environ
-    asked = given if given is not None else variables.get("FAULTLINE_TIMEOUT") or TIMEOUT_SECONDS
-    try:
-        seconds = float(asked)
-    except ValueError:
-        seconds = math.nan
-    if not seconds > 0:
-        raise ConfigError(f"the timeout is {asked!r}; it must be a number of seconds greater than 0, or inf for no limit")
+    (setting,) = (one for one in settings_of(CommonSettings) if one.name == "timeout")
+    seconds: float = setting.default
+    if given is not None:
+        seconds = setting.read(given, "timeout")
+    elif written := variables.get("FAULTLINE_TIMEOUT"):
+        seconds = setting.read(written, "FAULTLINE_TIMEOUT")
     return None if math.isinf(seconds) else seconds
+
+
+def whole(what: str, given: object, least: int = 1) -> int:
+    """A number of things. True is one for Python, and a mistake for us."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= least:
+        return given
+    raise ConfigError(f"{what} is {given!r}; it must be a whole number of at least {least}")
 
 
 def without_password(dsn: str) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from faultline.core import events
+from faultline.core.bounds import CLAIMS_AT_ONCE, JOB_CONNECTIONS_MAX
+from faultline.core.settings import whole
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.database import Database
 from faultline.store.idle import IDLE_SECONDS
@@ -15,7 +18,6 @@ from faultline.store.session import session_name
 
 if TYPE_CHECKING:
     from faultline.app.registry import Registry
-    from faultline.core.settings import Connections
     from faultline.store.facts import Facts
 
 #: Longer than a worker's statements take, upkeep's apart: a lock is waited for 10 s at most. After a failover this is how
@@ -23,6 +25,30 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 15.0
 #: How long the engine waits for one of its own connections, and a job for a server that cannot be reached.
 _ROOM_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """How many connections a worker process may have open at once, by what they are for. Most are opened when needed."""
+
+    #: Claims, completions, upkeep. No task ever gets hold of one.
+    engine: int
+    #: For what jobs do: `job.transaction()`, steps, progress.
+    jobs: int
+
+    @classmethod
+    def of(cls, queues: int, slots: int, jobs_max: int | None = None) -> Connections:
+        """For a worker of so many queues, which runs so many jobs at once."""
+        # With one more than claim at once: whatever takes long, there is one left for what is quick. A worker with a single
+        # slot does one thing after the other: a hundred such workers would otherwise take twice as many.
+        engine = 1 if slots == 1 else min(queues, CLAIMS_AT_ONCE) + 1
+        jobs = JOB_CONNECTIONS_MAX if jobs_max is None else whole("job_connections_max", jobs_max)
+        return cls(engine, min(slots, jobs))
+
+    @property
+    def most(self) -> int:
+        """With the heartbeat's, the listener's and the companion's."""
+        return self.engine + self.jobs + 3
 
 
 class Databases:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 from faultline.core import events, forks
 from faultline.core.errors import ConfigError
 from faultline.core.model import Retention
-from faultline.core.settings import Connections, check_limits, whole
+from faultline.core.settings import WorkerSettings, check_options, whole
 from faultline.worker import leaving, poll, tracing
 from faultline.worker.announcing import Announcing
 from faultline.worker.company import Company
 from faultline.worker.completer import Completer
-from faultline.worker.databases import Databases
+from faultline.worker.databases import Connections, Databases
 from faultline.worker.executor import Executor
 from faultline.worker.feed import CLAIM_MAX, Feed
 from faultline.worker.heartbeat import Heartbeat
@@ -73,14 +73,16 @@ class Worker:
         app: Registry,
         queues: Mapping[str, int],
         *,
-        grace_seconds: float = 30.0,
+        grace_seconds: float = WorkerSettings.grace,
         retention: Retention | None = None,
-        abandoned_threads_max: int = 20,
+        abandoned_threads_max: int = WorkerSettings.abandoned_threads_max,
         job_connections_max: int | None = None,
-        silence_seconds: float = 60.0,
+        silence_seconds: float = WorkerSettings.silence,
     ) -> None:
         _check(queues)
-        check_limits(grace_seconds, silence_seconds, abandoned_threads_max)
+        check_options(
+            grace_seconds=grace_seconds, silence_seconds=silence_seconds, abandoned_threads_max=abandoned_threads_max
+        )
         host = app.host
         # Short, since it stands in every lease and every ledger row: two of them are alike once in 10^15.
         self.id = "".join(host.chance.choices(string.digits + string.ascii_lowercase, k=10))

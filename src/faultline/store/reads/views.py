@@ -8,7 +8,8 @@ from datetime import datetime  # noqa: TC003 - FastAPI looks at the types of fie
 from typing import TYPE_CHECKING, NamedTuple
 
 from faultline.core.journal import about
-from faultline.core.model import DatabaseSettings, JobRecord, JobState, JournalEntry, Json, Reason
+from faultline.core.model import JobRecord, JobState, JournalEntry, Json, Reason
+from faultline.core.settings import DatabaseSettings
 from faultline.store import jsontext
 from faultline.store.rows import Column, RowOf, as_json, value, values
 from faultline.store.statement import Rows, Statement
