@@ -7,6 +7,7 @@ from a migrated template, so tests neither see nor wait for each other.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import hashlib
 import io
@@ -110,6 +111,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest by itself comes first, or all would wait for it in the end."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Stacks are dumped of a test that hangs. One that takes long by itself is merely slow, and has its own deadlines."""
+    if item.get_closest_marker("long"):
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collection() -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer.main
 
-from faultline.cli import others
 from faultline.cli.main import app
 
 if TYPE_CHECKING:
@@ -30,11 +29,10 @@ def commands() -> Iterator[tuple[str, Any]]:
     """Every command that can be run, with its full name."""
 
     def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-        inner = getattr(command, "commands", None)
-        if inner is None or command.invoke_without_command:
+        inner = command.list_commands(None) if hasattr(command, "list_commands") else []
+        if not inner or command.invoke_without_command:
             yield name, command
-        for word, one in (inner or {}).items():
-            yield from walk(f"{name} {word}".strip(), one)
+        for word in inner:
+            yield from walk(f"{name} {word}".strip(), command.get_command(None, word))
 
     yield from walk("", typer.main.get_command(app))
-    yield from others.installed().items()

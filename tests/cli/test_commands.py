@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
+from faultline.cli import main
 from faultline.store.install.schema_text import protocol
 from tests.cli.commands import environment, faultline
 from tests.versions import pretend
@@ -58,15 +60,36 @@ def imported(*words: str) -> set[str]:
     return found[1] - found[0]
 
 
+HEAVY = {"rich", "psycopg", "orjson", "pydantic", "fastapi", "uvicorn", "asyncio", "logging", "faultline.core.model"}
+
+
 def test_help_does_not_wait_for_what_only_commands_need() -> None:
     """Each of these takes longer to import than all the rest of the help."""
     modules = imported("-m", "faultline", "--help")
 
     assert "typer" in modules
-    assert modules & {"rich", "psycopg", "orjson", "fastapi", "uvicorn", "asyncio", "logging"} == set()
+    assert modules & HEAVY == set()
     # Beside typer and what finds the commands of other distributions.
     own = modules - imported("-c", "import typer, importlib.metadata")
-    assert len(own) < 40, sorted(own)
+    assert len(own) < 35, sorted(own)
+
+
+@pytest.mark.parametrize("command", ["worker", "jobs"])
+def test_help_of_a_command_does_not_wait_for_other_commands(command: str) -> None:
+    modules = imported("-m", "faultline", command, "--help")
+
+    assert modules & HEAVY | modules & {"importlib.metadata", "faultline.cli.checks", "faultline.drawing.words"} == set()
+    own = modules - imported("-c", "import typer")
+    assert len(own) < 28, sorted(own)
+
+
+def test_the_list_of_commands_reads_the_options_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read them takes as long as all imports of the help."""
+    built: list[str] = []
+    monkeypatch.setattr(main, "_built", lambda name, _: built.append(name))
+
+    assert "\nRunning:\n" in CliRunner().invoke(main.app, ["--help"]).output
+    assert built == []
 
 
 def test_importing_faultline_imports_nothing_else() -> None:

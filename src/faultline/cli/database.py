@@ -24,7 +24,9 @@ Dsn = Annotated[str | None, typer.Option("--dsn", help="The database. Default: F
 Folder = Annotated[Path | None, typer.Option("--folder", help="The folder of the private PostgreSQL. Default: .faultline")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
-db = typer.Typer(help="Run a private PostgreSQL in a folder.", no_args_is_help=True)
+db = typer.Typer(
+    help="Run a private PostgreSQL in a folder.", no_args_is_help=True, rich_markup_mode=None, add_completion=False
+)
 
 
 def migrate(

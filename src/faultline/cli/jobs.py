@@ -21,8 +21,8 @@ from faultline.core.errors import (
     PermissionDenied,
     Unprepared,
 )
-from faultline.core.model import JobState  # noqa: TC001 - Typer looks at it
 from faultline.core.settings import choose_dsn, without_password
+from faultline.core.states import JobState  # noqa: TC001 - Typer looks at it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

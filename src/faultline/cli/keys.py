@@ -14,7 +14,12 @@ from faultline.core.errors import ConfigError, Unprepared
 if TYPE_CHECKING:
     from faultline.store.verbs.access import ApiKeyLine
 
-keys = typer.Typer(help="Create, list and revoke the keys of the HTTP API.", no_args_is_help=True)
+keys = typer.Typer(
+    help="Create, list and revoke the keys of the HTTP API.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
 
 _DAY_SECONDS = 86_400.0
 _Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the journal, with who did it.")]

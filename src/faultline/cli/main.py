@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
-from faultline.cli import database, doctor, jobs, keys, others, queues, serve, settings, top, up, work
+from faultline.cli import others
 from faultline.core.errors import ConfigError, FaultlineError, Unprepared
 from faultline.core.settings import File
 
 #: Longer than any first sentence: it is wrapped, not cut.
 _SENTENCE = 200
+
+
+#: The commands by what they are about, and where each is defined. It is imported when somebody asks for it or for the list,
+#: and its options are read when it is run: all of them together take longer than most commands.
+SECTIONS = {
+    "Jobs": {
+        "enqueue": "jobs.enqueue",
+        "jobs": "jobs.jobs",
+        "job": "jobs.job",
+        "cancel": "jobs.cancel",
+        "retry": "jobs.retry",
+    },
+    "Running": {
+        "worker": "work.worker",
+        "serve": "serve.serve",
+        "api-keys": "keys.keys",
+        "queues": "queues.queues",
+        "workers": "queues.workers",
+        "top": "top.top",
+        "up": "up.up",
+    },
+    "Database": {
+        "migrate": "database.migrate",
+        "doctor": "doctor.doctor",
+        "settings": "settings.settings",
+        "recover": "database.recover",
+        "db": "database.db",
+    },
+}
+_PLACES = {name: place for commands in SECTIONS.values() for name, place in commands.items()}
 
 
 class Sections(TyperGroup):
@@ -24,29 +57,73 @@ class Sections(TyperGroup):
     Commands of other distributions are looked for when somebody asks for one, or for the list.
     """
 
+    _without_options = False
+
+    def __init__(self, **words: Any) -> None:
+        # The framework looks here for names that are like a mistyped one.
+        super().__init__(**{**words, "commands": dict.fromkeys(_PLACES)})
+
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         context = super().make_context(info_name, args, parent, **extra)
         File.of(Path.cwd()).apply(os.environ)
         return context
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Where the first word is a command, none of our own options is given. The framework would read them all the same,
+        and import a library for it that takes longer than all the rest of `faultline COMMAND --help`.
+        """
+        self._without_options = bool(args) and not args[0].startswith("-")
+        try:
+            return super().parse_args(ctx, args)
+        finally:
+            self._without_options = False
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [] if self._without_options else list(super().get_params(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:
         return [*super().list_commands(ctx), *others.installed()]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        own = super().get_command(ctx, cmd_name)
-        if own is None and cmd_name not in others.installed():
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the framework's signature
+        if cmd_name not in _PLACES and cmd_name not in others.installed():
             others.refuse_missing(cmd_name)
-        return own or others.installed().get(cmd_name)
+            return None
+        return _built(cmd_name, _defined(cmd_name))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the framework's signature
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, command in {**self.commands, **others.installed()}.items():
-            if not command.hidden:
-                about = str(getattr(command, "rich_help_panel", "Commands"))
-                sections.setdefault(about, []).append((f"{name:<9}", command.get_short_help_str(_SENTENCE)))
-        for about, rows in sections.items():
-            with formatter.section(about):
-                formatter.write_dl(rows)
+        sections = {**SECTIONS, others.SECTION: dict.fromkeys(others.installed(), "")}
+        for about, commands in sections.items():
+            rows = [(f"{name:<9}", _sentence(_defined(name))) for name in commands]
+            if rows:
+                with formatter.section(about):
+                    formatter.write_dl(rows)
+
+
+def _defined(name: str) -> Any:
+    """The function of a command, or its group."""
+    if name not in _PLACES:
+        return others.installed()[name].load()
+    module, _, attribute = _PLACES[name].partition(".")
+    return getattr(import_module(f"faultline.cli.{module}"), attribute)
+
+
+def _built(name: str, defined: Any) -> Any:
+    if not isinstance(defined, typer.Typer):
+        function, defined = defined, typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        defined.command(name)(function)
+    built = get_command(defined)
+    built.name = name
+    return built
+
+
+def _sentence(defined: Any) -> str:
+    """The first one of its help."""
+    if isinstance(defined, typer.Typer):
+        own = defined.registered_callback
+        text = inspect.getdoc(own.callback) if own else defined.info.help
+    else:
+        text = inspect.getdoc(defined)
+    return TyperCommand(None, help=text).get_short_help_str(_SENTENCE)
 
 
 app = typer.Typer(
@@ -75,26 +152,6 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-JOBS, RUNNING, DATABASE = "Jobs", "Running", "Database"
-app.command(rich_help_panel=JOBS)(jobs.enqueue)
-app.command(rich_help_panel=JOBS)(jobs.jobs)
-app.command(rich_help_panel=JOBS)(jobs.job)
-app.command(rich_help_panel=JOBS)(jobs.cancel)
-app.command(rich_help_panel=JOBS)(jobs.retry)
-app.command(rich_help_panel=RUNNING)(work.worker)
-app.command(rich_help_panel=RUNNING)(serve.serve)
-app.add_typer(keys.keys, name="api-keys", rich_help_panel=RUNNING)
-app.add_typer(queues.queues, name="queues", rich_help_panel=RUNNING)
-app.command(rich_help_panel=RUNNING)(queues.workers)
-app.command(rich_help_panel=RUNNING)(top.top)
-app.command(rich_help_panel=RUNNING)(up.up)
-app.command(rich_help_panel=DATABASE)(database.migrate)
-app.command(rich_help_panel=DATABASE)(doctor.doctor)
-app.command(rich_help_panel=DATABASE)(settings.settings)
-app.command(rich_help_panel=DATABASE)(database.recover)
-app.add_typer(database.db, name="db", rich_help_panel=DATABASE)
 
 
 def main() -> None:

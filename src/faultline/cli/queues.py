@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from faultline.store.database import Database
     from faultline.store.reads.overview import QueueLine
 
-queues = typer.Typer(rich_markup_mode=None)
+queues = typer.Typer(rich_markup_mode=None, add_completion=False)
 #: A busy machine is late now and then; who restarts it for that makes it busier.
 _HERE_SECONDS = 15.0
 _Why = Annotated[

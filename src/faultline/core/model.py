@@ -8,25 +8,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from faultline.core.states import JobState as JobState  # noqa: PLC0414, TC001 - likewise; it is one of the nouns
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FIRST_ID = UUID(int=0)
 Json = Any  # what JSON can say: null, true, 1, 1.5, "text", [..], {..}
-
-
-class JobState(StrEnum):
-    """The state of a job: `queued` and `running` jobs are open, the others have ended."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def ended(self) -> bool:
-        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class Reason(StrEnum):

@@ -15,7 +15,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, cast
 
 from faultline.core.bounds import ARGS_BYTES_MAX, JOB_CONNECTIONS_MAX, RESULT_BYTES_MAX
 from faultline.core.errors import ConfigError
@@ -151,8 +151,7 @@ class DatabaseSettings:
 TABLES = {"worker": WorkerSettings, "serve": ServeSettings}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class Setting(NamedTuple):
     """One entry of the catalogue."""
 
     name: str
@@ -160,6 +159,10 @@ class Setting:
     kind: str
     default: Any
     about: str
+    #: On the command line. Empty: it has none.
+    option: str
+    #: The variables that set it; the first counts most.
+    variables: tuple[str, ...]
     least: int = 0
     most: int | None = None
     #: It is above 0, and infinite for no limit.
@@ -167,10 +170,6 @@ class Setting:
     #: Where people write it, 0 is as good as infinite.
     zero_is_no_limit: bool = False
     metavar: str | None = None
-    #: On the command line. Empty: it has none.
-    option: str
-    #: The variables that set it; the first counts most.
-    variables: tuple[str, ...]
     #: How Python's callers say it.
     python: str | None = None
 
@@ -272,8 +271,7 @@ def check_options(**options: object) -> None:
             one.checked(options[one.python], one.python)
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(NamedTuple):
     """`faultline.toml` of a folder, or else `[tool.faultline]` of its `pyproject.toml`:
 
     dsn = "postgresql://…"
@@ -288,8 +286,6 @@ class File:
 
     @classmethod
     def of(cls, folder: Path) -> File:
-        import tomllib  # noqa: PLC0415 - late: most folders have no such file
-
         for name, tables in (("faultline.toml", ()), ("pyproject.toml", ("tool", "faultline"))):
             try:
                 text = (folder / name).read_text()
@@ -297,12 +293,16 @@ class File:
                 continue
             if tables and "tool.faultline" not in text:
                 continue
+            import tomllib  # noqa: PLC0415 - late: most folders have no such file
+
             try:
                 found: dict[str, Any] = tomllib.loads(text)
             except tomllib.TOMLDecodeError as error:
                 raise ConfigError(f"{folder / name} is not valid TOML: {error}") from error
             for table in tables:
                 found = found.get(table, {})
+                if not isinstance(found, dict):
+                    raise ConfigError(f"{table} in {folder / name} is {found!r}; it must be a table: [tool.faultline]")
             return cls(folder / name, found)
         return cls(None, {})
 
