@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
 import signal
 import socket
-import subprocess
-import termios
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from faultline.store import verbs
 from faultline.store.reads import audit
-from tests.cli.commands import FAULTLINE, environment, faultline
+from tests.cli.commands import faultline
+from tests.cli.terminal import Terminal
 from tests.web.conftest import away
 
 if TYPE_CHECKING:
@@ -103,48 +98,9 @@ def test_top_needs_a_terminal(dsn: str) -> None:
     )
 
 
-class Terminal:
-    """A terminal with `faultline top` in it."""
-
-    def __init__(self, dsn: str) -> None:
-        self._ours, self._its = pty.openpty()
-        self.before = termios.tcgetattr(self._its)
-        self._process = subprocess.Popen(
-            [FAULTLINE, "top", "--every", "0.2", "--dsn", dsn],
-            stdin=self._its, stdout=self._its, stderr=self._its, env=environment(TERM="xterm", LINES="40"),
-        )  # fmt: skip
-        self.seen = ""
-
-    def read_until(self, text: str) -> None:
-        until = time.monotonic() + 120
-        while text not in self.seen:
-            assert time.monotonic() < until, self.seen
-            self.seen += os.read(self._ours, 65536).decode(errors="replace")
-
-    def press(self, key: str) -> None:
-        os.write(self._ours, key.encode())
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def wait(self) -> int:
-        return self._process.wait(20)
-
-    @property
-    def now(self) -> list[object]:
-        return termios.tcgetattr(self._its)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._its)
-        with contextlib.suppress(OSError):
-            os.close(self._ours)
-
-
 @pytest.fixture
 def terminal(dsn: str) -> Iterator[Terminal]:
-    opened = Terminal(dsn)
+    opened = Terminal("top", "--every", "0.2", "--dsn", dsn)
     yield opened
     opened.close()
 

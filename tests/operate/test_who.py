@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import pty
 import pwd
 import random
 import socket
-import subprocess
-import time
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -21,7 +17,8 @@ from faultline import Faultline, JobNotFound, JobRejected
 from faultline.core.model import JobState
 from faultline.store import verbs
 from faultline.store.verbs import access
-from tests.cli.commands import FAULTLINE, environment, faultline
+from tests.cli.commands import faultline
+from tests.cli.terminal import Terminal
 from tests.web.conftest import Api, running
 from tests.web.site import browsed
 from tests.worker.working import logged
@@ -154,49 +151,19 @@ def test_the_command_line_shows_who_did_what_to_a_job(queue: Driver, dsn: str, l
         assert text in shown, shown
 
 
-class Terminal:
-    """A command with a person at it, who types what is asked for."""
-
-    def __init__(self, *words: str) -> None:
-        self._ours, its = pty.openpty()
-        self._process = subprocess.Popen(
-            [FAULTLINE, *words], stdin=its, stdout=its, stderr=its, env=environment(TERM="dumb")
-        )
-        os.close(its)
-        self.seen = ""
-
-    def answer(self, question: str, text: str) -> None:
-        until = time.monotonic() + 60
-        while question not in self.seen:
-            assert time.monotonic() < until, self.seen
-            self.seen += os.read(self._ours, 65536).decode(errors="replace")
-        os.write(self._ours, f"{text}\n".encode())
-
-    def ended(self) -> int:
-        try:
-            with contextlib.suppress(OSError):  # the terminal is gone
-                while read := os.read(self._ours, 65536):
-                    self.seen += read.decode(errors="replace")
-            return self._process.wait(60)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            os.close(self._ours)
-
-
 def test_at_a_terminal_a_cancel_asks_why_and_for_a_yes(queue: Driver, dsn: str) -> None:
     ids = [str(queue.enqueue()) for _ in range(2)]
 
-    refused = Terminal("cancel", *ids, "--dsn", dsn)
+    refused = Terminal("cancel", *ids, "--dsn", dsn, term="dumb")
     refused.answer("Why", "by mistake")
     refused.answer("Cancel these 2 jobs? [y/N]", "n")
     assert refused.ended() == 1
     assert told(queue, "cancelled") == []
 
-    agreed = Terminal("cancel", ids[0], "--reason", "given", "--dsn", dsn)
+    agreed = Terminal("cancel", ids[0], "--reason", "given", "--dsn", dsn, term="dumb")
     agreed.answer("Cancel this job? [y/N]", "y")
     assert agreed.ended() == 0, agreed.seen
-    asked = Terminal("cancel", ids[1], "--dsn", dsn)
+    asked = Terminal("cancel", ids[1], "--dsn", dsn, term="dumb")
     asked.answer("Why", "asked for")
     asked.answer("Cancel this job? [y/N]", "y")
     assert asked.ended() == 0, asked.seen
@@ -207,7 +174,7 @@ def test_a_command_that_nobody_sits_at_asks_nothing(queue: Driver, dsn: str) -> 
     first, second = queue.enqueue(), queue.enqueue()
 
     assert faultline("cancel", str(first), "--dsn", dsn).returncode == 0
-    agreed = Terminal("cancel", str(second), "--yes", "--dsn", dsn)
+    agreed = Terminal("cancel", str(second), "--yes", "--dsn", dsn, term="dumb")
 
     assert agreed.ended() == 0, agreed.seen
     assert [queue.state(job_id) for job_id in (first, second)] == [JobState.CANCELLED] * 2

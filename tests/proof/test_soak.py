@@ -239,19 +239,6 @@ def test_the_judge_sees_an_effect_that_is_missing_or_there_twice(scene: Scene, e
     assert list(scene.broken()) == [TWICE]
 
 
-def test_the_judge_sees_an_effect_of_a_job_that_is_not_done(scene: Scene) -> None:
-    job_id = scene.add(1, done=False)
-    scene.hand.execute("insert into soak_effects values (%s, 1)", (job_id,))
-
-    assert "has an effect and is queued" in scene.broken(over=False)[TWICE]
-
-
-def test_the_judge_sees_a_job_that_nobody_has_asked_for(scene: Scene) -> None:
-    Driver(scene.hand).enqueue("nothing", {"n": 1})
-
-    assert "was enqueued by nobody" in scene.broken(over=False)[OTHERS]
-
-
 def test_the_judge_sees_a_protocol_that_does_not_fence(scene: Scene) -> None:
     unfenced = Cut("complete", "compares", "j.fencing_token = l.token and j.lease_owner = l.owner", "true").mutant()
     scene.hand.execute(unfenced.sql.encode())
@@ -263,23 +250,6 @@ def test_the_judge_sees_a_protocol_that_does_not_fence(scene: Scene) -> None:
     scene.queue.complete(stale)
 
     assert "accepted token 1 though token 2 had been granted before" in scene.broken()[OTHERS]
-
-
-def test_the_judge_sees_an_answer_that_is_not_true(scene: Scene) -> None:
-    """On the tape a refused completion becomes an accepted one."""
-    scene.queue.enqueue("nothing", {"n": 1})
-    stale = scene.queue.claim_one()
-    scene.queue.release(stale)
-    scene.queue.complete(scene.queue.claim_one())
-    scene.queue.complete(stale)
-    assert scene.broken() == {}
-
-    lines = scene.tape.read_text().splitlines(keepends=True)
-    assert "token_mismatch" in lines[-1]
-    refused = lines[-1].rpartition(",")[0].partition("[[")[0]
-    scene.tape.write_text("".join(lines[:-1]) + f"{refused}[]]\n")
-
-    assert "was completed by more than one lease" in scene.broken()[TWICE]
 
 
 def test_the_judge_sees_what_was_said_not_to_be_there(scene: Scene) -> None:

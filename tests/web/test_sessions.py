@@ -122,17 +122,6 @@ def test_a_revoked_key_takes_its_sessions_with_it(api: Api, browser: tuple[Api, 
     refused(client.http.get("/try/who"), 401, "Unauthorized")
 
 
-def test_a_session_has_the_scopes_and_queues_of_its_key(caller: Callable[..., Api], api: Api, stranger: Api) -> None:
-    bound = caller("read", queues=["a"])
-    theirs, mine = api.submit(queue="b"), api.submit(queue="a")
-
-    token = stranger.http.post("/try/in", data={"key": bound.key or ""}).json()["csrf"]
-
-    assert [job["id"] for job in stranger.get("/jobs").json()["jobs"]] == [mine]
-    refused(stranger.get(f"/jobs/{theirs}"), 404, "JobNotFound")
-    refused(stranger.post(f"/jobs/{mine}/cancel", headers={"X-CSRF-Token": token}), 403, "Forbidden")
-
-
 def test_signing_in_leads_back_to_what_was_asked_for_with_its_query(api: Api, stranger: Api) -> None:
     page = {"Accept": "text/html"}
     asked = stranger.http.get("/jobs?state=failed&queue=a+b", headers=page)
