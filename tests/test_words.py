@@ -57,8 +57,6 @@ NAMES = {
 KEPT_NAMES = {
     ("drawing/", "lane"): "a lane is the drawing of an epoch",
     ("cli/lanes.py", "lane"): "a lane is the drawing of an epoch",
-    ("core/journal.py", "trouble"): "kinds of journal events that are incidents",
-    ("reads/incidents.py", "trouble"): "kinds of journal events that are incidents",
     ("cli/up.py", "trouble"): "the option --trouble, which people know",
 }  # fmt: skip
 

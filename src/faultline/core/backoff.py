@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import random
 
-#: After a job's first failed attempt, and at most; unless its task says otherwise. `faultline.fail` waits as long for a
-#: program that gives no delay.
+#: The default delay after a job's first failed attempt, and the longest one. `faultline.fail` has the same defaults.
 _ATTEMPT_SECONDS, _ATTEMPT_SECONDS_MAX = 2.0, 3600.0
 _DOUBLINGS_MAX = 20
 
 
 def doubled(seconds: float, times: int, seconds_max: float) -> float:
-    """Twice as long each time: `seconds` at the first, `seconds_max` at most."""
+    """Twice as long each time: `seconds` the first time, `seconds_max` at most."""
     return min(seconds * 2.0 ** min(times - 1, _DOUBLINGS_MAX), seconds_max)
 
 
 def jittered(seconds: float, chance: random.Random) -> float:
-    """What failed together should not come back together."""
+    """Spread retries, so that jobs that failed together do not run again together."""
     return float(seconds * chance.uniform(0.75, 1.25))
 
 

@@ -1,4 +1,4 @@
-"""Which build of Faultline this is. Builds of one release differ in code or schema, and an upgrade must tell them apart."""
+"""Which build of Faultline this is. Builds of one release may differ in code or schema; an upgrade must distinguish them."""
 
 from __future__ import annotations
 

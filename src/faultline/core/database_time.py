@@ -1,4 +1,4 @@
-"""The database's time, carried on between two readings by the clocks of this machine."""
+"""The database's time: read now and then, and computed from the clocks of this machine in between."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-#: A steady clock may go wrong by 500 parts in a million: after so long, by a third of a second.
+#: A monotonic clock may drift by 500 parts per million: a third of a second in this time.
 READ_SECONDS = 600.0
-#: A machine that slept, or whose time of day was set, is seen by its two clocks: they went on for different times.
+#: If the two clocks of this machine differ by more, it has slept, or its time of day was set.
 _APART_SECONDS = 1.0
 
 
 class DatabaseTime:
-    """`seconds` answers at once. `is_doubtful` tells when the database should be asked before: `set` takes its answer."""
+    """Call `seconds` for the time. If `is_doubtful`, read the database's clock first and pass it to `set`."""
 
     def __init__(self, monotonic: Callable[[], float], day: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._day = day
-        #: What the steady clock and the time of day are behind the database's. None: it was never read.
+        #: How far the monotonic clock and the time of day are behind the database's. None: never read.
         self._behind: tuple[float, float] | None = None
         self._read_again_at = 0.0
 
     def set(self, clock: datetime) -> None:
-        """Called as soon as the answer is there: what passes until then is missing from all later times."""
+        """Call it as soon as the answer arrives: a delay would make all later times too early."""
         now = self._monotonic()
         self._behind = (clock.timestamp() - now, clock.timestamp() - self._day())
         self._read_again_at = now + READ_SECONDS
@@ -36,7 +36,7 @@ class DatabaseTime:
         return self._monotonic() + self._behind[0]
 
     def is_doubtful(self) -> bool:
-        """Whether it was never read, or not for long, or this machine was asleep. Of an old one, one caller is told."""
+        """Whether it was never read, or not for long, or this machine was asleep. If it is old, one caller gets True."""
         if self._behind is None:
             return True
         now = self._monotonic()
@@ -44,6 +44,6 @@ class DatabaseTime:
             return True
         if now < self._read_again_at:
             return False
-        # The others need not wait for the answer: it is nearly right.
+        # Other callers need not wait: the old time is nearly right.
         self._read_again_at = now + READ_SECONDS
         return True

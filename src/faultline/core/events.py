@@ -17,7 +17,7 @@ logging.getLogger("faultline").addHandler(logging.NullHandler())
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
-#: The level of each event. ERROR: somebody must act, or something was given up. WARNING: something went wrong and is
+#: The level of each event. ERROR: a person must act, or Faultline has given up on something. WARNING: a problem that was
 #: handled. INFO: what a worker or a person did. DEBUG: what each single job does.
 LEVELS: dict[str, int] = {
     # jobs
@@ -113,12 +113,12 @@ def emit(event: str, *, level: int | None = None, **fields: EventField) -> None:
 
 
 def are_detailed() -> bool:
-    """Whether events of single jobs are logged. Call it once before a loop over many."""
+    """Whether events of single jobs are logged. Call it once before a loop over many jobs."""
     return _logger.isEnabledFor(logging.DEBUG)
 
 
 def emit_detail(event: str, **fields: EventField) -> None:
-    """Log an event of a single job. At DEBUG: by default nobody wants ten thousand lines a second."""
+    """Log an event of a single job, at DEBUG: there may be ten thousand a second."""
     emit(event, level=DEBUG, **fields)
 
 
@@ -151,7 +151,7 @@ def log_events(
     """Write events as JSON lines. Returns the handler, so that it can be removed.
 
     :param stream: Where to write. Default: standard error.
-    :param level: Leave out what is less grave. `logging.DEBUG` shows what every single job does.
+    :param level: The lowest level to log. `logging.DEBUG` shows what every single job does.
     :param timespec: How exact the times are, as for `datetime.isoformat`.
     """
     handler = logging.StreamHandler(stream or sys.stderr)

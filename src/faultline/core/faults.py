@@ -1,10 +1,10 @@
-"""Fault points: named places where a drill can crash, pause or cut the wire. In production nothing happens there."""
+"""Fault points: named lines where a drill can crash, pause or cut the connection. In production they do nothing."""
 
 from __future__ import annotations
 
 from faultline.core.errors import ConfigError
 
-#: Every statement has two: just before it is sent, and when the server has committed it and nobody here knows it yet.
+#: Every statement has two: before it is sent, and after the server has committed it but before the client has noticed.
 #: `commit` is that of the job's own transaction.
 _SENT = (
     "enqueue", "claim", "mark_started", "recall", "step", "progress", "fence", "commit", "complete", "fail", "release",
@@ -14,22 +14,22 @@ POINTS = (
     *(f"before_{verb}_sent" for verb in _SENT),
     *(f"after_{verb}_committed" for verb in _SENT),
     "before_execution",  # the task is about to be called
-    "after_execution",  # it has returned or raised; nothing of that is written yet
+    "after_execution",  # it has returned or raised; nothing is written yet
 )
 
 
 class WireCut(Exception):
-    """Raised at a fault point: the connection is gone from here on."""
+    """Raised at a fault point: the connection is lost."""
 
 
 class Faults:
     """The faults of production: none."""
 
-    #: Looked at before a point's name is even put together.
+    #: Checked first: in production not even the name of a point is built.
     wanted = False
 
     def reach(self, point: str) -> None:
-        """Called at every point. May kill the process, take its time, or raise `WireCut`."""
+        """Called at every point. May kill the process, sleep, or raise `WireCut`."""
 
 
 def check_point(point: str) -> str:

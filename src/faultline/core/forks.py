@@ -1,9 +1,8 @@
-"""What a process that was forked must not keep of its parent: the descriptors by which others see whether the parent lives,
-and the part that the parent's code plays.
+"""Keep a forked child from acting as its parent: it must neither hold the parent's descriptors nor run the parent's code.
 
-A child made by `os.fork` or `multiprocessing` has a copy of every descriptor. While it lives, the server would not notice
-that a killed worker's session is gone, a port would stay taken, and a pipe would not end. Programs started by exec keep
-none: Python's descriptors close there.
+A child made by `os.fork` or `multiprocessing` has a copy of every descriptor. While the child lives, the server would not
+notice that a killed worker's session has ended, a port would stay in use, and a pipe would stay open. Programs started by
+exec have none of them: Python closes its descriptors there.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class _Open(Protocol):
 
 T = TypeVar("T", bound=_Open)
 
-#: How many forks made this process. Who remembers it from before knows whether this is still the same process.
+#: How many forks led to this process. Code that has stored it can see whether this is still the same process.
 generation = 0
 
 _ours: weakref.WeakSet[_Open] = weakref.WeakSet()
@@ -38,13 +37,13 @@ _loops: list[asyncio.AbstractEventLoop] = []
 
 
 def keep_from_forks(opened: T) -> T:
-    """Close it in every process that is forked from now on, for as long as it is open here."""
+    """Close it in every process that is forked while it is open here."""
     _ours.add(opened)
     return opened
 
 
 def keep_children_from(loop: asyncio.AbstractEventLoop) -> None:
-    """End every process that is forked inside this loop and comes back into it, until `let_children_into`."""
+    """End every process that is forked inside this loop and returns to it, until `let_children_into`."""
     _loops.append(loop)
 
 
@@ -53,8 +52,8 @@ def let_children_into(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def end_child(error: BaseException | None) -> NoReturn:
-    """End a forked process that came back into code of its parent's, as `multiprocessing` ends its own: nothing of the
-    parent's is cleaned up, but what was printed is written, and an error is shown.
+    """End a forked process that returned to its parent's code, as `multiprocessing` does: clean up nothing of the parent's,
+    but flush the output and show an error.
     """
     status = 1
     try:
@@ -74,9 +73,9 @@ def end_child(error: BaseException | None) -> NoReturn:
 
 
 def _after_fork_in_child() -> None:
-    """Put a closed wire in the place of each, so that its number is not given to another file while somebody may use it.
+    """Replace each descriptor by a closed socket, so that its number is not reused for another file while code may use it.
 
-    The child of a branch (a task that a job started) comes back to its copy of the loop and to nobody's code: it ends there.
+    A child that was forked in a task which a job started returns to its copy of the loop only: it ends there.
     """
     global generation  # noqa: PLW0603 - read by every job: nothing is cheaper
     generation += 1
@@ -88,7 +87,7 @@ def _after_fork_in_child() -> None:
     wire, other = socket.socketpair()
     other.close()
     for opened in list(_ours):
-        # Closed already, or in the middle of being opened.
+        # Already closed, or not open yet.
         with contextlib.suppress(Exception):
             fd = opened.fileno()
             if fd >= 0:
@@ -98,9 +97,9 @@ def _after_fork_in_child() -> None:
 
 
 def _end_in(loop: asyncio.AbstractEventLoop) -> None:
-    """Before anything runs here that is due in the parent: it would happen twice. And before the loop asks the system what
-    is due: parent and child share what it asks (epoll, io_uring, the wake-ups of threads). What the child is told there is
-    lost to the parent, whose loop then waits for it forever, or finds its own books wrong and aborts the process.
+    """End the child before it runs anything that is due in the parent: it would happen twice. And before its loop polls:
+    parent and child share the descriptors (epoll, io_uring, the wake-ups of threads). An event that the child reads there is
+    lost to the parent, whose loop then waits forever, or finds its state inconsistent and aborts the process.
     """
     branch = asyncio.current_task(loop)
 
@@ -111,7 +110,7 @@ def _end_in(loop: asyncio.AbstractEventLoop) -> None:
         end_child(error)
 
     handle = loop.call_soon(end)
-    # uvloop shows its list of what is due to the garbage collector alone.
+    # Only the garbage collector can reach uvloop's list of due callbacks.
     for due in (getattr(loop, "_ready", None), *gc.get_referents(loop)):
         if isinstance(due, deque) and due and due[-1] is handle:
             due.rotate(1)
@@ -121,7 +120,7 @@ def _end_in(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _end_with_step(loop: asyncio.AbstractEventLoop, branch: asyncio.Task[Any], end: Callable[[], None]) -> None:
-    """The first that a task does when its coroutine has ended is to have its loop call those who wait for it."""
+    """When its coroutine has ended, a task first asks its loop to call its callbacks: end the child then."""
     coroutine, call_soon = branch.get_coro(), loop.call_soon
 
     def call_soon_in_child(*args: Any, **options: Any) -> asyncio.Handle:

@@ -1,7 +1,6 @@
-"""What a process gets from the machine it runs on: time, chance, a way to the database and, in drills, faults.
+"""What a process gets from its machine: time, random numbers, connections and, in drills, faults.
 
-Passed in, never patched: production takes `Host()`, a drill names its faults, the simulated world hands in time and wires
-of its own.
+Passed in, never patched: production uses `Host()`, a drill sets faults, the simulated world its time and connections.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Pulse(Protocol):
-    """Calls `tick` again and again, each time after the seconds that it answered with, or earlier when woken.
+    """Calls `tick` repeatedly, each time after the seconds that it returned, or earlier if woken.
 
-    Calls `watch` twice a second, also while `tick` hangs.
+    Calls `watch` twice a second, even while `tick` hangs.
     """
 
     def start(self) -> None: ...
@@ -28,12 +27,12 @@ class Pulse(Protocol):
     def wake(self) -> None: ...
 
     async def stop(self, last: Callable[[], None]) -> None:
-        """Stop, and call this as the last thing. A TimeoutError says that it hangs and was left behind."""
+        """Stop, and call `last` at the end. Raises TimeoutError if it hangs; its thread is abandoned then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    #: Steady seconds. Leases are trusted by it, never by the time of day.
+    #: Monotonic seconds. Leases are timed by this clock, never by the time of day.
     monotonic: Callable[[], float] = time.monotonic
     #: The time of day, for what people read.
     seconds: Callable[[], float] = time.time
@@ -42,7 +41,7 @@ class Host:
     #: Open a connection (a blocking one, an async one). None: psycopg's.
     connect: Callable[..., Any] | None = None
     aconnect: Callable[..., Awaitable[Any]] | None = None
-    #: What the heartbeat runs in. None: a thread.
+    #: Runs the heartbeat. None: a thread.
     pulse: Callable[[Callable[[], float], Callable[[], None]], Pulse] | None = None
-    #: Start a companion process for each worker. Not where time is simulated or a heart is muted.
+    #: Start a companion process for each worker. Not in simulated time, nor where a drill stops the heartbeat.
     companion: bool = True

@@ -1,7 +1,7 @@
-"""The events of the journal, each declared once: its stored name, what it means, what it ends, and who is shown it.
+"""The events of the journal, each declared once: its stored name, what it means, what it ends, and where it is shown.
 
-A new one is a member here, the SQL that writes it and a migration that lets the table take it; what it declares is how
-pages, the command line, the drawing and the proofs treat it. The stored names are a contract: other builds read them.
+A new one is a member here, the SQL that writes it, and a migration that allows it. Pages, the command line, the drawing and
+the proofs follow from the declaration. The stored names are a contract: other builds read them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from faultline.core.model import JobState
 
 
 class EpochEnd(StrEnum):
-    """How a lease came to its end; `RUNNING` has not."""
+    """How a lease ended; `RUNNING` has not."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -23,29 +23,29 @@ class EpochEnd(StrEnum):
     CANCELLED = "cancelled"
     RECOVERED = "recovered"
     RECONCILED = "reconciled"
-    #: It is known only by a write that was refused.
+    #: Only a refused write shows that it existed.
     UNRECORDED = "unrecorded"
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
     meaning: str
-    #: Whose entry it is. Entries about a job have its id; who may see the others depends on what they concern.
+    #: What the entry is about, which decides who may see it. Entries about a job have its id.
     about: Literal["job", "queue", "worker", "key", "setting"] = "job"
-    #: How it ends the lease that it names. None: it ends none.
+    #: How it ends the lease that it names. None: it does not.
     ends: EpochEnd | None = None
-    #: What the job is afterwards. None: the entry itself says so, or nothing changes.
+    #: The state of the job afterwards. None: the entry contains it, or nothing changes.
     state: JobState | None = None
-    #: Shown among what went wrong lately, on the first page.
-    trouble: bool = False
-    #: Shown among what people did to the job, on its page.
+    #: Shown among the incidents of the overview.
+    incident: bool = False
+    #: Shown among the operations on the job's page.
     operated: bool = False
-    #: In a few words, where its stored name does not say it well.
+    #: A short text, if the stored name is not clear.
     label: str | None = None
 
 
 class JournalEvent(StrEnum):
-    """What an entry of the journal tells of. A `str`: it equals what the database stores."""
+    """The event of a journal entry. A `str`: it equals what the database stores."""
 
     kind: _Kind
 
@@ -64,13 +64,13 @@ class JournalEvent(StrEnum):
         _Kind(
             "A lease expired or its worker died. The job was queued again, or has failed.",
             ends=EpochEnd.REAPED,
-            trouble=True,
+            incident=True,
         ),
     )
     STALE_WRITE_BLOCKED = (
         "stale_write_blocked",
         _Kind(
-            "The database refused a write of a worker that no longer held the lease.", trouble=True, label="write refused"
+            "The database refused a write of a worker that no longer held the lease.", incident=True, label="write refused"
         ),
     )
     CANCELLED = (
@@ -86,13 +86,13 @@ class JournalEvent(StrEnum):
         "retried",
         _Kind("Somebody queued a failed or cancelled job again.", state=JobState.QUEUED, operated=True),
     )
-    WORKER_LOST = ("worker_lost", _Kind("A worker died. Its row was removed.", about="worker", trouble=True))
+    WORKER_LOST = ("worker_lost", _Kind("A worker died. Its row was removed.", about="worker", incident=True))
     RECOVERED = (
         "recovered",
         _Kind(
             "`recover` voided the lease and raised the fencing token.",
             ends=EpochEnd.RECOVERED,
-            trouble=True,
+            incident=True,
             operated=True,
         ),
     )
@@ -102,7 +102,7 @@ class JournalEvent(StrEnum):
             "The job was in the ledger already. Its open row was removed.",
             ends=EpochEnd.RECONCILED,
             state=JobState.SUCCEEDED,
-            trouble=True,
+            incident=True,
             operated=True,
         ),
     )
@@ -117,12 +117,12 @@ _KINDS = {event.value: event.kind for event in JournalEvent}
 
 
 def kind_of(stored: str) -> _Kind | None:
-    """What is declared of an entry. None: a newer build has written it."""
+    """The declaration of a stored event. None: a newer build has written it."""
     return _KINDS.get(stored)
 
 
 def about(*what: str) -> list[str]:
-    """The stored names of the events that concern these."""
+    """The stored names of the events about these."""
     return [event.value for event in JournalEvent if event.kind.about in what]
 
 

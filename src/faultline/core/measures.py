@@ -1,7 +1,7 @@
-"""What workers count for each queue, each declared once: its column in `faultline.tallies`, its metric, and what it means.
+"""What workers count for each queue, each declared once: its column in `faultline.tallies`, its metric, and its help.
 
 A new one is a field here, a migration that adds its column, its name in `tally` (SQL), and the line of the worker that
-counts it. What is sent, summed, shown to Prometheus and listed in the documentation follows from the field.
+counts it. Sending, sums, Prometheus and the documentation follow from the field.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ class Measure(NamedTuple):
 
     #: The field and the column.
     name: str
-    #: Behind `faultline_` in what a process tells of itself, behind `faultline_queue_` in what all of them did.
+    #: Its name after `faultline_` in the metrics of a process, and after `faultline_queue_` in those of the database.
     metric: str
     help: str
-    #: How a process tells of its own: for each queue, all queues together, or (None) in another way.
+    #: How a process reports it: for each queue, for all queues together, or (None) in another way.
     of_process: Literal["queue", "sum"] | None
-    #: Whether the sum over all workers is told for each queue.
+    #: Whether the sum over all workers is reported for each queue.
     of_database: bool
 
 
 def _counted(
-    metric: str, told: str, *, of_process: Literal["queue", "sum"] | None = "queue", of_database: bool = True
+    metric: str, text: str, *, of_process: Literal["queue", "sum"] | None = "queue", of_database: bool = True
 ) -> Any:
-    return field(default=0, metadata={"metric": metric, "help": told, "of_process": of_process, "of_database": of_database})
+    return field(default=0, metadata={"metric": metric, "help": text, "of_process": of_process, "of_database": of_database})
 
 
 @dataclass(slots=True)
 class Counted:
-    """How often something happened. Each number only grows."""
+    """Counters: each only grows."""
 
     started: int = _counted("jobs_started", "Attempts started.")
     succeeded: int = _counted("jobs_succeeded", "Jobs succeeded.")
@@ -48,7 +48,7 @@ class Counted:
     recovered: int = _counted(
         "jobs_requeued", "Jobs requeued after their lease expired or their worker died.", of_process="sum"
     )
-    #: A process tells of these by verb and reason.
+    #: A process reports these by verb and reason.
     refused: int = _counted("stale_writes_blocked", "Stale writes refused by the database.", of_process=None)
 
 

@@ -1,4 +1,4 @@
-"""The nouns of the protocol as values. A write takes a `Lease`, so that a write without one cannot even be spelt."""
+"""The nouns of the protocol as values. A write takes a `Lease`, so that no code can write without one."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ class Reason(StrEnum):
     BUSY = "busy"
 
 
-#: A field that differs from job to job. What is not such is alike in many, and written once for all of them.
+#: A field that differs from job to job. The text of the other fields is made once and used for many jobs.
 _OWN = {"own": True}
 
 
-# Not frozen: to set each field of a frozen one takes longer than all the rest of enqueuing it.
+# Not frozen: setting the fields of a frozen dataclass takes longer than the rest of an enqueue.
 @dataclass(slots=True)
 class Submission:
     """One job to enqueue, as `task.bind(…)` makes it. A field that is None gets the database's default."""
 
     #: The name of the task.
     task: str
-    #: The arguments as the text of a JSON object, checked already.
+    #: The arguments as the text of a JSON object, already checked.
     args: str = "{}"
     queue: str | None = None
     priority: int | None = None
@@ -49,9 +49,9 @@ class Submission:
     idempotency_key: str | None = field(default=None, metadata=_OWN)
     keep_args: bool | None = None
     id: UUID | None = field(default=None, metadata=_OWN)
-    #: What must be the same in a second submission under the key, beside the task and its arguments.
+    #: A further text that must be the same in a second submission with this key.
     digest: str | None = field(default=None, metadata=_OWN)
-    #: The trace that it is part of, as W3C writes it.
+    #: The trace context, in the format of W3C.
     trace: str | None = field(default=None, metadata=_OWN)
 
 
@@ -64,10 +64,10 @@ class Placed(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """The right to write for one job, until the database says otherwise. The proof is (job_id, fencing_token, owner).
+    """The right to write for one job, until the lease is lost. The proof is (job_id, fencing_token, owner).
 
-    Compared by identity: it is claimed once, and looked up many times. Never changed, though not frozen: one is made for
-    every job that runs, and frozen ones take three times as long to make.
+    Compared by identity, which makes it a cheap key. Never changed, but not frozen: every job that runs makes one, and
+    frozen ones take three times as long to make.
     """
 
     job_id: UUID
@@ -83,9 +83,9 @@ class Lease:
     lease_seconds: float
     #: The key of the submission, if it had one.
     key: str | None
-    #: Of the claim: this, and what follows, is no column.
+    #: This field and the next are not columns.
     owner: str
-    #: Why its arguments cannot be read; None if they can. A job that SQL enqueued may hold what Python cannot.
+    #: Why Python cannot read the arguments, if so. A job that was enqueued by SQL may contain such values.
     fault: str | None = None
 
     @property
@@ -95,7 +95,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A write that the database did not do."""
+    """A write that the database refused."""
 
     lease: Lease
     reason: Reason
@@ -121,7 +121,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A job that is given back unfinished, with its attempt."""
+    """A job that is released unfinished, without using up an attempt."""
 
     delay_seconds: float | None = None
 
@@ -144,7 +144,7 @@ class Reaped:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Below this place, `run_at` and then `id`, the caller has seen no live job at this priority. Keeps claims cheap."""
+    """The caller has seen no queued job of this priority below this position. Keeps claims cheap."""
 
     priority: int
     run_at: datetime
@@ -152,14 +152,14 @@ class Bound:
 
 
 def bounds_after(leases: Sequence[Lease]) -> dict[int, Bound]:
-    """By priority, where the work begins that a claim has left, if these are what it took, in the order of the queue."""
+    """By priority, the position up to which a claim has taken the jobs. The leases are in the order of the queue."""
     last = {lease.priority: lease for lease in leases}
     return {priority: Bound(priority, lease.next_run_at, lease.job_id) for priority, lease in last.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """One job as lists show it: without its arguments, its result and its progress, which may be large."""
+    """One job as lists show it: without arguments, result and progress, which may be large."""
 
     id: UUID
     state: JobState

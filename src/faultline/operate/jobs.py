@@ -59,7 +59,7 @@ class RetryFailed:
         #: How many were queued again.
         self.jobs = 0
         #: Where to go on; None when there is no more.
-        self.behind: failures.Place | None = None
+        self.behind: failures.Cursor | None = None
 
     def batch(self) -> Statement[failures.Retried] | None:
         """The next one to run; None when all is done."""

@@ -1,4 +1,4 @@
-"""The answer to what was sent: whether it may be asked for again when it was lost, and what is said when it is not known."""
+"""Decide after a lost answer: send again where that is safe, otherwise raise that the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from faultline.store.statement import Statement
 
 _SENDS_MAX = 3
-#: What a session says that was not ours alone after all, or whose schema has changed. Nothing was run.
+#: The session is shared after all (a pooler), or its schema has changed. Nothing was run.
 _UNPREPARED = (
     psycopg.errors.InvalidSqlStatementName,
     psycopg.errors.DuplicatePreparedStatement,
@@ -28,10 +28,10 @@ _UNPREPARED = (
 
 
 class Answer(contextlib.AbstractContextManager[None]):
-    """Around each send: swallows the loss of a connection while the statements may be sent again.
+    """Wraps each send: suppresses the loss of a connection as long as the statements may be sent again.
 
-    Once something was sent and no answer came, every further failure means that the outcome is unknown: also the failure
-    to connect again, which by itself would say that nothing was written.
+    Once something was sent and no answer came, every further failure means that the outcome is unknown, even a failure to
+    connect, which by itself would mean that nothing was written.
     """
 
     def __init__(self, statements: Sequence[Statement[Any]], deadline: Deadline) -> None:
@@ -40,13 +40,13 @@ class Answer(contextlib.AbstractContextManager[None]):
         self._repeatable = all(statement.repeatable for statement in statements)
         self._sends_left = _SENDS_MAX
         self._unanswered = False
-        #: How often the connection was lost, and whether without a word: then nobody knows of the others how they are.
+        #: How often the connection was lost, and whether silently: then the other connections may be lost too.
         self.losses, self.silent = 0, False
-        #: The server undid it for somebody else's sake: that says nothing against the connection, or against others.
+        #: The server rolled it back because of another transaction. The connections are fine.
         self.rolled_back = False
-        #: A function was not there. Nothing was run; a migration may just have replaced what the call was in the middle of.
+        #: A function was missing: a migration may just have replaced it. Nothing was run.
         self._missed = False
-        #: What the session had prepared is not there, or of no use any more.
+        #: The session's prepared statements are lost or outdated.
         self.unprepared = False
 
     def to_be_sent(self) -> bool:

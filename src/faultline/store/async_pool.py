@@ -62,7 +62,7 @@ class AsyncPool:
     @contextlib.asynccontextmanager
     async def connection(self, deadline: Deadline) -> AsyncIterator[psycopg.AsyncConnection]:
         """A connection for statements of our own."""
-        async with self._place(deadline):
+        async with self._slot(deadline):
             connection = await self._take(deadline)
             try:
                 yield connection
@@ -106,7 +106,7 @@ class AsyncPool:
         await self.drop_idle()
 
     @contextlib.asynccontextmanager
-    async def _place(self, deadline: Deadline) -> AsyncIterator[None]:
+    async def _slot(self, deadline: Deadline) -> AsyncIterator[None]:
         room = await self._entered(deadline)
         try:
             yield
@@ -114,7 +114,7 @@ class AsyncPool:
             room.leave()
 
     async def _entered(self, deadline: Deadline) -> Room:
-        room, seconds = self._terms.place(), self._terms.seconds(deadline)
+        room, seconds = self._terms.room_of_caller(), self._terms.seconds(deadline)
         if not await room.aenter(seconds):
             raise no_room(room, seconds)
         return room

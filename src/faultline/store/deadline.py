@@ -1,4 +1,4 @@
-"""How long one call may wait for the database. A frozen server answers nothing, so the client must count the time itself."""
+"""How long one call may wait for the database. A frozen server never answers, so the client measures the time itself."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class NoAnswer(psycopg.OperationalError):
-    """Something was sent, and no answer came in time. The connection is closed."""
+    """No answer came in time. The connection is closed."""
 
 
 class Deadline:
-    """The end of one call: waiting for a connection, connecting, sending, and the answer all count.
+    """The end of one call: waiting for a connection, connecting, sending and the answer all count.
 
-    An answer starts the time anew: a submission of a million jobs takes many statements and is no sign of a frozen server.
+    Each answer restarts the time: a submission of a million jobs needs many statements, and the server is not frozen.
     """
 
     def __init__(self, seconds: float | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -43,7 +43,7 @@ class Deadline:
         return self._ends_at is not None and self._monotonic() >= self._ends_at
 
     def within(self, seconds: float | None) -> Deadline:
-        """The earlier of this deadline and one in so many seconds."""
+        """The earlier of this deadline and one in `seconds`."""
         if seconds is None or (self.left is not None and self.left <= seconds):
             return self
         return Deadline(seconds, self._monotonic)
@@ -53,10 +53,10 @@ class Deadline:
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection whose waits end at a deadline. Without one it waits like any other.
+    """A connection whose waits end at a deadline, if it has one.
 
-    A wait looks at the time ten times a second. Nothing runs beside it: a thread that watches would have to be
-    started in every program, and again after every fork.
+    A wait checks the time ten times a second. A watching thread would have to be started in every program, and again after
+    every fork.
     """
 
     deadline: Deadline | None = None
@@ -76,18 +76,18 @@ class BoundedConnection(psycopg.Connection[Any]):
         try:
             return super().wait(_until(gen, deadline), *args, **words)
         except NoAnswer:
-            # It is in the middle of an exchange: of no use for anything else.
+            # An answer may still arrive: no other statement can use this connection.
             self.close()
             raise
 
 
 def until(connection: psycopg.Connection[Any], deadline: Deadline) -> contextlib.AbstractContextManager[None]:
-    """Give up what is waited for inside at the deadline. A simulated connection answers at once or never."""
+    """Stop waiting at the deadline. Does nothing for a simulated connection, which answers at once or never."""
     return connection.until(deadline) if isinstance(connection, BoundedConnection) else contextlib.nullcontext()
 
 
 def _until(gen: Generator[Any, Any, Any], deadline: Deadline) -> Generator[Any, Any, Any]:
-    """What psycopg waits for, given up at the deadline. Between two looks at the socket it sends 0: not ready."""
+    """Wrap psycopg's generator, and raise at the deadline. psycopg sends 0 if the socket is not ready."""
     try:
         wanted = next(gen)
         while True:

@@ -1,4 +1,4 @@
-"""What a client must know of its database before it sends anything: its protocol fits, the limits, and the time there."""
+"""What a client must know of its database before it sends anything: that the protocol fits, the limits, and the time."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from faultline.store.statement import Rows
 
 
-class _Told(NamedTuple):
+class _Row(NamedTuple):
     version: int
     serves_from: int
-    #: As JSON: a database that was not migrated lacks some of them, and that must be told in our words.
+    #: As JSON: a database that was not migrated lacks some columns, and must get our error, not PostgreSQL's.
     settings: dict[str, Any] | None
     clock: datetime
 
 
-_TOLD = RowOf(_Told, settings="(select to_jsonb(s) from faultline.settings s)", clock="faultline.clock()")
-FACTS = f"select {_TOLD.columns} from faultline.protocol()"
+_ROW = RowOf(_Row, settings="(select to_jsonb(s) from faultline.settings s)", clock="faultline.clock()")
+FACTS = f"select {_ROW.columns} from faultline.protocol()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Facts:
 
 
 def read_facts(row: tuple[Any, ...] | None) -> Facts:
-    told = _TOLD.one([row or (0, 0, {}, None)])
-    migrate.check(migrate.Protocol(told.version, told.serves_from))
-    settings = told.settings or {}  # a lost row: the doctor tells of it, and `migrate` puts it back
+    found = _ROW.one([row or (0, 0, {}, None)])
+    migrate.check(migrate.Protocol(found.version, found.serves_from))
+    settings = found.settings or {}  # the row is lost: the doctor reports it, and `migrate` restores it
     args_bytes_max = settings.get("args_bytes_max", ARGS_BYTES_MAX)
-    return Facts(args_bytes_max, settings.get("result_bytes_max", RESULT_BYTES_MAX), told.clock)
+    return Facts(args_bytes_max, settings.get("result_bytes_max", RESULT_BYTES_MAX), found.clock)
 
 
 class _Writable(NamedTuple):
@@ -51,13 +51,13 @@ _WRITABLE = RowOf(_Writable, writable="current_setting('transaction_read_only') 
 
 
 def takes_writes() -> Statement[bool]:
-    """Whether the database takes writes: a standby does not. Raises what is wrong with the schema, also if it was right."""
+    """Whether the database accepts writes: a standby does not. Raises if the schema does not fit (any more)."""
 
     def read(rows: Rows) -> bool:
         read_facts(rows[0])
-        return _WRITABLE.many(rows, behind=_TOLD)[0].writable
+        return _WRITABLE.many(rows, behind=_ROW)[0].writable
 
-    sql = f"select {_TOLD.columns}, {_WRITABLE.columns} from faultline.protocol()"
+    sql = f"select {_ROW.columns}, {_WRITABLE.columns} from faultline.protocol()"
     return Statement("schema", sql, (), read, repeatable=True)
 
 

@@ -1,4 +1,4 @@
-"""Connections that nobody uses at the moment, kept by a pool for whoever comes next."""
+"""The idle connections of a pool, kept for the next user."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-#: A connection that was not needed for so long is closed: others may want the server's place.
+#: A connection that was idle for so long is closed: other programs may need the server's slot.
 IDLE_SECONDS = 10.0
 
 
 class Idle(Generic[C]):
-    """Safe for threads. What is taken out is the caller's, to be used or closed."""
+    """Thread-safe. The caller uses or closes what it takes."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -28,12 +28,12 @@ class Idle(Generic[C]):
             self._kept.append((self._monotonic(), connection))
 
     def take(self) -> C | None:
-        """The one that was used last, so that the others grow old."""
+        """Take the one that was used last, so that the others become old."""
         with self._changed:
             return self._kept.pop()[1] if self._kept else None
 
     def take_old(self) -> list[C]:
-        """Those that were not needed for a while."""
+        """Take those that were idle for `IDLE_SECONDS`."""
         before = self._monotonic() - IDLE_SECONDS
         old = []
         with self._changed:

@@ -1,7 +1,7 @@
-"""JSON text in and out. What PostgreSQL could not store or would change is refused here, with the reason.
+"""Encode and decode JSON. Values that PostgreSQL could not store or would change are refused, with the reason.
 
-Arguments are kept as the text that was sent, so their integers may have any size. Results, steps and progress are jsonb,
-which writes 1e20 as an integer: there an integer of more than 64 bits could not be told from a float, and is refused.
+Arguments are stored as text, so their integers may have any size. Results, steps and progress are jsonb, which writes 1e20
+as an integer. There, an integer of more than 64 bits could be a float, and is refused.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import orjson
 
 from faultline.core.errors import JobRejected, UnreadableJson
 
-# Refuse what would come back as something else: a datetime or a dataclass would return as text or as a dict. (A UUID and
-# an Enum do come back as text and as their value: orjson has no way to refuse them.)
+# Refuse what would be read as another type: a datetime as text, a dataclass as a dict. (A UUID is read as text and an Enum
+# as its value: orjson cannot refuse them.)
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
-# What orjson would read as a float has at least this many digits in a row.
+# An integer that orjson would read as a float has at least this many digits in a row.
 _LONG = 19
 _LONG_NUMBER = b"0" * _LONG
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
@@ -37,8 +37,8 @@ def decode_args(text: str) -> Any:
         return decode(text)
     try:
         value = json.loads(text)
-        # Python's own reader takes for JSON what orjson refuses.
-        fault = _place_of_fault(_with_long_integers(value))
+        # Python's json accepts texts that orjson refuses.
+        fault = _fault_with_path(_with_long_integers(value))
     except (ValueError, RecursionError) as error:
         raise UnreadableJson(f"invalid JSON: {error}") from error
     if fault:
@@ -47,7 +47,7 @@ def decode_args(text: str) -> Any:
 
 
 def encode_args(value: object, what: str) -> str:
-    """Give the text of arguments, as `encode` does."""
+    """Return the JSON text of arguments, whose integers may have any size. Raises as `encode` does."""
     try:
         return encode(value, what)
     except JobRejected as refused:
@@ -59,24 +59,24 @@ def encode_args(value: object, what: str) -> str:
 
 
 def encode(value: object, what: str) -> str:
-    """Give the JSON text of a value, or raise `JobRejected` naming `what` and the place of the fault in it."""
+    """Return the JSON text of a value, or raise `JobRejected` with `what` and the path of the fault in it."""
     try:
         text = orjson.dumps(value, option=_STRICT)
     except TypeError as error:  # JSONEncodeError is one
         raise JobRejected(
-            f"{what} cannot be stored as JSON: {_place_of_fault(value) or error}. Pass text, numbers, lists and dicts"
+            f"{what} cannot be stored as JSON: {_fault_with_path(value) or error}. Pass text, numbers, lists and dicts"
         ) from error
-    # orjson writes NaN as null and PostgreSQL cannot hold U+0000. Both are rare, and both leave a trace in the text:
-    # only then is the value walked through.
+    # orjson writes NaN as null, and PostgreSQL cannot store U+0000. Both are rare, and both show in the text: only then
+    # search the value.
     if b"null" in text or b"\\u0000" in text:
-        fault = _place_of_fault(value)
+        fault = _fault_with_path(value)
         if fault:
             raise JobRejected(f"{what}: {fault}")
     return text.decode()
 
 
 def _with_long_integers(value: object) -> object:
-    """The same value, where each integer that orjson has no room for is the text that it is to write."""
+    """The same value, with each integer that is too long for orjson as a fragment of text."""
     if type(value) is int and not -(2**63) <= value < 2**64:
         return orjson.Fragment(str(value))
     if type(value) is dict:
@@ -86,7 +86,7 @@ def _with_long_integers(value: object) -> object:
     return value
 
 
-def _place_of_fault(value: object) -> str | None:
+def _fault_with_path(value: object) -> str | None:
     try:
         return _fault(value)
     except RecursionError:
@@ -94,16 +94,16 @@ def _place_of_fault(value: object) -> str | None:
 
 
 def _fault(value: object, path: str = "") -> str | None:
-    place = path or "the value itself"
+    where = path or "the value itself"
     match value:
         case str() if "\x00" in value:
-            return f"{place} contains a NUL character, which PostgreSQL cannot store"
+            return f"{where} contains a NUL character, which PostgreSQL cannot store"
         case str() if any("\ud800" <= character <= "\udfff" for character in value):
-            return f"{place} contains half a surrogate pair, which is not valid Unicode"
+            return f"{where} contains half a surrogate pair, which is not valid Unicode"
         case float() if not math.isfinite(value):
-            return f"{place} is {value}, which JSON cannot represent"
+            return f"{where} is {value}, which JSON cannot represent"
         case int() if not -(2**63) <= value < 2**64:
-            return f"{place} is an integer of more than 64 bits; pass it as text"
+            return f"{where} is an integer of more than 64 bits; pass it as text"
         case dict():
             return _fault_in_dict(value, path)
         case list() | tuple():
@@ -111,7 +111,7 @@ def _fault(value: object, path: str = "") -> str | None:
         case None | bool() | int() | float() | str() | orjson.Fragment():
             return None
         case _:
-            return f"{place} is a {type(value).__name__}"
+            return f"{where} is a {type(value).__name__}"
 
 
 def _fault_in_dict(value: dict[Any, Any], path: str) -> str | None:

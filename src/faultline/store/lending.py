@@ -38,7 +38,7 @@ class Terms:
     def seconds(self, deadline: Deadline) -> float | None:
         return self.room_seconds if deadline.left is None else deadline.left
 
-    def place(self) -> Room:
+    def room_of_caller(self) -> Room:
         loan = _loan.get()
         return self.spare if loan is not None and loan.room is self.room else self.room
 
@@ -51,15 +51,15 @@ class Loan:
 
     def __init__(self) -> None:
         self.room: Room | None = None
-        self._place: Room | None = None
+        self._entered: Room | None = None
         self._changed = threading.Lock()
 
     def ask(self, room: Room) -> None:
         """Who waits for a place is to get one: what waits for him from here on must not wait behind him."""
         self.room = room
 
-    def begin(self, place: Room) -> None:
-        self._place = place
+    def begin(self, room: Room) -> None:
+        self._entered = room
 
     def call_in(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         """Cut the borrower off, who may never come back, and give the place to the next. From any thread."""
@@ -68,9 +68,9 @@ class Loan:
 
     def end(self) -> None:
         with self._changed:
-            place, self._place, self.room = self._place, None, None
-        if place is not None:
-            place.leave()
+            entered, self._entered, self.room = self._entered, None, None
+        if entered is not None:
+            entered.leave()
 
 
 @contextlib.contextmanager

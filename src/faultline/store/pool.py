@@ -63,7 +63,7 @@ class Pool:
     @contextlib.contextmanager
     def connection(self, deadline: Deadline) -> Iterator[psycopg.Connection]:
         """A connection for statements of our own."""
-        with self._place(deadline):
+        with self._slot(deadline):
             connection = self._take(deadline)
             try:
                 yield connection
@@ -107,7 +107,7 @@ class Pool:
         self.drop_idle()
 
     @contextlib.contextmanager
-    def _place(self, deadline: Deadline) -> Iterator[None]:
+    def _slot(self, deadline: Deadline) -> Iterator[None]:
         room = self._entered(deadline)
         try:
             yield
@@ -115,7 +115,7 @@ class Pool:
             room.leave()
 
     def _entered(self, deadline: Deadline) -> Room:
-        room, seconds = self._terms.place(), self._terms.seconds(deadline)
+        room, seconds = self._terms.room_of_caller(), self._terms.seconds(deadline)
         if not room.enter(seconds):
             raise no_room(room, seconds)
         return room

@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 #: Who has waited for so long is told of, and again after so long; not each of them, but all at once.
-LONG_SECONDS, _TELL_SECONDS = 10.0, 60.0
+LONG_SECONDS, _REPORT_SECONDS = 10.0, 60.0
 
 
 class Room:
-    """`tell` is called while somebody waits long: with the number of places, and of those who wait."""
+    """`report` is called while somebody waits long: with the number of places, and of those who wait."""
 
     def __init__(
         self,
         size: int,
-        tell: Callable[[int, int], None] | None = None,
+        report: Callable[[int, int], None] | None = None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.size = size
-        self._tell = tell
+        self._report = report
         self._monotonic = monotonic
-        self._tell_at = -inf
+        self._report_at = -inf
         self._free = size
         self._changed = threading.Lock()
         self._waiting: deque[Future[None]] = deque()
@@ -75,15 +75,15 @@ class Room:
             first.set_result(None)
 
     def _waits_long(self, seconds: float) -> None:
-        if self._tell is None or seconds < LONG_SECONDS:
+        if self._report is None or seconds < LONG_SECONDS:
             return
         now = self._monotonic()
         with self._changed:
             waiting = sum(not one.done() for one in self._waiting)
-            if now < self._tell_at or not waiting:
+            if now < self._report_at or not waiting:
                 return
-            self._tell_at = now + _TELL_SECONDS
-        self._tell(self.size, waiting)
+            self._report_at = now + _REPORT_SECONDS
+        self._report(self.size, waiting)
 
     def _first(self) -> Future[None] | None:
         """Whose turn it is. One that has given up cannot be started any more."""

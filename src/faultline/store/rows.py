@@ -1,5 +1,5 @@
-"""Rows as values, by the names of their columns. The select list and the reading of a row come from one list: the fields of
-a class. So a column is added where its class is, and no two columns can change places.
+"""Rows as values. The select list and the reading of a row follow from the fields of one class, so that a new column is a
+new field, and no two columns can be swapped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Where a field comes from, and what is made of it."""
+    """The expression that a field is read from, and how to convert it."""
 
     sql: str
     read: Callable[[Any], Any]
@@ -30,8 +30,8 @@ class Column:
 class RowOf(Generic[T]):
     """Rows as values of a dataclass or a named tuple.
 
-    `columns` is the select list: for each field the column of its name, unless another expression is given for it, and none
-    for those it is to do without. `RowOf(Step, result="result::text")` selects `name, …, result::text as result`.
+    `columns` is the select list: for each field the column of its name, unless another expression is given for it; fields
+    named in `but` are left out. `RowOf(Step, result="result::text")` selects `name, …, result::text as result`.
     """
 
     def __init__(self, kind: type[T], but: tuple[str, ...] = (), /, **given: str | Column) -> None:
@@ -42,10 +42,10 @@ class RowOf(Generic[T]):
         self._kind = kind
         found = [(name, given.get(name, name)) for name in self.names]
         self.columns = ", ".join(_selected(name, column) for name, column in found)
-        self._reads = [(place, column.read) for place, (_, column) in enumerate(found) if isinstance(column, Column)]
+        self._reads = [(index, column.read) for index, (_, column) in enumerate(found) if isinstance(column, Column)]
 
     def many(self, rows: Rows, *, behind: RowOf[Any] | None = None) -> list[T]:
-        """Every row. Where a row holds values of two classes, the second one's columns stand `behind` the first one's."""
+        """Every row. If a row contains values of two classes, the columns of the second are `behind` those of the first."""
         start = 0 if behind is None else len(behind.names)
         if rows and len(rows[0]) != len(self.names):
             rows = [row[start : start + len(self.names)] for row in rows]
@@ -54,7 +54,7 @@ class RowOf(Generic[T]):
         return [self._kind(*self._values(row)) for row in rows]
 
     def one(self, rows: Rows) -> T:
-        """The first row of an answer that always has one."""
+        """The first row of a result that always has one."""
         return self.many(rows[:1])[0]
 
     def first(self, rows: Rows) -> T | None:
@@ -62,13 +62,13 @@ class RowOf(Generic[T]):
 
     def _values(self, row: tuple[Any, ...]) -> list[Any]:
         values = list(row)
-        for place, read in self._reads:
-            values[place] = read(values[place])
+        for index, read in self._reads:
+            values[index] = read(values[index])
         return values
 
 
 def names_of(kind: type[Any]) -> tuple[str, ...]:
-    """The fields that a value of this class is made of, in their order."""
+    """The parameters of this class, in order."""
     if is_dataclass(kind):
         return tuple(field.name for field in fields(kind) if field.init)
     names: tuple[str, ...] = kind._fields
@@ -81,7 +81,7 @@ def _selected(name: str, column: str | Column) -> str:
 
 
 def as_json(column: str, decode: Callable[[str], Json] = jsontext.decode) -> Column:
-    """A column of JSON. A value that Python cannot read is shown as its text: one odd job must not hide the others."""
+    """A column of JSON. A value that Python cannot read becomes its text: one bad job must not hide the others."""
 
     def read(text: str | None) -> Json:
         if text is None:
@@ -95,11 +95,11 @@ def as_json(column: str, decode: Callable[[str], Json] = jsontext.decode) -> Col
 
 
 def value(rows: Rows) -> Any:
-    """The one value of an answer that has one."""
+    """The only value of the only row."""
     [[found]] = rows
     return found
 
 
 def values(rows: Rows) -> list[Any]:
-    """The one value of each row."""
+    """The only value of each row."""
     return [found for (found,) in rows]

@@ -1,6 +1,6 @@
-"""One round trip to the database as a value: what to send and how to read the answer. No connection is used here.
+"""One round trip to the database as a value: what to send and how to read the answer. Uses no connection.
 
-Blocking and async databases run the same statement, a caller's own connection can run it, and a simulated database can too.
+Blocking, async and simulated databases run the same statements, and so does a caller's own connection.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ UPKEEP_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """One round trip. `repeatable`: sent twice it has the effect of being sent once, so a lost answer can be asked for."""
+    """One round trip. `repeatable`: sent twice, it has the same effect as once, so a lost answer can be asked for again."""
 
     name: str
     sql: str
     params: tuple[Any, ...]
     read: Callable[[Rows], T]
     repeatable: bool = False
-    reads: bool = False  # it changes nothing: a lost answer leaves no doubt about that
-    #: Ask for the answer in the server's own form: cheaper to write there and to read here, where there is much of it.
+    reads: bool = False  # it writes nothing: after a lost answer, nothing is unknown
+    #: Ask for a binary answer: cheaper for the server to write and for us to read, if it is large.
     binary: bool = False
-    #: Sent again and again: a session that is ours alone parses and plans it once.
+    #: Sent often: a session that is ours alone prepares it.
     often: bool = False
-    #: What to send when it is sent again, if that differs.
+    #: Other parameters for when it is sent again.
     params_again: tuple[Any, ...] | None = None
-    #: Decides at the moment of each send what to send: what was decided before an outage must not be used after it.
+    #: Called for the parameters at each send: a decision from before an outage must not be used after it.
     params_now: Callable[[], tuple[Any, ...]] | None = None
-    #: It may take this long where others are given up earlier: it looks at many rows.
+    #: A longer time limit, for statements that read many rows.
     seconds: float = 0.0
 
     def limit(self, answer_seconds: float | None) -> float | None:

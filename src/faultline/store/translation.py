@@ -1,4 +1,4 @@
-"""What psycopg says, in our words. An error that we have no word for passes unchanged."""
+"""Translate psycopg's errors into ours."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word: `with translated():`
-    """Turn psycopg's errors into ours. What we have no word for passes unchanged."""
+    """Translate psycopg's errors into ours. Errors that we have no class for pass unchanged."""
 
     def __init__(self, dsn: str = "") -> None:
         self._dsn = dsn
@@ -28,7 +28,7 @@ class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads
         if isinstance(error, psycopg.Error):
             ours = _translate(error, without_password(self._dsn))
             if ours is not None:
-                # What libpq says of a text that is no DSN may hold its password: no traceback shows it.
+                # libpq's message about an invalid DSN may contain its password: keep it out of the traceback.
                 raise ours from None if isinstance(ours, errors.ConfigError) else error
 
 
@@ -39,20 +39,20 @@ def connection_was_lost(error: BaseException | None) -> bool:
 
 
 def is_about_the_moment(error: BaseException) -> bool:
-    """Whether the same call may be answered later: the server is away, or refused the statement for a lock or a conflict."""
+    """Whether the same call may succeed later: the server is unavailable, or there was a lock or a conflict."""
     passing = errors.DatabaseUnavailable | errors.StatementTimeout | errors.OutcomeUnknown
     return isinstance(error, passing | psycopg.OperationalError | psycopg.InternalError)
 
 
-#: Data exceptions, violated constraints, exceeded limits, and what Faultline's own functions refuse.
+#: Data exceptions, violated constraints, exceeded limits, and errors of Faultline's own functions.
 _ABOUT_DATA = ("22", "23", "54", "FL")
 
 
 def is_about_data(error: BaseException) -> bool:
-    """Whether the database would refuse the same values again. Any other error is about the moment: send again later.
+    """Whether the database would refuse the same values again. After any other error, send again later.
 
-    Locks, cancelled statements, conflicts, migrations, full disks, standbys and whatever is unknown to us say nothing about
-    a job. So nothing but a data error may decide how a job ends.
+    Locks, cancelled statements, conflicts, migrations, full disks, standbys and unknown errors say nothing about a job. So
+    only a data error may decide how a job ends.
     """
     if isinstance(error, errors.FaultlineError):
         return (error.sqlstate or "").startswith(_ABOUT_DATA) or isinstance(error, errors.UnreadableJson)
@@ -77,13 +77,13 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
             return errors.JobRejected(f"PostgreSQL cannot store these values: {message}{detail}")
         case NoConnection():
             return errors.DatabaseUnavailable(f"could not connect to {dsn} in time; nothing was sent: {message}")
-        # Read-only: a standby that was reached before it is promoted.
+        # Read-only: a standby that is not promoted yet.
         case psycopg.OperationalError() | psycopg.errors.ReadOnlySqlTransaction() if (
             error.sqlstate is None or error.sqlstate.startswith(("08", "25006", "28", "3D", "53", "57P"))
         ):
             return errors.DatabaseUnavailable(f"cannot use {dsn or 'the database'}: {message}")
         case psycopg.ProgrammingError() if error.sqlstate is None:
-            # Neither the text nor what libpq says of it: who cannot read it does not know where its password is.
+            # Show neither the text nor libpq's quotes of it: we cannot tell where its password is.
             about = _NO_PAIRS if message.startswith('missing "="') else re.sub(r':?\s*".*"', "", message, flags=re.DOTALL)
             return errors.ConfigError(f"invalid DSN: {about}; {_DSN_FORM}")
     return None

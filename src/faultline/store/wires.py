@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from faultline.core.faults import Faults
 
-_TOLD_SECONDS = 0.05
+_NEWS_SECONDS = 0.05
 
 
 def cut(connection: Connection[Any] | AsyncConnection[Any]) -> None:
@@ -59,11 +59,11 @@ def is_quiet(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
 
 def little() -> None:
     """Until the end of one session, when all end at once, is told to the others."""
-    time.sleep(_TOLD_SECONDS)
+    time.sleep(_NEWS_SECONDS)
 
 
 async def alittle() -> None:
-    await asyncio.sleep(_TOLD_SECONDS)
+    await asyncio.sleep(_NEWS_SECONDS)
 
 
 @contextlib.contextmanager

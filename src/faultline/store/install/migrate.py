@@ -160,7 +160,7 @@ def _apply(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
     """One try, one transaction."""
     applied: list[str] = []
     with connection.transaction():
-        _settle(connection, wait_seconds)
+        _lock_and_set(connection, wait_seconds)
         _refuse_strangers(connection)
         if _is_newer(version_of(connection)):
             return applied
@@ -215,7 +215,7 @@ def _count_on(connection: psycopg.Connection) -> list[str]:
     return ["numbering of the journal"]
 
 
-def _settle(connection: psycopg.Connection, wait_seconds: float) -> None:
+def _lock_and_set(connection: psycopg.Connection, wait_seconds: float) -> None:
     """Wait until no other migration runs, and make sure that a client's own settings do not change what the files mean."""
     connection.execute("set local statement_timeout = 0")
     connection.execute(f"set local lock_timeout = {round(wait_seconds * 1000) + 1}".encode())
@@ -242,13 +242,13 @@ def _tries(connection: psycopg.Connection, wait_seconds: float, command: str = "
 def _blocked(connection: psycopg.Connection, wait_seconds: float, command: str) -> str:
     with connection.transaction():
         found = connection.execute(_BLOCKERS, (LOCK,)).fetchall()
-    told = [
+    blockers = [
         f"process {pid} ({login}, {state or 'hidden'}, transaction open for {age or 0:.1f} s: {query})"
         for pid, login, state, age, query in found
     ]
     return (
         f"could not lock the tables of faultline within {wait_seconds:g} s; nothing was changed. "
-        f"Blocked by: {'; '.join(told) or 'nobody any more'}; end that transaction, or run faultline {command} again"
+        f"Blocked by: {'; '.join(blockers) or 'nobody any more'}; end that transaction, or run faultline {command} again"
     )
 
 

@@ -112,7 +112,7 @@ def _made_by(connection: psycopg.Connection, definition: Definition) -> set[int]
     """Run it. Which functions has it made or replaced? One that was replaced stands in another place of the catalogue."""
     before: dict[int, str] = dict(connection.execute(_FUNCTIONS).fetchall())
     connection.execute(definition.text.encode())
-    return {oid for oid, place in connection.execute(_FUNCTIONS).fetchall() if before.get(oid) != place}
+    return {oid for oid, ctid in connection.execute(_FUNCTIONS).fetchall() if before.get(oid) != ctid}
 
 
 def _of_name(connection: psycopg.Connection, name: str) -> set[int]:

@@ -179,12 +179,12 @@ def _lacking_constraints(rows: Rows) -> Iterator[Lack]:
     found = {name: definition for is_constraint, name, holds, definition in rows if is_constraint and holds}
     for name, definition in _shape().constraints.items():
         if not _is_same(definition, found.get(name, "")):
-            place, _, own = name.partition(".")
+            relation, _, own = name.partition(".")
             drop, add = f"drop constraint if exists {own}", f"add constraint {own} {definition}"
-            if place in _shape().domains:
-                cure = f"alter domain faultline.{place} {drop}; alter domain faultline.{place} {add}"
+            if relation in _shape().domains:
+                cure = f"alter domain faultline.{relation} {drop}; alter domain faultline.{relation} {add}"
             else:
-                cure = f"alter table faultline.{place} {drop}, {add}"
+                cure = f"alter table faultline.{relation} {drop}, {add}"
             yield Lack(f"constraint {name} is missing, not validated, or has another definition", cure)
 
 
@@ -203,8 +203,8 @@ def _lacking_columns(rows: Rows) -> Iterator[Lack]:
                 f"{alter} {'set' if must else 'drop'} not null",
             )
         if default == _IDENTITY != given:
-            place = f"pg_get_serial_sequence('faultline.{table}', '{column}')"
-            follow = f"select setval({place}, max({column})) from faultline.{table}"
+            sequence = f"pg_get_serial_sequence('faultline.{table}', '{column}')"
+            follow = f"select setval({sequence}, max({column})) from faultline.{table}"
             yield Lack(f"column {name} is not an identity column", f"{alter} add generated always as identity; {follow}")
         elif _plain(given) != default:
             yield Lack(

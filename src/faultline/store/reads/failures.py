@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 #: How many failed jobs a question looks at, the newest first. Counts from a full window say "at least".
 WINDOW = 10_000
 #: When a job failed, and which one it is: the newest come first.
-Place = tuple[datetime, UUID]
-PLACE_TYPES = ("timestamptz", "uuid")
+Cursor = tuple[datetime, UUID]
+CURSOR_TYPES = ("timestamptz", "uuid")
 _BATCH_MAX = 1000
 
 
@@ -35,10 +35,10 @@ class FailedFilter:
     error_kind: str | None = None
     only_queues: Sequence[str] | None = None
     #: Only those that failed before this place; the newest have none before them.
-    before: Place | None = None
+    before: Cursor | None = None
 
-    def behind(self, place: Place) -> FailedFilter:
-        return replace(self, before=place)
+    def behind(self, cursor: Cursor) -> FailedFilter:
+        return replace(self, before=cursor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Groups:
     #: The window was full: there may be more.
     at_least: bool
     #: Passed on as `FailedFilter.before`, takes what was seen and nothing that has failed since.
-    until: Place | None
+    until: Cursor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class Count:
     jobs: int
     #: As of `Groups`.
     at_least: bool
-    until: Place | None
+    until: Cursor | None
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
     jobs: int
     #: Where to go on; None when there is no more.
-    behind: Place | None
+    behind: Cursor | None
 
 
 class _Batch(NamedTuple):
@@ -109,7 +109,7 @@ ended as (
 _LOWEST = UUID(int=0)
 
 
-def _until(at: datetime | None) -> Place | None:
+def _until(at: datetime | None) -> Cursor | None:
     return None if at is None else (at, _LOWEST)
 
 

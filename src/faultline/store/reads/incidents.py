@@ -46,7 +46,7 @@ def incidents(most: int = 8) -> Statement[list[Incident]]:
         name="incidents",
         sql=f"select {_INCIDENT.columns}"
         " from (select * from faultline.journal order by id desc limit %s) n"
-        f" where n.event in ({quoted(*(event for event in JournalEvent if event.kind.trouble))})"
+        f" where n.event in ({quoted(*(event for event in JournalEvent if event.kind.incident))})"
         " order by n.id desc limit %s",
         params=(_LOOKED_AT, most),
         read=_INCIDENT.many,

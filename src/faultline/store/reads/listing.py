@@ -41,20 +41,20 @@ class _Seen(NamedTuple):
     """How a job was found: whether it is what was asked for, and its number in the window."""
 
     fits: bool
-    place: int
+    position: int
 
 
 _JOB = RowOf(JobSummary, state=Column("state", JobState), last_error="left(last_error, 2000)")
 _SEEN = RowOf(_Seen)
 #: The values of a row by which its list is ordered.
-Place = tuple[Any, ...]
+Cursor = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     jobs: list[JobSummary]
     #: Where the next page begins; None when there is none.
-    behind: Place | None
+    behind: Cursor | None
     #: The page ends because the window did: there may be more that fits, further on.
     stopped_early: bool
 
@@ -81,9 +81,9 @@ def order_of(wanted: Wanted) -> Order:
     return BY_ID
 
 
-def jobs(wanted: Wanted, *, page_jobs: int, behind: Place | None = None) -> Statement[Page]:
+def jobs(wanted: Wanted, *, page_jobs: int, behind: Cursor | None = None) -> Statement[Page]:
     order = order_of(wanted)
-    place, place_params = _behind(order, behind)
+    behind_cursor, cursor_params = _behind(order, behind)
     scope, scope_params = _scope(wanted, order)
     fits, fits_params = _fits(wanted, order)
     direction = " desc" if order.descending else ""
@@ -93,17 +93,17 @@ def jobs(wanted: Wanted, *, page_jobs: int, behind: Place | None = None) -> Stat
         name="list_jobs",
         # The last row of a full window is read whether it fits or not: the next page begins behind it.
         sql=f"select {_SEEN.columns}, {_JOB.columns} from ("
-        f" select {inner}, ({fits}) as fits, row_number() over (order by {by}) as place"
-        f" from faultline.jobs where {scope} and {place} order by {by} limit {WINDOW}"
-        f") seen where fits or place = {WINDOW} order by {by} limit %s",
-        params=(*fits_params, *scope_params, *place_params, page_jobs + 1),
+        f" select {inner}, ({fits}) as fits, row_number() over (order by {by}) as position"
+        f" from faultline.jobs where {scope} and {behind_cursor} order by {by} limit {WINDOW}"
+        f") seen where fits or position = {WINDOW} order by {by} limit %s",
+        params=(*fits_params, *scope_params, *cursor_params, page_jobs + 1),
         read=lambda rows: _page(rows, order, page_jobs),
         repeatable=True,
         reads=True,
     )
 
 
-def _behind(order: Order, behind: Place | None) -> tuple[str, tuple[Any, ...]]:
+def _behind(order: Order, behind: Cursor | None) -> tuple[str, tuple[Any, ...]]:
     if behind is None:
         return "true", ()
     sign = "<" if order.descending else ">"
@@ -172,7 +172,7 @@ def _page(rows: Rows, order: Order, page_jobs: int) -> Page:
     found = [job for how, job in zip(seen, jobs, strict=True) if how.fits]
     shown = found[:page_jobs]
     # The window's last row comes last, and only when everything before it that fits has come too.
-    ended = bool(seen) and seen[-1].place == WINDOW and len(found) <= page_jobs
+    ended = bool(seen) and seen[-1].position == WINDOW and len(found) <= page_jobs
     last = jobs[-1] if ended else shown[-1] if len(found) > page_jobs else None
     behind = None if last is None else tuple(getattr(last, column) for column in order.columns)
     return Page(shown, behind, stopped_early=ended)

@@ -296,12 +296,12 @@ left join lateral (
   where t.queue = k.name and t.minute >= since.minute
 ) c on true
 left join lateral (
-  select array_agg(x.waits order by x.place) as waits, array_agg(x.runs order by x.place) as runs
+  select array_agg(x.waits order by x.position) as waits, array_agg(x.runs order by x.position) as runs
   from (
-    select u.place, coalesce(sum(u.waits), 0)::bigint as waits, coalesce(sum(u.runs), 0)::bigint as runs
-    from faultline.tallies t cross join unnest(t.waits, t.runs) with ordinality as u (waits, runs, place)
+    select u.position, coalesce(sum(u.waits), 0)::bigint as waits, coalesce(sum(u.runs), 0)::bigint as runs
+    from faultline.tallies t cross join unnest(t.waits, t.runs) with ordinality as u (waits, runs, position)
     where t.queue = k.name and t.minute >= since.minute
-    group by u.place
+    group by u.position
   ) x
 ) h on true
 left join lateral (

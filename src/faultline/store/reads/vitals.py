@@ -270,8 +270,8 @@ def roles() -> Statement[list[Role]]:
     return Statement(
         name="roles",
         sql=f"select {_ROLE.columns}"
-        " from unnest(%s::text[]) with ordinality as w (name, place) left join pg_roles r on r.rolname = w.name"
-        " order by w.place",
+        " from unnest(%s::text[]) with ordinality as w (name, position) left join pg_roles r on r.rolname = w.name"
+        " order by w.position",
         params=(list(ROLES),),
         read=_ROLE.many,
         repeatable=True,
@@ -360,7 +360,7 @@ with recursive known (queue) as (
   select (select j.queue from faultline.jobs j where j.state = 'queued' and j.queue > k.queue order by j.queue limit 1)
   from known k
   where k.queue is not null
-), places (queue, priority) as (
+), levels (queue, priority) as (
   select k.queue, (
     select j.priority from faultline.jobs j where j.state = 'queued' and j.queue = k.queue order by j.priority limit 1
   )
@@ -372,11 +372,11 @@ with recursive known (queue) as (
     where j.state = 'queued' and j.queue = p.queue and j.priority > p.priority
     order by j.priority limit 1
   )
-  from places p
+  from levels p
   where p.priority is not null
 )
 select {_WAITING.columns}
-from places p
+from levels p
 cross join lateral (
   select j.next_run_at, j.created_at from faultline.jobs j
   where j.state = 'queued' and j.queue = p.queue and j.priority = p.priority

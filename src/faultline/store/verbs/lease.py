@@ -33,7 +33,7 @@ class _Refused(NamedTuple):
 _REFUSED = RowOf(_Refused, reason=Column("reason", Reason))
 #: Every job that runs is one of these rows, so no reader stands between: they are made into leases as they are, and what
 #: of a lease is no column comes last.
-_GRANTED = RowOf(Lease, ("owner", "fault"), args="args::text", key="idempotency_key").columns
+_CLAIMED = RowOf(Lease, ("owner", "fault"), args="args::text", key="idempotency_key").columns
 
 
 def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()) -> Statement[list[Lease]]:
@@ -41,7 +41,7 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
     ordered = sorted(bounds, key=lambda bound: bound.priority)
     return Statement(
         name="claim",
-        sql=f"select {_GRANTED} from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
+        sql=f"select {_CLAIMED} from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
         params=(
             queue,
             owner,
@@ -60,7 +60,7 @@ def granted_to(owner: str) -> Statement[list[Lease]]:
     """What a claim whose answer was lost has taken, if it has."""
     return Statement(
         name="granted_to",
-        sql=f"select {_GRANTED} from (select *, id as job_id,"
+        sql=f"select {_CLAIMED} from (select *, id as job_id,"
         " faultline.mark_start(attempt, max_attempts, reaps) as mark_start,"
         " extract(epoch from lease_expires_at - claimed_at)::real as lease_seconds from faultline.jobs) j"
         " where state = 'running' and owner = %s",
@@ -142,9 +142,9 @@ def progress(lease: Lease, progress: Json) -> Statement[Settled]:
 
 def _leases(rows: Rows, owner: str) -> list[Lease]:
     """The rows come in physical order; they are to be run in the order of the queue."""
-    grant: Callable[..., Lease] = Lease
-    leases = [grant(*row, owner) for row in rows]
-    leases.sort(key=_place_in_queue)
+    new_lease: Callable[..., Lease] = Lease
+    leases = [new_lease(*row, owner) for row in rows]
+    leases.sort(key=_position)
     for lease in leases:
         try:
             lease.args = jsontext.decode_args(lease.args)
@@ -154,23 +154,23 @@ def _leases(rows: Rows, owner: str) -> list[Lease]:
     return leases
 
 
-def _place_in_queue(lease: Lease) -> tuple[int, datetime, int]:
+def _position(lease: Lease) -> tuple[int, datetime, int]:
     # Its number: UUIDs are compared in Python, and jobs that were enqueued together are due at the same moment.
     return lease.priority, lease.next_run_at, lease.job_id.int
 
 
 def _for_leases(
-    verb: str, leases: Sequence[Lease], extra: object = None, place: str = "", *, repeatable: bool = True
+    verb: str, leases: Sequence[Lease], extra: object = None, slot: str = "", *, repeatable: bool = True
 ) -> Statement[Settled]:
     return Statement(
         name=verb,
         sql=f"select {_REFUSED.columns}"
-        f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + place if place else ''})",
+        f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + slot if slot else ''})",
         params=(
             _array([lease.job_id.hex for lease in leases]),
             _array([str(lease.fencing_token) for lease in leases]),
             _array([_quoted(lease.owner) for lease in leases]),
-            *((extra,) if place else ()),
+            *((extra,) if slot else ()),
         ),
         read=lambda rows: _settled(rows, leases),
         repeatable=repeatable,
@@ -190,10 +190,10 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], places: str = "") -> Statement[Settled]:
+def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], slots: str = "") -> Statement[Settled]:
     return Statement(
         name=verb,
-        sql=f"select {_REFUSED.columns} from faultline.{verb}(%s, %s, %s{', ' + places if places else ''})",
+        sql=f"select {_REFUSED.columns} from faultline.{verb}(%s, %s, %s{', ' + slots if slots else ''})",
         params=(lease.job_id, lease.fencing_token, lease.owner, *extra),
         read=lambda rows: _settled(rows, [lease]),
         repeatable=verb != "record_refusal",

@@ -45,7 +45,7 @@ async def retry_failed(request: Request, body: RetryFailed, caller: Operator) ->
         error_prefix=body.error_prefix,
         error_kind=body.error_kind,
         only_queues=caller.only_queues,
-        before=None if body.cursor is None else cursors.decode(body.cursor, "failed", failures.PLACE_TYPES),
+        before=None if body.cursor is None else cursors.decode(body.cursor, "failed", failures.CURSOR_TYPES),
     )
     if body.preview:
         count = await service.read_for(caller).run(failures.count(which))
@@ -56,7 +56,7 @@ async def retry_failed(request: Request, body: RetryFailed, caller: Operator) ->
     return RetriedJobs(preview=False, jobs=work.jobs, at_least=work.behind is not None, next_cursor=_cursor(work.behind))
 
 
-def _cursor(place: failures.Place | None) -> str | None:
+def _cursor(place: failures.Cursor | None) -> str | None:
     return None if place is None else cursors.encode("failed", place)
 
 

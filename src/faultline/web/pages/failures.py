@@ -49,7 +49,7 @@ async def retry(request: Request, caller: Annotated[Caller, Depends(needs("opera
     kind, until = next(iter(form.all("error")), None), form.one("until")
     which = _which(caller, queue=form.one("queue"), task=form.one("task"), kind=kind)
     if until is not None:
-        which = which.behind(cursors.decode(until, "failed", failures.PLACE_TYPES))
+        which = which.behind(cursors.decode(until, "failed", failures.CURSOR_TYPES))
     work = operate.RetryFailed(which, reason=form.words("reason"), by=caller.signed(HERE), jobs_max=_JOBS_MAX)
     while (batch := work.batch()) is not None:
         work.took(await service_of(request).operate.run(batch))
