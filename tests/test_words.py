@@ -53,6 +53,19 @@ NAMES = {
     "lane": "feed",
 }  # fmt: skip
 
+#: Retired as parts of names (`place_of`, `PlacedJobs`, the module `place`). Pattern → the words that stay.
+PARTS = {
+    r"settle[ds]?": "written, completed, ended",
+    r"(un)?placed?|places": "position, cursor, slot, folder",
+    r"told|tells?|teller": "logged, reported, notified",
+    r"g(ives?|iven|ave|iving)_back": "release",
+    r"t(akes?|aken|ook|aking)_back": "reap, restore",
+    r"granted_(to|at)": "claimed",
+    r"troubles?": "incident, failure",
+}  # fmt: skip
+#: The folders that have none of them.
+PLAIN = ("app", "worker")
+
 #: Where a retired name stays, and why.
 KEPT_NAMES = {
     ("drawing/", "lane"): "a lane is the drawing of an epoch",
@@ -112,6 +125,24 @@ def test_no_name_in_sql_is_a_retired_word() -> None:
     ]
 
     assert found == []
+
+
+def test_no_part_of_a_name_is_a_retired_word() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {name}, say {better}"
+        for folder in PLAIN
+        for path in sorted((PACKAGE / folder).rglob("*.py"))
+        for line, name in [*_names(path), (1, path.stem)]
+        for part, better in PARTS.items()
+        if re.search(rf"(^|_)({part})(_|$)", _snake(name))
+        and not any(where in str(path) and name == kept for where, kept in KEPT_NAMES)
+    ]
+
+    assert sorted(set(found)) == []
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def test_every_retired_word_stands_in_the_vocabulary() -> None:

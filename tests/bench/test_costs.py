@@ -51,7 +51,7 @@ BY_THE_CLOCK = {
     "renew",
     "announce",
     # What a claim was granted that was on its way when the worker stopped.
-    "granted_to",
+    "claimed_by",
 }
 #: Instructions of the interpreter for a job that does nothing, from claim to completion, as measured with this version.
 INSTRUCTIONS = {(3, 11): 1300}

@@ -128,7 +128,7 @@ def a_token_that_nobody_was_granted_is_accepted(tale: Tale) -> None:
 @breaks(Rule.TOKENS_GROW)
 def one_token_is_granted_twice(tale: Tale) -> None:
     tale.claimed()
-    tale.by("a/2" if tale.forged else "a/1", 1, "claim" if tale.forged else "granted_to")
+    tale.by("a/2" if tale.forged else "a/1", 1, "claim" if tale.forged else "claimed_by")
     tale.row("running", 1, "a/1")
 
 

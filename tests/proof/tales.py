@@ -128,7 +128,7 @@ class LegalRun:
         else:
             self.tale.call("claim", None, outcome="unknown", owner=owner)
             if place % 2:
-                self.tale.call("granted_to", job.job_id, token=job.token, owner=owner)
+                self.tale.call("claimed_by", job.job_id, token=job.token, owner=owner)
 
     def write(self, verb: str, place: int, *, lost: bool, arrives: bool) -> None:
         """By any lease that was ever granted: most of them are stale."""

@@ -91,15 +91,15 @@ def test_of_two_owners_with_one_token_the_refused_one_is_told(wire: Wire) -> Non
 def test_a_claim_becomes_what_it_was_granted(wire: Wire) -> None:
     wire.send(verbs.claim("q", owner="w/1", max_jobs=2)).answered([(JOB, 1), (OTHER, 4)])
     wire.send(verbs.claim("q", owner="w/2", max_jobs=2)).lost()
-    wire.send(verbs.granted_to("w/2")).answered([(JOB, 2)])
+    wire.send(verbs.claimed_by("w/2")).answered([(JOB, 2)])
 
     assert wire.told() == [
         ("claim", None, None, "w/1", "ok", None),
         ("claim", 7, 1, "w/1", "ok", None),
         ("claim", 8, 4, "w/1", "ok", None),
         ("claim", None, None, "w/2", "unknown", None),
-        ("granted_to", None, None, "w/2", "ok", None),
-        ("granted_to", 7, 2, "w/2", "ok", None),
+        ("claimed_by", None, None, "w/2", "ok", None),
+        ("claimed_by", 7, 2, "w/2", "ok", None),
     ]
 
 

@@ -28,7 +28,7 @@ from tests.schema.conftest import BETWEEN
 from tests.schema.model import Model, Refused
 
 if TYPE_CHECKING:
-    from faultline.core.model import Lease, Settled
+    from faultline.core.model import Lease, Unwritten
     from faultline.store.statement import Statement
     from tests.driver import Clock, Driver
 
@@ -143,8 +143,8 @@ class Verbs(RuleBasedStateMachine):
             case "step":
                 self._step(leases[0], chance.choice(["quote", "pay"]), value)
             case "progress":
-                settled = self.queue.run(verbs.progress(leases[0], value))
-                assert refusals(settled) == self.model.progress(leases[0], value)
+                unwritten = self.queue.run(verbs.progress(leases[0], value))
+                assert refusals(unwritten) == self.model.progress(leases[0], value)
             case "fence":
                 self._fence(leases[0])
 
@@ -161,11 +161,11 @@ class Verbs(RuleBasedStateMachine):
                 assert refusals(self.queue.run(verbs.complete(leases, texts))) == self.model.complete(leases, results)
             case "fail":
                 failure = Failure("boom", chance.choice(["retry", "retry", "fail", "cancel"]), delay)
-                settled = self.queue.run(verbs.fail(leases, [failure] * len(leases)))
-                assert refusals(settled) == self.model.fail(leases, failure)
+                unwritten = self.queue.run(verbs.fail(leases, [failure] * len(leases)))
+                assert refusals(unwritten) == self.model.fail(leases, failure)
             case "release":
-                settled = self.queue.release(*leases, delays=[delay] * len(leases))
-                assert refusals(settled) == self.model.release(leases, delay)
+                unwritten = self.queue.release(*leases, delays=[delay] * len(leases))
+                assert refusals(unwritten) == self.model.release(leases, delay)
 
     def _some_leases(self, chance: Random, verb: str) -> list[Lease]:
         """Good ones, any that was ever granted, and some that never were. One may stand twice, or beside its successor."""
@@ -179,9 +179,9 @@ class Verbs(RuleBasedStateMachine):
         return leases
 
     def _step(self, lease: Lease, name: str, result: Any) -> None:
-        settled = self.queue.run(verbs.step(lease, name, result))
+        unwritten = self.queue.run(verbs.step(lease, name, result))
 
-        assert refusals(settled) == self.model.step(lease, name, result)
+        assert refusals(unwritten) == self.model.step(lease, name, result)
         job = self.model.jobs.get(lease.job_id)
         steps = {} if job is None else job.steps
         assert self.queue.run(verbs.recall(lease, name)) == (name in steps, steps.get(name))
@@ -271,9 +271,9 @@ class Verbs(RuleBasedStateMachine):
         return raised.value
 
 
-def refusals(settled: Settled) -> Counter[Refused]:
-    assert settled.busy == []
-    return Counter((it.lease.job_id, it.lease.fencing_token, it.reason, it.current_token) for it in settled.stale)
+def refusals(unwritten: Unwritten) -> Counter[Refused]:
+    assert unwritten.busy == []
+    return Counter((it.lease.job_id, it.lease.fencing_token, it.reason, it.current_token) for it in unwritten.stale)
 
 
 def shown(queue: Driver) -> dict[UUID, tuple[Any, ...]]:

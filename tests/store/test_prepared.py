@@ -117,7 +117,7 @@ def test_a_session_that_was_in_use_when_another_lost_its_statements_uses_none_ei
 def counted(dsn: str) -> Statement[Any]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("create table counted (n integer); insert into counted values (1)")
-    return replace(verbs.granted_to("w/1"), sql="select n from counted", params=(), read=lambda rows: rows[0][0], often=True)
+    return replace(verbs.claimed_by("w/1"), sql="select n from counted", params=(), read=lambda rows: rows[0][0], often=True)
 
 
 def test_a_result_whose_type_has_changed_is_asked_for_anew(database: Database, dsn: str) -> None:

@@ -180,7 +180,7 @@ def test_only_what_was_not_begun_is_given_back(dsn: str, queue: Driver) -> None:
     shared.ended(ended)
 
     with contextlib.closing(Rescue(dsn, "w", shared, time.monotonic)) as rescue:
-        rescue.give_back()
+        rescue.release()
 
     states = [queue.state(hold.lease.job_id) for hold in (waiting, begun, ended)]
     assert states == [JobState.QUEUED, JobState.RUNNING, JobState.RUNNING]
@@ -194,7 +194,7 @@ def test_what_a_claim_on_its_way_was_granted_is_given_back(dsn: str, queue: Driv
     queue.run(verbs.claim("default", owner="w/7", max_jobs=1))
 
     with contextlib.closing(Rescue(dsn, "w", shared, time.monotonic)) as rescue:
-        rescue.give_back()
+        rescue.release()
 
     assert queue.state(job_id) is JobState.QUEUED
 
@@ -216,11 +216,11 @@ def test_what_was_begun_is_renewed_and_the_worker_learns_when(dsn: str, queue: D
 def test_a_renewal_of_the_lease_that_stood_there_before_says_nothing_about_the_next(queue: Driver) -> None:
     shared = Shared.create(1)
     (first,) = held(queue, shared, 1)
-    shared.renewed(first.place, 1, 5.0)
+    shared.renewed(first.slot, 1, 5.0)
     shared.leave([first])
     (second,) = held(queue, shared, 1)
 
-    assert second.place == 0
+    assert second.slot == 0
     assert shared.renewed_at(second) == -inf
 
 
@@ -253,7 +253,7 @@ def test_an_outage_is_told_of_once_and_so_is_its_end(
     class Away:
         def __init__(self, *_: object) -> None: ...
 
-        def give_back(self) -> None:
+        def release(self) -> None:
             nonlocal asked
             asked += 1
             if asked <= 3:

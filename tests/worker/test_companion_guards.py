@@ -273,15 +273,15 @@ def test_that_leases_were_given_back_is_heard_once() -> None:
     with closing(made()) as standby:
         standby.shared.raise_flag()
 
-        assert (standby.gave_back(), standby.gave_back()) == (True, False)
+        assert (standby.has_released(), standby.has_released()) == (True, False)
 
 
 def test_a_companion_that_died_gives_nothing_back_any_more() -> None:
     with closing(started()) as standby:
         standby.shared.raise_flag()
-        before = standby.gives_back
+        before = standby.is_releasing
         standby.shared.flag_done()
-        done = standby.gives_back
+        done = standby.is_releasing
         standby.shared.raise_flag()
         os.kill(standby.pid or 0, signal.SIGKILL)
 
@@ -291,7 +291,7 @@ def test_a_companion_that_died_gives_nothing_back_any_more() -> None:
 
         until(is_noticed)
 
-        assert (before, done, standby.gives_back) == (True, False, False)
+        assert (before, done, standby.is_releasing) == (True, False, False)
 
 
 class Mortal:
@@ -346,7 +346,7 @@ def test_what_the_parent_reads_is_gone_with_the_worker(tmp_path: Path) -> None:
 class Scene:
     """All that `Unstarted` works with."""
 
-    are_given_back = True
+    are_being_released = True
     unanswered = 1
 
     def __init__(self) -> None:
@@ -358,7 +358,7 @@ class Scene:
 
     async def run(self, _: object) -> set[Lease]:
         self.asked += 1
-        self.too_early += self.are_given_back
+        self.too_early += self.are_being_released
         if self.asked <= self.unanswered:
             raise DatabaseUnavailable("away")
         return self.held
@@ -373,9 +373,9 @@ def test_of_what_was_in_doubt_only_what_is_still_held_is_released_once_the_compa
         unstarted = Unstarted(scene, scene, scene, {}, time.monotonic)
         holds = [hold(1), hold(2)]
         scene.held = {holds[0].lease}
-        unstarted.settle(holds)
+        unstarted.release_if_held(holds)
         await asyncio.sleep(0)
-        scene.are_given_back = False
+        scene.are_being_released = False
         await unstarted.resolved()
         assert (scene.dropped, scene.released, scene.asked, scene.too_early) == (holds, holds[:1], 2, 0)
 

@@ -109,7 +109,7 @@ class Around:
 
     def start(self, _: Hold, __: Feed) -> None: ...
 
-    def give_back(self, holds: list[Hold]) -> None:
+    def release(self, holds: list[Hold]) -> None:
         self.given_back.extend(holds)
 
     def rests(self, _: str) -> bool:

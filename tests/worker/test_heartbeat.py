@@ -88,7 +88,7 @@ def test_it_is_behind_from_the_end_of_a_lease_until_that_is_renewed(queue: Drive
     assert not heartbeat.behind()
 
 
-@pytest.mark.parametrize("state", ["settled", "in_transaction"])
+@pytest.mark.parametrize("state", ["completed", "in_transaction"])
 def test_a_lease_that_needs_no_renewal_does_not_leave_it_behind(
     queue: Driver, heartbeat: Heartbeat, time: Time, state: str
 ) -> None:
@@ -262,7 +262,7 @@ def test_a_job_that_completed_itself_is_not_renewed_any_more(queue: Driver, hear
 
     time.now += 11
     heartbeat.tick()
-    hold.settled = True
+    hold.completed = True
     time.now += 11
     heartbeat.tick()
 

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from tests.driver import Driver, Sessions
 
 
-def settled_in(beating: Heartbeat, time: Time, seconds: float) -> bool:
+def may_judge(beating: Heartbeat, time: Time, seconds: float) -> bool:
     """After so many seconds in which it beat whenever it should."""
     until = time.now + seconds
     while time.now < until:
         beating.tick()
         time.now += 0.1
-    return beating.settled_in()
+    return beating.may_judge()
 
 
 def test_who_was_heard_for_three_seconds_may_judge_the_silent(heartbeat: Heartbeat, time: Time) -> None:
-    assert not heartbeat.settled_in()
-    assert not settled_in(heartbeat, time, 2.8)
-    assert settled_in(heartbeat, time, 0.4)
+    assert not heartbeat.may_judge()
+    assert not may_judge(heartbeat, time, 2.8)
+    assert may_judge(heartbeat, time, 0.4)
 
 
 @pytest.mark.parametrize("table", ["workers", "open_jobs"])
@@ -34,7 +34,7 @@ def test_who_was_refused_judges_nobody_for_a_while(
 ) -> None:
     """The silent may have been refused as well."""
     heartbeat.keep([hold_of(queue, time)])
-    settled_in(heartbeat, time, 9)
+    may_judge(heartbeat, time, 9)
     somebody = sessions.open()
     somebody.begin()
     somebody.execute(f"lock table faultline.{table} in exclusive mode")
@@ -42,26 +42,26 @@ def test_who_was_refused_judges_nobody_for_a_while(
     heartbeat.tick()
     somebody.rollback()
 
-    assert not heartbeat.settled_in()
-    assert not settled_in(heartbeat, time, 2.5)
-    assert settled_in(heartbeat, time, 2)
+    assert not heartbeat.may_judge()
+    assert not may_judge(heartbeat, time, 2.5)
+    assert may_judge(heartbeat, time, 2)
 
 
 def test_whose_connection_was_lost_judges_nobody_for_a_while(queue: Driver, heartbeat: Heartbeat, time: Time) -> None:
-    settled_in(heartbeat, time, 4)
+    may_judge(heartbeat, time, 4)
     queue.connection.execute("select pg_terminate_backend(%s, 10000)", (session_of(queue),))
     time.now += 1
     heartbeat.tick()
 
-    assert not heartbeat.settled_in()
-    assert not settled_in(heartbeat, time, 2.5)
-    assert settled_in(heartbeat, time, 2)
+    assert not heartbeat.may_judge()
+    assert not may_judge(heartbeat, time, 2.5)
+    assert may_judge(heartbeat, time, 2)
 
 
 def test_who_did_not_run_for_a_while_judges_nobody_until_it_was_heard_again(heartbeat: Heartbeat, time: Time) -> None:
-    settled_in(heartbeat, time, 4)
+    may_judge(heartbeat, time, 4)
     time.now += 10
 
-    assert not heartbeat.settled_in()
-    assert not settled_in(heartbeat, time, 2.5)
-    assert settled_in(heartbeat, time, 2)
+    assert not heartbeat.may_judge()
+    assert not may_judge(heartbeat, time, 2.5)
+    assert may_judge(heartbeat, time, 2)

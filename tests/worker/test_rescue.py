@@ -113,13 +113,13 @@ def test_what_the_worker_begins_meanwhile_is_left_to_it(scene: Scene, queue: Dri
         scene.shared.claim_sent(0, 7)
     scene.after("still_held", begin)
 
-    scene.give_back()
+    scene.release()
 
     assert queue.state(hold.lease.job_id) is JobState.RUNNING
     assert scene.shared.raised == 1
 
 
-@pytest.mark.parametrize(("by", "moment"), [("list", ""), ("claim", "granted_to")])
+@pytest.mark.parametrize(("by", "moment"), [("list", ""), ("claim", "claimed_by")])
 def test_what_is_not_held_any_more_is_not_released_and_nothing_is_refused(
     scene: Scene, queue: Driver, by: str, moment: str
 ) -> None:
@@ -131,7 +131,7 @@ def test_what_is_not_held_any_more_is_not_released_and_nothing_is_refused(
     else:
         queue.run(verbs.release([hold.lease]))
 
-    scene.give_back()
+    scene.release()
 
     assert queue.journal(hold.lease.job_id) == []
 
@@ -141,20 +141,20 @@ def test_the_worker_is_not_kept_waiting_by_a_release_that_failed(scene: Scene, q
     scene.after("still_held", lambda: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
-        scene.give_back()
+        scene.release()
 
     assert (scene.shared.raised, scene.shared.done) == (1, 1)
 
 
 def test_the_worker_is_disturbed_only_where_there_is_something_to_give_back(scene: Scene, queue: Driver) -> None:
     scene.shared.claim_sent(0, 7)
-    scene.give_back()
+    scene.release()
     nothing = scene.shared.raised
     held(queue, scene.shared, 1)
     raised = []
     for seconds in (0.5, 0.5, 1.5, 1.5):
         scene.now += seconds
-        scene.give_back()
+        scene.release()
         raised.append(scene.shared.raised)
 
     assert (nothing, raised) == (0, [0, 1, 1, 1])

@@ -45,11 +45,11 @@ def test_a_row_holds_what_was_counted_since_its_minute_began() -> None:
 
     mail.started += 3
     (first,) = tally.changed()
-    tally.settled()
+    tally.stored()
     time.now = 30
     mail.started += 1
     (second,) = tally.changed()
-    tally.settled()
+    tally.stored()
     time.now = 61
     mail.started += 1
     (third,) = tally.changed()
@@ -68,7 +68,7 @@ def test_a_row_whose_answer_was_lost_is_sent_again_before_the_next_minute_begins
     time.now = 61
     mail.started += 1
     (again,) = tally.changed()
-    tally.settled()
+    tally.stored()
     mail.started += 1
     (after,) = tally.changed()
 
@@ -82,7 +82,7 @@ def test_nothing_is_told_where_nothing_happened() -> None:
 
     tally.of("mail").lost += 1
     assert len(tally.changed()) == 1
-    tally.settled()
+    tally.stored()
 
     assert tally.changed() == []
 

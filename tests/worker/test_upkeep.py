@@ -32,13 +32,13 @@ def on_time() -> bool:
     return False
 
 
-def tend(dsn: str, times: int = 1, *, at_once: int = 1, settled_in: Callable[[], bool] = lambda: True) -> None:
+def tend(dsn: str, times: int = 1, *, at_once: int = 1, may_judge: Callable[[], bool] = lambda: True) -> None:
     async def main() -> None:
         database = AsyncDatabase(dsn, for_worker=True)
         many = [
             Upkeep(
                 database,
-                settled_in=settled_in,
+                may_judge=may_judge,
                 behind=on_time,
                 retention=AGES,
                 chance=random.Random(n),
@@ -119,7 +119,7 @@ def test_a_bound_that_is_wrong_hides_a_lease_for_seconds_even_after_a_reap_that_
         faults, states = InFlight("reap"), []
         database = AsyncDatabase(dsn, for_worker=True, host=Host(faults=faults))
         chance, tally = random.Random(1), Tally(lambda: 0.0)
-        upkeep = Upkeep(database, settled_in=lambda: True, behind=on_time, retention=AGES, chance=chance, tally=tally)
+        upkeep = Upkeep(database, may_judge=lambda: True, behind=on_time, retention=AGES, chance=chance, tally=tally)
         faults.then = lambda: setattr(loop, "moved", 600.0)
         await upkeep.reap()
         faults.then = lambda: None
@@ -151,7 +151,7 @@ def test_one_that_has_just_connected_judges_nobody(
     queue.claim_one(worker="gone")
     clock.advance(60)
 
-    tend(dsn, settled_in=lambda: judges)
+    tend(dsn, may_judge=lambda: judges)
 
     expected = "queued" if judges else "running"
     assert queue.value("select state from faultline.open_jobs") == expected
@@ -178,14 +178,14 @@ def test_what_was_decided_before_the_connection_was_lost_is_not_used_after_it(ds
     queue.enqueue(lease_seconds=300)
     queue.claim_one(worker="slow")
     clock.advance(60)
-    settled_in = [True]
-    host = Host(faults=CutOnce(lambda: settled_in.append(False)))
+    may_judge = [True]
+    host = Host(faults=CutOnce(lambda: may_judge.append(False)))
 
     async def story() -> None:
         database = AsyncDatabase(dsn, for_worker=True, host=host)
         chance, tally = random.Random(1), Tally(lambda: 0.0)
         upkeep = Upkeep(
-            database, settled_in=lambda: settled_in[-1], behind=on_time, retention=AGES, chance=chance, tally=tally
+            database, may_judge=lambda: may_judge[-1], behind=on_time, retention=AGES, chance=chance, tally=tally
         )
         await upkeep.reap()
         await database.close()
@@ -208,7 +208,7 @@ def test_a_worker_that_was_stopped_reaps_nothing_before_its_own_leases_are_renew
         database = AsyncDatabase(dsn, for_worker=True, host=Host(faults=CutOnce(lambda: behind.append(True))))
         chance, tally, states = random.Random(1), Tally(lambda: 0.0), []
         upkeep = Upkeep(
-            database, settled_in=lambda: True, behind=lambda: behind[-1], retention=AGES, chance=chance, tally=tally
+            database, may_judge=lambda: True, behind=lambda: behind[-1], retention=AGES, chance=chance, tally=tally
         )
         for _ in range(2):
             await upkeep.reap()
@@ -243,7 +243,7 @@ def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_coun
     async def story() -> None:
         database = AsyncDatabase(dsn, for_worker=True)
         upkeep = Upkeep(
-            database, settled_in=lambda: True, behind=on_time, retention=AGES, chance=random.Random(1), tally=tally
+            database, may_judge=lambda: True, behind=on_time, retention=AGES, chance=random.Random(1), tally=tally
         )
         await upkeep.reap()
         await database.close()

@@ -51,7 +51,7 @@ class Case:
 
 
 WRITES = frozenset({"renew", "mark_started", "complete", "fail", "release", "step", "progress", "fence"})
-GRANTS = frozenset({"claim", "granted_to"})
+GRANTS = frozenset({"claim", "claimed_by"})
 #: After an accepted one of these a lease is good for nothing more.
 ENDINGS = frozenset({"complete", "fail", "release", "reap"})
 

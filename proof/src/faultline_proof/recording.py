@@ -25,7 +25,7 @@ Question = list[tuple[Any, ...]]
 _BATCHES = frozenset({"renew", "mark_started", "complete", "fail", "release"})
 _SINGLES = frozenset({"step", "progress", "fence"})
 _FOR_A_JOB = frozenset({"cancel", "retry"})
-_WITH_LEASES = frozenset({"claim", "granted_to", "reap"})
+_WITH_LEASES = frozenset({"claim", "claimed_by", "reap"})
 VERBS = _BATCHES | _SINGLES | _FOR_A_JOB | _WITH_LEASES | {"enqueue_many"}
 WORDS = frozenset({"begin", "commit", "rollback"})
 
@@ -144,7 +144,7 @@ def question(verb: str, params: Sequence[Any]) -> Question:
     if verb in _FOR_A_JOB:
         return [(str(params[0]),)]
     if verb in _WITH_LEASES:
-        owner = {"claim": 1, "granted_to": 0}.get(verb)
+        owner = {"claim": 1, "claimed_by": 0}.get(verb)
         return [(None, None, None if owner is None else params[owner])]
     return []
 
@@ -164,7 +164,7 @@ def verb_of(statement: str | bytes) -> str:
     """The verb of the protocol that a statement calls, or the word that begins or ends a transaction."""
     sql = statement if isinstance(statement, str) else statement.decode()
     if "owner = %s" in sql and "state = 'running'" in sql:
-        return "granted_to"
+        return "claimed_by"
     called = re.search(r"\bfaultline\.(\w+)\(", sql)
     word = sql.strip().partition(" ")[0].lower()
     name = called[1] if called else word

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from faultline.core.model import Failure, JobRecord, Lease, Reaped, Settled, Submission
+from faultline.core.model import Failure, JobRecord, Lease, Reaped, Submission, Unwritten
 from faultline.store import jsontext, verbs
 from faultline.store.database import run_on
 from faultline.store.reads import invariants, views
@@ -98,25 +98,25 @@ class Driver:
         self.enqueue(**{"priority": -100, **fields})
         return self.claim_one(worker=worker)
 
-    def complete(self, *leases: Lease, result: Any = None) -> Settled:
+    def complete(self, *leases: Lease, result: Any = None) -> Unwritten:
         return self.run(verbs.complete(leases, [jsontext.encode(result, "result")] * len(leases)))
 
-    def fail(self, *leases: Lease, then: str = "retry", delay: float | None = 0, error: str = "boom") -> Settled:
+    def fail(self, *leases: Lease, then: str = "retry", delay: float | None = 0, error: str = "boom") -> Unwritten:
         return self.run(verbs.fail(leases, [Failure(error, then, delay)] * len(leases)))
 
-    def release(self, *leases: Lease, delays: Sequence[float | None] | None = None) -> Settled:
+    def release(self, *leases: Lease, delays: Sequence[float | None] | None = None) -> Unwritten:
         return self.run(verbs.release(leases, delays))
 
-    def renew(self, *leases: Lease) -> Settled:
+    def renew(self, *leases: Lease) -> Unwritten:
         return self.run(verbs.renew(leases))
 
-    def mark_started(self, *leases: Lease) -> Settled:
+    def mark_started(self, *leases: Lease) -> Unwritten:
         return self.run(verbs.mark_started(leases))
 
-    def step(self, lease: Lease, name: str = "s", result: Any = 1) -> Settled:
+    def step(self, lease: Lease, name: str = "s", result: Any = 1) -> Unwritten:
         return self.run(verbs.step(lease, name, result))
 
-    def progress(self, lease: Lease, progress: Any = 1) -> Settled:
+    def progress(self, lease: Lease, progress: Any = 1) -> Unwritten:
         return self.run(verbs.progress(lease, progress))
 
     def fence(self, lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""The application: register tasks, enqueue jobs, look at them. Every decision is made in the database."""
+"""The application: register tasks, enqueue jobs, look them up. The database makes every decision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from faultline.app.job import Job
     from faultline.app.options import Duration, TaskOptions
     from faultline.app.outcomes import Cancel, Retry, Snooze
-    from faultline.core.model import JobRecord, JobState, Placed, Submission
+    from faultline.core.model import Enqueued, JobRecord, JobState, Submission
     from faultline.core.settings import WorkerOptions
     from faultline.store.facts import Facts
     from faultline.store.statement import Statement
@@ -97,7 +97,7 @@ class Faultline:
         self._server: embedded.Server | None = None
         #: The registered tasks by their names.
         self.tasks: dict[str, Task[..., Any]] = {}
-        #: How many new jobs this process has put into each queue. What its caller rolled back afterwards is among them.
+        #: How many new jobs this process has enqueued, by queue. It counts those that the caller rolled back afterwards.
         self.enqueued: Counter[str] = Counter()
         os.register_at_fork(after_in_child=_weakly(self._after_fork))
 
@@ -127,7 +127,7 @@ class Faultline:
         timeout: Duration | None = None,
         backoff: Callable[[int], float] | None = None,
         **words: Any,
-    ) -> Any:  # the overloads say what
+    ) -> Any:  # see the overloads
         """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`.
 
         :param fn: The function. A plain `def` runs in a thread, an `async def` on the event loop.
@@ -166,16 +166,16 @@ class Faultline:
             return self._enqueue_many(traced, conn)
 
     def _enqueue_many(self, submissions: list[Submission], conn: Connection[Any] | None) -> list[JobHandle[Any]]:
-        jobs, places = _in_key_order(submissions)
+        jobs, positions = _in_key_order(submissions)
         if conn is not None:
             statements = [verbs.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
-            placed = [p for statement in statements for p in run_on(conn, statement)]
+            enqueued = [p for statement in statements for p in run_on(conn, statement)]
         elif jobs:
             statements = self._statements(jobs, self.database.facts_and_time())
-            placed = [p for answer in self.database.run_all(statements) for p in answer]
+            enqueued = [p for answer in self.database.run_all(statements) for p in answer]
         else:
-            placed = []
-        return self._handles(jobs, placed, places)
+            enqueued = []
+        return self._handles(jobs, enqueued, positions)
 
     async def aenqueue_many(
         self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
@@ -185,16 +185,16 @@ class Faultline:
             return await self._aenqueue_many(traced, conn)
 
     async def _aenqueue_many(self, submissions: list[Submission], conn: AsyncConnection[Any] | None) -> list[JobHandle[Any]]:
-        jobs, places = _in_key_order(submissions)
+        jobs, positions = _in_key_order(submissions)
         if conn is not None:
             statements = [verbs.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
-            placed = [p for statement in statements for p in await arun_on(conn, statement)]
+            enqueued = [p for statement in statements for p in await arun_on(conn, statement)]
         elif jobs:
             statements = self._statements(jobs, await self.async_database.facts_and_time())
-            placed = [p for answer in await self.async_database.run_all(statements) for p in answer]
+            enqueued = [p for answer in await self.async_database.run_all(statements) for p in answer]
         else:
-            placed = []
-        return self._handles(jobs, placed, places)
+            enqueued = []
+        return self._handles(jobs, enqueued, positions)
 
     def cancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
         """Cancel a queued or running job. Raises `IllegalTransition` if it has already ended.
@@ -310,7 +310,7 @@ class Faultline:
         return self._shared("async_database", made)
 
     def _shared(self, name: str, made: R) -> R:
-        """The first one that was made: since Python 3.12, threads may compute a cached property at the same time."""
+        """The first one made: since Python 3.12, threads may compute a cached property at the same time."""
         kept: R = self.__dict__.setdefault(name, made)
         return kept
 
@@ -335,11 +335,11 @@ class Faultline:
         self.close()
 
     def _after_fork(self) -> None:
-        """A forked child must not talk through its parent's sockets: answers would be crossed. It connects anew."""
+        """A forked child must not use its parent's sockets: answers would get mixed up. It connects anew."""
         for name in ("database", "async_database", "poller"):
             inherited = self.__dict__.pop(name, None)
             if inherited is not None:
-                # Kept, so that nothing of it is closed here: the sockets are the parent's.
+                # Kept, so that the child does not close the parent's sockets.
                 _inherited.append(inherited)
         self._opening = threading.Lock()
         self._ids = Ids(self._time.seconds, self.host.chance)
@@ -356,47 +356,49 @@ class Faultline:
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def _statements(self, submissions: list[Submission], facts: Facts) -> list[Statement[list[Placed]]]:
-        """Give every job its id here, so that a submission whose answer is lost can be sent again and creates one job."""
-        for place, submission in enumerate(submissions, start=1):
-            # Four bytes are the most that a character takes; most arguments need not be counted exactly.
+    def _statements(self, submissions: list[Submission], facts: Facts) -> list[Statement[list[Enqueued]]]:
+        """Ids are made here, so that a submission can be sent again after a lost answer and creates each job once."""
+        for position, submission in enumerate(submissions, start=1):
+            # A character has at most four bytes, so most arguments need not be encoded to be measured.
             if len(submission.args) * 4 <= facts.args_bytes_max:
                 continue
             size = len(submission.args.encode())
             if size > facts.args_bytes_max:
                 raise JobRejected(
-                    f"job {place} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, "
+                    f"job {position} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, "
                     f"more than the limit of {facts.args_bytes_max}. Store large values elsewhere and pass a reference"
                 )
         return [verbs.enqueue_many(batch, self._ids) for batch in batches(submissions)]
 
-    def _handles(self, jobs: Sequence[Submission], placed: Sequence[Placed], places: Sequence[int]) -> list[JobHandle[Any]]:
-        """Handles in the order in which the jobs were given."""
-        self.enqueued.update([job.queue or "default" for job, one in zip(jobs, placed, strict=True) if one.created])
+    def _handles(
+        self, jobs: Sequence[Submission], enqueued: Sequence[Enqueued], positions: Sequence[int]
+    ) -> list[JobHandle[Any]]:
+        """Handles in the caller's order."""
+        self.enqueued.update([job.queue or "default" for job, one in zip(jobs, enqueued, strict=True) if one.created])
         if events.are_detailed():
-            for one in placed:
+            for one in enqueued:
                 events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
-        handles: list[JobHandle[Any]] = [JobHandle(self, job_id, created=created) for job_id, created in placed]
-        if isinstance(places, range):
+        handles: list[JobHandle[Any]] = [JobHandle(self, job_id, created=created) for job_id, created in enqueued]
+        if isinstance(positions, range):
             return handles
-        return [handle for _, handle in sorted(zip(places, handles, strict=True), key=lambda pair: pair[0])]
+        return [handle for _, handle in sorted(zip(positions, handles, strict=True), key=lambda pair: pair[0])]
 
 
 def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], Sequence[int]]:
-    """The jobs as they are to be sent, and the position of each in the order given.
+    """The jobs in the order to send them, and the position of each in the caller's order.
 
-    A statement takes its keys in order; a submission of several statements must do so as a whole, or two such submissions
-    with the same keys in opposite order deadlock.
+    Each statement locks its keys in order. A submission of several statements must do so as a whole, or two submissions with
+    the same keys in opposite order deadlock.
     """
-    places = range(len(submissions))
+    positions = range(len(submissions))
     if len(submissions) <= _BATCH_JOBS_MAX or all(job.idempotency_key is None for job in submissions):
-        return submissions, places
-    sorted_places = sorted(places, key=lambda n: submissions[n].idempotency_key or "")
-    return [submissions[n] for n in sorted_places], sorted_places
+        return submissions, positions
+    sorted_positions = sorted(positions, key=lambda n: submissions[n].idempotency_key or "")
+    return [submissions[n] for n in sorted_positions], sorted_positions
 
 
 def batches(submissions: list[Submission]) -> list[list[Submission]]:
-    """Split a submission by number and bytes: one statement must not hold the server up, nor outgrow what JSON may hold."""
+    """Split a submission by number and bytes: one statement must not block the server, nor exceed the limits of JSON."""
     split: list[list[Submission]] = [[]]
     size = 0
     for submission in submissions:
@@ -412,7 +414,7 @@ _inherited: list[object] = []
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:
-    """An application that nobody uses any more must not be kept alive by the hook."""
+    """The hook must not keep an unused application alive."""
     reference = weakref.WeakMethod(method)
 
     def call() -> None:

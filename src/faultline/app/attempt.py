@@ -1,7 +1,7 @@
 """The running attempt of a job: what its async and its blocking side share. Nothing here waits or sends.
 
 Several branches of a task (asyncio tasks, or threads that it started) may use one job at once. A transaction belongs to the
-branch that opened it. It holds the lock on the job's row, so what another branch writes waits until it has ended.
+branch that opened it. It locks the job's row, so writes of other branches wait until it has ended.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from faultline.app.held import Held
     from faultline.app.transaction import Transaction
     from faultline.core.host import Host
-    from faultline.core.model import JobRecord, Settled
+    from faultline.core.model import JobRecord, Unwritten
     from faultline.store.lending import Loan
 
-#: As long as the server lets a transaction be idle. Branches that wait for each other end with an error then.
+#: As long as the server lets a transaction be idle. Then branches that wait for each other get an error.
 TURN_SECONDS = 60.0
 _PATIENCE_SECONDS = 2.0
-#: A task may meet with any number of errors and go on.
+#: A task may catch any number of errors and go on, so only the last ones are kept.
 _SPARED_MAX = 20
-#: Why an attempt is over that took longer than its task allows.
+#: The reason of an attempt that took longer than its task's timeout.
 TIMED_OUT = "timed_out"
 
-#: The transaction in which this branch runs, or in which it was started: a new asyncio task inherits it.
+#: The transaction in which this branch runs or was started: a new asyncio task inherits it.
 _inside: ContextVar[Transaction | None] = ContextVar("inside_transaction", default=None)
-#: The steps in which this branch runs, likewise: (id of the attempt, name).
+#: The steps in which this branch runs or was started: (id of the attempt, name).
 _steps_around: ContextVar[tuple[tuple[int, str], ...]] = ContextVar("steps_around", default=())
 
 
@@ -56,27 +56,27 @@ class Attempt:
         self.id: UUID = lease.job_id
         #: The name of its task.
         self.task: str = lease.task
-        #: Which attempt this is, from 1 on. One that was given back, or that the database failed, is not counted.
+        #: The number of this attempt, from 1. Released attempts, and those that the database failed, are not counted.
         self.attempt: int = lease.attempt
-        #: After so many failed attempts the job fails for good.
+        #: After so many failed attempts the job has failed.
         self.max_attempts: int = lease.max_attempts
-        #: Grows with every claim of this job. An outside system that remembers the greatest one seen can refuse older ones.
+        #: Grows with every claim of this job. An external system that keeps the greatest one seen can refuse older ones.
         self.fencing_token: int = lease.fencing_token
-        #: The same in every attempt: the key given at the submission, or the job's id.
+        #: The same in every attempt: the key of the submission, or the job's id.
         self.idempotency_key: str = lease.idempotency_key
-        #: When this attempt is to be over, by this machine's clock; None if it may take as long as it likes.
+        #: When this attempt times out, by this machine's clock; None: never.
         self.deadline: datetime | None = (
             None if timeout_seconds is None else datetime.fromtimestamp(host.seconds() + timeout_seconds, UTC)
         )
         self._monotonic = host.monotonic
-        #: A call that is not answered for so long was kept up by the database.
+        #: If a call is not answered for so long, the database is to blame.
         self._patience_seconds = min(_PATIENCE_SECONDS, (timeout_seconds or inf) / 2)
         self._transaction: Transaction | None = None
-        #: What that transaction, or one that is about to begin, borrows.
+        #: The loan of that transaction, or of one that is about to begin.
         self._loan: Loan | None = None
-        #: Results of steps that have run and are about to be written, as JSON text.
+        #: Results of steps that have run and are not written yet, as JSON text.
         self._given: dict[str, str] = {}
-        #: Why nobody waits for this attempt any more, though its code may still run.
+        #: Why the worker abandoned this attempt, whose code may still run.
         self._over: str | None = None
         self._over_lock = threading.Lock()
 
@@ -86,11 +86,10 @@ class Attempt:
         return self._over is not None or self._hold.lost is not None
 
     def abandon(self, reason: str) -> None:
-        """The worker gives this attempt up while its code may still run: nothing more is written. From any thread.
+        """The worker abandons this attempt while its code may still run: it can write nothing more. From any thread.
 
-        Its open transaction is cut, so that the server rolls it back: it would go on to hold the job's row, and its commit
-        would count although the attempt was already declared over. Its place among the jobs' connections is given to the
-        next: the code that has it may never come back.
+        Its open transaction is cut, so that the server rolls it back: otherwise it would keep the job's row locked and could
+        still commit. Its connection counts as free: the code that has it may never return.
         """
         with self._over_lock:
             self._over = self._over or reason
@@ -106,7 +105,7 @@ class Attempt:
 
     def _refuse_if_over(self) -> None:
         if self._hold.generation != forks.generation:
-            # Its sessions, its locks and its turns are the parent's.
+            # The sessions, locks and turns belong to the parent.
             raise ConfigError(
                 f"job {self.id} belongs to another process; a forked process cannot write through it. Return the result to"
                 " the task, or enqueue a job"
@@ -118,24 +117,24 @@ class Attempt:
             )
 
     def _blame(self, error: BaseException, since: float) -> None:
-        """Judge an error of a call of ours outside the job's transaction, made `since`."""
+        """Judge an error of an engine call outside the job's transaction, made `since`."""
         if isinstance(error, psycopg.Error | FaultlineError):
             spared = not is_about_data(error)
         else:
-            # The task's timeout, while the database did not answer. Most timeouts fall into calls that are answered soon.
+            # The task's timeout. It counts against the database only if the call was unanswered for long.
             unanswered = self._monotonic() - since
             spared = isinstance(error, asyncio.CancelledError) and unanswered > self._patience_seconds
         if spared:
             self._spare(error)
 
     def _spare(self, error: BaseException) -> None:
-        """Remember an error that the database caused: it must not use up an attempt."""
+        """Remember an error that the database caused: it does not use up an attempt."""
         self._hold.failed_by = [*(self._hold.failed_by or ()), error][-_SPARED_MAX:]
 
     # Branches
 
     def _own_transaction(self, branch: Callable[[], object]) -> Transaction | None:
-        """The open transaction if it is this branch's own. Refuses a branch for which waiting would be a deadlock."""
+        """The open transaction if it is this branch's own. Refuses a branch that would deadlock by waiting for it."""
         self._refuse_if_over()
         transaction = self._transaction
         if transaction is None or transaction.opener is branch():
@@ -161,7 +160,7 @@ class Attempt:
         )
 
     def _is_done_elsewhere(self, step: str, own: Transaction | None) -> bool:
-        """Whether the step was run in another branch's open transaction: if it is done is known when that has ended."""
+        """Whether the step ran in another branch's open transaction: wait for its end to know whether it is done."""
         transaction = self._transaction
         return transaction is not None and transaction is not own and step in transaction.steps
 
@@ -176,16 +175,16 @@ class Attempt:
         try:
             yield
         finally:
-            with contextlib.suppress(ValueError):  # left in another context than it was entered in
+            with contextlib.suppress(ValueError):  # left in another context than entered
                 _inside.reset(token)
-            # Under the lock: once the connection is back in its pool it is somebody else's, and must not be cut.
+            # Under the lock: a connection that is back in its pool must not be cut.
             with self._over_lock:
                 self._transaction = None
             self._hold.in_transaction = False
 
     @contextlib.contextmanager
     def _around(self, step: str) -> Iterator[None]:
-        """Inside a step. A step inside itself would wait for itself."""
+        """A step inside itself would wait for itself."""
         around, this = _steps_around.get(), (id(self), step)
         if this in around:
             raise ConfigError(f"job {self.id}: step {step} is called inside itself; give the inner step another name")
@@ -198,9 +197,9 @@ class Attempt:
 
     # Refusals
 
-    def _refuse_if_stale(self, verb: str, settled: Settled) -> None:
-        if settled.stale:
-            refusal = settled.stale[0]
+    def _refuse_if_stale(self, verb: str, unwritten: Unwritten) -> None:
+        if unwritten.stale:
+            refusal = unwritten.stale[0]
             raise self._lost(verb, refusal.reason.value, refusal.current_token)
 
     def _lost(self, verb: str, reason: str, current_token: int | None) -> StaleLease:

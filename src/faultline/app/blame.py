@@ -1,6 +1,6 @@
-"""Whose doing was an error in a job's own session? What the database does must not count against the job.
+"""Who caused an error in a job's own session: the task or the database? The database's errors do not count against the job.
 
-The class of an exception does not tell: a task's own connection to another database raises the same ones. So each error is
+The class of an exception does not say: a task's own connection to another database raises the same ones. So each error is
 noted where the session raised it, and judged when its transaction has ended.
 """
 
@@ -28,20 +28,20 @@ _CANCELLED, _NO_LOCK, _NOT_ALLOWED, ABORTED = "57014", "55P03", "42501", "25P02"
 class Blame(Enum):
     TASK = auto()
     DATABASE = auto()
-    #: The server uses one SQLSTATE for a statement that somebody cancelled and for one that ran into its own time limit.
-    #: Only the words differ, and they are in the server's language.
+    #: The server has one SQLSTATE for a statement that somebody cancelled and for one that exceeded its own timeout. Only
+    #: the messages differ, and they are in the server's language.
     ASK = auto()
-    #: A statement of ours was not allowed: either the task has taken another role, or the login has lost a right.
+    #: A statement of the engine was not allowed: the task has set another role, or the login has lost a right.
     ASK_FOR_RIGHTS = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """An error of the job's session. `seconds`: how long its statement took, or longer."""
+    """An error of the job's session. `seconds`: how long its statement took at most."""
 
     error: BaseException
     seconds: float
-    #: Of a statement that the engine sent, not the task.
+    #: The engine sent the statement, not the task.
     ours: bool = False
 
     @property
@@ -50,29 +50,29 @@ class Mishap:
         if self.ours:
             if sqlstate == _NOT_ALLOWED:
                 return Blame.ASK_FOR_RIGHTS
-            # Whatever it was, the task has not written this statement.
+            # The task did not write this statement.
             return Blame.TASK if is_about_data(self.error) else Blame.DATABASE
         if connection_was_lost(self.error) or sqlstate.startswith(_BY_THE_SERVER):
             return Blame.DATABASE
         if sqlstate == _NO_LOCK and self.seconds >= LOCK_SECONDS:
-            # Our limit. One that was reached sooner, or `nowait`, is the task's own wish.
+            # The engine's limit. A shorter one, or `nowait`, is the task's own.
             return Blame.DATABASE
         return Blame.ASK if sqlstate == _CANCELLED else Blame.TASK
 
 
 def words(error: BaseException | None) -> str | None:
-    """What the server says of an error, in its language."""
+    """The server's message, in its language."""
     return error.diag.message_primary if isinstance(error, psycopg.Error) else None
 
 
 def is_caused_by(error: BaseException, causes: Sequence[BaseException]) -> bool:
-    """Whether it is one of these, or was raised because of one; for a group, whether all of it was."""
+    """Whether it is one of these, or was raised because of one; for a group, whether all its members were."""
     return _is_caused_by(error, dict.fromkeys(map(id, causes), True))
 
 
 def _is_caused_by(error: BaseException, known: dict[int, bool]) -> bool:
-    """What is known of each is written down, and of those that are being looked at that they are not: errors can go round in
-    a circle. One that is taken out of its group and raised again was raised because of that group, in which it is.
+    """`known` holds the result for each error, False while it is being computed: errors can form a circle. An error that is
+    taken out of its group and raised again has that group, and so itself, as its cause.
     """
     chain: list[int] = []
     found: BaseException | None = error
@@ -91,7 +91,7 @@ def _is_caused_by(error: BaseException, known: dict[int, bool]) -> bool:
 
 
 def of_session(error: BaseException) -> list[psycopg.Error | FaultlineError]:
-    """What a database may have raised among the reasons of an error."""
+    """The causes of an error that a database may have raised."""
     seen: set[int] = set()
     given: list[psycopg.Error | FaultlineError] = []
     waiting: list[BaseException | None] = [error]

@@ -43,9 +43,9 @@ class BlockingJob(Attempt):
     def __init__(self, hold: Held, database: Database, timeout_seconds: float | None = None) -> None:
         super().__init__(hold, database.host, timeout_seconds)
         self._database = database
-        #: Whose turn it is to write: a transaction holds the job's row, and another connection would wait for that.
+        #: Held by the branch that writes: a transaction locks the job's row, and another connection would wait for it.
         self._turn = threading.Lock()
-        #: Each held while the function of that step runs.
+        #: Each is held while the function of its step runs.
         self._steps: dict[str, threading.Lock] = {}
 
     def fence(self) -> None:
@@ -58,7 +58,7 @@ class BlockingJob(Attempt):
     def step(self, name: str, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Run a part of the job once and store its result; later attempts get the stored result.
 
-        Called in several branches at once, it runs in one of them and all get its result; if it fails there, the next one
+        Called in several branches at once, it runs in one of them and all get its result; if it fails there, the next branch
         runs it. Inside a transaction, the result is stored when the transaction commits, and rolled back with it.
 
         :param name: Of this part, unique within the job. 1 to 200 characters.
@@ -84,7 +84,7 @@ class BlockingJob(Attempt):
                         self._given[name] = text
             finally:
                 running.release()
-            # As it will be remembered: a first run and a later one must not differ.
+            # As it is stored: a first run and a later one must not differ.
             result = jsontext.decode(text)
             self._refuse_if_stale("step", self._write(verbs.step(self._hold.lease, name, result)))
             self._given.pop(name, None)
@@ -152,7 +152,7 @@ class BlockingJob(Attempt):
         if transaction.result is None:
             self._send(transaction, fencing.check(transaction.number))
             if self._hold.busy_at is not None:
-                # It lasted long, and nobody else can renew the lease before it ends: it might be taken in that moment.
+                # A long transaction blocked the renewals, so the lease could be reaped when it ends. Renew it here.
                 renewed_at = self._monotonic()
                 self._refuse_if_stale("renew", self._send(transaction, verbs.renew([self._hold.lease])))
         else:
@@ -166,18 +166,18 @@ class BlockingJob(Attempt):
             transaction.met(error)
             if not connection_was_lost(error):
                 raise
-            self._settle_unknown_commit(transaction, error)
-        self._hold.settled = transaction.result is not None
+            self._resolve_unknown_commit(transaction, error)
+        self._hold.completed = transaction.result is not None
         if renewed_at is not None:
             self._hold.renewed(renewed_at)
 
-    def _settle_unknown_commit(self, transaction: Transaction, error: psycopg.Error) -> None:
-        """The answer to the commit was lost. If it was to complete the job, the ledger knows whether it did."""
+    def _resolve_unknown_commit(self, transaction: Transaction, error: psycopg.Error) -> None:
+        """The answer to the commit was lost. If it completed the job, the ledger shows it."""
         if transaction.result is None or not self._was_completed_by_us(self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
 
     def _undo(self, transaction: Transaction, error: BaseException) -> None:
-        """Whatever went wrong: a transaction that somebody else has ended is worse, and is what is said."""
+        """Roll back. If the task ended the transaction itself, raise that instead: it is worse than any other error."""
         transaction.close()
         transaction.let_out(error)
         gone = transaction.is_gone() and not transaction.ends
@@ -193,8 +193,8 @@ class BlockingJob(Attempt):
             connection.close()
 
     def _judge(self, transaction: Transaction) -> None:
-        """Spare the job what the database did to its session. A session that was cut because the attempt was over has not
-        failed: the task was too slow.
+        """Do not count the database's errors against the job. If the session was cut because the attempt was over, the task
+        was too slow.
         """
         for mishap in transaction.mishaps if self._over is None else ():
             spared = mishap.blame is Blame.DATABASE
@@ -206,8 +206,8 @@ class BlockingJob(Attempt):
                 self._spare(mishap.error)
 
     def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
-        """Whether somebody cancelled the statement: then the server says what it always says of a cancelled one. If not, it
-        took longer than the task, or its role, allows. Where the server cannot be asked, the job is spared.
+        """Whether somebody cancelled the statement: then the message is that of a cancelled one. Otherwise it exceeded a
+        timeout of the task or its role. If the server cannot be asked, the job is spared.
         """
         if not transaction.is_gone():
             return True
@@ -220,7 +220,7 @@ class BlockingJob(Attempt):
         return True
 
     def _lacks_rights(self, transaction: Transaction) -> bool:
-        """Whether the login itself may not end jobs any more. The role that a task took is undone with its transaction."""
+        """Whether the login itself lacks the right to end jobs. The task's own role ends with its transaction."""
         if not transaction.is_gone():
             return True
         try:
@@ -231,7 +231,7 @@ class BlockingJob(Attempt):
     # One statement
 
     def _send(self, transaction: Transaction, statement: Statement[T]) -> T:
-        """A statement of ours in the job's transaction."""
+        """A statement of the engine in the job's transaction."""
         try:
             return run_on(transaction.raw, statement)
         except (FaultlineError, psycopg.Error) as error:
@@ -239,7 +239,7 @@ class BlockingJob(Attempt):
             raise
 
     def _write(self, statement: Statement[T]) -> T:
-        """Write in this branch's transaction, or by itself when no other branch's transaction holds the row."""
+        """Write in this branch's transaction, or alone when no other branch has one open."""
         if self._own_transaction(threading.current_thread) is not None:
             return self._run(statement)
         self._take_turn()
@@ -262,7 +262,7 @@ class BlockingJob(Attempt):
             raise
 
     def _recorded(self, error: StaleLease) -> StaleLease:
-        """The refusal undid its own transaction, so its record is a second call: best effort."""
+        """The refusal rolled back its own transaction, so recording it is a second call: best effort."""
         try:
             with beside(self._loan):
                 self._database.run(verbs.record_refusal(self._hold.lease))
@@ -277,10 +277,10 @@ class BlockingJob(Attempt):
             raise self._no_turn()
 
     def _its_turn(self, step: str, own: Transaction | None) -> threading.Lock:
-        """Wait until no other branch runs this step, nor has run it in a transaction that is still open."""
+        """Wait until no other branch runs this step, or has run it in a transaction that is still open."""
         running = self._steps.setdefault(step, threading.Lock())
         while True:
-            # Without a limit: how long a step takes is the user's affair, and the task's timeout.
+            # No limit: a step may take as long as its task.
             if not acquired(running, None, self._is_over):
                 raise self._no_turn()
             if not self._is_done_elsewhere(step, own):

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Looks(Protocol):
-    """An application, as far as its handles need it."""
+    """What a handle needs of its application."""
 
     @property
     def poller(self) -> Poller: ...
@@ -35,7 +35,7 @@ class Looks(Protocol):
 
 
 class JobHandle(Generic[R]):
-    """A handle for a job. `created` is False if an earlier enqueue with the same key or id had created it."""
+    """A handle for a job: reads its state, waits for its result."""
 
     __slots__ = ("_app", "created", "id")
 
@@ -80,7 +80,7 @@ class JobHandle(Generic[R]):
             result: R = ending.result
             return result
         if ending.state is JobState.CANCELLED:
-            # `cancel` writes "cancelled: …", a task that ended by Cancel(…) the reason alone.
+            # `cancel` writes "cancelled: …", Cancel(…) writes only the reason.
             why = ending.error or "cancelled"
             raise JobCancelled(f"job {self.id} was {why if why.startswith('cancelled') else f'cancelled: {why}'}")
         raise JobFailed(f"job {self.id} failed: {ending.error or 'no error was recorded'}")
@@ -92,9 +92,9 @@ class JobHandle(Generic[R]):
 
 
 class Poller:
-    """Polls the database for all awaited jobs at once: one query per round, however many there are.
+    """Polls the database for all awaited jobs with one query per round.
 
-    Its thread lives while somebody waits. It polls often at first, and less often while nothing happens.
+    Its thread lives while a caller waits. It polls often at first, and less often while nothing happens.
     """
 
     def __init__(self, database: Database, *, seconds_min: float = 0.01, seconds_max: float = 0.5) -> None:
@@ -126,20 +126,22 @@ class Poller:
                 self._changed.notify()
 
     def tick(self) -> bool:
-        """Ask once. True if some job has ended."""
+        """Ask once. True if a job has ended."""
         with self._changed:
             asked = list(self._awaited)
         if not asked:
             return False
         try:
             ended, known = self._database.run(views.final_states(asked))
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
-            self._tell(asked, error)
+        except Exception as error:  # noqa: BLE001 - the waiting callers must get it
+            self._deliver(asked, error)
             return True
         for ending in ended:
-            self._tell([ending.job_id], ending)
+            self._deliver([ending.job_id], ending)
         for job_id in set(asked) - known:
-            self._tell([job_id], JobNotFound(f"no job {job_id}: it was never committed in this database, or it was pruned"))
+            self._deliver(
+                [job_id], JobNotFound(f"no job {job_id}: it was never committed in this database, or it was pruned")
+            )
         return bool(ended)
 
     def _poll(self) -> None:
@@ -154,10 +156,10 @@ class Poller:
                 if self._awaited and self._changed.wait(pause):
                     pause = self._seconds_min
 
-    def _tell(self, job_ids: list[UUID], outcome: FinalState | Exception) -> None:
+    def _deliver(self, job_ids: list[UUID], outcome: FinalState | Exception) -> None:
         with self._changed:
-            told = [future for job_id in job_ids for future in self._awaited.pop(job_id, [])]
-        for future in told:
+            waiting = [future for job_id in job_ids for future in self._awaited.pop(job_id, [])]
+        for future in waiting:
             if future.set_running_or_notify_cancel():
                 if isinstance(outcome, Exception):
                     future.set_exception(outcome)

@@ -1,4 +1,4 @@
-"""What a running job needs of its lease. A worker's hold has it; so `app` need not know the worker."""
+"""What a running job needs of its lease. A worker's `Hold` implements it, so `app` does not import the worker."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ if TYPE_CHECKING:
 
 
 class Refusals(Protocol):
-    """Counts what the database refused to do."""
-
     def refuse(self, verb: str, reason: str) -> None: ...
 
 
 class Held(Protocol):
-    """A lease in a worker's hands, as its job sees it."""
+    """A lease that a worker holds, as its job sees it."""
 
     #: When a renewal last found the row locked by the job's own transaction.
     busy_at: float | None
-    #: What the database raised in the job's own sessions, and must not count against the job.
+    #: What the database raised in the job's own sessions. It does not count against the job.
     failed_by: list[BaseException] | None
     #: The job's own transaction holds the row's lock.
     in_transaction: bool
-    #: The job was completed inside its own transaction.
-    settled: bool
+    #: The job completed itself in its own transaction.
+    completed: bool
 
     @property
     def lease(self) -> Lease: ...
@@ -34,11 +32,11 @@ class Held(Protocol):
 
     @property
     def generation(self) -> int:
-        """Of the process whose lease it is."""
+        """Of the process that has the lease."""
 
     @property
     def lost(self) -> str | None:
-        """Why it was lost; None while it is not."""
+        """Why it was lost; None: it is not."""
 
     def lose(self, reason: str) -> bool: ...
 

@@ -24,7 +24,7 @@ from faultline.core.errors import JobRejected
 
 Duration = float | timedelta  #: Seconds, or a `datetime.timedelta`.
 
-#: Options that a submission has in seconds.
+#: Options that become seconds in a submission.
 _DURATIONS = {"delay": "delay_seconds", "lease": "lease_seconds"}
 
 
@@ -39,11 +39,11 @@ class TaskOptions(TypedDict, total=False):
     delay: Duration
     #: When the job may run, with a time zone. Not together with `delay`.
     run_at: datetime
-    #: After so many failed attempts the job fails for good. Default: 5.
+    #: After so many failed attempts the job has failed. Default: 5.
     max_attempts: int
     #: How long a silent worker keeps the job. Default: 30 seconds.
     lease: Duration
-    #: A second submission with the same key makes no second job.
+    #: A second enqueue with the same key creates no second job.
     idempotency_key: str
     #: Whether a succeeded job keeps its arguments. Default: True.
     keep_args: bool
@@ -53,7 +53,7 @@ class TaskOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """An option that is None has the task's value, or else the database's default."""
+    """None: the task's value, else the database's default."""
 
     queue: str | None = None
     priority: int | None = None
@@ -96,7 +96,6 @@ class Options:
 
 
 def seconds(duration: Duration | None) -> float | None:
-    """Durations are seconds or timedeltas."""
     return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
@@ -114,7 +113,7 @@ def check_text(name: str, value: str | None, length_max: int) -> None:
 
 
 def check_queue(name: str | None) -> None:
-    """People read and type names, so invisible characters are refused, as in the database."""
+    """People read and type names, so invisible characters are refused here and in the database."""
     check_text("queue", name, QUEUE_LENGTH_MAX)
     if name is not None and (name != name.strip() or any(unicodedata.category(letter) == "Cc" for letter in name)):
         raise JobRejected(f"queue contains control characters, or begins or ends with white space: {name[:40]!r}")
@@ -150,5 +149,5 @@ def check_seconds(name: str, value: Duration | None, least: float, most: float) 
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # an integer beyond what a float can say
+    except OverflowError:  # an integer too large for a float
         return False

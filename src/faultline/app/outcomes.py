@@ -1,7 +1,7 @@
 """What a task may return or raise instead of a result. Checked when created: an invalid one fails in the task itself.
 
 `return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Snooze` and `Cancel`. A new outcome is a class here
-that says what is written for the attempt (`decided`); its name is among those of the package, and in `Faultline.task`.
+whose `decided` returns what to write for the attempt; export it from the package, and name it in `Faultline.task`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Outcome(Exception):
         return repr(self)
 
     def decided(self, backoff: Callable[[], float]) -> Failure | Release:
-        """What is written for the attempt. `backoff` tells the task's own seconds until the next one."""
+        """What to write for the attempt. `backoff` returns the task's own seconds until the next one."""
         raise NotImplementedError
 
     def _keep(self, **fields: object) -> None:
@@ -77,7 +77,7 @@ class Snooze(Outcome):
         _check_delay("Snooze(duration)", duration)
         self._keep(duration=duration)
 
-    def decided(self, backoff: Callable[[], float]) -> Release:  # noqa: ARG002 - it failed at nothing
+    def decided(self, backoff: Callable[[], float]) -> Release:  # noqa: ARG002 - nothing failed
         return Release(max(SNOOZE_SECONDS_MIN, delay_seconds(self.duration)))
 
 
@@ -93,7 +93,7 @@ class Cancel(Outcome):
     def __init__(self, reason: str = "the task cancelled itself") -> None:
         self._keep(reason=_text("Cancel(reason)", reason))
 
-    def decided(self, backoff: Callable[[], float]) -> Failure:  # noqa: ARG002 - it is not tried again
+    def decided(self, backoff: Callable[[], float]) -> Failure:  # noqa: ARG002 - there is no next attempt
         return Failure(self.reason, then="cancel")
 
 

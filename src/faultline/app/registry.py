@@ -1,4 +1,4 @@
-"""What a worker needs of an application: its tasks by their names, its database and its machine."""
+"""What a worker needs of an application: its tasks by name, its database and its host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks: functions that can be enqueued. Arguments are checked against the function's signature before they are sent."""
+"""Tasks: functions that can be enqueued. Arguments are checked against the signature before they are sent."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FITS_MAX = 1000
-#: What a submission has beside its task and its arguments.
+#: The fields of a submission after task and arguments.
 _BEHIND_ARGS = fields(Submission)[2:]
 _JOB = re.compile(r"\b(Blocking)?Job\b")
 
 
 class Enqueues(Protocol):
-    """An application, as far as its tasks need it."""
+    """What a task needs of its application."""
 
     def enqueue_many(
         self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
@@ -66,7 +66,7 @@ class Task(Generic[P, R]):
         self._about_args = f"arguments of {name}"
         #: How long one attempt may take, in seconds; None: no limit.
         self.timeout_seconds = seconds(timeout)
-        #: Called with the number of the failed attempt, from 1: returns the seconds to wait. None: the doubling default.
+        #: Called with the number of the failed attempt, from 1; returns the seconds to wait. None: the doubling default.
         self.backoff = backoff
         self.fn = fn
         self._app = app
@@ -80,7 +80,7 @@ class Task(Generic[P, R]):
     def _take(self, options: Options) -> None:
         self._options = options
         given = options.submitted()
-        #: What all its submissions have in common, in their order, behind task and arguments.
+        #: What all its submissions share: the fields after task and arguments, in their order.
         self._in_common = tuple(given.get(field.name) for field in _BEHIND_ARGS)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -88,14 +88,14 @@ class Task(Generic[P, R]):
 
     @property
     def queue(self) -> str:
-        """The queue of its jobs, unless an option says otherwise."""
+        """The queue of its jobs."""
         return self._options.queue or "default"
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 
     def check(self, args: dict[str, Any]) -> None:
-        """Raise TypeError unless these stored arguments match the function. Checked once for each set of names."""
+        """Raise TypeError unless these arguments match the function. Checked once for each set of names."""
         names = tuple(args)
         if names not in self._known_fits:
             self.signature.bind(**args)
@@ -153,7 +153,7 @@ class Task(Generic[P, R]):
         given = dict(zip(self._positional, args, strict=False))
         try:
             if len(given) < len(args) or not given.keys().isdisjoint(kwargs):
-                self.signature.bind(*args, **kwargs)  # raises, and says what is wrong
+                self.signature.bind(*args, **kwargs)  # raises the right TypeError
             given |= kwargs
             self.check(given)
         except TypeError as error:
@@ -162,7 +162,7 @@ class Task(Generic[P, R]):
 
 
 def _is_async(fn: Callable[..., Any], name: str) -> bool:
-    """Whether it is awaited on the event loop. What neither a worker could await nor a thread could run is refused."""
+    """Whether it runs on the event loop. Refuses what neither the loop nor a thread can run."""
     call = fn if inspect.isroutine(fn) or isinstance(fn, partial) else getattr(fn, "__call__", fn)  # noqa: B004
     inside = inspect.unwrap(call)
     if inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside):
@@ -178,7 +178,7 @@ def _is_async(fn: Callable[..., Any], name: str) -> bool:
 
 
 def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Signature, bool]:
-    """The parameters that a caller gives, without the `job` that the worker gives; and whether there is one."""
+    """The parameters without the `job` that the worker passes; and whether there is one."""
     parameters = list(inspect.signature(fn).parameters.values())
     takes_job = bool(parameters) and _is_job(parameters[0])
     given = parameters[1:] if takes_job else parameters
@@ -198,7 +198,7 @@ def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Sign
 
 
 def _is_job(parameter: inspect.Parameter, *, named: bool = True) -> bool:
-    """By its annotation; where it has none and `named`, by its name."""
+    """By its annotation; if it has none and `named`, by its name."""
     annotation = parameter.annotation
     if annotation is inspect.Parameter.empty:
         return named and parameter.name == "job"

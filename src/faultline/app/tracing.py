@@ -1,7 +1,6 @@
-"""Find what a program traces with. Without OpenTelemetry nothing is loaded and nothing is done.
+"""Trace with OpenTelemetry if the program uses it.
 
-What knows OpenTelemetry is `faultline.integrations.otel`. It is looked up by its name, and only once the program itself has
-imported OpenTelemetry.
+`faultline.integrations.otel` is imported by name, and only if the program itself has imported OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -18,14 +17,12 @@ if TYPE_CHECKING:
 
 
 def integration() -> Any:
-    """The module, or None: a program that never imported OpenTelemetry has not configured it. One may also have forbidden to
-    import it, which Python keeps as a None.
-    """
+    """The module, or None: a program that never imported OpenTelemetry, or blocks its import, has not configured it."""
     return import_module("faultline.integrations.otel") if sys.modules.get("opentelemetry.trace") else None
 
 
 def enqueuing(submissions: list[Submission]) -> AbstractContextManager[list[Submission]]:
-    """A span around an enqueue; the jobs as they are to be sent, with the context of that span."""
+    """A span around an enqueue. Yields the jobs with the context of that span."""
     otel = integration() if submissions else None
     if otel is None:
         return nullcontext(submissions)

@@ -1,8 +1,8 @@
 """The job's transaction: your writes and the completion of the job commit together, or not at all.
 
-Only the worker may end it. A commit or rollback from inside would release the job's row, and what follows would be written
-unfenced. So the connection and its cursors are handed out guarded: calls that end a transaction are refused, and nothing is
-sent once it is gone. SQL text can hide a commit from us; the database finds that out at the end (`same_transaction`).
+Only the worker may end it. A commit or rollback from inside would unlock the job's row, and later writes would not be
+fenced. So the task gets a guarded connection and cursors: they refuse calls that end a transaction, and send nothing once it
+is gone. SQL text can hide a commit; the database notices that at the end (`same_transaction`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SENDS = frozenset({"execute", "executemany", "stream", "copy", "cursor", "trans
 
 
 def encoded(result: Json, what: str) -> str:
-    """The JSON text of a result, or `ResultRejected`: run again, the job would come to the same end."""
+    """The JSON text of a result, or `ResultRejected`: another attempt would end the same way."""
     try:
         return jsontext.encode(result, what)
     except JobRejected as error:
@@ -69,20 +69,20 @@ class Transaction:
         self.monotonic = monotonic
         self._began_at = monotonic()
         self._open = True
-        #: The connection itself, for the engine.
+        #: The unguarded connection, for the engine.
         self.raw = connection
-        #: Called in, it ends the transaction from outside.
+        #: Calling it in ends the transaction from outside.
         self.loan = loan
-        #: Which transaction of the server it is, as long as it is the one that was fenced.
+        #: The server's number of the fenced transaction.
         self.number = number
         self.opener = opener
-        #: The steps that were run inside: they are done once it is committed.
+        #: The steps that ran inside: they are done when it commits.
         self.steps: set[str] = set()
         #: Its commit was sent.
         self.ends = False
-        #: The user has changed the connection itself, so nobody else may get it afterwards.
+        #: The task changed the connection itself, so it must not be used again.
         self.altered = False
-        #: The psycopg connection, with the transaction open and the job's row locked. Guarded: it cannot be ended here.
+        #: The psycopg connection, with the transaction open and the job's row locked. It cannot end the transaction.
         self.connection: Any = _Connection(self, connection)
         self.result: str | None = None
         #: The last errors that its session raised.
@@ -114,7 +114,7 @@ class Transaction:
         self.result = encoded(result, "result")
 
     def close(self) -> None:
-        """From here on it is the engine's alone."""
+        """From here on only the engine uses it."""
         self._open = False
         vars(self.raw).pop("wait", None)
 
@@ -130,7 +130,7 @@ class Transaction:
             raise self.broken()
 
     def is_gone(self) -> bool:
-        """Ended from inside, the fence is off. Known here without asking the server."""
+        """The task ended it, so nothing is fenced any more. Known without asking the server."""
         return bool(self.raw.info.transaction_status == TransactionStatus.IDLE)
 
     def broken(self) -> FenceBroken:
@@ -140,7 +140,7 @@ class Transaction:
         )
 
     def refuse_if_broken(self) -> None:
-        """PostgreSQL answers a commit after a failed statement with a silent rollback. What was written would be gone."""
+        """After a failed statement, PostgreSQL silently turns a commit into a rollback, and the writes would be lost."""
         self.refuse_if_gone()
         if self.raw.info.transaction_status == TransactionStatus.INERROR:
             broken = psycopg.errors.InFailedSqlTransaction(
@@ -152,9 +152,9 @@ class Transaction:
     # What went wrong in it
 
     def _notice(self, connection: Any) -> None:
-        """Every answer of the server is waited for there, also by a cursor that fetches, and by a copy."""
+        """Wrap `wait`, through which every answer of the server comes, also for fetches and copies."""
         wait = getattr(connection, "wait", None)
-        if wait is None:  # a simulated one
+        if wait is None:  # simulated
             return
 
         async def awaited(*args: Any, **words: Any) -> Any:
@@ -176,18 +176,18 @@ class Transaction:
         connection.wait = awaited if inspect.iscoroutinefunction(wait) else waited
 
     def met(self, error: BaseException, since: float | None = None, *, ours: bool = False) -> None:
-        """Note an error of its session: of a statement that was sent `since`, or at any time before."""
+        """Note an error of its session, of a statement that was sent at `since` or earlier."""
         if any(mishap.error is error for mishap in self.mishaps):
             return
         if getattr(error, "sqlstate", None) == ABORTED:
-            # It says only that a statement failed before. That one is the reason, however it was dealt with.
+            # It says only that an earlier statement failed. That one is the cause, even if the task caught it.
             error.__cause__ = self.mishaps[-1].error if self.mishaps else error.__cause__
             return
         seconds = self.monotonic() - (self._began_at if since is None else since)
         self.mishaps = [*self.mishaps, Mishap(error, seconds, ours)][-_MISHAPS_MAX:]
 
     def let_out(self, error: BaseException) -> None:
-        """Note what has come past the guards, as out of a copy. It is of this session if that has failed."""
+        """Note errors that the guards did not see, as of a copy. They are of this session if it has failed."""
         if self.raw.closed or self.raw.info.transaction_status in (TransactionStatus.INERROR, TransactionStatus.UNKNOWN):
             for found in of_session(error):
                 self.met(found)
@@ -200,7 +200,7 @@ class Transaction:
 
 
 class _Guarded:
-    """Stands before a connection or a cursor of the transaction and looks at what is asked of it."""
+    """Wraps a connection or cursor of the transaction and checks each call."""
 
     _transaction: Transaction
     _raw: Any
@@ -209,7 +209,7 @@ class _Guarded:
         object.__setattr__(self, "_transaction", transaction)
         object.__setattr__(self, "_raw", raw)
 
-    # Libraries ask for the type of what they are given.
+    # Libraries check the type of what they get.
     @property  # type: ignore[misc]
     def __class__(self) -> type[Any]:
         return type(self._raw)
@@ -241,8 +241,6 @@ class _Guarded:
 
 
 class _Connection(_Guarded):
-    """A connection. Its cursors are guarded as well."""
-
     def __getattr__(self, name: str) -> Any:
         if name in _REFUSED and name not in ("autocommit", "isolation_level", "read_only", "deferrable"):
             self._transaction.refuse_end(f"connection.{name}()")
@@ -268,8 +266,6 @@ class _Connection(_Guarded):
 
 
 class _Cursor(_Guarded):
-    """A cursor, blocking or async."""
-
     @property
     def connection(self) -> Any:
         return self._transaction.connection
@@ -305,7 +301,7 @@ class _Cursor(_Guarded):
 
 
 def _start_of(sql: str) -> int:
-    """Where its first word begins: behind spaces and comments, which may stand in each other."""
+    """Where its first word begins: after spaces and comments, which may be nested."""
     at, depth = _end_of_blank(sql, 0), 0
     while sql.startswith("/*", at):
         for mark in _COMMENT_MARK.finditer(sql, at):
@@ -324,7 +320,7 @@ def _end_of_blank(sql: str, start: int) -> int:
 
 
 def _guarded(transaction: Transaction, given: Any, sent_at: float) -> Any:
-    """What a call gives: a cursor, something that gives one when it is awaited, or anything else, which is harmless."""
+    """Guard the result of a call: a cursor, or an awaitable of one. Anything else is harmless."""
     if inspect.iscoroutine(given):
         return _awaited(transaction, given, sent_at)
     return _Cursor(transaction, given) if hasattr(given, "fetchall") else given

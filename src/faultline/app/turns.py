@@ -1,6 +1,6 @@
-"""What differs between a job's async and its blocking side, where `await` is not all: how to wait for a lock, how to call.
+"""What differs by more than `await` between a job's async and its blocking side: waiting for a lock, calling a function.
 
-The names of an async and its blocking form differ by an `a` in front, as elsewhere.
+The name of the async form begins with an `a`, as elsewhere.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-#: Nobody can cancel a thread: one that waits looks up this often to see whether its job was taken from it.
+#: A thread cannot be cancelled, so one that waits checks this often whether its attempt is over.
 _LOOK_SECONDS = 0.1
 
 
 async def aacquired(lock: asyncio.Lock, seconds: float | None, over: Callable[[], bool]) -> bool:
-    """Wait for a lock. False: it was not free in time, or the job is over meanwhile."""
+    """Wait for a lock. False: it was not free in time, or the attempt is over."""
     if not lock.locked():
         return await lock.acquire()
     try:

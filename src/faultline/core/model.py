@@ -55,7 +55,7 @@ class Submission:
     trace: str | None = field(default=None, metadata=_OWN)
 
 
-class Placed(NamedTuple):
+class Enqueued(NamedTuple):
     """The job of a submission: a new one, or the one that already had its key or id."""
 
     job_id: UUID
@@ -103,7 +103,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Unwritten:
     """The result of a batch of writes. Every lease that is in neither list was written."""
 
     stale: list[Refusal] = field(default_factory=list)

@@ -107,7 +107,7 @@ class Tracing:
         span = self._spans.pop(hold, None)
         if span is None:
             return
-        outcome = type(ending).__name__.lower() if ending is not None else "completed" if hold.settled else "lost"
+        outcome = type(ending).__name__.lower() if ending is not None else "completed" if hold.completed else "lost"
         span.set_attribute("faultline.outcome", outcome)
         if isinstance(ending, Failed) and ending.failure.then != "cancel":
             # The exception itself shows in a list of errors, with its type and its traceback; an outcome is none.

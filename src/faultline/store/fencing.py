@@ -9,7 +9,7 @@ from faultline.store.rows import value, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
-    from faultline.core.model import Lease, Settled
+    from faultline.core.model import Lease, Unwritten
 
 
 def fence(lease: Lease) -> Statement[int]:
@@ -27,7 +27,7 @@ def check(number: int) -> Statement[None]:
     return Statement("same_transaction", f"select {_is_in(number)}", (), lambda _: None)
 
 
-def complete(lease: Lease, result: str, number: int) -> Statement[Settled]:
+def complete(lease: Lease, result: str, number: int) -> Statement[Unwritten]:
     """Complete the job in the transaction that was fenced. In any other one it raises `FenceBroken` and writes nothing."""
     return verbs.complete([lease], [result], only_if=_is_in(number))
 

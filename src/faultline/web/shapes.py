@@ -135,12 +135,12 @@ class NewJobs(Asked):
     jobs: list[NewJob] = Field(min_length=1, max_length=BATCH_JOBS_MAX)
 
 
-class Placed(BaseModel):
+class EnqueuedJob(BaseModel):
     id: UUID
 
 
-class PlacedJobs(BaseModel):
-    jobs: list[Placed]
+class EnqueuedJobs(BaseModel):
+    jobs: list[EnqueuedJob]
 
 
 class JobFilter(Asked):

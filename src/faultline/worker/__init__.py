@@ -1,1 +1,1 @@
-"""What runs jobs: it claims, runs, renews, completes, gives back and looks after the jobs of the dead."""
+"""The worker: claims jobs, runs them, renews their leases, writes how they ended, and reaps expired leases."""

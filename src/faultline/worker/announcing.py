@@ -1,4 +1,4 @@
-"""Say which tasks a worker knows, and how many connections it may open: `faultline doctor` judges by both."""
+"""Store which tasks a worker knows and how many connections it may open, for `faultline doctor`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANNOUNCE_SECONDS, _LISTED_SECONDS = 60.0, 0.5
 
 
 class Announcing:
-    """Again and again: a worker that was taken off the list by mistake is put on it anew by its next beat."""
+    """Repeats it: the row of a worker that was removed by mistake comes back empty with its next heartbeat."""
 
     def __init__(
         self, database: AsyncDatabase, worker_id: str, tasks: Mapping[str, Any], connections_max: int, tally: Tally

@@ -1,8 +1,8 @@
-"""Gather what is to be sent while a send is under way, and send it together. Nobody waits for a batch to fill.
+"""Send items in batches. No item waits for a batch to fill.
 
-The first item goes out at once; those that come meanwhile form the next batch. So an idle system answers fast and a busy
-one sends few, large statements, without a setting. A sender that is busy anyway rests for a moment between two large
-batches: a statement for a thousand jobs costs the database much less than ten for a hundred.
+The first item is sent at once; items that arrive meanwhile form the next batch. So an idle system answers fast and a busy
+one sends few, large statements. Between two large batches the sender rests for a moment: one statement for a thousand jobs
+costs the database much less than ten for a hundred.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LARGE = 100
 
 
 class Batcher(Generic[T]):
-    """One sender for one kind of thing. `send` decides what becomes of each item. If it raises, that is a bug: the batch is
-    sent again after a while, since an item that was dropped would be missing for good.
+    """One sender for one kind of item. `send` deals with errors itself. If it raises, that is a bug: the batch is sent again
+    later, because a dropped item would be lost.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Batcher(Generic[T]):
             self._go_on()
 
     async def flushed(self) -> None:
-        """Return once everything that was put is sent."""
+        """Wait until everything is sent."""
         while (sending := self._go_on()) is not None:
             await asyncio.wait([sending])
 
     def _go_on(self) -> asyncio.Task[None] | None:
-        """A sender is at work while anything waits, also after one that was cancelled before its first step."""
+        """Start a sender if items wait. The last one may have been cancelled before its first step."""
         if self._sending is None and self._waiting and not self._closed:
             self._sending = asyncio.create_task(self._drain())
             self._sending.add_done_callback(self._done)
@@ -70,7 +70,7 @@ class Batcher(Generic[T]):
         self._go_on()
 
     async def close(self) -> None:
-        """Stop sending. What was not sent is dropped, and so is what comes later."""
+        """Stop sending, and drop what was not sent and what comes later."""
         self._closed = True
         self._waiting.clear()
         if self._sending is not None:
@@ -89,7 +89,7 @@ class Batcher(Generic[T]):
                 await asyncio.sleep(self._rest_seconds)
 
     def _next_batch(self) -> list[T]:
-        """As many as may go together, and one that is too large alone."""
+        """As many items as fit; an item that is too large goes alone."""
         batch = self._waiting[: self._items_max]
         sizes = list(accumulate(map(self._size, batch)))
         if sizes[-1] > self._size_max:

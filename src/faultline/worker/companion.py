@@ -1,15 +1,15 @@
-"""A small process beside a worker that looks after its leases while the worker cannot, and ends it when it is stuck.
+"""A small process beside a worker: it keeps the worker's leases while the worker cannot, and kills it when it is stuck.
 
     python -m faultline.worker.companion      (started by the worker, which sends its settings and holds the pipe)
 
-It looks at the shared memory a few times a second and touches the database only when the worker has fallen silent:
+It reads the shared memory a few times a second and uses the database only when the worker is silent:
 
-- the interpreter is held (no thread runs): it renews the leases of what was begun;
-- the event loop is blocked: it gives back the leases of what was not begun, so that others can run it;
-- the loop is silent for longer than allowed, or a stop takes too long: it names the tasks and ends the process.
+- the interpreter is held (no thread runs): it renews the leases of started jobs;
+- the event loop is blocked: it releases jobs that were not started, so that other workers can run them;
+- the loop is silent for longer than allowed, or a stop takes too long: it logs the tasks and kills the process.
 
-It never keeps a worker's leases that is stopped, dead or not its parent any more, and it needs nothing to be right: every
-write is fenced by the lease. A mistake here would cost work, not correctness.
+It keeps no leases of a worker that is stopped, dead or no longer its parent. Every write is fenced by the lease: a mistake
+here costs work, not correctness.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from faultline.worker.rescue import Rescue
 
 LOOK_SECONDS = 0.25
-#: A gap between two looks that says that this process did not run itself: then nobody else's silence means anything.
+#: After such a gap between two looks, this process itself did not run, and the worker's silence means nothing.
 _OWN_GAP_SECONDS = 2.0
-#: The watching thread of a healthy worker is seen every half second.
+#: The watching thread of a healthy worker ticks every half second.
 _HELD_SECONDS = 1.25
 _BLOCKED_SECONDS = 2.0
 #: How long a stop may take beyond the grace time: with a loop that ticks, and with one that is blocked.
 _STOP_SECONDS, _BLOCKED_STOP_SECONDS = 20.0, 3.0
-#: A worker whose loop ticks says within this time of a signal that it stops.
+#: A worker whose loop ticks reports within this time after a signal that it stops.
 _SAY_SO_SECONDS = 2.0
 _CALM_SECONDS = 30.0
 _KILLED = "the process was killed"
@@ -52,31 +52,29 @@ _KILLED = "the process was killed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the worker says once, as a line of JSON."""
+    """The worker sends it once, as a line of JSON."""
 
     dsn: str
     worker: str
     parent: int
     memory: int
     capacity: int
-    #: A file that the worker's signal handler writes to. It is empty until somebody asks the process to stop.
+    #: A file that the worker's signal handler writes to: empty until the process gets a signal to stop.
     signals: int | None
     health: int | None
     grace_seconds: float
-    #: The process is the worker's own, so it may be ended.
+    #: The process runs only the worker, so the companion may kill it.
     owns_process: bool
     logs: bool
 
 
 class Companion:
-    """Looks, judges, and has done what is to be done in the database."""
-
     def __init__(self, settings: Settings, shared: Shared, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._shared = shared
         self._monotonic = monotonic
         self._looked_at = self._counts_from = monotonic()
-        #: When it was seen that the worker is asked to stop; None: it is not.
+        #: When the companion saw that the worker is to stop; None: it is not.
         self.stop_seen_at: float | None = None
         self._signals_seen = 0
         self._blocked_logged = self._overdue_logged = False
@@ -86,12 +84,12 @@ class Companion:
         threading.Thread(target=self._rescue, name="faultline-rescue", daemon=True).start()
 
     def look(self) -> None:
-        """See how the worker does, and want done what it cannot do itself. Never waits for anything."""
+        """Check the worker and wake the rescue thread where it needs help. Never waits."""
         now, shared = self._monotonic(), self._shared
         gap, self._looked_at = now - self._looked_at, now
         quiet_since = min(shared.loop_at, shared.watch_at)
         if gap > _OWN_GAP_SECONDS or (now - quiet_since > 3 * LOOK_SECONDS and is_stopped(self._settings.parent)):
-            # Stopped: its leases are to run out. Silence counts from when it may run again.
+            # Stopped: its leases are to expire. Silence counts from when it runs again.
             self._counts_from = now
         held_for = now - max(shared.watch_at, self._counts_from)
         blocked_for = now - max(shared.loop_at, self._counts_from)
@@ -128,13 +126,13 @@ class Companion:
             self._end()
 
     def _notice_stop(self, now: float) -> None:
-        """A signal counts before the worker can say that it stops: its loop may be blocked. One that ticks would say so."""
+        """A signal counts before the worker reports that it stops: its loop may be blocked."""
         signals = 0 if self._settings.signals is None else os.fstat(self._settings.signals).st_size
         if self._shared.stop_asked_at > 0 or signals > self._signals_seen:
             self._signals_seen = signals
             self.stop_seen_at = now if self.stop_seen_at is None else self.stop_seen_at
         elif self.stop_seen_at is not None and self._shared.loop_at > self.stop_seen_at + _SAY_SO_SECONDS:
-            # It was another process that inherited the file: something that a task has forked.
+            # The signal went to a process that a task forked, which inherited the file.
             self.stop_seen_at = None
 
     def _overdue(self, seconds: float) -> None:
@@ -154,11 +152,11 @@ class Companion:
         os._exit(0)
 
     def _running(self) -> tuple[str, str]:
-        """The tasks and the jobs that were begun."""
+        """The started tasks and jobs."""
         running = self._shared.running()
         return ", ".join(sorted({task for task, _ in running})), ", ".join(str(job_id) for _, job_id in running)
 
-    # On a thread of its own: a database that does not answer must not keep it from looking.
+    # In its own thread: a database that does not answer must not stop the looking.
 
     def _rescue(self) -> None:
         failing_since: float | None = None
@@ -167,7 +165,7 @@ class Companion:
             self._wanted.clear()
             try:
                 self._help(calm=calm)
-            except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again at the next look
+            except Exception as error:  # noqa: BLE001 - any error: try again at the next look
                 if failing_since is None:
                     # Once: an outage may last for hours.
                     failing_since = self._monotonic()
@@ -184,18 +182,18 @@ class Companion:
                 self._helper.close()
             return
         if self._helper is None:
-            # The driver is loaded when it is needed for the first time.
+            # Load the driver only when it is first needed.
             from faultline.worker.rescue import Rescue  # noqa: PLC0415
 
             self._helper = Rescue(self._settings.dsn, self._settings.worker, self._shared, self._monotonic)
         if self._held:
             self._helper.renew()
         if self._blocked:
-            self._helper.give_back()
+            self._helper.release()
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process stands still because somebody stopped it, is dead, or is writing its core."""
+    """Whether a process is stopped by a signal, dead, or writing its core."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -211,10 +209,10 @@ def is_stopped(pid: int) -> bool:
 
 
 def main() -> None:
-    # A terminal and systemd send these to the whole group. We end when the worker does, and by nothing else.
+    # A terminal and systemd send these to the whole group. The companion ends only when the worker ends.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Unbuffered: a buffer might take in the last word, for which the loop below looks at the pipe.
+    # Unbuffered: a buffer could swallow the last line, which the loop below waits for in the pipe.
     with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as said:
         settings = Settings(**json.loads(said.readline()))
     if settings.logs:
@@ -229,7 +227,7 @@ def main() -> None:
     while os.getppid() == settings.parent:
         readable, _, _ = select.select([pipe], [], [], LOOK_SECONDS)
         if readable:
-            break  # nobody writes any more, or the last word: the worker is gone
+            break  # closed, or the last line: the worker is gone
         companion.look()
     os._exit(0)
 

@@ -1,10 +1,10 @@
-"""Who may run beside whom in this process, so that a job which kills its workers is found out and others are spared."""
+"""Which jobs may run beside each other in this process, so that a job that kills its workers is found."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from faultline.worker.giving_back import PuttingOff
+from faultline.worker.releases import PuttingOff
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -16,9 +16,9 @@ Asker = TypeVar("Asker")
 
 
 class Company(Generic[Asker]):
-    """Only jobs whose start is marked are asked about. One that was reaped once runs beside a quarter of the usual number of
-    such jobs, twice a sixteenth; after that it runs while no other marked job does. If the worker dies then, it is known of
-    which job, and only that one's attempt counts.
+    """Concerns only jobs whose start is marked. A job that was reaped once runs beside a quarter of the usual number of such
+    jobs, one that was reaped twice beside a sixteenth; after that it runs alone among them. If the worker dies then, that
+    job did it, and only its attempt counts.
     """
 
     ALONE_AFTER = 3
@@ -27,7 +27,7 @@ class Company(Generic[Asker]):
         self._marked = 0
         self._suspects = 0
         self._alone = False
-        #: Who waits to be alone. One whose lease is lost waits no longer.
+        #: The job that waits to run alone, until its lease is lost.
         self._alone_wanted: Hold | None = None
         self._turned_away: set[Asker] = set()
         self._putting_off = PuttingOff()
@@ -41,7 +41,7 @@ class Company(Generic[Asker]):
     def _admits(self, hold: Hold, concurrency: int) -> bool:
         reaps = hold.lease.reaps
         if reaps >= self.ALONE_AFTER:
-            # Announced, so that the marked ones which run now are the last before it.
+            # Announced, so that no further marked job starts before it.
             self._alone_wanted = hold if self._marked > 0 else None
             return self._alone_wanted is None
         if self._alone or (self._alone_wanted is not None and self._alone_wanted.lost is None):
@@ -49,11 +49,11 @@ class Company(Generic[Asker]):
         return reaps == 0 or self._suspects < max(1, concurrency >> 2 * reaps)
 
     def awaits(self, hold: Hold) -> bool:
-        """Whether this is the one that waits to be alone."""
+        """Whether this job waits to run alone."""
         return self._alone_wanted is hold
 
     def put_off(self, job_id: UUID, now: float) -> float | None:
-        """For how long a job that was turned away is to be left to other workers."""
+        """How long to leave a refused job to other workers."""
         return self._putting_off.seconds(job_id, now)
 
     def enter(self, lease: Lease) -> None:
@@ -63,7 +63,7 @@ class Company(Generic[Asker]):
             self._alone, self._alone_wanted = True, None
 
     def leave(self, lease: Lease) -> set[Asker]:
-        """Returns those who were turned away before and may ask again."""
+        """Returns those who were refused before and may ask again."""
         self._marked -= 1
         self._suspects -= lease.reaps > 0
         if lease.reaps >= self.ALONE_AFTER:

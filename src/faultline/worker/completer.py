@@ -1,10 +1,10 @@
-"""Write how jobs ended, in batches. An ending is written once, or refused and on record; none is lost while we live.
+"""Write how jobs ended, in batches. Each ending is written once, or refused and recorded; none is lost.
 
-Its three kinds (completed, failed, released) are sent apart, each as one statement. An answer that was lost is asked for:
-`complete` may simply be sent again; for the others the leases that are still held are found first.
+The three kinds (completed, failed, released) are separate statements. After a lost answer, `complete` is simply sent again;
+the others first read which leases are still held.
 
-An error is judged by its class. A data error is about one ending, which is found and written plainly. Any other error is
-about the moment (a lock, a cancelled statement, a migration, a full disk): the batch is sent again until it is written.
+The class of an error decides. A data error is about one ending: find it and write it without the bad value. Any other error
+is about the moment (a lock, a cancelled statement, a migration, a full disk): send the batch again until it is written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from faultline.app.texts import storable
 from faultline.core import events
 from faultline.core.backoff import Pause
 from faultline.core.errors import DatabaseUnavailable, FaultlineError, JobRejected, OutcomeUnknown
-from faultline.core.model import Failure, Settled
+from faultline.core.model import Failure, Unwritten
 from faultline.store import verbs
 from faultline.store.reads import views
 from faultline.store.translation import is_about_data
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
 _BUSY_PAUSE = 0.05
 _REST_SECONDS = 0.02
-#: So often a batch is sent as a whole while the database answers and refuses it; then in parts, a few at a time.
+#: After so many refusals, send a batch in parts, a few at a time.
 _REFUSALS_MAX = 4
 _PARTS_AT_ONCE = 2
 _PART_PAUSE_MAX = 15.0
 _LOG_SECONDS = 60.0
 _LOCK_NOT_AVAILABLE = "55P03"
 _ERROR_LENGTH_MAX = 2000
-#: How long a job sleeps whose own delay cannot be stored.
+#: The delay of a job whose own delay cannot be stored.
 _PLAIN_DELAY_SECONDS = 60.0
 
 
@@ -53,18 +53,18 @@ _VERBS: dict[type[Ending], str] = {Completed: "complete", Failed: "fail", Releas
 
 
 class Completer:
-    """Once an ending is written or refused, its lease is dropped: the job is out of this worker's hands."""
+    """Drops a lease once its ending is written or refused."""
 
     def __init__(self, database: AsyncDatabase, leases: Leases, tally: Tally) -> None:
         self._database = database
         self._leases = leases
         self._tally = tally
-        #: Endings whose rows somebody has locked, to be sent again with the next batch.
+        #: Endings whose rows are locked. They go with the next batch.
         self._aside = 0
-        #: Parts of batches that the database keeps refusing. Few at a time, or they would take all connections.
+        #: Parts of batches that the database keeps refusing. Few at a time: they must not use all connections.
         self._parts: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(_PARTS_AT_ONCE)
-        #: The last ending that was to be written was refused: somebody else has the job.
+        #: The last ending was refused: another worker has the job.
         self.refused_last = False
         self._closed = False
         self._kinds: dict[type[Ending], Batcher[Ending]] = {
@@ -83,7 +83,7 @@ class Completer:
     def nothing_to_write(self, hold: Hold) -> None:
         """The lease is lost, or the job completed itself."""
         self._leases.drop([hold])
-        if hold.settled:
+        if hold.completed:
             hold.counts.succeeded += 1
             if events.are_detailed():
                 events.emit_detail("job_completed", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
@@ -97,14 +97,14 @@ class Completer:
             await asyncio.sleep(_BUSY_PAUSE)
 
     async def close(self) -> None:
-        """Stop sending. The leases of jobs whose endings were not written run out, and the jobs run again."""
+        """Stop sending. Jobs whose endings were not written run again when their leases expire."""
         self._closed = True
         for batcher in self._kinds.values():
             await batcher.close()
         await cancel(self._parts)
 
     async def _send(self, endings: list[Ending], failing: _Failing | None = None) -> None:
-        """Send one batch until each ending is written, refused, or found to be bad itself."""
+        """Send one batch until each ending is written, refused, or found to be invalid."""
         failing = failing or _Failing()
         while endings:
             try:
@@ -114,13 +114,13 @@ class Completer:
                     if failing.unanswered and endings:
                         endings = await self._still_to_write(endings)
                         failing.unanswered = False
-                    settled = await self._database.run(_built(endings)) if endings else Settled()
+                    unwritten = await self._database.run(_built(endings)) if endings else Unwritten()
             except asyncio.CancelledError:
-                # Not by us: a program that ends cancels all its tasks at once. What has ended is to be written all the same.
+                # A program that ends cancels all its tasks at once. Write the endings nevertheless.
                 if self._closed:
                     raise
                 failing.unanswered = True
-            except Exception as error:  # noqa: BLE001 - whatever it was, no ending may get lost
+            except Exception as error:  # noqa: BLE001 - no error may lose an ending
                 if is_about_data(error):
                     await self._refused(endings, error)
                     return
@@ -132,7 +132,7 @@ class Completer:
                 await self._rest(failing.pause.next())
             else:
                 failing.is_over()
-                self._put_aside(self._after(endings, settled))
+                self._put_aside(self._after(endings, unwritten))
                 return
 
     async def _rest(self, seconds: float) -> None:
@@ -142,13 +142,13 @@ class Completer:
             if self._closed:
                 raise
 
-    def _after(self, endings: list[Ending], settled: Settled) -> list[Ending]:
-        """Report the refused ones, let go of all that is decided, and give back those whose rows somebody has locked."""
-        unwritten = {*settled.busy, *(refusal.lease for refusal in settled.stale)}
-        written = [ending for ending in endings if ending.hold.lease not in unwritten] if unwritten else endings
+    def _after(self, endings: list[Ending], unwritten: Unwritten) -> list[Ending]:
+        """Log the refused endings and drop every lease that is decided. Returns the endings whose rows are locked."""
+        refused = {*unwritten.busy, *(refusal.lease for refusal in unwritten.stale)}
+        written = [ending for ending in endings if ending.hold.lease not in refused] if refused else endings
         _count(written)
-        counts = {ending.hold.lease: ending.hold.counts for ending in endings} if settled.stale else {}
-        for refusal in settled.stale:
+        counts = {ending.hold.lease: ending.hold.counts for ending in endings} if unwritten.stale else {}
+        for refusal in unwritten.stale:
             counts[refusal.lease].refuse(_VERBS[type(endings[0])], refusal.reason.value)
             events.emit(
                 "stale_write_blocked",
@@ -158,13 +158,13 @@ class Completer:
                 reason=refusal.reason.value,
             )
         _log(written)
-        self.refused_last = bool(settled.stale)
-        busy: set[Lease] = set(settled.busy)
+        self.refused_last = bool(unwritten.stale)
+        busy: set[Lease] = set(unwritten.busy)
         self._leases.drop([ending.hold for ending in endings if ending.hold.lease not in busy])
         return [ending for ending in endings if ending.hold.lease in busy]
 
     def _put_aside(self, busy: list[Ending]) -> None:
-        """Whoever holds a job's row may do so for long: what ended meanwhile must not wait for that."""
+        """A row may be locked for long, and other endings must not wait for it."""
         if busy:
             self._aside += len(busy)
             asyncio.get_running_loop().call_later(_BUSY_PAUSE, self._put_back, busy)
@@ -175,7 +175,7 @@ class Completer:
             self.put(ending)
 
     async def _not_completed(self, endings: list[Ending]) -> list[Ending]:
-        """Without the jobs that their attempts completed after all. A release of one would be refused, and on record."""
+        """Without jobs that their attempts completed after all. Their release would be recorded as a refusal."""
         in_doubt = [ending.hold.lease for ending in endings if isinstance(ending, Released) and ending.may_have_ended]
         done = await self._database.run(views.completed(in_doubt)) if in_doubt else set()
         completed: list[Ending] = [Completed(ending.hold, "null") for ending in endings if ending.hold.lease in done]
@@ -185,7 +185,7 @@ class Completer:
         return [ending for ending in endings if ending.hold.lease not in done]
 
     async def _still_to_write(self, endings: list[Ending]) -> list[Ending]:
-        """After a lost answer: `complete` finds its own work in the ledger, the others must look before they write again."""
+        """After a lost answer: `complete` finds its own row in the ledger, the other verbs look before they write again."""
         if isinstance(endings[0], Completed):
             return endings
         held = await self._database.run(views.still_held([ending.hold.lease for ending in endings]))
@@ -196,7 +196,7 @@ class Completer:
         return [ending for ending in endings if ending.hold.lease in held]
 
     def _send_apart(self, endings: list[Ending], failing: _Failing) -> None:
-        """The database answers and keeps refusing: perhaps because of one row. Send in halves, so that the others get by."""
+        """The database keeps refusing, perhaps because of one row. Send halves, so that the others are written."""
         middle = (len(endings) + 1) // 2
         for half in filter(None, (endings[:middle], endings[middle:])):
             part = asyncio.create_task(self._send(half, _Failing(apart=True, unanswered=failing.unanswered)))
@@ -204,7 +204,7 @@ class Completer:
             part.add_done_callback(self._parts.discard)
 
     async def _refused(self, endings: list[Ending], error: Exception) -> None:
-        """One ending that the database cannot store must not fail the others: halve until it stands alone."""
+        """One ending that cannot be stored must not fail the others: halve the batch until it is alone."""
         if len(endings) > 1:
             middle = len(endings) // 2
             await self._send(endings[:middle])
@@ -215,22 +215,21 @@ class Completer:
         if plain is not None:
             await self._send([plain])
             return
-        # Not even a plain ending can be stored. Its lease runs out, and the attempt is given back.
+        # Not even a plain ending can be stored. Its lease expires.
         events.emit("completion_failed", job_id=ending.hold.lease.job_id, error=str(error))
         self._leases.drop([ending.hold])
 
 
 class _Failing:
-    """What went wrong with one batch so far. Logged at first, and then rarely: it may last for hours."""
+    """What went wrong with one batch so far. Logged at once, and then rarely: an outage may last for hours."""
 
     def __init__(self, *, apart: bool = False, unanswered: bool = False) -> None:
-        #: It is part of a batch that was refused again and again.
+        #: Part of a batch that was refused repeatedly.
         self.apart = apart
-        #: An answer was lost: what was sent may have been written.
+        #: An answer was lost: the endings may have been written.
         self.unanswered = unanswered
         self._times = self._refusals = 0
         self._since = self._log_at = 0.0
-        #: Until the next try.
         self.pause = Pause(_PAUSE_MIN, _PART_PAUSE_MAX if apart else _PAUSE_MAX)
 
     @property
@@ -242,7 +241,7 @@ class _Failing:
         self._times += 1
         self._since = self._since or now
         self.unanswered = self.unanswered or not _wrote_nothing(error)
-        # A table that is locked, or a server that is away, is so for every part of the batch.
+        # A locked table or an unreachable server affects every part of the batch alike.
         locked = getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE
         self._refusals += not locked and not isinstance(error, DatabaseUnavailable | OutcomeUnknown)
         if now >= self._log_at:
@@ -261,18 +260,18 @@ class _Failing:
 
 
 def _wrote_nothing(error: Exception) -> bool:
-    """The server itself said no, or was not reached: so nothing of the statement was committed."""
+    """The server refused, or was not reached: nothing was committed."""
     if isinstance(error, OutcomeUnknown):
         return False
     return isinstance(error, FaultlineError) or bool(getattr(error, "sqlstate", None))
 
 
 def _plainly(ending: Ending, error: Exception) -> Ending | None:
-    """The same ending without what the database could not store. None: there is nothing left to leave out."""
+    """The same ending without the value that cannot be stored. None: nothing is left to leave out."""
     why = storable(f"{error}")[:_ERROR_LENGTH_MAX]
     match ending:
         case Completed(hold):
-            # The task has done its work: run again, it would do it again and end here again.
+            # The task has done its work. Another attempt would do it again and fail again.
             return unstorable(hold, why)
         case Failed(hold, failure, plain=False):
             then = failure.then if failure.then in ("retry", "fail", "cancel") else "fail"
@@ -283,7 +282,7 @@ def _plainly(ending: Ending, error: Exception) -> Ending | None:
 
 
 def _log(written: list[Ending]) -> None:
-    """A failure is never silent. What every single job does is logged only where somebody asks for it."""
+    """Failures are always logged, other endings only if details are wanted."""
     if isinstance(written[0] if written else None, Failed):
         for ending in written:
             if isinstance(ending, Failed):
@@ -348,8 +347,8 @@ def _count(written: list[Ending]) -> None:
                 counts.failed += 1
 
 
-def _built(endings: list[Ending]) -> Statement[Settled]:
-    """Whatever cannot be made into a statement is as bad as what the database refuses to store."""
+def _built(endings: list[Ending]) -> Statement[Unwritten]:
+    """An ending that cannot become a statement is treated like one that the database cannot store."""
     try:
         return statement_for(endings)
     except JobRejected:
@@ -358,7 +357,7 @@ def _built(endings: list[Ending]) -> Statement[Settled]:
         raise JobRejected(f"{type(error).__name__}: {error}") from error
 
 
-def statement_for(endings: list[Ending]) -> Statement[Settled]:
+def statement_for(endings: list[Ending]) -> Statement[Unwritten]:
     """One statement for endings of one kind."""
     leases = [ending.hold.lease for ending in endings]
     match endings[0]:

@@ -1,4 +1,4 @@
-"""A worker's databases. What jobs borrow is never the engine's: they may keep it, break it, or change what is set there."""
+"""A worker's databases. Jobs never borrow the engine's connections: they could keep, break or alter them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from faultline.app.registry import Registry
     from faultline.store.facts import Facts
 
-#: Longer than a worker's statements take, upkeep's apart: a lock is waited for 10 s at most. After a failover this is how
-#: long a claim or completion may hang that was sent to the old primary; leases are kept meanwhile.
+#: Longer than a worker's statements take (except upkeep's): they wait 10 s at most for a lock. After a failover, a claim or
+#: completion that was sent to the old primary may hang this long; leases are kept meanwhile.
 _ANSWER_SECONDS = 15.0
-#: How long the engine waits for one of its own connections, and a job for a server that cannot be reached.
+#: How long the engine waits for one of its own connections, and a job for an unreachable server.
 _ROOM_SECONDS = 60.0
 
 
@@ -52,7 +52,7 @@ class Connections:
 
 
 class Databases:
-    """Of one worker: the engine's own, and what async and blocking jobs borrow."""
+    """The engine's own, and those that async and blocking jobs borrow."""
 
     def __init__(self, app: Registry, connections: Connections, worker_id: str) -> None:
         self.engine = of_engine(app, connections.engine, worker_id)
@@ -63,7 +63,7 @@ class Databases:
         self.blocking_jobs.know(facts)
 
     async def shrink(self) -> None:
-        """Close connections that are not needed any more. The server has only so many, for all."""
+        """Close idle connections: the server has a limited number for everyone."""
         while True:
             await asyncio.sleep(IDLE_SECONDS / 2)
             await self.engine.shrink()
@@ -89,13 +89,13 @@ def of_engine(app: Registry, connections: int, worker_id: str) -> AsyncDatabase:
 
 
 def _of_jobs(app: Registry, connections: int, worker_id: str) -> tuple[AsyncDatabase, Database]:
-    """Both kinds of tasks share one number. A job that finds none free waits: for as long as it may run."""
+    """Async and blocking jobs share one limit. A job that finds none free waits as long as it may run."""
 
-    def tell(size: int, waiting: int) -> None:
+    def report(size: int, waiting: int) -> None:
         events.emit("job_connections_short", worker=worker_id, connections=size, waiting=waiting)
 
     dsn, host, name = app.dsn, app.host, f"faultline job {worker_id}"
-    room = Room(connections, tell, monotonic=host.monotonic)
+    room = Room(connections, report, monotonic=host.monotonic)
     terms = Terms(room, room_seconds=None, connect_seconds=_ROOM_SECONDS)
     return (
         AsyncDatabase(dsn, for_worker=True, answer_seconds=_ANSWER_SECONDS, terms=terms, name=name, host=host),

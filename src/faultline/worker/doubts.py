@@ -1,4 +1,4 @@
-"""Leases that somebody says are lost. Any login can send a notification, so the database is asked before one is let go."""
+"""Leases that a notification calls lost. Any login can send one, so the worker asks the database before it drops a lease."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease
 
-#: The first doubt about a lease is looked into at once, the next ones no sooner than this: a flood of notifications must
-#: not become a flood of statements.
+#: The first doubt about a lease is checked at once, the next ones no sooner than this: a flood of notifications must not
+#: become a flood of statements.
 LOOK_SECONDS = 1.0
 
 
 class Doubts:
-    """Which leases to ask about, and when. Not for several threads at once: its owner sees to that."""
+    """Which leases to ask about, and when. Not thread-safe: its owner holds a lock."""
 
     def __init__(self) -> None:
         self._doubted: set[Lease] = set()
         self._looked_at: dict[Lease, float] = {}
 
     def add(self, job_ids: Container[UUID], held: Iterable[Lease]) -> bool:
-        """Doubt the held leases of these jobs. True if one of them was not doubted already."""
+        """Doubt the held leases of these jobs. True if a doubt is new."""
         new = {lease for lease in held if lease.job_id in job_ids} - self._doubted
         self._doubted |= new
         return bool(new)
 
     def due(self, now: float, held: Collection[Lease]) -> list[Lease]:
-        """Those to ask about now. What is not held any more is forgotten."""
+        """The leases to ask about now. Leases that are no longer held are forgotten."""
         self._doubted = {lease for lease in self._doubted if lease in held}
         self._looked_at = {lease: at for lease, at in self._looked_at.items() if lease in held and now < at + LOOK_SECONDS}
         return [lease for lease in self._doubted if lease not in self._looked_at]
@@ -40,5 +40,5 @@ class Doubts:
             self._looked_at[lease] = now
 
     def next_due(self) -> list[float]:
-        """When to look again, for each doubted lease that was looked at a moment ago."""
+        """When to look again, for each doubted lease that was checked a moment ago."""
         return [self._looked_at[lease] + LOOK_SECONDS for lease in self._doubted if lease in self._looked_at]

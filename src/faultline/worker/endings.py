@@ -1,4 +1,4 @@
-"""How an attempt ended: what the executor makes of it and the completer writes."""
+"""How an attempt ended: the executor makes an ending, the completer writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from faultline.worker.hold import Hold
 
 
-# Not frozen: one is made for every job that runs.
+# Not frozen, for speed: one is made for every job that runs.
 @dataclass(slots=True)
 class Completed:
     hold: Hold
@@ -23,7 +23,7 @@ class Completed:
 class Failed:
     hold: Hold
     failure: Failure
-    #: It holds nothing any more that could be refused.
+    #: Everything that could be refused was left out.
     plain: bool = False
 
     @property
@@ -35,7 +35,7 @@ class Failed:
 class Released:
     hold: Hold
     delay_seconds: float | None = None
-    #: The attempt may have completed the job without hearing of it: look before giving it back.
+    #: The attempt may have completed the job and lost the answer: look before releasing it.
     may_have_ended: bool = False
 
 
@@ -43,6 +43,6 @@ Ending = Completed | Failed | Released
 
 
 def unstorable(hold: Hold, why: str) -> Failed:
-    """For good: the task has done its work, and run again it would do it again and come to the same end."""
+    """Final: the task has done its work. Another attempt would do it again and fail again."""
     advice = "Return a small JSON value, and keep large or binary results elsewhere"
     return Failed(hold, Failure(f"its result cannot be stored: {storable(why)}. {advice}", then="fail"))

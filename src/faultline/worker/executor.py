@@ -1,4 +1,4 @@
-"""Run one attempt and say how it ended. Whatever the task does, the answer is an ending, and the worker lives on."""
+"""Run one attempt and return how it ended. Whatever a task does, the result is an ending, and the worker goes on."""
 
 from __future__ import annotations
 
@@ -46,15 +46,13 @@ class Source(Protocol):
     """Where holds come from: a feed."""
 
     def follow(self) -> Hold | None:
-        """The next one to run, in the task of one that has just ended."""
+        """The next hold to run, in the asyncio task of one that has just ended."""
 
     def finished(self, lease: Lease) -> None: ...
 
 
 class Executor:
-    """Turns a hold into an ending and hands that to the completer; nothing when there is nothing to write: the lease is
-    lost, or the job completed itself.
-    """
+    """Turns a hold into an ending for the completer; no ending if the lease is lost or the job completed itself."""
 
     def __init__(
         self,
@@ -78,33 +76,32 @@ class Executor:
         self._threads = Threads()
         self._monotonic = app.host.monotonic
         self._faults = app.host.faults
-        #: Set where jobs are traced.
+        #: None: jobs are not traced.
         self.tracing: Tracer | None = None
         self._turn = self._in_this_turn = 0
-        #: What was begun and has not ended, and where it came from.
+        #: Started and not ended, and where each came from.
         self._running: dict[Hold, Source] = {}
         self._idle = asyncio.Event()
-        #: The program ends: what runs is not waited for.
+        #: The program ends: do not wait for running jobs.
         self.in_a_hurry = asyncio.Event()
         self._runners: set[asyncio.Task[None]] = set()
-        #: Attempts that still run although their endings are handed over.
+        #: Attempts that still run although their endings went to the completer.
         self._left: set[Hold] = set()
-        #: What runs its second job or a later one.
+        #: Asyncio tasks that run their second job or a later one.
         self._reused: set[asyncio.Task[Any] | None] = set()
 
     def know(self, facts: Facts) -> None:
-        """Go by what the database's settings say."""
         self._judge.result_bytes_max = facts.result_bytes_max
 
     def start(self, hold: Hold, source: Source) -> None:
-        """Run this one, and after it what the source has next."""
+        """Run this hold, and after it what the source has next."""
         self._running[hold] = source
         runner = asyncio.get_running_loop().create_task(self._run(hold, source))
         self._runners.add(runner)
         runner.add_done_callback(self._runners.discard)
 
     async def idle(self, seconds: float) -> None:
-        """Wait for what runs, no longer than so, and not at all in a hurry."""
+        """Wait for running jobs at most so long, and not at all in a hurry."""
         if self._running:
             self._idle.clear()
             waiting = [asyncio.create_task(event.wait()) for event in (self._idle, self.in_a_hurry)]
@@ -115,22 +112,22 @@ class Executor:
                     task.cancel()
 
     async def stop(self) -> int:
-        """Cancel what still runs and give its jobs back. Returns how many attempts go on all the same."""
+        """Cancel running jobs and release them. Returns how many attempts go on nevertheless."""
         self._stop.cancels_jobs = True
-        leaving.tell_stopped(self._running, self._monotonic())
+        leaving.log_stopped(self._running, self._monotonic())
         await cancel(self._runners)
         left = sum(not runner.done() for runner in self._runners)
         for hold in self._running:
             if left and hold.attempt is not None:
-                # It swallows its cancellation and is not waited for. From here on, whatever it writes is refused.
+                # It swallows its cancellation. The worker does not wait for it, and refuses whatever it writes.
                 events.emit("attempt_left_behind", job_id=hold.lease.job_id, task=hold.lease.task)
                 hold.lose(Reason.LEASE_LOST)
-            # Or cancelled before its first step, so nobody has given it back.
+            # Or it was cancelled before its first step, so nothing released it.
             self._completer.put(Released(hold))
         return left
 
     def abandon(self) -> None:
-        """Cancel what still runs, and wait for nothing. Nobody renews its leases any more."""
+        """Cancel running jobs and wait for nothing. Their leases are not renewed."""
         self._stop.cancels_jobs = True
         for runner in self._runners:
             runner.cancel()
@@ -139,8 +136,8 @@ class Executor:
         self._threads.close()
 
     async def _run(self, hold: Hold, source: Source) -> None:
-        """One attempt after the other while the source has a next one, all in one task: to make a task takes longer than to
-        run a job that does nothing. No job may notice: where one was cancelled or has changed the context, it is the last.
+        """Run one attempt after the other in one asyncio task: making a task takes longer than running a job that does
+        nothing. No job may notice: after one that was cancelled or changed the context, the task ends.
         """
         runner, context = asyncio.current_task(), copy_context()
         following: Hold | None = hold
@@ -163,13 +160,13 @@ class Executor:
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            # By something that a job before it has left behind, or at the end of the worker.
+            # By something that an earlier job left behind, or at the end of the worker.
             if following is not None:
                 self._hand_over(following, Released(following))
             raise
 
     def _has_had_its_turn(self) -> bool:
-        """Jobs that never wait must not keep the loop from everybody else."""
+        """Jobs that never wait must not block the loop."""
         self._in_this_turn += 1
         if self._in_this_turn == 1:
             asyncio.get_running_loop().call_soon(self._next_turn)
@@ -180,7 +177,7 @@ class Executor:
         self._in_this_turn = 0
 
     async def _attempt(self, hold: Hold, runner: asyncio.Task[Any]) -> None:
-        """From the lease to its ending. One coroutine: every further one is a cost for every job."""
+        """From the lease to its ending, in one coroutine: every further one would cost time for every job."""
         ending: Ending | None = None
         raised: BaseException | None = None
         try:
@@ -207,12 +204,12 @@ class Executor:
                 ending = self._judge.raised(hold, task, error, first=runner not in self._reused)
             if self._faults.wanted:
                 self._faults.reach("after_execution")
-            if hold.settled or (hold.lost is not None and not (hold.distrusted and isinstance(ending, Completed))):
-                # Where only we distrusted the lease, the database decides: maybe nobody else was granted the finished job.
+            if hold.completed or (hold.lost is not None and not (hold.distrusted and isinstance(ending, Completed))):
+                # If only this worker distrusts the lease, the database decides: maybe nobody else claimed the finished job.
                 _drop(hold, ending)
                 ending = None
         except asyncio.CancelledError:
-            # Told to stop, and the grace time is over.
+            # The worker stops, and the grace time is over.
             ending = None if hold.lost is not None else Released(hold)
         finally:
             if not self._left or hold not in self._left:
@@ -220,7 +217,7 @@ class Executor:
 
     def _end(self, hold: Hold, ending: Ending | None, raised: BaseException | None) -> None:
         if hold.generation != forks.generation:
-            # The task forked, and this is its child that came back: it would go on as a second worker.
+            # This is a child that the task forked. It must not go on as a second worker.
             forks.end_child(raised)
         hold.attempt = hold.job = None  # a late loss finds nothing to cancel
         if self.tracing is None:
@@ -239,7 +236,7 @@ class Executor:
             self._leases.ended(hold)
             self._completer.put(ending)
         elif self._leases.in_doubt(hold):
-            self._unstarted.settle([hold])
+            self._unstarted.release_if_held([hold])
         else:
             self._completer.nothing_to_write(hold)
         self._running.pop(hold).finished(hold.lease)
@@ -247,9 +244,9 @@ class Executor:
             self._idle.set()
 
     def _leave_behind(self, hold: Hold) -> None:
-        """An attempt still runs some seconds after it was cancelled, by its timeout or for a lost lease: it swallows that.
+        """An attempt swallows its cancellation, by its timeout or for a lost lease, and still runs some seconds later.
 
-        As with a thread, nobody can end it. It can write nothing more through its job, and its slot goes to the next.
+        Like a thread, it cannot be ended. It can write nothing more through its job, and its slot goes to the next one.
         """
         runner, job = hold.attempt, hold.job
         task = self._tasks.get(hold.lease.task)
@@ -260,7 +257,7 @@ class Executor:
         if job is not None:
             job.abandon(TIMED_OUT if hold.lost is None else "lease_lost")
         ending = None
-        if hold.lost is None and not hold.settled:
+        if hold.lost is None and not hold.completed:
             why = "it ignored its cancellation, was abandoned and can write nothing more"
             ending = self._judge.failed(hold, task, f"TimedOut: timed out after {task.timeout_seconds:g} s; {why}")
         self._end(hold, ending, None)
@@ -303,7 +300,7 @@ class Executor:
             done, _ = await asyncio.wait([outcome], timeout=limit)
             if not done:
                 over = TIMED_OUT
-                # Nobody can stop a thread. It goes on, but it can write nothing more.
+                # A thread cannot be stopped. It goes on, but can write nothing more.
                 self._stop.is_stuck(hold, self._threads.abandon(outcome), is_async=False)
                 raise TimedOut(f"timed out after {limit:g} s; its thread was abandoned and can write nothing more")
             return outcome.result()
@@ -316,8 +313,8 @@ class Executor:
 
 
 def _drop(hold: Hold, ending: Ending | None) -> None:
-    """A job that has completed itself stays so; what its task raised then is written nowhere but in the log."""
-    if hold.settled and isinstance(ending, Failed):
+    """A job that completed itself stays completed. What its task raised afterwards is only logged."""
+    if hold.completed and isinstance(ending, Failed):
         lease, error = hold.lease, ending.failure.error[:500]
         events.emit("failed_after_completion", job_id=lease.job_id, task=lease.task, token=lease.fencing_token, error=error)
 
@@ -330,14 +327,14 @@ def _has_changed(context: Context) -> bool:
 
 
 async def _as_long_as(job: Job, call: Awaitable[Any], limit: float | None) -> Any:
-    """When the attempt is over, nothing more is written through its job: neither by branches that it has left behind, nor by
-    a task that does not mind being cancelled.
+    """After the attempt, nothing more is written through its job: neither by branches that it left behind, nor by a task
+    that ignores its cancellation.
     """
     timer = None if limit is None else asyncio.get_running_loop().call_later(limit, job.abandon, TIMED_OUT)
     try:
         return await call
     except Exception as error:
-        # Whatever it raises then: to cut its session makes a statement of it fail as if the server were gone.
+        # Its session was cut, so its statement fails as if the server were gone.
         if job.timed_out and not isinstance(error, TimedOut):
             raise TimedOut(f"timed out after {limit:g} s") from error
         raise

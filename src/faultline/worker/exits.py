@@ -14,7 +14,7 @@ from faultline.core import events
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: How long what was left may hold up the end.
+#: How long leftover threads and tasks may delay the end.
 CLOSE_SECONDS = 5.0
 
 
@@ -28,7 +28,7 @@ def end(code: int) -> NoReturn:
 
 
 def end_after(seconds: float, code: int, leave: Callable[[], None] = lambda: None) -> threading.Event:
-    """End this process then, unless the event is set before. It ends sooner by itself if nothing holds it up."""
+    """End this process after so many seconds, unless the event is set before."""
     over = threading.Event()
 
     def watch() -> None:

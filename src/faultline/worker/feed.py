@@ -1,7 +1,7 @@
-"""One queue in one worker: how much to claim, what runs, what waits. Never more runs at once than was asked for.
+"""One queue in one worker: how many jobs to claim, which run, which wait. Never more than the concurrency run at once.
 
-Ahead of what runs it holds about as much as will be run in the next moments, measured by how fast jobs have been finishing:
-next to nothing for slow jobs, hundreds for fast ones. A lease that waits here is one that another worker could have had.
+Beyond those that run, it holds about as many as will start in the next moments, by how fast jobs have been finishing: nearly
+none for slow jobs, hundreds for fast ones. Another worker could run a job that waits here.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ if TYPE_CHECKING:
     from faultline.worker.unstarted import Unstarted
 
 AHEAD_SECONDS = 0.03
-#: Longer than this no claim is planned for: it may have waited for a server that was away.
+#: A claim that took longer may have waited for a server that was away, so it is not planned for.
 _CLAIM_SECONDS_MAX = 0.1
 CLAIM_MAX = 1000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
-#: A queue that is polled for together with others is looked at by itself only now and then.
+#: A queue that is polled together with others is polled by itself only this often.
 _WATCHED_SECONDS = 60.0
 _RATE_WINDOW = 0.1
-#: Claims of so few do not wait for others (claim.sql), so that what one took was its own cost.
+#: Claims of so few do not wait for other claims (claim.sql), so their time is their own cost.
 _FEW = 20
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
-#: How long a job waits that may not run beside what runs, and how long it is then left to other workers.
+#: How long a job waits that may not run beside the running ones, and how long it is then left to other workers.
 _PASSED_OVER_SECONDS, _LEFT_TO_OTHERS_SECONDS = 1.0, 0.5
-#: So many hints in a second may lead to nothing before polling alone goes on.
+#: After so many useless hints in a second, the feed only polls.
 _IN_VAIN_MAX = 20
-#: How many jobs are started in one turn of the loop at first.
+#: How many jobs are first started in one turn of the loop.
 _STARTS_MIN = 8
-#: No lease is shorter than a tenth of a second, so before that nothing can be late.
+#: No lease is shorter than a tenth of a second, so nothing can be late before this.
 _LATE_SECONDS_MIN = 0.06
 
 
 class Feed:
-    """Claims for the executor, which takes the next hold (`follow`) and says when one is over (`finished`)."""
+    """Claims for the executor, which takes the next hold (`follow`) and reports when one has ended (`finished`)."""
 
-    #: The owner of a claim that was sent, until what it was granted is in our hands.
+    #: The owner of a claim that was sent, until its leases have arrived.
     _asked_as: str | None = None
     _starts_max = _STARTS_MIN
 
-    def __init__(  # noqa: PLR0913 - all but the first two say with whom it works together
+    def __init__(  # noqa: PLR0913 - all but the first two are the parts that it works with
         self,
         name: str,
         concurrency: int,
@@ -81,7 +81,7 @@ class Feed:
         self.name = name
         self._tally = tally
         self._counts = tally.of(name)
-        #: Set where jobs are traced.
+        #: None: jobs are not traced.
         self.tracing: Tracer | None = None
         self.concurrency = concurrency
         self.running = 0
@@ -97,7 +97,7 @@ class Feed:
         self._room = asyncio.Event()
         self._hint = asyncio.Event()
         self._bounds: dict[int, Bound] = {}
-        #: Hints that came while a claim was on its way: its answer must not undo them.
+        #: Hints that came while a claim was running: its answer must not undo them.
         self._hinted: list[Bound | None] | None = None
         self._reset_at = 0.0
         self._claim_seconds = 0.0
@@ -105,16 +105,16 @@ class Feed:
         self._rate = Rate()
         self._ended = 0
         self._turning = False
-        #: Since when these have been passed over: they may not run beside what runs now.
+        #: Jobs that may not run beside the running ones, and since when.
         self._passed_over: dict[Hold, float] = {}
         self._will_give_up, self._claims_at = False, 0.0
         self._was_hinted = False
-        #: When claims that followed a hint found nothing, in the last second.
+        #: When a claim after a hint found nothing, in the last second.
         self._in_vain: list[float] = []
 
     async def run(self) -> None:
-        """Claim whenever there is room and rest while there is nothing to do. Ends only by being cancelled."""
-        await self.settle_claim()  # of a run that was cancelled by somebody else
+        """Claim while there is room, rest while there is nothing to do. Ends only when cancelled."""
+        await self.release_unanswered_claim()  # of a cancelled run
         pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         while True:
             await self._leave_to_others()
@@ -125,7 +125,7 @@ class Feed:
                 continue
             try:
                 leases = await self._claim(wanted)
-            except Exception as error:  # noqa: BLE001 - whatever the server said, this queue is served on
+            except Exception as error:  # noqa: BLE001 - no error may stop the queue
                 self._tally.database_failed()
                 events.emit("claim_failed", queue=self.name, error=str(error))
                 await asyncio.sleep(pause.next() * self._chance.uniform(0.5, 1.5))
@@ -140,8 +140,8 @@ class Feed:
     def wanted(self) -> int:
         """How many jobs to claim now.
 
-        A claim of a thousand costs the database two thirds, per job, of one of a hundred: so it is put off until a quarter
-        of what is held ahead has been used up. Slow jobs hold nothing ahead and wait for nothing. What is held should last
+        Per job, a claim of a thousand costs the database two thirds of a claim of a hundred. So the feed claims again only
+        when a quarter of its prefetched jobs is used up; slow jobs have none and never wait. The prefetched jobs should last
         until the next claim is answered, which takes long where many workers claim.
         """
         ahead = min(2 * CLAIM_MAX, int(self._rate.per_second * max(AHEAD_SECONDS, self._claim_seconds)))
@@ -153,7 +153,6 @@ class Feed:
         return min(wanted, _FEW) if asyncio.get_running_loop().time() >= self._reset_at else wanted
 
     def finished(self, lease: Lease) -> None:
-        """A job has ended."""
         self.running -= 1
         self._ended += 1
         self.turn_soon()
@@ -162,7 +161,7 @@ class Feed:
                 feed.turn_soon()
 
     def follow(self) -> Hold | None:
-        """The next to run, in the task of one that has just ended. One whose company matters is left to `fill`."""
+        """The next job to run in the asyncio task of one that has ended. Jobs with a marked start are left to `fill`."""
         while self.waiting and self.running < self.concurrency and not self.waiting[0].lease.mark_start:
             hold = self.waiting.popleft()
             if hold.lost is None:
@@ -171,7 +170,7 @@ class Feed:
         return None
 
     def turn_soon(self) -> None:
-        """Start the next jobs and see whether to claim: once for all that end in the same turn of the loop."""
+        """Start the next jobs and maybe claim: once for all jobs that end in the same turn of the loop."""
         if not self._turning:
             self._turning = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -187,7 +186,7 @@ class Feed:
             self._room.set()
 
     def hint(self, lowest: Bound | None, *, wake: bool = True) -> None:
-        """There may be work from this place on; from anywhere, without one. What is left to others is not looked for now."""
+        """There may be work from this position on (None: anywhere). With `wake`, look for it now."""
         self._lower(lowest)
         if self._hinted is not None:
             self._hinted.append(lowest)
@@ -195,7 +194,7 @@ class Feed:
             self._hint.set()
 
     def bounds(self) -> list[Bound]:
-        """Below these places nothing is to be found, as far as was seen."""
+        """Below these positions the feed has seen no work."""
         return list(self._bounds.values())
 
     def wake(self) -> None:
@@ -211,7 +210,7 @@ class Feed:
                     self._bounds[priority] = replace(lowest, priority=priority)
 
     def take_waiting(self) -> list[Hold]:
-        """Take out what has not been started."""
+        """Remove and return the jobs that were not started."""
         unstarted, self.waiting = list(self.waiting), deque()
         return unstarted
 
@@ -228,7 +227,7 @@ class Feed:
         try:
             leases = await self._database.run(claim)
         except OutcomeUnknown:
-            leases = await self._granted_to(owner)
+            leases = await self._claimed_by(owner)
         except Exception:
             self._asked_as = None
             raise
@@ -254,23 +253,21 @@ class Feed:
         self._asked_as = owner
         return params
 
-    async def settle_claim(self) -> None:
-        """Give back what a claim was granted that was cut off, since the worker stops or a task cancelled it. Otherwise it
-        would wait for its leases to run out.
-        """
+    async def release_unanswered_claim(self) -> None:
+        """Release what a cancelled claim got. Otherwise these jobs would wait until their leases expire."""
         owner, self._asked_as = self._asked_as, None
         if owner is not None:
             asked_at = asyncio.get_running_loop().time()
-            leases = await self._granted_to(owner)
+            leases = await self._claimed_by(owner)
             if leases:
                 self._counts.claimed(leases)
                 holds = [Hold(lease, asked_at, self._counts) for lease in leases]
                 self._leases.took(self.name, holds)
-                self._unstarted.give_back(holds)
+                self._unstarted.release(holds)
 
     def _take(self, holds: list[Hold]) -> None:
-        """A claim may have waited for a connection for longer than a lease lasts. What it got cannot be trusted any more:
-        begun, it would be cut off at once, and a last attempt would be lost by it. It is given back instead.
+        """A claim may have waited for a connection longer than a lease lasts. Its jobs would be cancelled right after their
+        start, which could use up a last attempt. Release them instead.
         """
         now = asyncio.get_running_loop().time()
         late = []
@@ -278,27 +275,27 @@ class Feed:
             late = [hold for hold in holds if now >= hold.renewed_at + hold.lease.lease_seconds * 2 / 3]
         if late:
             self._leases.took(self.name, late)
-            self._unstarted.give_back(late)
+            self._unstarted.release(late)
         fresh = [hold for hold in holds if hold not in late] if late else holds
         if fresh:
             self.put(fresh)
 
     def put(self, holds: list[Hold]) -> None:
-        """Take these leases in, the most urgent first, and start what may be started."""
+        """Add these leases, the most urgent first, and start what may be started."""
         self._leases.took(self.name, holds)
         urgent = bool(self.waiting) and holds[0].lease.priority < self.waiting[-1].lease.priority
         self.waiting.extend(holds)
         if urgent:
-            # What was claimed later may be to run sooner.
+            # A later claim may bring more urgent jobs.
             self.waiting = deque(sorted(self.waiting, key=lambda hold: hold.lease.priority))
         self.fill()
 
-    async def _granted_to(self, owner: str) -> list[Lease]:
-        """The answer to a claim was lost. What it took would wait for its leases to run out: ask for it instead."""
+    async def _claimed_by(self, owner: str) -> list[Lease]:
+        """The answer to a claim was lost. Read which jobs it got, or they would wait until their leases expire."""
         pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         while True:
             try:
-                leases = await self._database.run(verbs.granted_to(owner))
+                leases = await self._database.run(verbs.claimed_by(owner))
             except Exception as error:  # noqa: BLE001
                 events.emit("claim_unanswered", queue=self.name, error=str(error))
                 await asyncio.sleep(pause.next() * self._chance.uniform(0.5, 1.5))
@@ -307,10 +304,10 @@ class Feed:
                 return leases
 
     def fill(self) -> None:
-        """Start what may be started: a few, and at the next turn of the loop more.
+        """Start a few jobs, and more at the next turn of the loop.
 
-        A start makes a task, which takes longer than to run a job that does nothing: jobs that never wait are run by those
-        few, one after the other. While nothing ends, all of them wait, and twice as many are started at each turn.
+        Making an asyncio task takes longer than running a job that does nothing: a few tasks run jobs that never wait, one
+        after the other. While no job ends, all of them wait, and each turn starts twice as many as the last.
         """
         passed_over: list[Hold] = []
         started = 0
@@ -342,36 +339,35 @@ class Feed:
             loop.call_later(_PASSED_OVER_SECONDS, self._give_up_passed_over)
 
     def _give_up_passed_over(self) -> None:
-        """What cannot run here for now is left to other workers, which may be idle; longer where it comes back, since the
-        next claim is to find what may run. The one that waits to be alone stays: nothing that would disturb it is started
-        meanwhile, so its turn comes.
+        """Leave jobs that cannot run here now to other workers, which may be idle; longer each time, so that the next claim
+        finds jobs that can run. The job that waits to run alone stays: no marked job starts before it, so its turn comes.
         """
         loop = asyncio.get_running_loop()
         now = loop.time()
         passed_over = {hold: at for hold, at in self._passed_over.items() if hold.lost is None}
         # A loop's clock is not exact.
         over = [hold for hold, at in passed_over.items() if now > at + 0.9 * _PASSED_OVER_SECONDS]
-        # In their order: a set of them would be in another order in every run.
+        # A dict keeps their order: a set would have another order in every run.
         given_up = dict.fromkeys(hold for hold in over if not self._company.awaits(hold))
         self._passed_over = {hold: at for hold, at in passed_over.items() if hold not in given_up}
         if given_up:
             self.waiting = deque(hold for hold in self.waiting if hold not in given_up)
             self._claims_at = now + _LEFT_TO_OTHERS_SECONDS
             for hold in given_up:
-                self._unstarted.give_back([hold], self._company.put_off(hold.lease.job_id, now))
+                self._unstarted.release([hold], self._company.put_off(hold.lease.job_id, now))
             self.turn_soon()
         self._will_give_up = bool(self._passed_over)
         if self._will_give_up:
             loop.call_later(_PASSED_OVER_SECONDS, self._give_up_passed_over)
 
     async def _leave_to_others(self) -> None:
-        """After something was given back: others are to claim it, not we at once."""
+        """After releasing jobs, let other workers claim them first."""
         pause = self._claims_at - asyncio.get_running_loop().time()
         if pause > 0:
             await asyncio.sleep(pause)
 
     async def _rest(self, *, found: bool) -> None:
-        """Wait for a hint, and no longer than a poll. Where hints may be missed, polls come quickly after a find."""
+        """Wait for a hint, at most until the next poll. Where hints may be missed, poll soon after a find."""
         quickly = self._hints.rests(self.name) and found
         self._poll_seconds = POLL_SECONDS_MIN if quickly else min(self._poll_seconds * 4, POLL_SECONDS_MAX)
         is_misled = self._is_misled(found=found)
@@ -388,7 +384,7 @@ class Feed:
         self._hint.clear()
 
     def _is_misled(self, *, found: bool) -> bool:
-        """Any login can send hints. Where many in a second led to nothing, the next poll is waited for."""
+        """Any login can send hints. If many in a second were useless, wait for the next poll."""
         now = asyncio.get_running_loop().time()
         self._in_vain = [at for at in self._in_vain if at > now - 1.0]
         if self._was_hinted and not found:
@@ -398,7 +394,7 @@ class Feed:
 
 
 class Rate:
-    """How many jobs a second have been finishing, lately."""
+    """How many jobs per second have ended lately."""
 
     def __init__(self) -> None:
         self.per_second = 0.0
@@ -409,7 +405,7 @@ class Rate:
         self._finished += finished
         passed = now - self._since
         if passed >= _RATE_WINDOW:
-            # After a long silence the old rate says nothing.
+            # After a long silence the old rate means nothing.
             weight = min(1.0, passed / (2 * _RATE_WINDOW))
             self.per_second += weight * (self._finished / passed - self.per_second)
             self._since, self._finished = now, 0

@@ -1,6 +1,6 @@
-"""`/live` and `/ready` over HTTP, for whoever starts and stops processes. No database is asked.
+"""`/live` and `/ready` over HTTP, for supervisors and orchestrators. They do not use the database.
 
-Served by the companion of a worker, or by the parent of several: neither is held up by what a task does.
+Served by a worker's companion, or by the parent of several workers: no task can block either.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-#: The heartbeat asks every second; a database that was away for longer than this is told of.
+#: The heartbeat asks every second; after so long without an answer a worker is not ready.
 _READY_SECONDS = 10.0
 
 
 def live(workers: Sequence[Shared], now: float) -> tuple[bool, dict[str, Any]]:
-    """Every event loop ticks, or may still be silent."""
+    """Every event loop ticks, or is not yet silent for too long."""
     silent = [max(0.0, now - shared.loop_at) for shared in workers]
     good = all(seconds <= shared.silence_allowed() for seconds, shared in zip(silent, workers, strict=True))
     return good, {"loops_silent_seconds": [round(seconds, 1) for seconds in silent]}
 
 
 def ready(workers: Sequence[Shared], now: float, expected: int = 1) -> tuple[bool, dict[str, Any]]:
-    """Every worker is live, connected and takes jobs."""
+    """Every worker is live, connected and claims jobs."""
     fresh = sum(now - shared.beat_at < _READY_SECONDS and not shared.stop_asked_at for shared in workers)
     return fresh >= expected and live(workers, now)[0], {"workers": expected, "ready": fresh}
 
 
 class Folder:
-    """Where the children of one parent leave what they share, each in a file named after its process."""
+    """Holds the shared memory of each child of one parent, in a file named after its process."""
 
     def __init__(self, folder: Path, alive: Callable[[], set[int]]) -> None:
         self._folder = folder
@@ -56,7 +56,7 @@ class Folder:
 
 
 def serve(listening: socket.socket, workers: Callable[[], Sequence[Shared]], *, expected: int = 1) -> ThreadingHTTPServer:
-    """Answer in threads. The socket was opened by the caller, so that a port that is taken is noticed at once."""
+    """Answer in threads. The caller opens the socket, so that it notices a port in use at once."""
     looks: dict[str, Callable[[Sequence[Shared], float], tuple[bool, dict[str, Any]]]] = {
         "/live": live,
         "/ready": partial(ready, expected=expected),

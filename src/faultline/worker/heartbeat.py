@@ -1,10 +1,10 @@
 """Keep this worker's leases alive. A lease that cannot be renewed in time is let go, never stretched.
 
-On a thread and a connection of its own, so that a busy event loop does not starve it. The same connection carries the
-worker's sign of life and the advisory lock that dies with it, by which others notice a killed worker within seconds.
+The heartbeat has its own thread and connection, so that a busy event loop does not starve it. The connection also holds an
+advisory lock that ends with it: so other workers notice a killed worker within seconds.
 
-What is said does not depend on who carries it: while this connection is lost and no other is to be had, it goes over those
-that the event loop has left (`stand_in`), so that a worker that lives is heard.
+While the heartbeat has lost its connection and cannot get another, it uses those of the event loop (`stand_in`), so that a
+live worker is not taken for dead.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ if TYPE_CHECKING:
     from faultline.worker.shared import Shared
     from faultline.worker.tally import Tally
 
-    #: Statements, each followed by its answer; and what sends one over a connection that is not the heartbeat's own.
+    #: Statements, each sent its answer; and a function that runs one on another connection than the heartbeat's.
     Talk = Generator[Statement[Any], Any, None]
     Run = Callable[[Statement[Any]], Awaitable[Any]]
 
 BEAT_SECONDS = 1.0
-#: When the watching thread looks so late, this process did not run for a while: stopped, starved, or the machine slept.
+#: If the watching thread looks so late, the process did not run for a while: stopped, starved, or the machine slept.
 _STALL_SECONDS = 2.0
-#: How long the database may take afterwards to say which leases are still good.
+#: How long the database then has to answer which leases are still good.
 _CHANCE_SECONDS = 3.0
 _BLOCKED_SECONDS = 2.0
 _BATCH_MAX = 1000
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 2.0
-#: While the server answers: heartbeats show that this worker lives, whatever is refused beside them.
+#: While the server answers: heartbeats must go on, whatever else is refused.
 _PAUSE_REFUSED = 0.5
-_TELL_PAUSE_MAX = 60.0
-#: Who was heard for so long, without a refusal and with no pause longer than the second, can judge others by their silence.
-_SETTLED_IN_SECONDS, _UNHEARD_SECONDS = 3.0, 2.5
-#: After so long without an answer the server is taken for frozen and the wire is cut: a quarter of the shortest lease,
-#: within these bounds. So a failover of some seconds costs no lease that has a third of its time behind it.
+_REPORT_PAUSE_MAX = 60.0
+#: A worker may judge silent ones if its own heartbeats were answered for the first, with no gap longer than the second.
+_MAY_JUDGE_SECONDS, _UNHEARD_SECONDS = 3.0, 2.5
+#: After so long without an answer the heartbeat takes the server for frozen and cuts the wire: a quarter of the shortest
+#: lease, within these bounds. So a failover of some seconds loses no lease that is a third over.
 _ANSWER_SECONDS_MIN, _ANSWER_SECONDS_MAX = 1.5, 4.0
 
 
@@ -77,25 +77,25 @@ class Heartbeat:
             dsn, lock=worker_id, seconds=_ANSWER_SECONDS_MAX, answer_seconds=self._answer_seconds, host=host
         )
         self._worker_id = worker_id
-        self._version = version()  # read here, not while others wait for the first beat
+        self._version = version()  # read here: the first beat must not wait for it
         self._queues = list(queues)
         self._monotonic = host.monotonic
         self._seconds = host.seconds
         self._tally = tally
-        self._tell_at = -1e9
-        self._tell_pause = Pause(BEAT_SECONDS, _TELL_PAUSE_MAX)
+        self._report_at = -1e9
+        self._report_pause = Pause(BEAT_SECONDS, _REPORT_PAUSE_MAX)
         self._clock_ahead: float | None = None
         self._changed = threading.Lock()
         self._holds: dict[Lease, Hold] = {}
         self._doubts = Doubts()
         self._sleeping: frozenset[str] = frozenset()
         self._beat_at = -1e9
-        #: Since when heartbeats were answered one after the other, and when the last one was.
+        #: Since when every heartbeat was answered, and when the last one was.
         self._heard_since, self._heard_at = inf, -inf
         self._failures = 0
-        #: Why the worker could not be taken off the list at its end.
+        #: Why the worker's row could not be removed at its end.
         self._not_left: Exception | None = None
-        #: The memory that a companion process looks at; None where there is none.
+        #: The memory that a companion process reads; None: there is none.
         self.shared: Shared | None = None
         self._watched_at: float | None = None
         self._awake_since = -inf
@@ -105,7 +105,7 @@ class Heartbeat:
         self._pulse.start()
 
     async def stop(self, run: Run | None = None) -> None:
-        """Stop beating and take the worker off the list. Leases that are left run out by themselves."""
+        """Stop beating and remove the worker's row. Leases that are left expire."""
         try:
             await self._pulse.stop(self._leave)
         except TimeoutError as error:
@@ -115,7 +115,7 @@ class Heartbeat:
                 async with asyncio.timeout(_ANSWER_SECONDS_MAX):
                     await _say_over(run, self._last_words())
                 self._not_left = None
-        except Exception as error:  # noqa: BLE001 - its row is noticed to be old
+        except Exception as error:  # noqa: BLE001 - others will notice that its row is old
             self._not_left = error
         if self._not_left is not None:
             events.emit("worker_leave_failed", worker=self._worker_id, error=str(self._not_left))
@@ -126,19 +126,19 @@ class Heartbeat:
             if self._session.connected:
                 self._say(self._last_words())
                 self._not_left = None
-        except Exception as error:  # noqa: BLE001 - there may be another way
+        except Exception as error:  # noqa: BLE001 - `stop` tries another connection
             self._not_left = error
         self._session.close()
 
     def _last_words(self) -> Talk:
-        yield from self._tell(self._monotonic(), at_last=True)
+        yield from self._report(self._monotonic(), at_last=True)
         yield verbs.leave(self._worker_id)
 
     def keep(self, holds: Sequence[Hold]) -> None:
         with self._changed:
             self._holds.update({hold.lease: hold for hold in holds})
         if min([hold.lease.lease_seconds for hold in holds], default=inf) < 3 * BEAT_SECONDS:
-            # To be renewed before the next beat.
+            # Renew it before the next beat.
             self._pulse.wake()
 
     def drop(self, holds: Sequence[Hold]) -> None:
@@ -149,7 +149,7 @@ class Heartbeat:
                 self.shared.leave(holds)
 
     def sleep_on(self, queues: frozenset[str]) -> None:
-        """Tell the database, now, on which queues this worker wants to be woken."""
+        """Store at once on which queues this worker wants to be woken."""
         with self._changed:
             if queues != self._sleeping:
                 self._sleeping = queues
@@ -157,7 +157,7 @@ class Heartbeat:
                 self._pulse.wake()
 
     def doubt(self, job_ids: AbstractSet[UUID]) -> None:
-        """Somebody says that these jobs are cancelled. Ask the database, now, whether our leases on them are lost."""
+        """A notification says that these jobs are cancelled. Ask the database at once whether their leases are lost."""
         with self._changed:
             new = self._doubts.add(job_ids, self._holds)
         if new:
@@ -177,24 +177,24 @@ class Heartbeat:
 
     @property
     def watched(self) -> bool:
-        """The advisory lock is held, so others may notice this worker's death; so may this one notice theirs."""
+        """The advisory lock is held, so other workers can notice this worker's death."""
         return self._session.locked
 
     def behind(self) -> bool:
-        """Leases in its hands may have run out: this process did not run for a while, and has yet to renew them."""
+        """Held leases may have expired: the process did not run for a while and has not renewed them yet."""
         now = self._monotonic()
         with self._changed:
             holds = list(self._holds.values())
-        late = [hold for hold in holds if now >= hold.trusted_until and not (hold.settled or hold.in_transaction)]
-        return any(not self._is_given_back(hold) for hold in late)
+        late = [hold for hold in holds if now >= hold.trusted_until and not (hold.completed or hold.in_transaction)]
+        return any(not self._is_released(hold) for hold in late)
 
-    def settled_in(self) -> bool:
-        """The server has heard this worker for a while, so it would have heard others too: who is silent is so by itself."""
+    def may_judge(self) -> bool:
+        """The server has heard this worker for a while, so it would have heard others too: a silent one is really silent."""
         now = self._monotonic()
-        return now >= self._heard_since + _SETTLED_IN_SECONDS and now < self._heard_at + _UNHEARD_SECONDS
+        return now >= self._heard_since + _MAY_JUDGE_SECONDS and now < self._heard_at + _UNHEARD_SECONDS
 
     def watch(self) -> None:
-        """Let go in time also while a beat hangs, on a wire whose other end says nothing; and cut that wire."""
+        """Let go in time also while a beat hangs on a silent wire, and cut that wire."""
         now = self._monotonic()
         self._notice_stall(now)
         self._watched_at = now
@@ -204,7 +204,7 @@ class Heartbeat:
             self._session.interrupt()
 
     def _notice_stall(self, now: float) -> None:
-        """After a stall the database is asked before anything is let go: it takes a late renewal until the job is reaped."""
+        """After a stall, ask the database before letting go: it accepts a late renewal until the job is reaped."""
         watched_at = self._watched_at
         if watched_at is not None and now - watched_at > _STALL_SECONDS and self._awake_since <= watched_at:
             self._awake_since = now
@@ -214,28 +214,28 @@ class Heartbeat:
                         hold.renewed_at = max(hold.renewed_at, self.shared.renewed_at(hold))
 
     def _loop_is_overdue(self, now: float) -> bool:
-        """A worker whose loop is silent for longer than allowed is not alive, whatever this thread could say."""
+        """A worker whose loop is silent for too long counts as dead, although this thread runs."""
         if self.shared is None:
             return False
         silent = now - max(self.shared.loop_at, self._awake_since)
         return silent > _BLOCKED_SECONDS and silent > self.shared.silence_allowed()
 
-    def _is_given_back(self, hold: Hold) -> bool:
-        """The companion gives back what was not begun: it is not to be renewed, and is not lost to somebody else."""
+    def _is_released(self, hold: Hold) -> bool:
+        """The companion releases jobs that were not started: do not renew them, and do not call them lost."""
         return self.shared is not None and hold.began_at is None and hold.epoch != self.shared.raised
 
     def tick(self) -> float:
-        """Do what is due. Returns the seconds until something will be."""
+        """Do what is due. Returns the seconds until the next thing is."""
         now = self._monotonic()
         self._notice_stall(now)
         if self._loop_is_overdue(now):
             return BEAT_SECONDS
         if self._failures:
-            # It was asked and did not answer. Otherwise the question comes first: we may only have been late ourselves.
+            # The database did not answer. Otherwise ask first: perhaps only this process was late.
             self._let_go(now)
         try:
             self._do(now)
-        except Exception as error:  # noqa: BLE001 - a heart that stops for any of them loses every lease from then on
+        except Exception as error:  # noqa: BLE001 - a heartbeat that ends loses every lease
             self._failures += 1
             self._heard_since = inf
             self._tally.database_failed()
@@ -246,14 +246,14 @@ class Heartbeat:
         self._failures = 0
         self._let_go(now)
         with self._changed:
-            renewals = [hold.renew_at for hold in self._holds.values() if not hold.settled]
+            renewals = [hold.renew_at for hold in self._holds.values() if not hold.completed]
             due = min([*renewals, *self._doubts.next_due(), self._beat_at + BEAT_SECONDS])
         return max(_PAUSE_MIN / 2, due - self._monotonic())
 
     def _do(self, now: float) -> None:
-        """One part that is refused does not keep the others from being done: a locked table must not cost leases."""
+        """One refused part does not stop the others: a locked table must not cost leases."""
         refused: Exception | None = None
-        for part in (self._beat, self._look, self._renew, self._tell):
+        for part in (self._beat, self._look, self._renew, self._report):
             try:
                 self._say(part(now))
             except Exception as error:
@@ -264,7 +264,7 @@ class Heartbeat:
             raise refused
 
     def _say(self, talk: Talk) -> None:
-        # Connect first: whether somebody can watch over us depends on the connection.
+        # Connect first: a statement may depend on the connection's lock.
         self._session.connect()
         answer = None
         with contextlib.suppress(StopIteration):
@@ -272,9 +272,9 @@ class Heartbeat:
                 answer = self._session.run(talk.send(answer))
 
     async def stand_in(self, run: Run) -> None:
-        """While the connection of the heartbeat is lost, and another one refused, say over others what is due.
+        """While the heartbeat has no connection, send what is due over those of the event loop.
 
-        Nobody is judged by this worker meanwhile, and this one is not watched: its advisory lock is gone.
+        Meanwhile this worker judges no others, and they do not watch it: its advisory lock is gone.
         """
         while True:
             await asyncio.sleep(_PAUSE_REFUSED)
@@ -282,11 +282,11 @@ class Heartbeat:
                 continue
             now = self._monotonic()
             for part in (self._beat, self._look, self._renew):
-                # As in `_do`: one that is refused, or has to wait, does not keep the others from being done.
+                # As in `_do`: one refused or waiting part does not stop the others.
                 try:
                     async with asyncio.timeout(self._answer_seconds()):
                         await _say_over(run, part(now))
-                except Exception:  # noqa: BLE001 - the heartbeat has told of it, and goes on trying
+                except Exception:  # noqa: BLE001 - the heartbeat has logged it, and goes on trying
                     self._tally.database_failed()
 
     def _answer_seconds(self) -> float:
@@ -305,7 +305,7 @@ class Heartbeat:
             return False
         with self._changed:
             expired = [hold for hold in self._holds.values() if now >= hold.trusted_until and not hold.in_transaction]
-        expired = [hold for hold in expired if not self._is_given_back(hold)]
+        expired = [hold for hold in expired if not self._is_released(hold)]
         for hold in expired:
             self._lost(hold, Reason.LEASE_EXPIRED, distrusted=True)
         return bool(expired)
@@ -339,18 +339,18 @@ class Heartbeat:
             if sleeping == self._sleeping:
                 self._beat_at = now
 
-    def _tell(self, now: float, *, at_last: bool = False) -> Talk:
-        """Tell what was counted. It must not cost the leases anything: what the database refuses is told more rarely."""
-        rows = self._tally.changed() if at_last or now >= self._tell_at else []
+    def _report(self, now: float, *, at_last: bool = False) -> Talk:
+        """Store the counts. It must not cost leases: after a refusal it is done more rarely."""
+        rows = self._tally.changed() if at_last or now >= self._report_at else []
         if not rows:
             return
-        self._tell_at = now + self._tell_pause.next()
+        self._report_at = now + self._report_pause.next()
         yield verbs.tally(self._worker_id, rows)
-        self._tally.settled()
-        self._tell_pause.reset()
+        self._tally.stored()
+        self._report_pause.reset()
 
     def _look(self, now: float) -> Talk:
-        """Ask about the leases that somebody says are lost."""
+        """Ask about doubted leases."""
         with self._changed:
             asked = self._doubts.due(now, self._holds)
         for start in range(0, len(asked), _BATCH_MAX):
@@ -364,20 +364,19 @@ class Heartbeat:
 
     def _renew(self, now: float) -> Talk:
         with self._changed:
-            # One whose job completed itself has nothing to be renewed.
-            held = [hold for hold in self._holds.values() if now >= hold.renew_at and not hold.settled]
-        due = [hold for hold in held if not self._is_given_back(hold)]
+            held = [hold for hold in self._holds.values() if now >= hold.renew_at and not hold.completed]
+        due = [hold for hold in held if not self._is_released(hold)]
         for start in range(0, len(due), _BATCH_MAX):
             batch = {hold.lease: hold for hold in due[start : start + _BATCH_MAX]}
             asked_at = self._monotonic()
-            settled = yield verbs.renew(list(batch))
-            for refusal in settled.stale:
+            unwritten = yield verbs.renew(list(batch))
+            for refusal in unwritten.stale:
                 hold = batch.pop(refusal.lease)
                 hold.counts.refuse("renew", refusal.reason)
                 self._lost(hold, refusal.reason)
-            for lease in settled.busy:
-                # Not renewed: asked again soon. Either somebody is deciding about this job right now, or its own transaction
-                # holds the row: then nobody can take it meanwhile, and it is trusted.
+            for lease in unwritten.busy:
+                # Not renewed; ask again soon. If the job's own transaction holds the row, nobody else can claim it, and the
+                # lease is trusted.
                 hold = batch.pop(lease)
                 if hold.in_transaction:
                     hold.renewed_at = hold.busy_at = asked_at

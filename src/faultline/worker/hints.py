@@ -1,4 +1,4 @@
-"""Who sleeps on which queue, and who is woken: tells the database where this worker wants hints, and passes them on."""
+"""Store on which queues this worker wants to be woken, and pass the hints to its feeds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 
 
 class Hinted(Protocol):
-    """A feed, as far as it is woken."""
-
     def hint(self, lowest: Bound | None, *, wake: bool = True) -> None: ...
 
 
 class Hints:
-    """For the feeds of one worker, by the names of their queues."""
+    """`feeds`: of one worker, by queue."""
 
     def __init__(self, database: AsyncDatabase, worker_id: str, heartbeat: Heartbeat, feeds: Mapping[str, Hinted]) -> None:
         self._heartbeat = heartbeat
@@ -30,7 +28,7 @@ class Hints:
         self.notifier = Notifier(database, worker_id=worker_id, on_work=self._pass_on, on_cancel=heartbeat.doubt)
 
     def rests(self, queue: str) -> bool:
-        """A feed found nothing. Returns whether a hint may be missed: nobody listens, or it is not known yet."""
+        """A feed found nothing. Returns whether a hint may be missed: the notifier does not listen, or this is new."""
         return self._rest(self._resting | {queue})
 
     def works(self, queue: str) -> None:

@@ -1,4 +1,4 @@
-"""A lease in this worker's hands: how long it may be trusted, and whether it is lost. Shared between threads."""
+"""A lease that this worker holds: how long to trust it, and whether it is lost. Shared between threads."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from faultline.core.model import Lease
     from faultline.worker.tally import Counts
 
-#: A lease that could not be renewed because of the job's own transaction is asked for so often. A reap leaves it alone for
-#: some seconds while its worker's heartbeats come.
+#: How often to try a lease again that the job's own transaction kept from being renewed. While the heartbeats come, a reap
+#: leaves it alone for some seconds.
 BUSY_SECONDS = 1.0
-#: How long a cancelled attempt may take to end. After that it is left behind.
+#: A cancelled attempt that takes longer to end is left behind.
 LEAVE_SECONDS = 5.0
-#: One for all: held for a moment, hundreds of thousands of times.
+#: One lock for all holds: each needs it only for a moment.
 _lock = threading.Lock()
 
 
 class Hold:
-    """Trust in a lease is counted from *before* the round trip that granted it: a slow answer must not lengthen it."""
+    """Trust counts from *before* the round trip of the claim: a slow answer must not lengthen it."""
 
     __slots__ = (
         "attempt",
         "began_at",
         "busy_at",
+        "completed",
         "counts",
         "distrusted",
         "ending",
@@ -42,43 +43,42 @@ class Hold:
         "lease",
         "leave",
         "lost",
-        "place",
         "renewed_at",
-        "settled",
+        "slot",
     )
 
-    def __init__(self, lease: Lease, granted_at: float, counts: Counts) -> None:
+    def __init__(self, lease: Lease, asked_at: float, counts: Counts) -> None:
         self.lease = lease
-        self.renewed_at = granted_at
-        #: Of the process whose lease it is. One that is forked from it has a copy, and no lease.
+        self.renewed_at = asked_at
+        #: Of the process that has the lease. A forked process has a copy, but no lease.
         self.generation = forks.generation
-        #: Where it is counted how its queue is doing.
+        #: The counts of its queue.
         self.counts = counts
-        #: When the attempt was begun, by the steady clock. None: it was not.
+        #: When the attempt started, by the steady clock; None: it did not.
         self.began_at: float | None = None
-        #: Why it was lost; None while it is not.
+        #: Why it was lost; None: it is not.
         self.lost: str | None = None
-        #: It was lost by our own clock alone; the database has not said so and may still accept its completion.
+        #: Lost only by this worker's clock: the database may still accept its completion.
         self.distrusted = False
-        #: The job's own transaction holds the row's lock: nobody can take the job meanwhile.
+        #: The job's own transaction holds the row's lock: nobody else can claim the job.
         self.in_transaction = False
-        #: When a renewal last found the row locked by that transaction: nothing was renewed, and the lease may have run out.
+        #: When a renewal last found the row locked by that transaction. The lease may have expired since.
         self.busy_at: float | None = None
-        #: The job was completed inside its own transaction: nothing more is to be written.
-        self.settled = False
-        #: How the job ended is on its way to the database.
+        #: The job completed itself in its own transaction: there is nothing left to write.
+        self.completed = False
+        #: Its ending is on its way to the database.
         self.ending = False
-        #: What the database raised in the job's own sessions, and must not count against the job.
+        #: What the database raised in the job's own sessions. It does not count against the job.
         self.failed_by: list[BaseException] | None = None
-        #: Where it stands in the memory shared with the companion (nowhere: -1).
-        self.place = -1
-        #: How often the companion had given leases back when it was asked for.
+        #: Its slot in the memory shared with the companion; -1: none.
+        self.slot = -1
+        #: How often the companion had released jobs when this one was claimed.
         self.epoch = 0
-        #: What runs the job, and is cancelled when the lease is lost.
+        #: The asyncio task that runs the job. It is cancelled when the lease is lost.
         self.attempt: asyncio.Task[Any] | None = None
-        #: What the task writes through, where it takes its job and is async.
+        #: Set for async tasks that take their job.
         self.job: Attempt | None = None
-        #: Called if the attempt still runs some seconds after it was cancelled.
+        #: Called if the attempt ignores its cancellation.
         self.leave: Callable[[Hold], None] | None = None
 
     @property
@@ -88,21 +88,21 @@ class Hold:
     @property
     def renew_at(self) -> float:
         if self.busy_at is not None:
-            # Once the transaction has ended a lease that has run out may be taken: renew before that.
+            # When the transaction ends, an expired lease may be reaped. Renew it before.
             return self.busy_at + BUSY_SECONDS
-        # An ending is written long before the later time; renewed sooner, it would often be refused as not running any more.
+        # An ending is usually written before the later time. A renewal would often be refused then: the job has ended.
         return self.renewed_at + self.lease.lease_seconds * (2 if self.ending else 1) / 3
 
     def renewed(self, asked_at: float) -> None:
         self.renewed_at, self.busy_at = asked_at, None
 
     def lose(self, reason: str, *, distrusted: bool = False) -> bool:
-        """Say that it is gone, from any thread. True the first time; the attempt is cancelled then.
+        """Mark it as lost and cancel the attempt, from any thread. True the first time.
 
-        `distrusted`: nobody said so, but no answer came for as long as the lease lasts.
+        `distrusted`: the database has not said so, but did not answer for as long as the lease lasts.
         """
         with _lock:
-            if self.lost is not None or self.settled:
+            if self.lost is not None or self.completed:
                 self.distrusted = self.distrusted and distrusted
                 return False
             self.lost, self.distrusted = reason, distrusted
@@ -113,7 +113,7 @@ class Hold:
         return True
 
     def run_by(self, attempt: asyncio.Task[Any], leave: Callable[[Hold], None] | None = None) -> None:
-        """Cancel this task once the lease is lost; at once, if it is lost already. `leave` it if it does not mind."""
+        """Cancel this task when the lease is lost, or now if it is. Call `leave` if it ignores that."""
         self.leave = leave
         with _lock:
             self.attempt = attempt
@@ -127,7 +127,7 @@ class Hold:
             loop.call_soon_threadsafe(self._cancel_now, attempt)
 
     def _cancel_now(self, attempt: asyncio.Task[Any]) -> None:
-        # The attempt may have ended meanwhile, and its task be running another job.
+        # The attempt may have ended, and its task may run another job.
         if self.attempt is attempt:
             attempt.cancel()
             attempt.get_loop().call_later(LEAVE_SECONDS, self._leave, attempt)

@@ -1,4 +1,4 @@
-"""What becomes of a job, by what its task returned or raised. Whatever that is, there is an ending."""
+"""Decide how an attempt ended from what its task returned or raised. There is always an ending."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, Unrea
 from faultline.core.model import Failure
 from faultline.store import jsontext
 from faultline.worker.endings import Completed, Failed, Released, unstorable
-from faultline.worker.giving_back import GivingBack
+from faultline.worker.releases import Releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,22 +28,20 @@ if TYPE_CHECKING:
 
 
 class Judge:
-    """Of one worker's attempts."""
-
     def __init__(self, host: Host, stop: Stop) -> None:
         self._chance = host.chance
         self._stop = stop
-        self._giving_back = GivingBack(host.chance, host.monotonic)
-        #: As the database's settings say.
+        self._releases = Releases(host.chance, host.monotonic)
+        #: From the database's settings.
         self.result_bytes_max = RESULT_BYTES_MAX
 
     def misfit(self, hold: Hold, task: Task[..., Any] | None, known: Iterable[str]) -> Failed | Released | None:
-        """Why this job cannot even be started here."""
+        """The ending of a job that cannot even start here; None: it can."""
         lease = hold.lease
         if task is None:
-            return self._giving_back.unknown_task(hold, known)
+            return self._releases.unknown_task(hold, known)
         if lease.fault is not None:
-            # For good: another attempt reads the same text.
+            # Final: another attempt would read the same text.
             return Failed(
                 hold,
                 Failure(f"its arguments cannot be read: {lease.fault}. Enqueue it with values that Python supports", "fail"),
@@ -58,7 +56,7 @@ class Judge:
         if result is None:
             return Completed(hold, "null")
         if isinstance(result, Outcome):
-            self._giving_back.went_well(hold.lease)
+            self._releases.went_well(hold.lease)
             decided = result.decided(lambda: self._backoff(hold, task))
             return Failed(hold, decided) if isinstance(decided, Failure) else Released(hold, decided.delay_seconds)
         if inspect.iscoroutine(result):
@@ -68,13 +66,13 @@ class Judge:
             text = jsontext.encode(result, f"result of {task.name}")
         except Exception as error:  # noqa: BLE001 - a result may be anything
             return unstorable(hold, str(error))
-        # Four bytes are the most that a character takes; most results need not be counted exactly.
+        # A character has at most four bytes, so most results need not be encoded to be measured.
         if len(text) * 4 > self.result_bytes_max and (size := len(text.encode())) > self.result_bytes_max:
             return unstorable(hold, f"it has {size} bytes, more than the limit of {self.result_bytes_max}")
         return Completed(hold, text)
 
     def raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:
-        """Even if the error raises again when it is looked at. `first`: no other job has run in this asyncio task before."""
+        """Works even if reading the error raises another. `first`: no other job has run in this asyncio task before."""
         try:
             return self._raised(hold, task, error, first=first)
         except BaseException:  # noqa: BLE001 - SystemExit included
@@ -88,34 +86,33 @@ class Judge:
             case Outcome():
                 return self.returned(hold, task, error)
             case _ if self._stop.has_cancelled(error):
-                # The worker stopped it: whatever came of that is not the job's doing.
+                # The worker stopped it, so the error is not the job's.
                 return Released(hold)
             case asyncio.CancelledError() if first:
                 return self.failed(hold, task, "the task was cancelled, but not by its worker: it cancelled itself")
             case StaleLease():
-                # Refused somewhere inside: whoever holds the lease now will finish the job.
+                # The new owner of the lease will finish the job.
                 hold.lose("lease_lost")
                 return None
             case ResultRejected():
                 return unstorable(hold, str(error))
             case FenceBroken() | UnreadableJson():
-                # For good: what was committed behind our back would be committed by every further attempt, and what a step
-                # left behind would be read again.
+                # Final: another attempt would commit outside the fence again, or read the same stored step again.
                 return Failed(hold, Failure(text_of(error), then="fail"))
             case _:
-                # Cancelled by a job that ran in this task before, perhaps: by a timer that it left behind.
+                # An earlier job in this asyncio task may have cancelled it, by a timer that it left behind.
                 interrupted = isinstance(error, asyncio.CancelledError) or is_caused_by(error, hold.failed_by or ())
-                return self._giving_back.interrupted(hold, error) if interrupted else self.failed(hold, task, text_of(error))
+                return self._releases.interrupted(hold, error) if interrupted else self.failed(hold, task, text_of(error))
 
     def failed(self, hold: Hold, task: Task[..., Any], error: str) -> Failed:
-        self._giving_back.went_well(hold.lease)
+        self._releases.went_well(hold.lease)
         return Failed(hold, Failure(error, delay_seconds=self._backoff(hold, task)))
 
     def _backoff(self, hold: Hold, task: Task[..., Any]) -> float:
         if task.backoff is not None:
             try:
                 return min(max(0.0, float(task.backoff(hold.lease.attempt))), AGAIN_SECONDS_MAX)
-            except BaseException as error:  # noqa: BLE001 - the user's function must neither lose the job nor end the worker
+            except BaseException as error:  # noqa: BLE001 - the user's function must not lose the job or end the worker
                 events.emit("backoff_failed", task=task.name, error=text_of(error)[:500])
         return self._usual_backoff(hold)
 

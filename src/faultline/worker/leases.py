@@ -1,7 +1,7 @@
-"""The leases in this worker's hands, from the claim to the last answer.
+"""The leases that this worker holds, from the claim to the last answer.
 
-What is listed here is renewed by the heartbeat. Where there is a companion process, it is also listed in the memory that
-both share: whatever happens to this process, somebody knows what it holds.
+The heartbeat renews what is listed here. If there is a companion process, the leases are also listed in the shared memory:
+whatever happens to the worker, the companion knows what it holds.
 """
 
 from __future__ import annotations
@@ -21,31 +21,29 @@ if TYPE_CHECKING:
 
 
 class Leases:
-    """Feeds, executor and completer share it."""
-
     def __init__(self, worker_id: str, queues: Iterable[str], heartbeat: Heartbeat) -> None:
         self._worker_id = worker_id
         self._heartbeat = heartbeat
         self._numbers = {name: number for number, name in enumerate(queues)}
         self._claims = itertools.count(1)
         self._standby: Standby | None = None
-        #: The memory that a companion process looks at; None where there is none.
+        #: The memory that a companion process reads; None: there is none.
         self.shared: Shared | None = None
 
     def list_for(self, standby: Standby | None) -> None:
-        """From now on, list them also for this companion; for none any more."""
+        """From now on, list them also for this companion (None: for none)."""
         self._standby = standby
         self.shared = self._heartbeat.shared = None if standby is None else standby.shared
 
     def owner_of_claim(self, queue: str) -> str:
-        """Who a claim is for that is about to be sent: new for every claim."""
+        """The owner of the next claim: new for every claim."""
         claim = next(self._claims)
         if self._standby is not None:
             self._standby.claim_sent(self._numbers[queue], claim)
         return f"{self._worker_id}/{claim}"
 
     def took(self, queue: str, holds: Sequence[Hold]) -> None:
-        """List what a claim was granted before anything of it is begun."""
+        """List what a claim got, before any of it starts."""
         if self._standby is not None:
             self._standby.took(self._numbers[queue], holds)
         self._heartbeat.keep(holds)
@@ -53,19 +51,17 @@ class Leases:
             events.emit_detail("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
     def in_doubt(self, hold: Hold) -> bool:
-        """The companion may have given this lease back: it must not be begun."""
+        """The companion may have released this job: do not start it."""
         return self._standby is not None and hold.lost is None and self._standby.in_doubt(hold)
 
     @property
-    def are_given_back(self) -> bool:
-        """The companion is at it now."""
-        return self._standby is not None and self._standby.gives_back
+    def are_being_released(self) -> bool:
+        return self._standby is not None and self._standby.is_releasing
 
     def ended(self, hold: Hold) -> None:
-        """How it ended is about to be written."""
+        """Its ending is about to be written."""
         if self.shared is not None:
             self.shared.ended(hold)
 
     def drop(self, holds: Sequence[Hold]) -> None:
-        """These are out of our hands."""
         self._heartbeat.drop(holds)

@@ -1,4 +1,4 @@
-"""What a worker that ends says of the jobs in its hands: each that it stops, and each that it could not give back."""
+"""What a stopping worker logs about its jobs: each that it cancels, and each that it could not release."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from faultline.worker.hold import Hold
 
 
-def tell_stopped(holds: Iterable[Hold], now: float) -> None:
-    """The grace time is over. These attempts are cancelled, and their jobs given back."""
+def log_stopped(holds: Iterable[Hold], now: float) -> None:
+    """The grace time is over: these attempts are cancelled and their jobs released."""
     for hold in holds:
         lease, ran = hold.lease, 0.0 if hold.began_at is None else now - hold.began_at
         events.emit("attempt_stopped", job_id=lease.job_id, task=lease.task, attempt=lease.attempt, seconds=round(ran, 1))
 
 
-def tell_left(worker_id: str, holds: Sequence[Hold]) -> None:
-    """How these jobs ended could not be written, nor that they are given back. Their leases run out."""
+def log_left(worker_id: str, holds: Sequence[Hold]) -> None:
+    """The endings or releases of these jobs could not be written. Their leases expire."""
     events.emit("worker_gave_up", worker=worker_id, jobs=len(holds), reason="the database did not answer")
     for hold in holds:
         lease = hold.lease
@@ -30,8 +30,8 @@ def tell_left(worker_id: str, holds: Sequence[Hold]) -> None:
 
 
 def crash_swept_away(worker_id: str) -> NoReturn:
-    """Nothing is given back: a job that ends its workers and keeps its attempt would be run forever. Reaped like any job
-    that kills its worker, it has less and less company and is found out.
+    """Release nothing: a job that ends its workers and keeps its attempts would run forever. It is reaped like any job that
+    kills its worker, and so it is found (see `Company`).
     """
     events.emit(
         "worker_swept_away",

@@ -1,4 +1,4 @@
-"""The event loop's sign of life, by which the companion sees that it is not blocked."""
+"""Show the companion that the event loop is not blocked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TICK_SECONDS = 0.25
 
 
 class LoopTick:
-    """By the loop's own timers, not in a task: a job may cancel every task there is."""
+    """Uses timers of the loop, not an asyncio task: a job may cancel all tasks."""
 
     def __init__(self, worker_id: str, standby: Standby, unstarted: Unstarted, monotonic: Callable[[], float]) -> None:
         self._worker_id = worker_id
@@ -30,9 +30,9 @@ class LoopTick:
         self._next = asyncio.get_running_loop().call_later(_TICK_SECONDS, self.start)
         self._standby.shared.loop_ticked(self._monotonic())
         self._standby.tick()
-        if self._standby.gave_back():
+        if self._standby.has_released():
             events.emit("unstarted_given_back", worker=self._worker_id, reason="the event loop was blocked")
-            self._unstarted.give_back_all()
+            self._unstarted.release_all()
 
     def stop(self) -> None:
         if self._next is not None:

@@ -1,4 +1,4 @@
-"""Put starts on record before they happen, in batches: a job that may have killed its worker is marked before it runs."""
+"""Record starts before they happen, in batches: a job that may have killed its worker is marked before it runs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ _BUSY_PAUSE_MIN, _BUSY_PAUSE_MAX = 0.02, 0.5
 
 
 class Marks:
-    """The starts of one worker's jobs."""
-
     def __init__(self, database: AsyncDatabase, leases: Leases, tally: Tally) -> None:
         self._database = database
         self._leases = leases
@@ -30,10 +28,10 @@ class Marks:
         self._asked: Batcher[tuple[Hold, asyncio.Future[bool | None]]] = Batcher(self._send)
 
     async def mark(self, hold: Hold) -> bool:
-        """Put the start on record before it happens. False: the lease is lost, do not run.
+        """Record the start. False: the lease is lost, do not run.
 
-        Busy means that somebody has the row locked for a moment. That is no loss: it is asked again for as long as the
-        lease can be trusted. Apart from the batch, so that the others in it need not wait.
+        A busy row is locked for a moment: ask again as long as the lease can be trusted, outside the batch, so that its
+        other jobs need not wait.
         """
         pause = Pause(_BUSY_PAUSE_MIN, _BUSY_PAUSE_MAX)
         while hold.lost is None:
@@ -46,15 +44,15 @@ class Marks:
         return False
 
     async def _send(self, asked: list[tuple[Hold, asyncio.Future[bool | None]]]) -> None:
-        """Asked again until the database answers: an error says nothing about the jobs. Lost leases wait no longer."""
+        """Ask until the database answers: an error says nothing about the jobs. Lost leases do not wait."""
         pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         for hold, answer in asked:
             if self._leases.in_doubt(hold) and not answer.done():
                 answer.set_result(False)
         while waiting := [one for one in asked if not one[1].done()]:
             try:
-                settled = await self._database.run(verbs.mark_started([hold.lease for hold, _ in waiting]))
-            except Exception as error:  # noqa: BLE001 - somebody waits for the answer, whatever happened
+                unwritten = await self._database.run(verbs.mark_started([hold.lease for hold, _ in waiting]))
+            except Exception as error:  # noqa: BLE001 - jobs wait for the answer
                 self._tally.database_failed()
                 events.emit("mark_failed", jobs=len(waiting), error=str(error))
                 await asyncio.sleep(pause.next())
@@ -62,10 +60,10 @@ class Marks:
                     if hold.lost is not None and not answer.done():
                         answer.set_result(False)
                 continue
-            why = {refusal.lease: refusal.reason for refusal in settled.stale}
+            why = {refusal.lease: refusal.reason for refusal in unwritten.stale}
             for hold, answer in waiting:
                 if hold.lease in why:
                     hold.counts.refuse("mark_started", why[hold.lease])
                     hold.lose(why[hold.lease])
                 if not answer.done():
-                    answer.set_result(None if hold.lease in settled.busy else hold.lease not in why)
+                    answer.set_result(None if hold.lease in unwritten.busy else hold.lease not in why)

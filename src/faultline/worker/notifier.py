@@ -1,7 +1,7 @@
-"""Listen for wake-ups. A hint that arrives saves a poll; one that is lost costs at most a poll's wait.
+"""Listen for wake-ups. A hint saves waiting for the next poll; a lost hint costs at most that wait.
 
-A dead connection is noticed and replaced; after every reconnect all queues are looked at, since hints may have been missed.
-Behind a transaction-mode pooler nobody can listen: then this says so once, and polling alone goes on.
+The notifier replaces a dead connection, and then has all queues checked, since hints may have been missed. Behind a
+transaction-mode pooler it cannot listen: it logs that once, and the feeds only poll.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 
 
 class Notifier:
-    """Calls `on_work(queue, lowest, is_for_us)` for every hint; without a queue: look everywhere. And `on_cancel(job_ids)`,
-    once for all jobs that are said to be cancelled in one turn of the loop: anybody can send any number of hints.
+    """Calls `on_work(queue, lowest, is_for_us)` for every hint (queue None: all queues), and `on_cancel(job_ids)` once for
+    all jobs that are called cancelled in one turn of the loop: any login can send any number of hints.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class Notifier:
     ) -> None:
         self._database = database
         self._worker_id = worker_id
-        #: Whether hints come.
         self.listening = False
         self._on_work = on_work
         self._on_cancel = on_cancel
@@ -58,7 +57,7 @@ class Notifier:
                     if not await self._listen():
                         return
                 pause.reset()
-            except Exception as error:  # noqa: BLE001 - whatever it was, listen again
+            except Exception as error:  # noqa: BLE001 - any error: listen again
                 events.emit("listener_lost", error=str(error))
                 await asyncio.sleep(pause.next())
 
@@ -75,7 +74,7 @@ class Notifier:
                 while True:
                     async for notice in connection.notifies(timeout=_CHECK_SECONDS):
                         self._heard(notice.payload)
-                    # Silence may be peace or a dead connection: ask.
+                    # Silence may mean a dead connection: check.
                     async with asyncio.timeout(_ANSWER_SECONDS):
                         await connection.execute("select 1")
             finally:
@@ -87,22 +86,22 @@ class Notifier:
             if "cancelled" in hint:
                 job_id = UUID(hint["cancelled"])
                 if not self._cancelled:
-                    asyncio.get_running_loop().call_soon(self._tell_of_cancelled)
+                    asyncio.get_running_loop().call_soon(self._pass_on_cancelled)
                 self._cancelled.add(job_id)
             else:
-                lowest, chosen = _place(hint["priority"], hint["run_at"]), hint.get("workers")
+                lowest, chosen = _bound(hint["priority"], hint["run_at"]), hint.get("workers")
                 self._on_work(hint["queue"], lowest, chosen is None or self._worker_id in chosen)
         except (UnreadableJson, ValueError, KeyError, TypeError):
-            # Anyone may notify on this channel. What makes no sense is no hint.
+            # Anyone can notify on this channel.
             events.emit("hint_not_understood", payload=payload[:200])
 
-    def _tell_of_cancelled(self) -> None:
+    def _pass_on_cancelled(self) -> None:
         job_ids, self._cancelled = self._cancelled, set()
         self._on_cancel(job_ids)
 
 
-def _place(priority: object, run_at: str) -> Bound:
+def _bound(priority: object, run_at: str) -> Bound:
     at = datetime.fromisoformat(run_at)
     if not isinstance(priority, int) or at.tzinfo is None:
-        raise ValueError("no place in a queue")
+        raise ValueError("not a position in a queue")
     return Bound(priority, at)

@@ -1,4 +1,4 @@
-"""One look for all queues on which a worker rests. A claim for each of a thousand idle queues would keep a core busy."""
+"""Poll all idle queues of a worker with one statement. A claim for each of a thousand idle queues would keep a core busy."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from faultline.store.async_database import AsyncDatabase
     from faultline.worker.tally import Tally
 
-#: A worker of more queues than this polls for all that rest together.
+#: A worker of more queues than this polls all idle ones together.
 QUEUES_APART = 3
 POLL_SECONDS = 0.5
-#: A claim may have waited for a server that was away: that was no cost, and must not hide work for minutes.
+#: The maximum: a look may have been slow because the server was away, which must not hide work for minutes.
 _RESET_SECONDS_MIN, _RESET_SECONDS_MAX, _RESET_SHARE = 1.0, 10.0, 100.0
 
 
 def reset_seconds(took: float) -> float:
     """How long to use bounds after a look without them that took so long.
 
-    Bounds are a hint that must never hide work for long. A look without them may be dear, so it is made rarely.
+    Bounds are a hint and must never hide work for long. A look without them may be expensive, so it is rare.
     """
     return min(max(_RESET_SECONDS_MIN, _RESET_SHARE * took), _RESET_SECONDS_MAX)
 
@@ -45,7 +45,7 @@ class Rests(Protocol):
 
 
 class Poll:
-    """A feed that has found nothing for a while rests here and is hinted at when its queue has something due."""
+    """Wakes a resting feed when its queue has a due job."""
 
     def __init__(self, database: AsyncDatabase, chance: random.Random, tally: Tally) -> None:
         self._database = database
@@ -63,7 +63,7 @@ class Poll:
             self._resting.pop(feed.name, None)
 
     async def run(self) -> None:
-        """Ends only by being cancelled."""
+        """Ends only when cancelled."""
         while True:
             await asyncio.sleep(POLL_SECONDS * self._chance.uniform(0.75, 1.0))
             if self._resting:
@@ -76,7 +76,7 @@ class Poll:
         bounds = {} if anywhere else {name: feed.bounds() for name, feed in self._resting.items()}
         try:
             due = await self._database.run(views.due(sorted(self._resting), bounds))
-        except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again
+        except Exception as error:  # noqa: BLE001 - any error: ask again
             self._tally.database_failed()
             events.emit("poll_failed", error=str(error))
             return

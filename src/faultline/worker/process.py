@@ -1,7 +1,7 @@
-"""The process around a worker: signals, and several processes under one parent. A child that dies is started again.
+"""The process around a worker: signals, and several processes under one parent, which restarts a child that dies.
 
-The first SIGTERM or SIGINT stops claiming and finishes what runs; the second ends at once, and the leases that are left
-are noticed by others within seconds. Children whose parent was killed stop as if they had got the signal.
+The first SIGTERM or SIGINT stops claiming and lets running jobs finish. The second ends the process at once; other workers
+notice that within seconds. Children whose parent was killed stop as if they had got the signal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from faultline.core import events
 from faultline.worker.exits import CLOSE_SECONDS, end, end_after
-from faultline.worker.signals import SIGNALS, give_back_signals, stop_on_signals
+from faultline.worker.signals import SIGNALS, restore_signals, stop_on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 _PAUSE_MIN, _PAUSE_MAX = 0.5, 15.0
 _HEALTHY_SECONDS = 10.0
-#: A worker ends with this when it asks to be replaced by a fresh process (EX_TEMPFAIL of sysexits.h).
+#: The exit code of a worker that asks to be replaced by a fresh process (EX_TEMPFAIL of sysexits.h).
 REPLACE_EXIT_CODE = 75
 
 
 def run_until_signalled(
     make: Callable[[], Worker], *, parent: int | None = None, leave: Callable[[], None] = lambda: None
 ) -> int:
-    """Run a worker in this process, which is its own, until it is told to stop. Returns the exit code.
+    """Run a worker in this process, and nothing else, until a signal. Returns the exit code.
 
-    `parent` is the reading end of a pipe: when its other end closes, the parent is gone and the worker stops. Where tasks
-    are left that cannot be ended, `leave` is called and the process ends here: Python would wait for them.
+    `parent` is the reading end of a pipe: when its other end closes, the parent is gone and the worker stops. If tasks are
+    left that cannot be ended, this calls `leave` and ends the process: Python would wait for them.
     """
     collect_less_often()
     if parent is not None:
-        os.set_inheritable(parent, False)  # not for programs that tasks start
+        os.set_inheritable(parent, False)  # programs that tasks start must not get it
     runner = asyncio.Runner(loop_factory=_loop_factory())
     code = 0
     try:
@@ -53,20 +53,19 @@ def run_until_signalled(
             leave()
             end(code)
     finally:
-        # A task's `asyncio.to_thread` would be waited for here.
+        # Closing waits for a task's `asyncio.to_thread`.
         closed = end_after(CLOSE_SECONDS, code, leave)
         runner.close()
         closed.set()
-        give_back_signals()
+        restore_signals()
     return code
 
 
 def _to_the_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[Worker]) -> Worker:
     """Run until the worker has ended, whatever its tasks do to the loop.
 
-    asyncio lets SystemExit and KeyboardInterrupt out of the loop wherever they are raised, and anybody may call `loop.stop`.
-    A branch of one job must not end the jobs of all others. The loop has lost nothing and is resumed; a branch's error
-    reaches the job that waits for the branch.
+    asyncio stops the loop on SystemExit and KeyboardInterrupt wherever they are raised, and anybody may call `loop.stop`.
+    One job must not end all others: resume the loop, which has lost nothing. The error still reaches its job.
     """
     while True:
         try:
@@ -101,18 +100,18 @@ async def _run(make: Callable[[], Worker], parent: int | None) -> Worker:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The fastest loop there is here; None means Python's own."""
+    """The fastest loop that is installed; None: Python's own."""
     try:
-        import uvloop  # noqa: PLC0415 - not made for every platform
+        import uvloop  # noqa: PLC0415 - not available on every platform
     except ModuleNotFoundError:
         return None
     return uvloop.new_event_loop
 
 
 def collect_less_often() -> None:
-    """Python looks for reference cycles after every 700 new objects: at full load, that is a tenth of its time."""
+    """Python looks for reference cycles after every 700 new objects: a tenth of the time at full load."""
     gc.collect()
-    gc.freeze()  # what was imported stays for good
+    gc.freeze()  # imported modules stay anyway
     gc.set_threshold(10_000, 10, 10)
 
 
@@ -122,39 +121,38 @@ class _Child:
     started_at: float
     pause: float = _PAUSE_MIN
     restart_at: float | None = None
-    #: How many of the signals it was sent.
-    told: int = 0
+    #: How many of the signals were sent to it.
+    sent: int = 0
 
 
 class Supervisor:
-    """Keeps a number of worker processes alive, and takes them along when it goes."""
+    """Keeps a number of worker processes running, and ends them when it ends."""
 
     def __init__(self, command: Sequence[str], processes: int) -> None:
         self._command = list(command)
-        #: What this process was sent. The handler only notes it: a child may just be in the making, and not be known yet.
+        #: Signals to this process. The handler only notes them: a child that just starts is not in the list yet.
         self._signals: list[int] = []
         for number in SIGNALS:
             signal.signal(number, lambda number, _: self._signals.append(number))
-        # Nobody writes into it: the children hold the reading end, which closes when this process ends, however it ends.
+        # Nobody writes into it. The children see it close when this process ends, however it ends.
         self._lifeline, self._alive = os.pipe()
         self._children = [self._spawn() for _ in range(processes)]
 
     @property
     def pids(self) -> set[int]:
-        """Of those that are alive."""
         return {child.process.pid for child in self._children if child.process.poll() is None}
 
     def run(self) -> int:
-        """Until signalled, and all children are gone. The exit code is 0 if all of them stopped by themselves."""
+        """Run until signalled and all children have ended. Returns the exit code: 0 if all stopped without an error."""
         while any(child.process.poll() is None or not self._signals for child in self._children):
             self.tick()
             time.sleep(0.1)
-        # One that was still starting when the signal came had no handler for it yet. It held nothing.
+        # A child that was still starting had no handler for the signal yet, and held no jobs.
         codes = [child.process.returncode for child in self._children]
         return max((abs(code) for code in codes if -code not in SIGNALS), default=0)
 
     def tick(self) -> None:
-        """Pass signals on. Start again what died, with growing pauses while it keeps dying young."""
+        """Pass signals on. Restart dead children, with growing pauses while they die early."""
         for child in self._children:
             if self._signals:
                 self._pass_on(child)
@@ -171,21 +169,21 @@ class Supervisor:
             try:
                 fresh = self._spawn()
             except OSError as error:
-                # No memory or no process left, for now. The other children go on.
+                # No memory or no process left for now. The other children go on.
                 child.restart_at = now + child.pause
                 events.emit("worker_not_started", error=str(error), again_in=child.pause)
                 return
             child.process, child.started_at, child.restart_at = fresh.process, fresh.started_at, None
 
     def _spawn(self) -> _Child:
-        # A session of its own: a Ctrl-C in the terminal reaches the children once, through us.
+        # In its own session: a Ctrl-C in the terminal reaches the children only once, through this process.
         command = [*self._command, "--parent", str(self._lifeline)]
         process = subprocess.Popen(command, start_new_session=True, pass_fds=[self._lifeline])
         return _Child(process, time.monotonic())
 
     def _pass_on(self, child: _Child) -> None:
-        """Every signal, also to a child that was not there yet when it came."""
-        for number in self._signals[child.told :]:
-            child.told += 1
+        """Send every signal, also to a child that did not exist yet when it came."""
+        for number in self._signals[child.sent :]:
+            child.sent += 1
             with contextlib.suppress(ProcessLookupError):
                 child.process.send_signal(number)

@@ -1,7 +1,4 @@
-"""Find the database when a worker starts: one that is just starting, failing over or refusing is waited for.
-
-A machine may boot before its database does. A worker and the parent of several wait alike.
-"""
+"""Wait for the database when a worker starts: it may be starting, failing over or refusing for a moment."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
 
 
 async def reached(database: AsyncDatabase, worker: str | None, is_stopped: Callable[[], bool] = lambda: False) -> Facts:
-    """What there is to know of it. One that is still not there after half a minute, or will never be, is an error."""
+    """Its facts. Raises if waiting does not help, or after half a minute."""
     monotonic = database.host.monotonic
     give_up, pause = monotonic() + _REACH_SECONDS, Pause(_PAUSE_MIN, _PAUSE_MAX)
     while True:
@@ -39,7 +36,7 @@ async def reached(database: AsyncDatabase, worker: str | None, is_stopped: Calla
 
 
 async def reach(app: Registry) -> None:
-    """For a parent of several workers: what is wrong is told once, not by every child."""
+    """For a parent of several workers: it reports an error once, instead of every child."""
     database = databases.of_engine(app, 1, "parent")
     try:
         await reached(database, None)

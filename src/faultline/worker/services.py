@@ -1,4 +1,4 @@
-"""What a worker does beside its jobs, each in a task of its own. One that ends before it is told to is started again."""
+"""What a worker does beside its jobs, each in its own asyncio task, which is restarted if it ends early."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
     Service = Callable[[], Coroutine[Any, Any, Any]]
 
-#: How long a cancelled task is waited for. One that swallows the cancellation is left behind.
+#: How long to wait for a cancelled task. One that swallows its cancellation is left behind.
 _CANCEL_SECONDS = 3.0
 _AGAIN_SECONDS = 1.0
 
 
 class Services:
-    """Beside a program of its user's, a worker shares the event loop with tasks that may cancel everything in it. A worker
-    whose claims had ended so would look alive and serve nothing.
+    """A worker may share the event loop with tasks that cancel everything in it. Without a restart it would look alive and
+    claim nothing.
     """
 
     def __init__(self, worker_id: str) -> None:
@@ -47,7 +47,7 @@ class Services:
             asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._start_again, service, reason)
 
     def _start_again(self, service: Service, reason: str) -> None:
-        # Where the whole program was about to end, the worker stops by now.
+        # If the whole program ends, the worker is stopping by now.
         if not self._stopping:
             name = getattr(service, "__qualname__", repr(service))
             events.emit("service_ended", worker=self._worker_id, service=name, reason=reason)
@@ -62,4 +62,4 @@ async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     done, _ = await asyncio.wait(running, timeout=_CANCEL_SECONDS) if running else ((), ())
     for task in done:
         if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not complain about it
+            task.exception()  # read, so that asyncio does not warn about it

@@ -1,8 +1,7 @@
-"""What a worker and its companion process share: a small piece of memory, written by the one and read by the other.
+"""The memory that a worker and its companion process share.
 
-It lists every lease in the worker's hands and says of each whether it waits, runs or has ended. The companion reads it only
-when the worker has fallen silent, so nobody locks anything: a writer fills an entry before it marks it as valid, a reader
-reads twice, and the database compares the whole lease before it does anything.
+It lists every lease that the worker holds, and whether its job waits, runs or has ended. There is no lock: the writer fills
+an entry before it marks it as valid, the reader reads twice, and the database compares the whole lease before it writes.
 
 Only the standard library is imported here: the companion must start fast and stay small.
 """
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from faultline.worker.hold import Hold
 
 FREE, WAITING, BEGUN, ENDED = range(4)
-#: How long a task may overstay its own timeout before the silence of its loop counts as too long.
+#: How long a task may exceed its own timeout before the silence of its loop counts as too long.
 _TIMEOUT_MARGIN_SECONDS = 5.0
 
 # The header: cells of eight bytes. Times are seconds of the machine's steady clock, which all processes share.
@@ -34,8 +33,8 @@ _TASKS_AT = (_CLAIMS + _CLAIMS_MAX) * 8
 _TASKS_MAX = 256
 _TASK = struct.Struct("=d120s")
 _ENTRIES_AT = _TASKS_AT + _TASKS_MAX * _TASK.size
-# Task, serial number, job, token, number of the claim, lease in seconds, begun at: eight cells. The states stand apart, one
-# byte for each.
+# Task, serial number, job, token, number of the claim, lease in seconds, start time: eight cells. The states are separate,
+# one byte each.
 _ENTRY = struct.Struct("=I4xQ16sqQf4xd")
 _SERIAL, _BEGAN = _ENTRIES_AT // 8 + 1, _ENTRIES_AT // 8 + 7
 _TIME = struct.Struct("=d")
@@ -54,7 +53,7 @@ class Entry(NamedTuple):
 
 
 class Shared:
-    """Both ends of it. `capacity` leases fit; the rest is not listed, and lives as it would without a companion."""
+    """Both ends use it. Leases beyond `capacity` are not listed: for them it is as if there were no companion."""
 
     def __init__(self, fd: int, capacity: int) -> None:
         self.fd = fd
@@ -71,7 +70,7 @@ class Shared:
 
     @classmethod
     def create(cls, capacity: int, path: str | None = None) -> Shared:
-        """Without a path it has no name, and is gone with the last process that has it open."""
+        """Without a path it has no name, and disappears with the last process that has it open."""
         if path is not None:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         else:
@@ -83,7 +82,6 @@ class Shared:
 
     @classmethod
     def open(cls, path: str) -> Shared:
-        """Another process's."""
         fd = os.open(path, os.O_RDWR)
         capacity = (os.fstat(fd).st_size - _ENTRIES_AT) // (_ENTRY.size + _RENEWAL.size + 1)
         if capacity < 1:
@@ -92,7 +90,7 @@ class Shared:
         return cls(fd, capacity)
 
     def close(self) -> None:
-        """Only the descriptor: a thread may still be about to tick."""
+        """Closes only the descriptor: a thread may still tick."""
         os.close(self.fd)
 
     # Written by the worker
@@ -113,7 +111,7 @@ class Shared:
         self._times[_SILENCE] = seconds
 
     def claim_sent(self, feed: int, claim: int) -> None:
-        """Until its answer is listed, all that this claim was granted has not been started."""
+        """Until its answer is listed, nothing that this claim got has started."""
         if feed < _CLAIMS_MAX:
             self._numbers[_CLAIMS + feed] = claim
 
@@ -122,12 +120,12 @@ class Shared:
             self._numbers[_CLAIMS + feed] = 0
 
     def enter(self, holds: Sequence[Hold], claim: int, epoch: int = 0) -> None:
-        """List what a claim was granted, as waiting. `epoch`: see `Hold`."""
+        """List what a claim got, as waiting. `epoch`: see `Hold`."""
         memory, states, free, pack = self._memory, self._states, self._free, _ENTRY.pack_into
-        places = free[: -len(holds) - 1 : -1]
+        slots = free[: -len(holds) - 1 : -1]
         del free[-len(holds) :]
         serial, name, task = self._serial, None, 0
-        for hold, place in zip(holds, places, strict=False):
+        for hold, slot in zip(holds, slots, strict=False):
             lease = hold.lease
             if lease.task != name:
                 name = lease.task
@@ -135,7 +133,7 @@ class Shared:
             serial += 1
             pack(
                 memory,
-                place * 64 + _ENTRIES_AT,
+                slot * 64 + _ENTRIES_AT,
                 task,
                 serial,
                 lease.job_id.int.to_bytes(16),
@@ -144,41 +142,40 @@ class Shared:
                 lease.lease_seconds,
                 0.0,
             )
-            states[place] = WAITING
-            hold.place = place
+            states[slot] = WAITING
+            hold.slot = slot
             hold.epoch = epoch
-        for hold in holds[len(places) :]:
+        for hold in holds[len(slots) :]:
             hold.epoch = epoch
         self._serial = serial
         self._numbers[_TOP] = max(self._numbers[_TOP], self.capacity - len(free))
 
     def begin(self, hold: Hold, now: float) -> bool:
-        """Whether it may be begun. Marked first, then looked at the flag: see `Rescue.give_back`."""
-        place = hold.place
-        if place >= 0:
-            self._times[_BEGAN + place * 8] = now
-            self._states[place] = BEGUN
-            if hold.place < 0:
-                # Another thread has let go of it meanwhile.
-                self._states[place] = FREE
+        """Whether the job may start. Mark it first, then look at the flag: see `Rescue.release`."""
+        slot = hold.slot
+        if slot >= 0:
+            self._times[_BEGAN + slot * 8] = now
+            self._states[slot] = BEGUN
+            if hold.slot < 0:
+                # Another thread dropped it meanwhile.
+                self._states[slot] = FREE
         return hold.epoch == self._numbers[_RAISED]
 
     def ended(self, hold: Hold) -> None:
-        place = hold.place
-        if place >= 0:
-            self._states[place] = ENDED
-            if hold.place < 0:
-                self._states[place] = FREE
+        slot = hold.slot
+        if slot >= 0:
+            self._states[slot] = ENDED
+            if hold.slot < 0:
+                self._states[slot] = FREE
 
     def leave(self, holds: Iterable[Hold]) -> None:
-        """These leases are out of this worker's hands."""
         states, free = self._states, self._free
         for hold in holds:
-            place = hold.place
-            if place >= 0:
-                hold.place = -1
-                states[place] = FREE
-                free.append(place)
+            slot = hold.slot
+            if slot >= 0:
+                hold.slot = -1
+                states[slot] = FREE
+                free.append(slot)
 
     def _number_of(self, name: str) -> int:
         index = self._tasks.get(name)
@@ -193,24 +190,24 @@ class Shared:
         return index
 
     def renewed_at(self, hold: Hold) -> float:
-        """When the companion last renewed this lease, counted from before it asked; never: minus infinity."""
-        if hold.place < 0:
+        """When the companion last renewed this lease (the time before it asked); minus infinity: never."""
+        if hold.slot < 0:
             return -inf
-        at, serial = _RENEWAL.unpack_from(self._memory, self._renewals_at + hold.place * _RENEWAL.size)
-        return float(at) if serial == self._numbers[_SERIAL + hold.place * 8] else -inf
+        at, serial = _RENEWAL.unpack_from(self._memory, self._renewals_at + hold.slot * _RENEWAL.size)
+        return float(at) if serial == self._numbers[_SERIAL + hold.slot * 8] else -inf
 
     # Written by the companion
 
     def raise_flag(self) -> None:
-        """From now on no lease that was asked for before may be begun: it is being given back."""
+        """From now on no job that was claimed before may start: it is being released."""
         self._numbers[_RAISED] += 1
 
     def flag_done(self) -> None:
         self._numbers[_DONE] = self._numbers[_RAISED]
 
-    def renewed(self, place: int, serial: int, asked_at: float) -> None:
-        # The number last: until it is there, the worker takes the time for an older lease's.
-        at = self._renewals_at + place * _RENEWAL.size
+    def renewed(self, slot: int, serial: int, asked_at: float) -> None:
+        # The serial number last: until then the worker takes the time for an older lease's.
+        at = self._renewals_at + slot * _RENEWAL.size
         _TIME.pack_into(self._memory, at, asked_at)
         struct.pack_into("=Q", self._memory, at + 8, serial)
 
@@ -241,16 +238,16 @@ class Shared:
         return self._times[_STOPPING]
 
     def claims(self) -> set[int]:
-        """The claims whose answers were not listed yet."""
+        """The claims whose answers are not listed yet."""
         return {claim for claim in self._numbers[_CLAIMS : _CLAIMS + _CLAIMS_MAX] if claim}
 
     def entries(self, *states: int) -> dict[int, Entry]:
-        """What is listed in one of these states, by its position."""
+        """The entries in these states, by slot."""
         found = {}
-        for place in range(min(self.capacity, self._numbers[_TOP])):
-            state = self._states[place]
+        for slot in range(min(self.capacity, self._numbers[_TOP])):
+            state = self._states[slot]
             if state in states:
-                found[place] = Entry(state, *_ENTRY.unpack_from(self._memory, _ENTRIES_AT + place * 64))
+                found[slot] = Entry(state, *_ENTRY.unpack_from(self._memory, _ENTRIES_AT + slot * 64))
         return found
 
     def task_of(self, entry: Entry) -> tuple[str, float]:
@@ -261,12 +258,12 @@ class Shared:
         return name.rstrip(b"\x00").decode("utf-8", "replace"), timeout
 
     def running(self, at_most: int = 20) -> list[tuple[str, UUID]]:
-        """Task and job of what was begun, the oldest first."""
+        """Task and job of started jobs, the oldest first."""
         begun = sorted(self.entries(BEGUN).values(), key=lambda entry: entry.began_at)
         return [(self.task_of(entry)[0], UUID(bytes=entry.job_id)) for entry in begun[:at_most]]
 
     def silence_allowed(self) -> float:
-        """How long the loop may be silent: its limit, and no longer than the timeouts of all that runs, if all have one."""
+        """How long the loop may be silent: at most its limit, and the timeouts of all running jobs if all have one."""
         loop_at = self.loop_at
         over = [entry.began_at + self.task_of(entry)[1] for entry in self.entries(BEGUN).values()]
         overstayed = max([*over, loop_at]) - loop_at + _TIMEOUT_MARGIN_SECONDS if over else inf
@@ -278,7 +275,7 @@ def size(capacity: int) -> int:
 
 
 def nameless_file(name: str) -> int:
-    """A file in memory that only its descriptor leads to."""
+    """A file in memory, reachable only through its descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create(name)
     with tempfile.TemporaryFile(prefix=name) as file:  # pragma: no cover - not on Linux

@@ -1,6 +1,6 @@
 """Signals of a worker process: the first SIGTERM or SIGINT asks it to stop, the second ends it at once.
 
-A process that a task forks inherits none of this. It would otherwise survive `terminate()`, and its signals would look like
+A process that a task forks inherits none of this. Otherwise it would survive `terminate()`, and its signals would look like
 the worker's own.
 """
 
@@ -27,18 +27,18 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    #: The file that tells the companion of signals, and who handled them before.
+    #: The file that shows the companion the signals, and the handlers before.
     file: int
     before: dict[signal.Signals, Any]
 
 
 _taken: _Taken | None = None
-#: What a thread that forks let through before. Two threads may fork at once.
+#: The signal mask of a thread that forks. Two threads may fork at once.
 _forking = threading.local()
 
 
 def stop_on_signals(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
-    """Python's own handlers, not the loop's: they run also while a task blocks the loop, so a second signal always ends."""
+    """Uses Python's handlers, not the loop's: they run also while a task blocks the loop, so a second signal works."""
     global _taken  # noqa: PLW0603 - handlers belong to the process
     asked = 0
 
@@ -53,8 +53,8 @@ def stop_on_signals(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(worker.stop)
 
-    # The companion is to know of it even while a task holds the interpreter and no handler of Python's can run: this one
-    # is C, writes where the process stands into a file that both have open, and passes the signal on.
+    # While a task holds the interpreter, no Python handler runs. faulthandler is C: it writes to a file that the companion
+    # reads, and passes the signal on.
     worker.signals = nameless_file("faultline-signals")
     _taken = taken = _Taken(worker.signals, {number: signal.getsignal(number) for number in SIGNALS})
 
@@ -64,7 +64,7 @@ def stop_on_signals(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
         faulthandler.register(number, file=taken.file, all_threads=False, chain=True)
 
     def look() -> None:
-        """A task that handles signals itself for a while, as a server in it does, leaves nobody who handles them."""
+        """A task may have set handlers of its own, as a server does, and left none behind."""
         if _taken is not taken:
             return
         for number in SIGNALS:
@@ -78,8 +78,8 @@ def stop_on_signals(worker: Worker, loop: asyncio.AbstractEventLoop) -> None:
     look()
 
 
-def give_back_signals() -> None:
-    """Whoever handled them before does so again."""
+def restore_signals() -> None:
+    """Set the handlers that were there before."""
     global _taken
     taken, _taken = _taken, None
     if taken is None:
@@ -91,7 +91,7 @@ def give_back_signals() -> None:
 
 
 def _before_fork() -> None:
-    """Signals wait until the child has handlers of its own: in between it would answer them in the worker's name."""
+    """Hold signals back until the child has its own handlers: until then it would act as the worker."""
     if _taken is not None:
         _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
@@ -105,7 +105,7 @@ def _after_fork() -> None:
 def _after_fork_in_child() -> None:
     try:
         if _taken is not None:
-            give_back_signals()
+            restore_signals()
             # Its signals would wake the worker's event loop.
             signal.set_wakeup_fd(-1)
     finally:

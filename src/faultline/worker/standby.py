@@ -1,7 +1,7 @@
-"""The worker's end of its companion process: starts it, starts it again if it dies, and sees what it did.
+"""The worker's end of its companion process: starts it, restarts it if it dies, and sees what it did.
 
-Without a companion (it cannot be started, or the host has none) the worker works as it would alone: a held interpreter lets
-its leases run out, and a blocked loop keeps its jobs.
+A worker without a companion (it cannot be started, or the host has none) works alone: while a task holds the interpreter its
+leases expire, and while the loop is blocked it keeps its jobs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EXIT_SECONDS = 2.0
 
 
 class Standby:
-    """`health` is a listening socket on which the companion answers for this worker."""
+    """`health`: a listening socket on which the companion answers for this worker."""
 
     def __init__(  # noqa: PLR0913 - all that the companion must know
         self,
@@ -72,7 +72,7 @@ class Standby:
             logs=_somebody_reads_events(),
         )
         self._path = path
-        #: For each feed: how often leases had been given back when its claim was sent.
+        #: For each feed: how often the companion had released jobs when its claim was sent.
         self._epochs: dict[int, int] = {}
         self._seen = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +88,7 @@ class Standby:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=fds, env=environ
             )
-            # By the pipe, not as an argument: the password is nobody else's business.
+            # Through the pipe: other users could read the password in the arguments.
             assert self._process.stdin is not None  # noqa: S101 - a pipe was asked for
             keep_from_forks(self._process.stdin)
             self._process.stdin.write(json.dumps(asdict(settings)).encode() + b"\n")
@@ -99,7 +99,7 @@ class Standby:
             events.emit("companion_failed", worker=settings.worker, error=str(error), again_in=again_in)
 
     def tick(self) -> None:
-        """Start it again if it died. Called a few times a second."""
+        """Restart it if it died. Called a few times a second."""
         process, now = self._process, self._monotonic()
         if process is not None and process.poll() is not None:
             self._process = None
@@ -112,34 +112,31 @@ class Standby:
             self.start()
 
     def _put_off(self, now: float) -> float:
-        """Start it later and later: in so many seconds."""
+        """Wait longer before each restart. Returns the seconds."""
         seconds = self._pause.next()
         self._start_at = now + seconds
         return seconds
-
-    # What the worker asks and says
 
     def claim_sent(self, feed: int, claim: int) -> None:
         self._epochs[feed] = self.shared.raised
         self.shared.claim_sent(feed, claim)
 
     def took(self, feed: int, holds: Sequence[Hold]) -> None:
-        """List what a claim was granted before anything of it can be begun."""
+        """List what a claim got, before any of it starts."""
         self.shared.enter(holds, int(holds[0].lease.owner.rpartition("/")[2]), self._epochs.get(feed, 0))
         self.shared.claim_answered(feed)
 
     def in_doubt(self, hold: Hold) -> bool:
-        """It was not begun, and the companion has given leases back since it was asked for."""
+        """It was not started, and the companion has released jobs since it was claimed."""
         return hold.began_at is None and hold.epoch != self.shared.raised
 
-    def gave_back(self) -> bool:
-        """Whether the companion has given leases back since this was asked last."""
+    def has_released(self) -> bool:
+        """Whether the companion has released jobs since the last call."""
         seen, self._seen = self._seen, self.shared.raised
         return seen != self._seen
 
     @property
-    def gives_back(self) -> bool:
-        """It is at it now."""
+    def is_releasing(self) -> bool:
         return self._process is not None and self.shared.done < self.shared.raised
 
     @property
@@ -147,7 +144,7 @@ class Standby:
         return None if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """It ends when its pipe closes, or at a word: somebody else may hold the pipe."""
+        """It ends when its pipe closes, or at a last line: another process may hold the pipe open."""
         process, self._process = self._process, None
         if process is not None:
             _close(process, b"end\n")
@@ -170,7 +167,7 @@ def _close(process: subprocess.Popen[bytes], last_word: bytes = b"") -> None:
 
 
 def _somebody_reads_events() -> bool:
-    """The companion writes to standard error what the worker would log; where nobody has asked for logs it is silent."""
+    """Whether the companion should write its events to standard error: only if the program logs events."""
     logger: logging.Logger | None = logging.getLogger("faultline.events")
     if logger is None or not logger.isEnabledFor(logging.ERROR):
         return False

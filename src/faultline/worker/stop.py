@@ -1,4 +1,4 @@
-"""Whether this worker is to stop: its program or a signal asks for it, or too many attempts are stuck in it."""
+"""Whether this worker is to stop: its program or a signal asks for it, or too many attempts are stuck."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Stop:
-    """Known to the worker, which stops, and to the executor, which must tell a cancellation by the worker from any other."""
+    """Shared by the worker and the executor, which must distinguish a cancellation by the worker from any other."""
 
-    #: This process runs the worker and nothing else, so the worker may end it.
+    #: This process runs only the worker, so the worker may end it.
     owns_process = False
     #: The worker asked to be replaced: a supervisor should start a fresh process.
     wants_replacement = False
-    #: The worker is about to cancel what still runs. Any other cancellation is a task's own.
+    #: The worker cancels what still runs. Any other cancellation is a task's own.
     cancels_jobs = False
 
     def __init__(
@@ -40,22 +40,22 @@ class Stop:
     def ask(self) -> None:
         self.say()
         self.asked.set()
-        self.tell_companion()
+        self.notify_companion()
 
-    def tell_companion(self) -> None:
+    def notify_companion(self) -> None:
         if self.asked.is_set() and self._leases.shared is not None:
             self._leases.shared.stop_asked(self._monotonic())
 
     def say(self, reason: str | None = None) -> None:
-        """Once, by whoever comes first: from now on it may take the grace time until something is heard."""
+        """Log it once, with the first reason: the stop itself may take the whole grace time."""
         if not self._said:
             self._said = True
             level = events.INFO if reason is None else events.WARNING
             events.emit("worker_stopping", level=level, worker=self._worker_id, reason=reason or "asked to stop")
 
     def is_stuck(self, hold: Hold, stuck: int, *, is_async: bool) -> None:
-        """An attempt goes on after it was given up; `stuck`: so many have not come back. Each costs memory and whatever it
-        holds, and nobody can end it: too many, and the process is to be replaced.
+        """An abandoned attempt goes on; `stuck`: how many do. Each keeps memory and whatever it holds, and cannot be ended.
+        With too many, the process should be replaced.
         """
         lease = hold.lease
         if is_async:
@@ -73,14 +73,14 @@ class Stop:
             action = "none: restart this program"
         events.emit("threads_exhausted", worker=self._worker_id, stuck=stuck, limit=limit, action=action)
 
-    # Somebody cancels everything in the event loop
+    # When a task cancels everything in the event loop
 
     def watch(self, services: Services) -> None:
         services.start(self._canary)
         self._services = services
 
     async def _canary(self) -> None:
-        """Nobody has a reason to cancel this but one who cancels everything."""
+        """Is cancelled only by code that cancels everything."""
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -88,10 +88,10 @@ class Stop:
             raise
 
     def has_cancelled(self, error: BaseException) -> bool:
-        """Whether the current attempt was cancelled by the worker, or with the whole program. Then `error` came of that."""
+        """Whether the worker, or the end of the whole program, cancelled the current attempt and so caused `error`."""
         if not asyncio.current_task().cancelling():  # type: ignore[union-attr]
             return False
-        # A task whose branch ends the program would do so again and again if that used up no attempt.
+        # A task that ends the program would do so again and again if that used up no attempt.
         return self.cancels_jobs or (self._program_ends() and not isinstance(error, SystemExit | KeyboardInterrupt))
 
     def _program_ends(self) -> bool:
@@ -104,6 +104,6 @@ class Stop:
         return swept_away
 
     def end_swept_away(self) -> None:
-        """In the worker's own process nobody cancels the worker but a task, which has killed it so."""
+        """In the worker's own process only a task can have cancelled the worker: end as after a crash."""
         if self.owns_process and not self._said:
             leaving.crash_swept_away(self._worker_id)

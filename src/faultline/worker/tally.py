@@ -1,8 +1,8 @@
-"""What this worker did, in plain numbers that only grow. Counting one job takes less than a microsecond, and asks nobody.
+"""What this worker did, in numbers that only grow. Counting one job takes less than a microsecond and needs no lock.
 
-Most numbers are written by the event loop alone; the few that several threads write are written under a lock. Once a second
-the heartbeat tells the database what has changed. A row of `tallies` holds what was counted since its minute began, and the
-next minute begins only once that row is known to be written: so a lost answer is answered by sending the row again.
+Only the event loop writes most numbers; those that several threads write have a lock. Once a second the heartbeat stores
+what has changed. A row of `tallies` holds what was counted since its minute began. The next minute begins only when that row
+is known to be stored: so after a lost answer the row is simply sent again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from faultline.core.model import Lease
 
 _lock = threading.Lock()
-_UNPLACED_MAX = 10_000
+_UNCOUNTED_MAX = 10_000
 
-#: As the columns of `tallies` are called.
+#: The columns of `tallies`.
 NUMBERS = (*COUNTS, "wait_seconds_sum", "run_seconds_sum")
 
-#: All that the database can refuse, and why. A fence alone is refused to a lease that nobody took, and that has expired.
+#: All that the database can refuse, and why. Only a fence is refused because the lease expired.
 REFUSALS = tuple(
     (verb, reason.value)
     for verb in ("mark_started", "renew", "step", "progress", "fence", "complete", "fail", "release")
@@ -38,7 +38,7 @@ REFUSALS = tuple(
 
 
 class Counts(Counted):
-    """What was done for one queue since this process began."""
+    """The counts of one queue since this process began."""
 
     __slots__ = (
         "_owner", "acquired", "queue", "ran", "run_seconds_sum", "runs", "wait_seconds_sum", "waited", "waits",
@@ -52,75 +52,74 @@ class Counts(Counted):
         self.wait_seconds_sum = self.run_seconds_sum = 0.0
         self.waits = [0] * (len(BOUNDS) + 1)
         self.runs = [0] * (len(BOUNDS) + 1)
-        #: Seconds that are not in the histograms yet: many are placed there together, at a fifth of the cost.
+        #: Seconds that are not in the histograms yet: counting many together costs a fifth.
         self.waited: list[float] = []
         self.ran: list[float] = []
 
     def claimed(self, leases: Sequence[Lease]) -> None:
-        """Jobs have come in. They have waited since they were due, by the database's clock."""
-        # Subtracted as times: to turn each into seconds since 1970 first takes three times as long.
+        """Count claimed jobs. They have waited since they were due, by the database's clock."""
+        # Subtract times: converting each to seconds since 1970 first takes three times as long.
         now = datetime.fromtimestamp(self._owner.database_seconds(), UTC)
         self.waited += [(now - lease.next_run_at).total_seconds() for lease in leases]
         self.acquired += len(leases)
-        if len(self.waited) > _UNPLACED_MAX:
-            self.place()
+        if len(self.waited) > _UNCOUNTED_MAX:
+            self.count_seconds()
 
-    def place(self) -> None:
+    def count_seconds(self) -> None:
         """Put the seconds into the histograms. From any thread."""
         with _lock:
-            self.wait_seconds_sum += _place(self.waited, self.waits)
-            self.run_seconds_sum += _place(self.ran, self.runs)
+            self.wait_seconds_sum += _count_seconds(self.waited, self.waits)
+            self.run_seconds_sum += _count_seconds(self.ran, self.runs)
 
     def refuse(self, verb: str, reason: str) -> None:
-        """The database did not do what this worker asked for, from whichever thread."""
+        """Count a write that the database refused. From any thread."""
         with _lock:
             self.refused += 1
             self._owner.refusals[verb, reason] += 1
 
     def interrupted(self) -> None:
-        """The database failed a call of a running job."""
         self._owner.database_failed()
 
     def copy(self) -> dict[str, Any]:
-        self.place()
+        self.count_seconds()
         return {name: getattr(self, name) for name in NUMBERS} | {"waits": list(self.waits), "runs": list(self.runs)}
 
 
-def _place(seconds: list[float], counts: list[int]) -> float:
-    """Move seconds to the counts of a histogram, and answer with their sum. More may be appended meanwhile."""
+def _count_seconds(seconds: list[float], counts: list[int]) -> float:
+    """Move seconds into the counts of a histogram and return their sum. More may be appended meanwhile."""
     values = sorted(seconds)
     del seconds[: len(values)]
-    placed = 0
-    for place, bound in enumerate(BOUNDS):
-        if placed == len(values):
+    counted = 0
+    for position, bound in enumerate(BOUNDS):
+        if counted == len(values):
             break
-        up_to = bisect_right(values, bound, placed)
-        counts[place] += up_to - placed
-        placed = up_to
-    counts[-1] += len(values) - placed
-    # Below zero by the error of a clock: the sum must not shrink for it.
+        up_to = bisect_right(values, bound, counted)
+        counts[position] += up_to - counted
+        counted = up_to
+    counts[-1] += len(values) - counted
+    # A clock error may make some negative: the sum must not shrink.
     return sum(values[bisect_right(values, 0.0) :])
 
 
-class _Told:
-    """What the database knows of one queue: the row that is being written, and what stood before it."""
+class _Reported:
+    """What the database has of one queue: the row that is being written, and the counts before it."""
 
-    __slots__ = ("before", "minute", "sent", "told")
+    __slots__ = ("before", "minute", "sent", "stored")
 
     def __init__(self, nothing: dict[str, Any]) -> None:
         self.minute = -1
-        #: Everything up to the row's minute, everything that is surely in the database, and what was sent last.
-        self.before = self.told = self.sent = nothing
+        #: All counts before the row's minute, all that are surely stored, and all that were sent last.
+        self.before = self.stored = self.sent = nothing
 
 
 class Report(TypedDict):
-    """All numbers of one process, as JSON can say them. All but the last two only grow: these say how it is now."""
+    """All numbers of one process, as JSON. All but the last two only grow."""
 
     queues: dict[str, dict[str, Any]]
     enqueued: dict[str, int]
     #: verb, reason, how often
     refusals: list[list[Any]]
-    #: Leases of dead workers that were taken back, by reason.
+    #: Reaped leases, by reason.
     reaped: dict[str, int]
     renewed: int
     database_errors: int
@@ -142,7 +141,7 @@ class Tally:
         self._monotonic = monotonic
         self._offset = 0.0
         self.queues: dict[str, Counts] = {name: Counts(self, name) for name in queues}
-        self._told: dict[str, _Told] = {}
+        self._reported: dict[str, _Reported] = {}
         self._nothing = Counts(self).copy()
         self.refusals: Counter[tuple[str, str]] = Counter()
         self.reaped: Counter[str] = Counter()
@@ -157,31 +156,31 @@ class Tally:
             self.database_errors += 1
 
     def set_clock(self, database: datetime, at: float) -> None:
-        """The database's clock said this when our steady one said `at`."""
+        """The database's clock showed this when the steady clock showed `at`."""
         self._offset = database.timestamp() - at
 
     def database_seconds(self) -> float:
         return self._monotonic() + self._offset
 
     def changed(self) -> list[dict[str, Any]]:
-        """The rows that the database does not know yet. To be sent, and then to be `settled`."""
+        """The rows that the database lacks. Send them, then call `stored`."""
         minute = int(self.database_seconds()) // 60 * 60
         rows = []
         for name, counts in list(self.queues.items()):
-            told = self._told.setdefault(name, _Told(self._nothing))
+            row = self._reported.setdefault(name, _Reported(self._nothing))
             now = counts.copy()
-            if now == told.told:
+            if now == row.stored:
                 continue
-            if told.sent is told.told and told.minute != minute:
-                told.minute, told.before = minute, told.told
-            told.sent = now
-            rows.append({"queue": name, "minute": _text_of(told.minute), **_difference(now, told.before)})
+            if row.sent is row.stored and row.minute != minute:
+                row.minute, row.before = minute, row.stored
+            row.sent = now
+            rows.append({"queue": name, "minute": _text_of(row.minute), **_difference(now, row.before)})
         return rows
 
-    def settled(self) -> None:
-        """What was sent last has been written."""
-        for told in self._told.values():
-            told.told = told.sent
+    def stored(self) -> None:
+        """The rows that were sent last are stored."""
+        for row in self._reported.values():
+            row.stored = row.sent
 
     def report(self, *, enqueued: dict[str, int], reconnects: int, leases: int) -> Report:
         with _lock:
@@ -203,7 +202,7 @@ _SINGLES = ("renewed", "database_errors", "reconnects", "leases", "processes")
 
 
 def summed(reports: Iterable[Report]) -> Report:
-    """The numbers of several processes as those of one."""
+    """Add up the numbers of several processes."""
     queues: dict[str, dict[str, Any]] = {}
     enqueued: Counter[str] = Counter()
     refusals: Counter[tuple[str, str]] = Counter()

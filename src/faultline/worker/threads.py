@@ -1,6 +1,6 @@
-"""Threads for blocking tasks. One that never comes back is abandoned: it costs a thread, not a slot, and not the exit.
+"""Threads for blocking tasks. A thread that never returns is abandoned: it keeps no slot and does not delay the exit.
 
-Nobody can end a thread, so abandoned ones are counted: a process that has too many is better replaced.
+A thread cannot be ended, so abandoned ones are counted: a process with too many should be replaced.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Threads:
-    """As many as are wanted at once, kept for the next call. Daemons: a stuck one does not hold the process up.
+    """As many as are needed at once, kept for the next call. They are daemons: a stuck one does not delay the exit.
 
-    (concurrent.futures would: its threads are joined at exit, and a stuck one keeps its place forever.)
+    (concurrent.futures joins its threads at exit, and a stuck one keeps its slot forever.)
     """
 
     def __init__(self) -> None:
-        #: Calls that nobody waits for any more and that have not come back. Touched by the event loop alone.
+        #: Abandoned calls that have not returned. Used by the event loop only.
         self._abandoned: set[asyncio.Future[Any]] = set()
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -32,10 +32,10 @@ class Threads:
         self._count = 0
 
     def run(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
-        """Call it in a thread. A future that is cancelled meanwhile does not stop the call: its outcome is dropped."""
+        """Call it in a thread. Cancelling the future does not stop the call; its outcome is dropped."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
-        # Looked at here once, so that an outcome which nobody waits for any more is not complained about.
+        # Read here once, so that asyncio does not warn about an outcome that nothing awaits.
         outcome.add_done_callback(lambda future: future.cancelled() or future.exception())
         context = contextvars.copy_context()
 
@@ -47,11 +47,11 @@ class Threads:
                     forks.end_child(None)
             except BaseException as error:  # noqa: BLE001 - whatever a task raises is its outcome
                 if generation != forks.generation:
-                    # In a child that the task forked: only the worker itself has a loop to tell.
+                    # In a child that the task forked, which has no loop.
                     forks.end_child(error)
-                _tell(loop, outcome, None, error)
+                _deliver(loop, outcome, None, error)
             else:
-                _tell(loop, outcome, result, None)
+                _deliver(loop, outcome, result, None)
 
         with self._lock:
             if self._idle:
@@ -63,7 +63,7 @@ class Threads:
         return outcome
 
     def abandon(self, outcome: asyncio.Future[Any]) -> int:
-        """Wait for this call no longer. Returns how many such calls have not come back yet."""
+        """Do not wait for this call any more. Returns how many abandoned calls have not returned."""
         if not outcome.done():
             self._abandoned.add(outcome)
             outcome.add_done_callback(self._abandoned.discard)
@@ -82,10 +82,10 @@ class Threads:
                 self._idle += 1
 
 
-def _tell(
+def _deliver(
     loop: asyncio.AbstractEventLoop, outcome: asyncio.Future[Any], result: object, error: BaseException | None
 ) -> None:
-    def settle() -> None:
+    def set_outcome() -> None:
         if outcome.done():
             return
         if error is None:
@@ -97,4 +97,4 @@ def _tell(
             outcome.set_exception(error)
 
     if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+        loop.call_soon_threadsafe(set_outcome)

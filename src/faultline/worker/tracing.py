@@ -1,4 +1,4 @@
-"""What a worker needs of a tracer. `faultline.integrations.otel` has one, where the program has OpenTelemetry configured."""
+"""What a worker needs of a tracer. `faultline.integrations.otel` has one if the program has configured OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Tracer(Protocol):
     """The spans of one worker's attempts."""
 
     async def fetch(self, database: AsyncDatabase, leases: Sequence[Lease]) -> None:
-        """Ask for the contexts of what was claimed. Whatever the database says, the jobs run."""
+        """Read the contexts of claimed jobs. The jobs run even if that fails."""
 
     def begin(self, hold: Hold) -> None:
-        """Begin the span of an attempt, current for whatever it does."""
+        """Begin the span of an attempt and make it current."""
 
     def end(self, hold: Hold, ending: Ending | None, raised: BaseException | None) -> None:
         """End the span of an attempt, with the exception that the task raised."""

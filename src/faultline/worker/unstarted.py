@@ -1,8 +1,7 @@
-"""Give back leases that are not begun here: claimed too late, not to be run beside what runs, or left when the worker stops.
+"""Release jobs that do not start here: claimed too late, not allowed beside the running ones, or left when the worker stops.
 
-After the event loop was blocked it is not known of some whether the companion gave them back. None of these is begun any
-more. Once the companion is done, the database says which are still held; those are released, the others belong to somebody
-else already, and nothing is written for them.
+After the event loop was blocked, the companion may have released some of them. None of these starts here. When the companion
+is done, the worker asks the database which it still holds, and releases only those.
 """
 
 from __future__ import annotations
@@ -29,13 +28,11 @@ _PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0
 
 
 class Waits(Protocol):
-    """A feed, as far as it holds what was not begun."""
-
     def take_waiting(self) -> list[Hold]: ...
 
 
 class Unstarted:
-    """`feeds`: by the names of their queues."""
+    """`feeds`: by queue."""
 
     def __init__(
         self,
@@ -53,12 +50,11 @@ class Unstarted:
         self._waiting: list[Hold] = []
         self._resolving: asyncio.Task[None] | None = None
 
-    def give_back_all(self) -> None:
-        """What waits in any feed."""
-        self.give_back([hold for feed in self._feeds.values() for hold in feed.take_waiting()])
+    def release_all(self) -> None:
+        self.release([hold for feed in self._feeds.values() for hold in feed.take_waiting()])
 
-    def give_back(self, holds: Sequence[Hold], delay_seconds: float | None = None) -> None:
-        """Marked first, then looked whether the companion was quicker: once is enough."""
+    def release(self, holds: Sequence[Hold], delay_seconds: float | None = None) -> None:
+        """Mark first, then check whether the companion was faster: a job must not be released twice."""
         doubtful = []
         for hold in holds:
             self._leases.ended(hold)
@@ -67,10 +63,10 @@ class Unstarted:
             else:
                 self._completer.put(Released(hold, delay_seconds))
         if doubtful:
-            self.settle(doubtful)
+            self.release_if_held(doubtful)
 
-    def settle(self, holds: Sequence[Hold]) -> None:
-        """Find out which of these the companion gave back, and release the others."""
+    def release_if_held(self, holds: Sequence[Hold]) -> None:
+        """Find out which of these the companion released, and release the others."""
         self._leases.drop(holds)
         self._waiting.extend(holds)
         if self._waiting and self._resolving is None:
@@ -84,19 +80,19 @@ class Unstarted:
         try:
             while self._waiting:
                 give_up = self._monotonic() + _DONE_SECONDS
-                while self._leases.are_given_back and self._monotonic() < give_up:  # noqa: ASYNC110 - another process says so
+                while self._leases.are_being_released and self._monotonic() < give_up:  # noqa: ASYNC110 - another process says so
                     await asyncio.sleep(_PAUSE_MIN)
                 holds, self._waiting = self._waiting, []
-                await self._release(holds)
+                await self._release_held(holds)
         finally:
             self._resolving = None
 
-    async def _release(self, holds: list[Hold]) -> None:
+    async def _release_held(self, holds: list[Hold]) -> None:
         pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         for _ in range(_TRIES_MAX):
             try:
                 held = await self._database.run(views.still_held([hold.lease for hold in holds]))
-            except Exception as error:  # noqa: BLE001 - asked again; if it never answers, the leases run out
+            except Exception as error:  # noqa: BLE001 - ask again; if it never answers, the leases expire
                 events.emit("unstarted_unanswered", jobs=len(holds), error=str(error))
                 await asyncio.sleep(pause.next())
             else:

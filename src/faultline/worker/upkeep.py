@@ -1,6 +1,6 @@
-"""Look after the queue: take back the jobs of the dead, close what is done, count, forget what is old. Every worker does it.
+"""Upkeep, in every worker: reap expired leases, close finished jobs, count, prune.
 
-Any number may run at once: each skips what another has locked. All of it is in small bites, so that nobody waits for it.
+Any number may run at once: each skips what another has locked, and all work in small batches, so that nobody waits for it.
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ if TYPE_CHECKING:
     from faultline.worker.tally import Tally
 
 REAP_SECONDS = 1.0
-#: Expired leases are looked for from the first one on, as long as that takes less than one part in so many of the time.
-#: Where somebody holds an old snapshot it takes longer: then from a bound on, which must never hide one for longer than so.
+#: A reap looks at all leases while that takes less than one part in so many of the time. An old snapshot makes it slower:
+#: then it looks from a bound on, which must not hide an expired lease for longer than the maximum.
 _ANYWHERE_SHARE, _ANYWHERE_SECONDS_MAX = 100.0, 20.0
 PRUNE_SECONDS = 60.0
-#: How often a worker asks for it; the database sees to it that all of them together do not do it too often.
+#: How often a worker asks for a sample; the database limits all workers together.
 SAMPLE_SECONDS = 5.0
 _SAMPLE_SHARE = 50.0
-#: Only a restore or somebody's own SQL makes it necessary, and it looks at every open job.
+#: Only a restore or foreign SQL makes it necessary, and it reads every open job.
 RECONCILE_SECONDS = 3600.0
 _BITE_ROWS = 1000
 _BITES_MAX = 20
 
 
 class Upkeep:
-    """`settled_in` tells whether this worker itself has been connected long enough to judge others.
-
-    `behind` tells whether leases of its own may have run out, after a stall: then it reaps nothing before they are renewed.
+    """`may_judge`: whether this worker has been connected long enough to call others dead. `behind`: whether its own leases
+    may have expired in a stall; then it reaps nothing before they are renewed.
     """
 
     def __init__(
         self,
         database: AsyncDatabase,
         *,
-        settled_in: Callable[[], bool],
+        may_judge: Callable[[], bool],
         behind: Callable[[], bool],
         retention: Retention,
         chance: random.Random,
@@ -53,17 +52,17 @@ class Upkeep:
     ) -> None:
         self._database = database
         self._tally = tally
-        self._settled_in = settled_in
+        self._may_judge = may_judge
         self._behind = behind
         self._retention = retention
         self._chance = chance
         self._prune_at = self._reconcile_at = self._anywhere_at = 0.0
-        #: By the database's clock. No lease that is still held ran out before it, as far as was seen.
+        #: No lease that is still held expired before it, as far as this worker saw. By the database's clock.
         self._lower_bound: datetime | None = None
 
     async def run(self) -> None:
         while True:
-            # Jittered: workers that were started together should not all reap at the same moment.
+            # Jittered: workers that started together should not reap at the same moment.
             await asyncio.sleep(REAP_SECONDS * self._chance.uniform(0.75, 1.25))
             await self.tick()
 
@@ -74,17 +73,17 @@ class Upkeep:
             if now >= self._prune_at:
                 self._prune_at = now + PRUNE_SECONDS
                 if not await self.prune():
-                    # Once a minute is enough to keep up with what grows slowly, and never with a busy queue.
+                    # Once a minute is too rare for a busy queue.
                     self._prune_at = now
             if now >= self._reconcile_at:
                 await self.reconcile()
                 self._reconcile_at = now + RECONCILE_SECONDS
-        except Exception as error:  # noqa: BLE001 - whatever the server said, it is asked again
+        except Exception as error:  # noqa: BLE001 - any error: try again
             self._tally.database_failed()
             events.emit("upkeep_failed", error=str(error))
 
     async def sample(self) -> None:
-        """Count what waits, now and then. Apart from the rest: where there is much to count, nobody waits for it."""
+        """Count waiting jobs now and then, separately: with many jobs it takes long."""
         while True:
             began = asyncio.get_running_loop().time()
             try:
@@ -92,7 +91,7 @@ class Upkeep:
             except Exception as error:  # noqa: BLE001 - likewise
                 self._tally.database_failed()
                 events.emit("sample_failed", error=str(error))
-            # One that failed for taking too long is not tried again at once: it wrote down nothing of what it took.
+            # One that failed by taking too long is not repeated at once: nothing was stored.
             took = asyncio.get_running_loop().time() - began
             await asyncio.sleep(max(SAMPLE_SECONDS, _SAMPLE_SHARE * took) * self._chance.uniform(0.75, 1.25))
 
@@ -104,13 +103,13 @@ class Upkeep:
             self._lower_bound = None
         else:
             self._lower_bound = await self._database.run(verbs.first_expired(self._lower_bound))
-        reap = verbs.reap(notice_dead=self._settled_in, withheld=self._behind, lower_bound=self._lower_bound)
+        reap = verbs.reap(notice_dead=self._may_judge, withheld=self._behind, lower_bound=self._lower_bound)
         for reaped in await self._database.run(reap):
-            self._tell(reaped)
+            self._report(reaped)
         if anywhere:
             self._anywhere_at = loop.time() + min(_ANYWHERE_SHARE * (loop.time() - asked_at), _ANYWHERE_SECONDS_MAX)
 
-    def _tell(self, reaped: Reaped) -> None:
+    def _report(self, reaped: Reaped) -> None:
         self._tally.reaped[reaped.reason] += 1
         events.emit(
             "lease_reaped",
@@ -122,7 +121,7 @@ class Upkeep:
         if reaped.state is JobState.QUEUED:
             self._tally.of(reaped.queue).recovered += 1
         else:
-            # The worker that ran it is gone: if the reaper does not log and count the failure, nobody does.
+            # The worker that ran it is gone, so the reaper logs and counts the failure.
             self._tally.of(reaped.queue).failed += 1
             events.emit(
                 "job_failed",
@@ -141,7 +140,7 @@ class Upkeep:
             events.emit("job_reconciled", job_id=job_id)
 
     async def prune(self) -> bool:
-        """Forget what is old, in some bites of each kind. Returns whether that was all of it."""
+        """Delete what is older than its retention, in batches. Returns whether that was all."""
         all_gone = True
         for what in ("ledger", "failed", "journal", "keys"):
             age = getattr(self._retention, what)

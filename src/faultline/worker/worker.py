@@ -1,7 +1,7 @@
 """A worker process: claims jobs, runs them, writes how they ended, and lets go in time.
 
-Leases flow one way: feed (claims) → executor (runs) → completer (writes). Each part is given those behind it when it is
-made; this one makes them, starts them and stops them.
+Leases flow one way: feed (claims) → executor (runs) → completer (writes). Each part gets the next ones in its constructor;
+the worker makes, starts and stops them.
 """
 
 from __future__ import annotations
@@ -43,28 +43,27 @@ if TYPE_CHECKING:
     from faultline.app.registry import Registry
     from faultline.worker.tally import Report
 
-#: How long a worker that stops waits for the database, beyond the grace time: for its last endings, and for late claims.
+#: How long a stopping worker waits for the database beyond the grace time: for its last endings and for late claims.
 _WRITE_SECONDS = 10.0
-#: How many leases are listed for the companion beside those that run and wait: endings on their way. And how many at most.
+#: How many leases of endings on their way are listed for the companion, beside running and waiting ones; the most in all.
 _LISTED_BESIDE, _LISTED_MAX = 4096, 32_768
 
 
 class Worker:
     """`async with app.worker(...)` runs a worker inside your program; `await worker.run()` runs it until it is stopped."""
 
-    #: Attempts that went on after they were cancelled. Their leases were given back.
+    #: Attempts that went on after they were cancelled. Their jobs were released.
     left_behind = 0
-    #: The database did not answer at the end: jobs were left to their leases.
+    #: The database did not answer at the end: jobs were left until their leases expire.
     gave_up = False
-    #: For the companion process: a file that says that a signal came, a socket to serve health on, a folder that the
-    #: parent process reads.
+    #: For the companion process: a file that shows signals, a socket to serve health on, a folder that the parent reads.
     signals: int | None = None
     health: socket.socket | None = None
     health_folder: Path | None = None
 
     _entered = False
     _drained = False
-    #: Until when the last endings may be written, once that is all that is left to do.
+    #: Until when the last endings may be written.
     _writing: asyncio.Timeout | None = None
     _companion: tuple[Standby, LoopTick] | None = None
 
@@ -84,15 +83,14 @@ class Worker:
             grace_seconds=grace_seconds, silence_seconds=silence_seconds, abandoned_threads_max=abandoned_threads_max
         )
         host = app.host
-        # Short, since it stands in every lease and every ledger row: two of them are alike once in 10^15.
+        # Short, because every lease and ledger row has it. Two are equal once in 10^15.
         self.id = "".join(host.chance.choices(string.digits + string.ascii_lowercase, k=10))
         self._app = app
         self._monotonic = host.monotonic
         self._grace_seconds = grace_seconds
         self._silence_seconds = silence_seconds
-        #: What goes on until the worker stops, and what goes on until its last job has ended.
+        #: Those that run until the worker stops, and those that run until its last job has ended.
         self._services, self._last_services = Services(self.id), Services(self.id)
-        #: How many connections it may have open at once.
         self.connections = Connections.of(len(queues), sum(queues.values()), job_connections_max)
         self._databases = Databases(app, self.connections, self.id)
         self._database = database = self._databases.engine
@@ -138,7 +136,7 @@ class Worker:
     def _new_upkeep(self, retention: Retention) -> Upkeep:
         return Upkeep(
             self._database,
-            settled_in=self._heartbeat.settled_in,
+            may_judge=self._heartbeat.may_judge,
             behind=self._heartbeat.behind,
             retention=retention,
             chance=self._app.host.chance,
@@ -193,7 +191,7 @@ class Worker:
         try:
             facts = await reached(self._database, self.id, self._stop.asked.is_set)
         except BaseException:
-            self._entered = False  # nothing of it was started
+            self._entered = False  # nothing was started
             raise
         self._databases.know(facts)
         self._executor.know(facts)
@@ -217,7 +215,7 @@ class Worker:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.say()
         if kind is not None:
-            # A program that is going down with an error, or by Ctrl-C, does not wait for its jobs.
+            # A program that ends with an error or by Ctrl-C does not wait for its jobs.
             self._hurry()
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -234,8 +232,8 @@ class Worker:
             raise cancelled
 
     async def _surely(self, part: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.CancelledError | None:
-        """Do this part of the ending in a task of its own: a program that is cancelled meanwhile must not leave half a
-        worker behind. The part may be begun twice. Returns the cancellation.
+        """Run this part of the ending in its own asyncio task: a program that is cancelled meanwhile must not leave half a
+        worker behind. The part may be started twice. Returns the cancellation.
         """
         cancelled: asyncio.CancelledError | None = None
         in_a_hurry = self._executor.in_a_hurry.is_set()
@@ -244,11 +242,11 @@ class Worker:
             try:
                 await asyncio.wait([ending])
             except asyncio.CancelledError as error:
-                # The worker waits no longer for its jobs, but gives them back before it ends.
+                # Do not wait for the jobs any longer, but release them before the end.
                 self._hurry()
                 cancelled = error
             if ending.done() and ending.cancelled() and not in_a_hurry:
-                # Cancelled with every other task of a program that ends: once more, and in a hurry.
+                # Cancelled with all tasks of a program that ends: once more, in a hurry.
                 self._hurry()
                 in_a_hurry = True
                 ending = asyncio.create_task(part())
@@ -258,7 +256,7 @@ class Worker:
 
     async def _fall_silent(self) -> None:
         if not self._drained:
-            # Somebody cancels all tasks of the program again and again, and cannot wait for a database.
+            # The program cancels all its tasks again and again, so there is no time for the database.
             self.gave_up = True
             self._executor.abandon()
         await self._completer.close()
@@ -284,7 +282,7 @@ class Worker:
             tasks=self._app.tasks,
         )
         self._leases.list_for(standby)
-        self._stop.tell_companion()
+        self._stop.notify_companion()
         standby.start()
         tick = LoopTick(self.id, standby, self._unstarted, self._monotonic)
         tick.start()
@@ -298,7 +296,6 @@ class Worker:
             standby.stop()
 
     def _hurry(self) -> None:
-        """Do not wait for the grace time to be over."""
         self._executor.in_a_hurry.set()
         if self._writing is not None:
             self._writing.reschedule(min(self._writing.when() or 0.0, asyncio.get_running_loop().time() + _WRITE_SECONDS))
@@ -306,17 +303,17 @@ class Worker:
     async def _drain(self) -> None:
         time = asyncio.get_running_loop().time
         grace_over_at = time() + self._grace_seconds
-        # Others are to be woken instead.
+        # New jobs should wake other workers.
         self._heartbeat.sleep_on(frozenset())
         await self._services.stop()
-        self._unstarted.give_back_all()
+        self._unstarted.release_all()
         await self._executor.idle(self._grace_seconds)
         self.left_behind = await self._executor.stop()
         if self._executor.in_a_hurry.is_set():
             grace_over_at = time()
         try:
             async with asyncio.timeout_at(max(grace_over_at, time()) + _WRITE_SECONDS) as self._writing:
-                await self._settle_claims()
+                await self._release_unanswered_claims()
                 await self._unstarted.resolved()
                 await self._completer.flushed()
         except TimeoutError:
@@ -324,16 +321,16 @@ class Worker:
         finally:
             self._writing = None
         if self.gave_up:
-            leaving.tell_left(self.id, self._heartbeat.holds())
+            leaving.log_left(self.id, self._heartbeat.holds())
         self._drained = True
 
-    async def _settle_claims(self) -> None:
+    async def _release_unanswered_claims(self) -> None:
         try:
             async with asyncio.timeout(_WRITE_SECONDS):
                 for feed in self._feeds.values():
-                    # Cut off, it may still wait for what the server says to that.
+                    # A cancelled claim may still wait for the server's answer.
                     await asyncio.wait([self._services.task(feed.run)])
-                    await feed.settle_claim()
+                    await feed.release_unanswered_claim()
         except TimeoutError:
             self.gave_up = True
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.errors import StaleLease
-from faultline.core.model import Failure, Lease, Reason, Refusal, Settled, Submission
+from faultline.core.model import Failure, Lease, Reason, Refusal, Submission, Unwritten
 from faultline.store import verbs
 from faultline.store.database import run_on
 from faultline.store.reads import proving, views
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: As short as a lease may be, for those that are to run out; long enough for the whole drill, for the others.
 SHORT_SECONDS, LONG_SECONDS = 0.1, 600.0
 
-VERBS: dict[str, Callable[[Lease], Statement[Settled]]] = {
+VERBS: dict[str, Callable[[Lease], Statement[Unwritten]]] = {
     "renew": lambda lease: verbs.renew([lease]),
     "mark_started": lambda lease: verbs.mark_started([lease]),
     "step": lambda lease: verbs.step(lease, "stale", 1),

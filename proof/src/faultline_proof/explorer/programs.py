@@ -17,7 +17,7 @@ from faultline_proof.explorer.steps import BEGIN, COMMIT, LEASES_RUN_OUT, ROLLBA
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from faultline.core.model import Lease, Settled
+    from faultline.core.model import Lease, Unwritten
 
 Program = Generator[Step, Any, None]
 
@@ -82,9 +82,9 @@ def works_with_an_effect(scene: Scene) -> Program:
 
 
 def completes(scene: Scene) -> Program:
-    settled: Settled = yield steps.complete(*scene.leases)
-    if settled.busy:
-        yield steps.complete(*settled.busy)
+    unwritten: Unwritten = yield steps.complete(*scene.leases)
+    if unwritten.busy:
+        yield steps.complete(*unwritten.busy)
 
 
 def completes_in_a_transaction(scene: Scene) -> Program:
@@ -121,8 +121,8 @@ def _with_an_effect(lease: Lease) -> Program:
         yield BEGIN
         yield steps.fence(lease)
         yield steps.effect(lease)
-        settled: Settled = yield steps.complete(lease)
-        yield ROLLBACK if settled.stale else COMMIT
+        unwritten: Unwritten = yield steps.complete(lease)
+        yield ROLLBACK if unwritten.stale else COMMIT
     except StaleLease:
         yield steps.record_refusal(lease)
 
@@ -180,8 +180,8 @@ def gives_back(scene: Scene) -> Program:
 
 
 def starts_and_completes(scene: Scene) -> Program:
-    settled: Settled = yield steps.mark_started(scene.lease)
-    if not settled.stale and not settled.busy:
+    unwritten: Unwritten = yield steps.mark_started(scene.lease)
+    if not unwritten.stale and not unwritten.busy:
         yield steps.complete(scene.lease)
 
 

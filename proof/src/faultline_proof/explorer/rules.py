@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.errors import DeadlockDetected
 
 from faultline.core.errors import IllegalTransition, KeyConflict, StaleLease
-from faultline.core.model import JobState, Lease, Placed, Reaped, Reason, Settled, Submission
+from faultline.core.model import Enqueued, JobState, Lease, Reaped, Reason, Submission, Unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,7 +130,7 @@ class Rules:
             if all(self._meaning(job) in (None, job.args) for job in deed.step.submissions):
                 raise Wrong(f"{deed.who}'s enqueue was refused, though nobody had used its key for anything else")
             return
-        placed: list[Placed] = deed.answer
+        placed: list[Enqueued] = deed.answer
         for job, place in zip(deed.step.submissions, placed, strict=True):
             key = job.idempotency_key or job.id
             if key not in self.keys:
@@ -144,7 +144,7 @@ class Rules:
                     self.keys[key] = (place.job_id, job.args)
             elif self._meaning(job) != job.args:
                 raise Wrong(f"{deed.who}'s enqueue was accepted, though its key stands for other arguments")
-            elif place != Placed(self.keys[key][0], created=False):
+            elif place != Enqueued(self.keys[key][0], created=False):
                 raise Wrong(f"{deed.who}'s enqueue made a second job for one key")
 
     def _meaning(self, job: Submission) -> str | None:
@@ -258,14 +258,14 @@ class Rules:
 
     def _write(self, deed: Deed) -> None:
         """Take a verb that carries leases: each of them is accepted, refused or busy."""
-        settled: Settled = deed.answer
-        refused = {refusal.lease: refusal.reason for refusal in settled.stale}
+        unwritten: Unwritten = deed.answer
+        refused = {refusal.lease: refusal.reason for refusal in unwritten.stale}
         for lease in deed.step.leases:
             job = self.jobs[lease.job_id]
             write = f"{deed.who}'s {deed.step.verb} with token {lease.fencing_token}"
             sent_twice = deed.step.verb in ("complete", "renew") and job.was_completed_by(lease)
             good = job.is_held_by(lease) or sent_twice
-            if lease in settled.busy:
+            if lease in unwritten.busy:
                 if not deed.again and not (job.is_held_by(lease) and deed.in_company):
                     raise Wrong(f"{write} was told that the row is busy: {job}")
             elif lease in refused:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.ids import Ids
-from faultline.core.model import Failure, JobState, Lease, Placed, Reaped, Settled, Submission
+from faultline.core.model import Enqueued, Failure, JobState, Lease, Reaped, Submission, Unwritten
 from faultline.store import verbs
 from faultline.store.statement import Statement
 from faultline.store.testing import clocks_say
@@ -191,7 +191,7 @@ def told(answer: object) -> str:
             return "done"
         case Exception():
             return f"{type(answer).__name__}: {str(answer).splitlines()[0].split('. ')[0]}"
-        case Settled():
+        case Unwritten():
             stale = [f"refused: {one.reason}, the current token is {one.current_token}" for one in answer.stale]
             return "; ".join([*stale, *("busy" for _ in answer.busy)]) or "accepted"
         case JobState():
@@ -207,6 +207,6 @@ def _told_of_one(answer: object) -> str:
             return f"granted {answer.task}, token {answer.fencing_token}"
         case Reaped():
             return f"took token {answer.fencing_token} back, {answer.state}"
-        case Placed():
+        case Enqueued():
             return f"{'a new job' if answer.created else 'known already'}: …{answer.job_id.hex[-4:]}"
     return str(answer)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from faultline.core.model import Bound, Settled, Submission
+from faultline.core.model import Bound, Submission, Unwritten
 from faultline.store import verbs
 from faultline.store.reads import views
 from faultline_proof.probes.probe import expect, probe, refused
@@ -69,7 +69,7 @@ def a_paused_queue_grants_nothing_until_it_is_resumed(sessions: Sessions) -> Non
     sessions.clock.advance(60)
     expect("time of the first pause", q.run(verbs.pause("default", "two")), since)
     expect("the last reason", q.value("select paused_because from faultline.queues"), "two")
-    expect("what runs goes on", (q.renew(running), q.complete(running)), (Settled(), Settled()))
+    expect("what runs goes on", (q.renew(running), q.complete(running)), (Unwritten(), Unwritten()))
     expect("granted of the paused queue", q.claim(), [])
     other = q.enqueue(queue="other")
     expect("granted of another queue", [lease.job_id for lease in q.claim(queue="other")], [other])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.core.model import Settled
+from faultline.core.model import Unwritten
 from faultline.store import fencing, verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused
 from faultline_proof.probes.writes import LOSSES
@@ -27,7 +27,7 @@ def a_stale_fence_raises_and_can_be_put_on_record(sessions: Sessions) -> None:
     q.release(lost)
     sessions.clock.advance(10)
     q.fence(good)
-    expect("a good lease on record", (q.run(verbs.record_refusal(good)), q.journal(good.job_id)), (Settled(), []))
+    expect("a good lease on record", (q.run(verbs.record_refusal(good)), q.journal(good.job_id)), (Unwritten(), []))
     for stale, reason in ((lost, "lease_lost"), (expired, "lease_expired")):
         _refused_and_on_record(q, stale, reason)
 
@@ -54,7 +54,7 @@ def a_fenced_effect_and_the_completion_commit_together_or_not_at_all(sessions: S
     lease = q.new_lease()
     for end, effects, state in (("rollback", None, "running"), ("commit", [1], "succeeded")):
         _fenced_effect(worker, lease)
-        expect("complete", worker.complete(lease, result="paid"), Settled())
+        expect("complete", worker.complete(lease, result="paid"), Unwritten())
         expect("effects before the end", q.value(_EFFECTS), None)
         getattr(worker, end)()
         expect(f"effects after {end}", (q.value(_EFFECTS), q.state(lease.job_id)), (effects, state))

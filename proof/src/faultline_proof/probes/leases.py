@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from faultline.core.model import Failure, Settled
+from faultline.core.model import Failure, Unwritten
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused, the_one
 
@@ -23,7 +23,7 @@ def a_completed_job_stands_in_the_ledger_once(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
         lease = q.new_lease(args={"n": 1}, idempotency_key="k")
-        expect("complete", q.complete(lease, result={"ok": True}), Settled())
+        expect("complete", q.complete(lease, result={"ok": True}), Unwritten())
         job = q.job(lease.job_id)
         expect("who did it", (job.state.value, job.fencing_token, job.owner), ("succeeded", 1, lease.owner))
         found = (job.args, job.result, job.idempotency_key, job.attempt)
@@ -39,13 +39,13 @@ def a_completion_sent_twice_is_no_refusal(sessions: Sessions) -> None:
     with q.unsaved():
         lease = q.new_lease()
         q.complete(lease, result=1)
-        expect("the second time", q.complete(lease, result=2), Settled())
+        expect("the second time", q.complete(lease, result=2), Unwritten())
         expect("result", q.job(lease.job_id).result, 1)
         expect("journal", q.journal(lease.job_id), [])
         forged = replace(lease, fencing_token=2)
         expect("with another token", reasons(q.complete(forged)), ["token_mismatch"])
         expect("with another owner", reasons(q.complete(replace(lease, owner="w/forged"))), ["token_mismatch"])
-        expect("a renewal of what is done", q.renew(lease), Settled())
+        expect("a renewal of what is done", q.renew(lease), Unwritten())
         expect("by another owner", reasons(q.renew(replace(lease, owner="w/forged"))), ["token_mismatch"])
         expect("a mark of what is done", reasons(q.mark_started(lease)), ["not_running"])
 
@@ -56,8 +56,8 @@ def results_stay_with_their_jobs(sessions: Sessions) -> None:
     with q.unsaved():
         leases = [q.new_lease() for _ in range(4)]
         q.release(leases[1])
-        settled = q.run(verbs.complete(leases, [f'{{"n": {n}}}' for n in range(4)]))
-        expect("stale", [refusal.lease for refusal in settled.stale], [leases[1]])
+        unwritten = q.run(verbs.complete(leases, [f'{{"n": {n}}}' for n in range(4)]))
+        expect("stale", [refusal.lease for refusal in unwritten.stale], [leases[1]])
         found = [q.job(lease.job_id).result for lease in leases]
         expect("results", found, [{"n": 0}, None, {"n": 2}, {"n": 3}])
 
@@ -102,8 +102,8 @@ def a_late_write_is_good_until_the_job_was_reaped(sessions: Sessions) -> None:
     q = sessions.open()
     late, done = q.new_lease(lease_seconds=10), q.new_lease()
     sessions.clock.advance(3600)
-    expect("a late renewal", q.renew(late), Settled())
-    expect("a late completion", q.complete(done), Settled())
+    expect("a late renewal", q.renew(late), Unwritten())
+    expect("a late completion", q.complete(done), Unwritten())
     expect("jobs reaped", q.reap(), [])
 
 
@@ -113,7 +113,7 @@ def a_renewal_counts_from_now_on(sessions: Sessions) -> None:
     sessions.clock.take()
     lease = q.new_lease(lease_seconds=10)
     sessions.clock.advance(8)
-    expect("renew", q.renew(lease), Settled())
+    expect("renew", q.renew(lease), Unwritten())
     left = q.value("select extract(epoch from lease_expires_at - faultline.now())::float8 from faultline.open_jobs")
     expect("seconds left", left, 10.0)
     expect("renewals", q.job(lease.job_id).renewals, 1)
@@ -290,7 +290,7 @@ def a_step_is_remembered_once_per_job(sessions: Sessions) -> None:
         q.step(first, "sent", None)
         q.release(first)
         second = q.claim_one()
-        expect("the second attempt's", q.step(second, "quote", "second"), Settled())
+        expect("the second attempt's", q.step(second, "quote", "second"), Unwritten())
         expect("what is remembered", q.run(verbs.recall(second, "quote")), (True, "first"))
         expect("a step without a result", q.run(verbs.recall(second, "sent")), (True, None))
         tokens = "select array_agg(fencing_token) from faultline.steps where job_id = %s and name = 'quote'"

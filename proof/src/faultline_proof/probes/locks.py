@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from faultline.core.model import Settled
+from faultline.core.model import Unwritten
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused
 from faultline_proof.probes.writes import BATCH_VERBS, SINGLE_VERBS
@@ -37,7 +37,7 @@ def a_write_that_meets_a_reaper_in_mid_flight_is_busy_and_then_refused(sessions:
         sessions.clock.advance(31)
         reaper.begin()
         reaper.reap()
-        expect(verb, call(q, lease), Settled(busy=[lease]))
+        expect(verb, call(q, lease), Unwritten(busy=[lease]))
         reaper.commit()
         expect(f"{verb} afterwards", reasons(call(q, lease)), ["lease_lost"])
 
@@ -49,11 +49,11 @@ def a_batch_passes_by_what_somebody_has_locked(sessions: Sessions) -> None:
         locked, free = q.new_lease(), q.new_lease()
         holder.begin()
         holder.fence(locked)
-        settled = sessions.at_once(q, lambda s, call=call, all_=(locked, free): call(s, *all_))  # type: ignore[misc]
-        expect(verb, (settled.stale, settled.busy), ([], [locked]))
+        unwritten = sessions.at_once(q, lambda s, call=call, all_=(locked, free): call(s, *all_))  # type: ignore[misc]
+        expect(verb, (unwritten.stale, unwritten.busy), ([], [locked]))
         expect("journal", q.refusals(locked.job_id), [])
         holder.rollback()
-        expect(f"{verb} afterwards", call(q, locked), Settled())
+        expect(f"{verb} afterwards", call(q, locked), Unwritten())
 
 
 @probe("complete")
@@ -62,7 +62,7 @@ def a_completion_leaves_the_patience_of_its_transaction_alone(sessions: Sessions
     free, locked = q.new_lease(), q.new_lease()
     q.begin()
     q.execute("set local lock_timeout = '1234ms'")
-    expect("with nothing locked", q.complete(free), Settled())
+    expect("with nothing locked", q.complete(free), Unwritten())
     expect("patience", q.value("show lock_timeout"), "1234ms")
     holder.begin()
     holder.fence(locked)
@@ -86,7 +86,7 @@ def a_completion_waits_for_a_locked_table_as_long_as_its_session_says(sessions: 
     waited = q.value("select clock_timestamp()") - begun_at
     expect("waited too little", waited < timedelta(milliseconds=200), False)
     holder.rollback()
-    expect("once the table is free", q.complete(lease), Settled())
+    expect("once the table is free", q.complete(lease), Unwritten())
 
 
 @probe("cancel")
@@ -109,7 +109,7 @@ def a_completion_that_meets_a_cancel_is_busy_and_then_refused(sessions: Sessions
     lease = q.new_lease()
     operator.begin()
     operator.run(verbs.cancel(lease.job_id))
-    expect("beside the cancel", q.complete(lease), Settled(busy=[lease]))
+    expect("beside the cancel", q.complete(lease), Unwritten(busy=[lease]))
     operator.commit()
     expect("after it", reasons(q.complete(lease)), ["not_running"])
     expect("the job", q.state(lease.job_id), "cancelled")

@@ -13,7 +13,7 @@ from faultline.core.errors import FaultlineError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from faultline.core.model import Settled
+    from faultline.core.model import Unwritten
     from faultline_proof.sessions import Session, Sessions
 
 
@@ -69,8 +69,8 @@ def refused(session: Session, by: str | Sequence[str], *texts: str, what: str = 
         raise AssertionError(f"{_short(what or 'it')} was not refused{' with ' + ', '.join(texts) if texts else ''}")
 
 
-def reasons(settled: Settled) -> list[str]:
-    return [refusal.reason.value for refusal in settled.stale]
+def reasons(unwritten: Unwritten) -> list[str]:
+    return [refusal.reason.value for refusal in unwritten.stale]
 
 
 def _short(found: Any) -> str:

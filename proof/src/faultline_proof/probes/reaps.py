@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from faultline.core.model import Settled, Submission
+from faultline.core.model import Submission, Unwritten
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, the_one
 
@@ -252,7 +252,7 @@ def a_poison_job_stops_and_the_innocents_beside_it_succeed(sessions: Sessions) -
         _reap_after(sessions)
     expect("the poison job", (q.state(poison), deaths), ("failed", 4))
     expect("attempts of the innocents", {q.job(job_id).attempt for job_id in innocents}, {0})
-    expect("their completion", q.complete(*q.claim()), Settled())
+    expect("their completion", q.complete(*q.claim()), Unwritten())
     expect("their states", {q.state(job_id) for job_id in innocents}, {"succeeded"})
 
 
@@ -285,5 +285,5 @@ def the_mark_is_set_by_mark_started_alone(sessions: Sessions) -> None:
     with q.unsaved():
         lease = q.new_lease()
         expect("before", q.value("select started from faultline.open_jobs"), False)
-        expect("mark_started", q.mark_started(lease), Settled())
+        expect("mark_started", q.mark_started(lease), Unwritten())
         expect("after", q.value("select started from faultline.open_jobs"), True)

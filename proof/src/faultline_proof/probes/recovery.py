@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from faultline.core.model import Settled, Submission
+from faultline.core.model import Submission, Unwritten
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused
 
@@ -103,7 +103,7 @@ def recover_waits_for_a_fenced_transaction_and_does_not_deadlock_with_it(session
     worker.fence(lease)
     answer = operator.start(lambda s: s.run(verbs.recover()))
     sessions.wait_until_blocked(operator, answer)
-    expect("complete", worker.complete(lease), Settled())
+    expect("complete", worker.complete(lease), Unwritten())
     worker.commit()
     expect("what recover changed", answer.result()[1:], (0, 0))
     expect("the job", q.state(lease.job_id), "succeeded")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from faultline.core.model import Settled
+from faultline.core.model import Unwritten
 from faultline.store import verbs
 from faultline_proof.probes.probe import expect, probe, reasons, refused, the_one
 from faultline_proof.probes.writes import BATCH_VERBS, LOSSES, VERBS, WRITES, reaped, taken
@@ -101,9 +101,9 @@ def after_a_restore_the_ledger_is_right(sessions: Sessions) -> None:
     holder.begin()
     holder.execute("select from faultline.open_jobs for update")
 
-    settled = sessions.at_once(q, lambda s: s.mark_started(lease))
+    unwritten = sessions.at_once(q, lambda s: s.mark_started(lease))
 
-    expect("a mark of what is done", (reasons(settled), settled.busy), (["not_running"], []))
+    expect("a mark of what is done", (reasons(unwritten), unwritten.busy), (["not_running"], []))
 
 
 @probe(*BATCH_VERBS, "refuse")
@@ -114,20 +114,20 @@ def leases_of_one_batch_are_told_apart(sessions: Sessions) -> None:
             stale = q.new_lease()
             reaped(q, stale)
             good = q.claim_one(worker="second")
-            settled = BATCH_VERBS[verb](q, stale, good)
-            expect(f"stale for {verb}", [refusal.lease for refusal in settled.stale], [stale])
+            unwritten = BATCH_VERBS[verb](q, stale, good)
+            expect(f"stale for {verb}", [refusal.lease for refusal in unwritten.stale], [stale])
             expect("on record", q.refusals(stale.job_id), [(verb, "token_mismatch")])
     with q.unsaved():
         lease = q.new_lease()
-        expect("one lease twice", (q.renew(lease, lease), q.complete(lease, lease)), (Settled(), Settled()))
+        expect("one lease twice", (q.renew(lease, lease), q.complete(lease, lease)), (Unwritten(), Unwritten()))
         expect("on record", q.journal(lease.job_id), [])
     for verb in ("renew", "mark_started", "complete"):
         # As after a failover that took tokens back: the worker holds a grant of the lost history and one of this one.
         with q.unsaved():
             good = q.new_lease()
             forgotten = replace(good, owner="w/before")
-            settled = BATCH_VERBS[verb](q, forgotten, good)
-            expect(f"of two owners, stale for {verb}", [refusal.lease for refusal in settled.stale], [forgotten])
+            unwritten = BATCH_VERBS[verb](q, forgotten, good)
+            expect(f"of two owners, stale for {verb}", [refusal.lease for refusal in unwritten.stale], [forgotten])
 
 
 @probe("half", "check_leases")

@@ -10,18 +10,18 @@ from faultline_proof.probes.probe import expect
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from faultline.core.model import Lease, Settled
+    from faultline.core.model import Lease, Unwritten
     from faultline_proof.sessions import Session
 
 
-BATCH_VERBS: dict[str, Callable[..., Settled]] = {
+BATCH_VERBS: dict[str, Callable[..., Unwritten]] = {
     "complete": lambda q, *leases: q.complete(*leases),
     "renew": lambda q, *leases: q.renew(*leases),
     "fail": lambda q, *leases: q.fail(*leases),
     "release": lambda q, *leases: q.release(*leases),
     "mark_started": lambda q, *leases: q.mark_started(*leases),
 }
-SINGLE_VERBS: dict[str, Callable[[Session, Lease], Settled]] = {
+SINGLE_VERBS: dict[str, Callable[[Session, Lease], Unwritten]] = {
     "step": lambda q, lease: q.step(lease),
     "progress": lambda q, lease: q.progress(lease),
 }

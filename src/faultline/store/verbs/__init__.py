@@ -1,10 +1,10 @@
 """The verbs of the protocol, one function each, by family: each makes the statement that calls its SQL function."""
 
 from faultline.store.verbs.lease import claim as claim
+from faultline.store.verbs.lease import claimed_by as claimed_by
 from faultline.store.verbs.lease import complete as complete
 from faultline.store.verbs.lease import fail as fail
 from faultline.store.verbs.lease import fence as fence
-from faultline.store.verbs.lease import granted_to as granted_to
 from faultline.store.verbs.lease import mark_started as mark_started
 from faultline.store.verbs.lease import progress as progress
 from faultline.store.verbs.lease import recall as recall

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.core.errors import UnreadableJson
-from faultline.core.model import Lease, Reason, Refusal, Settled
+from faultline.core.model import Lease, Reason, Refusal, Unwritten
 from faultline.store import jsontext
 from faultline.store.rows import Column, RowOf, values
 from faultline.store.statement import Statement
@@ -56,10 +56,10 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
     )
 
 
-def granted_to(owner: str) -> Statement[list[Lease]]:
+def claimed_by(owner: str) -> Statement[list[Lease]]:
     """What a claim whose answer was lost has taken, if it has."""
     return Statement(
-        name="granted_to",
+        name="claimed_by",
         sql=f"select {_CLAIMED} from (select *, id as job_id,"
         " faultline.mark_start(attempt, max_attempts, reaps) as mark_start,"
         " extract(epoch from lease_expires_at - claimed_at)::real as lease_seconds from faultline.jobs) j"
@@ -70,26 +70,26 @@ def granted_to(owner: str) -> Statement[list[Lease]]:
     )
 
 
-def renew(leases: Sequence[Lease]) -> Statement[Settled]:
+def renew(leases: Sequence[Lease]) -> Statement[Unwritten]:
     return _for_leases("renew", leases)
 
 
-def mark_started(leases: Sequence[Lease]) -> Statement[Settled]:
+def mark_started(leases: Sequence[Lease]) -> Statement[Unwritten]:
     """Put on record that these attempts are about to run. Do not run the ones that come back as stale."""
     return _for_leases("mark_started", leases)
 
 
-def complete(leases: Sequence[Lease], results: Sequence[str], *, only_if: str = "true") -> Statement[Settled]:
+def complete(leases: Sequence[Lease], results: Sequence[str], *, only_if: str = "true") -> Statement[Unwritten]:
     """Move finished jobs to the ledger, each with the JSON text of its result.
 
-    `Settled.stale` lists the leases that were lost; nothing was written for them. `only_if`: see `fencing`.
+    `Unwritten.stale` lists the leases that were lost; nothing was written for them. `only_if`: see `fencing`.
     """
     given = "%s::jsonb" if only_if == "true" else f"case when {only_if} then %s::jsonb end"
     texts = [text for _, text in zip(leases, results, strict=True)]
     return _for_leases("complete", leases, f"[{','.join(texts)}]", given)
 
 
-def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Settled]:
+def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Unwritten]:
     """End attempts that did not succeed: queue them again, or end the job."""
     endings = [
         {"then": failure.then, "error": failure.error, "delay_seconds": failure.delay_seconds}
@@ -98,7 +98,7 @@ def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Sett
     return _for_leases("fail", leases, jsontext.encode(endings, "failures"), "%s::jsonb", repeatable=False)
 
 
-def release(leases: Sequence[Lease], delays_seconds: Sequence[float | None] | None = None) -> Statement[Settled]:
+def release(leases: Sequence[Lease], delays_seconds: Sequence[float | None] | None = None) -> Statement[Unwritten]:
     """Give jobs back unfinished, with their attempt. With a delay they sleep that long, otherwise they keep their place."""
     delays = None if delays_seconds is None else list(delays_seconds)
     return _for_leases("release", leases, delays, "%s::float8[]", repeatable=False)
@@ -114,12 +114,12 @@ def fence(lease: Lease) -> Statement[None]:
     )
 
 
-def record_refusal(lease: Lease) -> Statement[Settled]:
+def record_refusal(lease: Lease) -> Statement[Unwritten]:
     """Put a refused fence on record, after its transaction was rolled back."""
     return _for_one_lease("record_refusal", lease, ())
 
 
-def step(lease: Lease, name: str, result: Json) -> Statement[Settled]:
+def step(lease: Lease, name: str, result: Json) -> Statement[Unwritten]:
     """Remember the result of a named part of the job."""
     return _for_one_lease("step", lease, (name, jsontext.encode(result, f"result of step {name}")), "%s, %s::jsonb")
 
@@ -135,7 +135,7 @@ def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
     )
 
 
-def progress(lease: Lease, progress: Json) -> Statement[Settled]:
+def progress(lease: Lease, progress: Json) -> Statement[Unwritten]:
     """Store the progress of the job, for people to see."""
     return _for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
 
@@ -161,7 +161,7 @@ def _position(lease: Lease) -> tuple[int, datetime, int]:
 
 def _for_leases(
     verb: str, leases: Sequence[Lease], extra: object = None, slot: str = "", *, repeatable: bool = True
-) -> Statement[Settled]:
+) -> Statement[Unwritten]:
     return Statement(
         name=verb,
         sql=f"select {_REFUSED.columns}"
@@ -172,7 +172,7 @@ def _for_leases(
             _array([_quoted(lease.owner) for lease in leases]),
             *((extra,) if slot else ()),
         ),
-        read=lambda rows: _settled(rows, leases),
+        read=lambda rows: _unwritten(rows, leases),
         repeatable=repeatable,
         often=True,
     )
@@ -190,26 +190,26 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], slots: str = "") -> Statement[Settled]:
+def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], slots: str = "") -> Statement[Unwritten]:
     return Statement(
         name=verb,
         sql=f"select {_REFUSED.columns} from faultline.{verb}(%s, %s, %s{', ' + slots if slots else ''})",
         params=(lease.job_id, lease.fencing_token, lease.owner, *extra),
-        read=lambda rows: _settled(rows, [lease]),
+        read=lambda rows: _unwritten(rows, [lease]),
         repeatable=verb != "record_refusal",
         often=True,
     )
 
 
-def _settled(rows: Rows, leases: Sequence[Lease]) -> Settled:
-    settled = Settled()
+def _unwritten(rows: Rows, leases: Sequence[Lease]) -> Unwritten:
+    unwritten = Unwritten()
     if rows:
         # By the whole lease: after a failover that took tokens back, one worker may hold two with the same token.
         held = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
         for refused in _REFUSED.many(rows):
             lease = held[refused.job_id, refused.fencing_token, refused.owner]
             if refused.reason is Reason.BUSY:
-                settled.busy.append(lease)
+                unwritten.busy.append(lease)
             else:
-                settled.stale.append(Refusal(lease, refused.reason, refused.current_token))
-    return settled
+                unwritten.stale.append(Refusal(lease, refused.reason, refused.current_token))
+    return unwritten

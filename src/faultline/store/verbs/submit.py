@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from faultline.core.model import Placed, Submission
+from faultline.core.model import Enqueued, Submission
 from faultline.store import jsontext
 from faultline.store.rows import RowOf, values
 from faultline.store.statement import Statement
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from faultline.store.statement import Rows
 
 
-_PLACED = RowOf(Placed)
+_ENQUEUED = RowOf(Enqueued)
 
 
 def enqueue_many(
     submissions: Sequence[Submission], ids: Ids | None = None, *, appears_late: bool = False
-) -> Statement[list[Placed]]:
+) -> Statement[list[Enqueued]]:
     """Put jobs into queues, all or none. With `ids`, jobs without one get theirs here, and the statement is repeatable.
 
     `appears_late`: the transaction is a larger one and commits some time after this statement.
@@ -36,15 +36,15 @@ def enqueue_many(
     named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
     return Statement(
         name="enqueue",
-        sql=f"select {_PLACED.columns} from faultline.enqueue_many(%s::text, %s) order by place",
+        sql=f"select {_ENQUEUED.columns} from faultline.enqueue_many(%s::text, %s) order by place",
         params=(f"[{','.join([_job_text(job) for job in named])}]", appears_late),
-        read=_PLACED.many,
+        read=_ENQUEUED.many,
         repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
         often=True,
     )
 
 
-def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late: bool) -> Statement[list[Placed]]:
+def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late: bool) -> Statement[list[Enqueued]]:
     """Ids that were made just now cannot be known yet: the database need not look for them, nor tell them back to us.
 
     Sent again, they can be; then it is said which ones were there already.
@@ -53,9 +53,9 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
     texts = [_job_text(job, f"{number:032x}") for job, number in zip(submissions, numbers, strict=True)]
     document = f"[{','.join(texts)}]"
 
-    def read(rows: Rows) -> list[Placed]:
+    def read(rows: Rows) -> list[Enqueued]:
         known = set(values(rows))
-        return [Placed(UUID(int=number), place not in known) for place, number in enumerate(numbers, start=1)]
+        return [Enqueued(UUID(int=number), place not in known) for place, number in enumerate(numbers, start=1)]
 
     return Statement(
         name="enqueue",

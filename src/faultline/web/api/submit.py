@@ -21,7 +21,7 @@ from faultline.web.caller import Caller
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of
-from faultline.web.shapes import NewJob, NewJobs, Placed, PlacedJobs
+from faultline.web.shapes import EnqueuedJob, EnqueuedJobs, NewJob, NewJobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,22 +43,22 @@ IdempotencyKey = Annotated[
 @router.post("/jobs", status_code=201, summary="Enqueue a job")
 async def submit(
     request: Request, response: Response, job: NewJob, caller: Submitter, idempotency_key: IdempotencyKey = None
-) -> Placed:
-    (placed,) = await _submit(request, response, caller, [job], idempotency_key)
-    response.headers["Location"] = f"/api/v1/jobs/{placed.id}"
-    return placed
+) -> EnqueuedJob:
+    (enqueued,) = await _submit(request, response, caller, [job], idempotency_key)
+    response.headers["Location"] = f"/api/v1/jobs/{enqueued.id}"
+    return enqueued
 
 
 @router.post("/jobs/batch", status_code=201, summary="Enqueue jobs, all or none")
 async def submit_many(
     request: Request, response: Response, body: NewJobs, caller: Submitter, idempotency_key: IdempotencyKey = None
-) -> PlacedJobs:
-    return PlacedJobs(jobs=await _submit(request, response, caller, body.jobs, idempotency_key))
+) -> EnqueuedJobs:
+    return EnqueuedJobs(jobs=await _submit(request, response, caller, body.jobs, idempotency_key))
 
 
 async def _submit(
     request: Request, response: Response, caller: Caller, jobs: Sequence[NewJob], key: str | None
-) -> list[Placed]:
+) -> list[EnqueuedJob]:
     for job in jobs:
         if not caller.may_touch(job.queue):
             raise Problem(
@@ -68,33 +68,33 @@ async def _submit(
                 next_step="Use one of the key's queues.",
             )
     service = service_of(request)
-    submissions = [_submission(place, len(jobs), job) for place, job in enumerate(jobs, start=1)]
+    submissions = [_submission(position, len(jobs), job) for position, job in enumerate(jobs, start=1)]
     if key is None:
         statement = verbs.enqueue_many(submissions, await service.ids())
     else:
         statement = verbs.enqueue_many(_once(submissions, jobs, f"http:{caller.id}:{key}"))
     try:
-        placed = await service.enqueue.run(statement)
+        enqueued = await service.enqueue.run(statement)
     except KeyConflict as conflict:
         raise KeyConflict("this Idempotency-Key was used with another body") from conflict
-    service.numbers.enqueued(job.queue for job, one in zip(jobs, placed, strict=True) if one.created)
-    if not all(one.created for one in placed):
+    service.numbers.enqueued(job.queue for job, one in zip(jobs, enqueued, strict=True) if one.created)
+    if not all(one.created for one in enqueued):
         response.headers["Idempotency-Replayed"] = "true"
-    return [Placed(id=one.job_id) for one in placed]
+    return [EnqueuedJob(id=one.job_id) for one in enqueued]
 
 
 def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -> list[Submission]:
     """The jobs with their key and a digest of every field of every job, whatever the order of the fields."""
     text = jsontext.encode([job.model_dump(mode="json") for job in jobs], "submission")
     digest = hashlib.sha256(text.encode()).hexdigest()
-    # No header can hold a space, so no other key is taken for a place of this one.
+    # No header can hold a space, so no other key is taken for a position of this one.
     return [
-        replace(job, idempotency_key=f"{key} {place}" if place else key, digest=digest)
-        for place, job in enumerate(submissions)
+        replace(job, idempotency_key=f"{key} {position}" if position else key, digest=digest)
+        for position, job in enumerate(submissions)
     ]
 
 
-def _submission(place: int, places: int, job: NewJob) -> Submission:
-    what = "args" if places == 1 else f"args of job {place} of {places}"
+def _submission(position: int, positions: int, job: NewJob) -> Submission:
+    what = "args" if positions == 1 else f"args of job {position} of {positions}"
     given = {name: getattr(job, name) for name in NewJob.model_fields}
     return Submission(**given | {"args": jsontext.encode_args(job.args, what)})

@@ -14,8 +14,8 @@ from faultline import Faultline, Job, JobState, Snooze
 from faultline.core.model import Lease
 from faultline.store.reads import overview
 from faultline.worker.endings import Failed, Released
-from faultline.worker.giving_back import GivingBack, PuttingOff
 from faultline.worker.hold import Hold
+from faultline.worker.releases import PuttingOff, Releases
 from faultline.worker.tally import Tally
 from tests.waiting import auntil
 from tests.worker.misfortunes import Scene, conflict
@@ -99,8 +99,8 @@ GONE = ValueError("gone")
 
 def given_back(times: int, *, token: int = 1) -> list[float]:
     """For how long a job of an unknown task is given back, one time after the other."""
-    giving_back = GivingBack(random.Random(1), lambda: 0.0)
-    return [giving_back.unknown_task(held(token + n), []).delay_seconds or 0.0 for n in range(times)]
+    releases = Releases(random.Random(1), lambda: 0.0)
+    return [releases.unknown_task(held(token + n), []).delay_seconds or 0.0 for n in range(times)]
 
 
 @pytest.mark.parametrize("token", [1, 1_800_000_000_000_000])
@@ -115,12 +115,12 @@ def test_a_job_of_an_unknown_task_comes_back_soon_and_less_and_less_often(token:
 
 
 def test_many_jobs_of_an_unknown_task_do_not_keep_the_worker_busy() -> None:
-    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+    releases = Releases(random.Random(1), lambda: 0.0)
     counts = Tally(lambda: 0.0).of("default")
     rest: tuple[Any, ...] = ("t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, "w/1")
 
     delays = [
-        giving_back.unknown_task(Hold(Lease(UUID(int=n), 1, *rest), 0.0, counts), []).delay_seconds or 0.0
+        releases.unknown_task(Hold(Lease(UUID(int=n), 1, *rest), 0.0, counts), []).delay_seconds or 0.0
         for n in range(10_000)
     ]
 
@@ -131,21 +131,21 @@ def test_many_jobs_of_an_unknown_task_do_not_keep_the_worker_busy() -> None:
 
 def test_an_unknown_task_is_told_of_once_a_minute_with_how_many_jobs_met_it(log: io.StringIO) -> None:
     now = [100.0]
-    giving_back = GivingBack(random.Random(1), lambda: now[0])
+    releases = Releases(random.Random(1), lambda: now[0])
     lease = Lease(UUID(int=1), 1, "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, "w/1")
     hold = Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
     for seconds in (0, 1, 58, 2, 1):
         now[0] += seconds
-        giving_back.unknown_task(hold, ["known"])
+        releases.unknown_task(hold, ["known"])
 
     assert [line["jobs"] for line in logged(log, "task_unknown")] == [1, 3]
 
 
 def test_interruptions_come_less_and_less_often() -> None:
-    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+    releases = Releases(random.Random(1), lambda: 0.0)
 
-    delays = [delay(giving_back.interrupted(held(token), GONE)) for token in range(1, 11)]
+    delays = [delay(releases.interrupted(held(token), GONE)) for token in range(1, 11)]
 
     assert 0.7 < delays[0] < 1.3
     assert delays[:6] == sorted(delays[:6])
@@ -153,11 +153,11 @@ def test_interruptions_come_less_and_less_often() -> None:
 
 
 def test_a_job_that_is_interrupted_every_time_uses_up_attempts_after_ten_minutes() -> None:
-    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+    releases = Releases(random.Random(1), lambda: 0.0)
 
-    given_back = [giving_back.interrupted(held(token), GONE) for token in range(1, 16)]
-    counted = [giving_back.interrupted(held(16), GONE), giving_back.interrupted(held(17, attempt=2), GONE)]
-    retried = giving_back.interrupted(held(18, attempt=1), GONE)
+    given_back = [releases.interrupted(held(token), GONE) for token in range(1, 16)]
+    counted = [releases.interrupted(held(16), GONE), releases.interrupted(held(17, attempt=2), GONE)]
+    retried = releases.interrupted(held(18, attempt=1), GONE)
 
     assert isinstance(retried, Released)
     assert sum(map(delay, given_back)) > 450
@@ -172,10 +172,10 @@ def failed(ending: Released | Failed) -> str:
 
 def test_what_happened_elsewhere_between_two_interruptions_is_not_held_against_the_job() -> None:
     """Others may have given it back for reasons of their own, or it slept there: a job that polls does so all day."""
-    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+    releases = Releases(random.Random(1), lambda: 0.0)
 
-    few = [giving_back.interrupted(held(token), GONE) for token in (5, 400, 800)]
-    many = [giving_back.interrupted(held(token), GONE) for token in range(10_000, 60_000, 2000)]
+    few = [releases.interrupted(held(token), GONE) for token in (5, 400, 800)]
+    many = [releases.interrupted(held(token), GONE) for token in range(10_000, 60_000, 2000)]
 
     assert all(isinstance(ending, Released) for ending in (*few, *many))
 
@@ -199,11 +199,11 @@ def test_a_job_that_failed_by_itself_meanwhile_was_not_interrupted_in_a_row(app:
 
 
 def test_a_job_that_slept_meanwhile_was_not_interrupted_in_a_row() -> None:
-    giving_back = GivingBack(random.Random(1), lambda: 0.0)
+    releases = Releases(random.Random(1), lambda: 0.0)
 
     for token in range(1, 100, 2):
-        ending = giving_back.interrupted(held(token), GONE)
-        giving_back.went_well(held(token + 1).lease)
+        ending = releases.interrupted(held(token), GONE)
+        releases.went_well(held(token + 1).lease)
 
         assert isinstance(ending, Released)
 
