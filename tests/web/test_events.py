@@ -191,7 +191,7 @@ def test_who_does_not_keep_up_is_let_go_and_told_why(dsn: str) -> None:
         service = Service(dsn, loopback_only=True)
         client = await Changes(service, service.shares).join(Caller("x", "x", frozenset({"read"})))
         for _ in range(300):
-            client.tell(b"event: journal\n\n")
+            client.send(b"event: journal\n\n")
         await service.close()
         return client.ended, [client.waiting.get_nowait() for _ in range(client.waiting.qsize())]
 

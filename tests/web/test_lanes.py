@@ -40,7 +40,7 @@ RUNNING = Epoch(2, "a/2", at(4000), None, EpochEnd.RUNNING, None, 2, 1, at(4030)
 
 
 def drawn(*epochs: Epoch, now: datetime = LATER, job: JobRecord = JOB) -> ET.Element:
-    return ET.fromstring(lanes.draw(job, epochs, now=now, told=HOSTILE))  # noqa: S314 - our own picture
+    return ET.fromstring(lanes.draw(job, epochs, now=now, description=HOSTILE))  # noqa: S314 - our own picture
 
 
 def marks(picture: ET.Element) -> list[str]:
@@ -48,7 +48,7 @@ def marks(picture: ET.Element) -> list[str]:
 
 
 def told(*epochs: Epoch, now: datetime = LATER, job: JobRecord = JOB) -> str:
-    return " ".join(sentence.striptags() for sentence in story.tell(job, epochs, now))
+    return " ".join(sentence.striptags() for sentence in story.sentences(job, epochs, now))
 
 
 def test_the_race_has_two_lanes_a_takeover_a_refused_write_and_a_row_in_the_ledger() -> None:
@@ -133,7 +133,7 @@ def test_a_job_that_was_given_back_is_not_said_to_have_been_had_by_nobody() -> N
 def test_whatever_is_on_record_can_be_drawn_and_told(epoch: Epoch) -> None:
     for epochs in ([epoch], [epoch, FINISHED], [STALLED, epoch], [epoch] * 40):
         drawn(*epochs)
-        assert "<script" not in "".join(story.tell(JOB, epochs, at(60)))
+        assert "<script" not in "".join(story.sentences(JOB, epochs, at(60)))
 
 
 def test_times_are_utc_wherever_the_database_stands() -> None:

@@ -246,8 +246,8 @@ class Flagging:
     def __init__(self, shared: Shared) -> None:
         self._shared, self._states = shared, shared._states  # noqa: SLF001
 
-    def __setitem__(self, place: int, state: int) -> None:
-        self._states[place] = state
+    def __setitem__(self, slot: int, state: int) -> None:
+        self._states[slot] = state
         if state == BEGUN:
             self._shared.raise_flag()
 

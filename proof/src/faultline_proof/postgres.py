@@ -18,7 +18,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from faultline.core.errors import EmbeddedError
-from faultline.embedded import cluster, copies, find_binaries, keeper, place, postmaster
+from faultline.embedded import cluster, copies, files, find_binaries, keeper, postmaster
 from faultline.store.install import migrate
 from faultline_proof.verdict import CannotPlay
 
@@ -38,8 +38,8 @@ class Postgres:
         self._stack = contextlib.ExitStack()
         try:
             binaries = find_binaries()
-            place.make_folder(place.place_of(folder))
-            self._place, self.account = place.settle(folder)
+            files.make_folder(files.files_of(folder))
+            self._files, self.account = files.choose_home(folder)
             self._binaries = self._stack.enter_context(copies.usable_by(self.account, binaries))
             socket = self._socket_folder()
         except EmbeddedError as error:
@@ -52,7 +52,7 @@ class Postgres:
             undo.callback(self._remove)
             if self._copy_of is None:
                 # Nothing is at stake before it runs, so that nobody has to wait for the disk.
-                cluster.initialise(self._place, self.account, self._binaries, {"fsync": "off"})
+                cluster.initialise(self._files, self.account, self._binaries, {"fsync": "off"})
             else:
                 self._copy(self._copy_of)
             self.start()
@@ -76,7 +76,7 @@ class Postgres:
                 psycopg.connect(self.dsn).close()
                 return
             if time.monotonic() > give_up:
-                raise TimeoutError(f"the server does not start:\n{keeper.last_lines(self._place.server_log)}")
+                raise TimeoutError(f"the server does not start:\n{keeper.last_lines(self._files.server_log)}")
             time.sleep(0.02)
 
     def kill(self) -> None:
@@ -93,10 +93,10 @@ class Postgres:
             connection.execute("select pg_promote()")
 
     def _launch(self) -> None:
-        command = [self._binaries.program("postgres"), "-D", str(self._place.data)]
+        command = [self._binaries.program("postgres"), "-D", str(self._files.data)]
         for name, value in self._settings.items():
             command += ["-c", f"{name}={value}"]
-        with self._place.server_log.open("ab") as log:
+        with self._files.server_log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -114,13 +114,13 @@ class Postgres:
         program = self._binaries.program("pg_basebackup")
         if not Path(program).exists():
             raise CannotPlay(f"there is no pg_basebackup in {self._binaries.folder}, which makes standbys")
-        words = ["-D", str(self._place.data), "-d", dsn, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        words = ["-D", str(self._files.data), "-d", dsn, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
         done = self.account.run([program, *words])
         if done.returncode != 0:
             raise RuntimeError(f"the standby could not be made: {done.stderr.strip()}")
 
     def _socket_folder(self) -> str:
-        folder, temporary = place.socket_folder(self._place, self.account)
+        folder, temporary = files.socket_folder(self._files, self.account)
         if not folder:  # no path below ours is short enough
             folder = self._stack.enter_context(tempfile.TemporaryDirectory(dir=temporary, ignore_cleanup_errors=True))
             os.chown(folder, self.account.uid, self.account.gid)
@@ -130,7 +130,7 @@ class Postgres:
         if self._process is not None:
             running = self._process
             postmaster.end(running.pid, lambda: running.poll() is None)
-        place.remove(self._place)
+        files.remove(self._files)
 
 
 def _children(pid: int) -> list[int]:

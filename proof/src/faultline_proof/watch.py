@@ -8,13 +8,13 @@ import signal
 import sys
 from pathlib import Path
 
-from faultline.embedded import place
+from faultline.embedded import files
 
 
 def watch(folders: list[Path]) -> None:
     """Wait until the other end of our pipe is closed: who started the servers has ended, in whatever way."""
     os.read(0, 1)
-    ours = {os.fsencode(place.settle(folder)[0].data) for folder in folders if folder.exists()}
+    ours = {os.fsencode(files.choose_home(folder)[0].data) for folder in folders if folder.exists()}
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = file.read_bytes().split(b"\0")

@@ -93,21 +93,21 @@ def clocks(ahead_seconds: float, workers: Sequence[WorkerLine]) -> Iterator[Find
     """No decision uses these clocks, but times in logs will not line up."""
     level = NOTE if abs(ahead_seconds) > _SKEW_SECONDS else OK
     direction = "ahead of" if ahead_seconds > 0 else "behind"
-    told = f"this machine's clock is {span(abs(ahead_seconds))} {direction} the database's"
-    yield Finding("clock", level, told, "synchronise it with NTP; leases are not affected" if level is NOTE else "")
+    fact = f"this machine's clock is {span(abs(ahead_seconds))} {direction} the database's"
+    yield Finding("clock", level, fact, "synchronise it with NTP; leases are not affected" if level is NOTE else "")
     for worker in workers:
         ahead = worker.clock_ahead_seconds
         if ahead is not None and abs(ahead) > _SKEW_SECONDS:
-            told = f"worker {worker.id} on {worker.host}: {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
-            yield Finding("clock", NOTE, told, "synchronise that machine's clock with NTP; leases are not affected")
+            fact = f"worker {worker.id} on {worker.host}: {span(abs(ahead))} {'ahead' if ahead > 0 else 'behind'}"
+            yield Finding("clock", NOTE, fact, "synchronise that machine's clock with NTP; leases are not affected")
 
 
 def protocol(database: Protocol, ours: Protocol) -> Finding:
     """The two are compatible: otherwise the checks before this one would have failed."""
     if database.version > ours.version:
-        told = f"protocol {database.version}, newer than this build's {ours.version}, which it still supports"
+        fact = f"protocol {database.version}, newer than this build's {ours.version}, which it still supports"
         return Finding(
-            "schema", NOTE, told, "run the newer build's `faultline doctor` to check functions, guards and grants"
+            "schema", NOTE, fact, "run the newer build's `faultline doctor` to check functions, guards and grants"
         )
     return Finding("schema", OK, f"protocol {database.version}, the same as this build")
 
@@ -142,9 +142,9 @@ def settings(seen: Mapping[str, vitals.Setting]) -> Iterator[Finding]:
         if name in values:
             yield Finding(name, OK if values[name] == "on" else level, values[name], "" if values[name] == "on" else todo)
     if values.get("default_transaction_read_only") == "on":
-        told = f"on, set by: {seen['default_transaction_read_only'].source}. All writes fail"
+        fact = f"on, set by: {seen['default_transaction_read_only'].source}. All writes fail"
         todo = "find out why (some hosting providers set it when the disk is nearly full), then reset it there and reconnect"
-        yield Finding("default_transaction_read_only", WRONG, told, todo)
+        yield Finding("default_transaction_read_only", WRONG, fact, todo)
     commit = values.get("synchronous_commit", "on")
     yield Finding(
         "synchronous_commit",
@@ -200,9 +200,12 @@ def durability(
     if not standbys:
         level, todo = (WARNING, "commits wait for it: start the standby, or clear the setting") if names else (NOTE, "")
         archived = "archive_mode" in seen and seen["archive_mode"].value != "off"
-        told = f"no standby is connected{', but synchronous_standby_names is ' + names if names else ''}"
+        fact = f"no standby is connected{', but synchronous_standby_names is ' + names if names else ''}"
         yield Finding(
-            "standbys", level, told, todo or ("" if archived else "and WAL is not archived: losing the disk loses the queue")
+            "standbys",
+            level,
+            fact,
+            todo or ("" if archived else "and WAL is not archived: losing the disk loses the queue"),
         )
         return
     if not sees_sessions:
@@ -249,16 +252,16 @@ def held_back(seen: Health, slots: Sequence[vitals.Slot]) -> Iterator[Finding]:
     if holder and ((seconds or 0) > _OLD_TRANSACTION_SECONDS or (seconds is None and holder.age > _OLD_XIDS)):
         who = ", ".join(filter(None, (holder.user, holder.application, holder.state)))
         age = span(seconds) if seconds is not None else f"{holder.age:,} transactions"
-        told = f"{holder.kind} {holder.name} ({who}) holds a snapshot that is {age} old"
-        yield Finding("snapshots", WARNING, told, _END_HOLDER[holder.kind])
+        fact = f"{holder.kind} {holder.name} ({who}) holds a snapshot that is {age} old"
+        yield Finding("snapshots", WARNING, fact, _END_HOLDER[holder.kind])
     elif seen.sees_sessions:
         yield Finding("snapshots", OK, "no old snapshot blocks vacuum")
     else:
         yield Finding("snapshots", NOTE, "snapshots of other logins were not checked", _GRANT_MONITOR)
     for slot in slots:
         if not slot.active and (slot.retained_bytes or 0) > _WAL_RETAINED_BYTES:
-            told = f"{slot.name} is unused and retains {slot.retained_bytes or 0:,} bytes of WAL"
-            yield Finding("replication slots", WARNING, told, "drop it or restart its consumer, or it will fill the disk")
+            fact = f"{slot.name} is unused and retains {slot.retained_bytes or 0:,} bytes of WAL"
+            yield Finding("replication slots", WARNING, fact, "drop it or restart its consumer, or it will fill the disk")
 
 
 _END_HOLDER = {
@@ -275,8 +278,8 @@ def bloat(seen: Health, never_vacuumed: Sequence[str]) -> Iterator[Finding]:
     bloated = [table for table in seen.tables if table.dead_rows > max(_DEAD_ROWS, table.rows)]
     for table in bloated:
         last = f"{span((seen.at - table.vacuumed_at).total_seconds())} ago" if table.vacuumed_at else "never"
-        told = f"{table.name}: {table.dead_rows:,} dead rows, {table.rows:,} live, last vacuum {last}"
-        yield Finding("bloat", WARNING, told, f"see above what blocks vacuum, then: vacuum faultline.{table.name}")
+        fact = f"{table.name}: {table.dead_rows:,} dead rows, {table.rows:,} live, last vacuum {last}"
+        yield Finding("bloat", WARNING, fact, f"see above what blocks vacuum, then: vacuum faultline.{table.name}")
     if not bloated:
         yield Finding("bloat", OK, f"{seen.table_bytes / 1e6:,.0f} MB in total, few dead rows")
 
@@ -298,25 +301,28 @@ def connections(seen: Health, listed: Sequence[WorkerLine] | None) -> Iterator[F
     workers = listed or ()
     used = f"{seen.connections}" if seen.sees_sessions else f"about {seen.connections}"
     counted = "workers not visible" if listed is None else f"{len(workers)} workers"
-    told = f"{used} of {seen.connections_max} in use, {counted}"
+    fact = f"{used} of {seen.connections_max} in use, {counted}"
     # Of one that does not say: for the engine, the heartbeat and the listener, without what its jobs borrow.
     most = sum(worker.connections_max or min(len(worker.queues), CLAIMS_AT_ONCE) + 3 for worker in workers)
     if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:
-        yield Finding("connections", WARNING, told, "raise max_connections, or put a pooler in front of the producers")
+        yield Finding("connections", WARNING, fact, "raise max_connections, or put a pooler in front of the producers")
     elif most > seen.connections_max:
         todo = "raise max_connections, lower --job-connections, or run fewer workers with more concurrency each"
-        yield Finding("connections", WARNING, f"{told}, which can open up to {most}", todo)
+        yield Finding("connections", WARNING, f"{fact}, which can open up to {most}", todo)
     else:
-        yield Finding("connections", OK, told)
+        yield Finding("connections", OK, fact)
 
 
 def at_work(overdue: vitals.Overdue, workers: Sequence[WorkerLine], waiting: Sequence[vitals.Waiting]) -> Iterator[Finding]:
     silent = [worker for worker in workers if worker.age_seconds > _SILENT_SECONDS]
     alive = [worker for worker in workers if worker not in silent]
     for worker in silent:
-        told = f"{worker.id} on {worker.host} (pid {worker.pid}): no heartbeat for {span(worker.age_seconds)}"
+        fact = f"{worker.id} on {worker.host} (pid {worker.pid}): no heartbeat for {span(worker.age_seconds)}"
         yield Finding(
-            "workers", WARNING, told, "it is frozen, disconnected or dead; its jobs are requeued automatically. See its log"
+            "workers",
+            WARNING,
+            fact,
+            "it is frozen, disconnected or dead; its jobs are requeued automatically. See its log",
         )
     if alive:
         yield Finding("workers", OK, f"{len(alive)} alive, holding {sum(worker.leases for worker in alive)} leases")
@@ -328,14 +334,14 @@ def at_work(overdue: vitals.Overdue, workers: Sequence[WorkerLine], waiting: Seq
     served = {queue for worker in alive for queue in worker.queues}
     for queue in waiting:
         if queue.queue not in served and not queue.paused:
-            told = f"{queue.queue}: jobs have been due for {span(queue.oldest_seconds)} and no worker serves the queue"
-            yield Finding("waiting", WARNING, told, f"start one: faultline worker MODULE:app --queue {queue.queue}")
+            fact = f"{queue.queue}: jobs have been due for {span(queue.oldest_seconds)} and no worker serves the queue"
+            yield Finding("waiting", WARNING, fact, f"start one: faultline worker MODULE:app --queue {queue.queue}")
         elif queue.oldest_seconds > _WAITED_SECONDS and not queue.paused:
-            told = f"{queue.queue}: the oldest due job has been waiting for {span(queue.oldest_seconds)}"
-            yield Finding("waiting", WARNING, told, "add workers, raise the concurrency, or make the tasks faster")
+            fact = f"{queue.queue}: the oldest due job has been waiting for {span(queue.oldest_seconds)}"
+            yield Finding("waiting", WARNING, fact, "add workers, raise the concurrency, or make the tasks faster")
     if overdue.seconds > _WAITED_SECONDS:
-        told = f"{overdue.leases} expired up to {span(overdue.seconds)} ago and were not reaped"
-        yield Finding("leases", WARNING, told, "workers reap them: start one, or call faultline.reap()")
+        fact = f"{overdue.leases} expired up to {span(overdue.seconds)} ago and were not reaped"
+        yield Finding("leases", WARNING, fact, "workers reap them: start one, or call faultline.reap()")
 
 
 def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerLine]) -> Iterator[Finding]:
@@ -346,11 +352,11 @@ def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerL
         serving = [worker for worker in alive if one.queue in worker.queues]
         if serving and all(worker.tasks is not None and one.task not in worker.tasks for worker in serving):
             unknown += 1
-            told = (
+            fact = (
                 f"{one.task} ({one.queue}): {one.jobs:,} queued jobs, and none of {len(serving)} live workers knows the task"
             )
             todo = f"deploy workers that register it; list the jobs: faultline jobs --state queued --task {one.task}"
-            yield Finding("tasks", WARNING, told, todo)
+            yield Finding("tasks", WARNING, fact, todo)
     if waiting and not unknown:
         yield Finding("tasks", OK, "every queued task is known to a worker of its queue, or no worker serves the queue")
 
@@ -358,11 +364,11 @@ def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerL
 def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], now: datetime) -> Iterator[Finding]:
     for name, at, reason in paused:
         seconds = (now - at).total_seconds()
-        told = f"{name} has been paused for {span(seconds)}{': ' + reason if reason else ''}"
+        fact = f"{name} has been paused for {span(seconds)}{': ' + reason if reason else ''}"
         yield Finding(
             "paused",
             WARNING if seconds > _PAUSED_LONG_SECONDS else NOTE,
-            told,
+            fact,
             f"to resume it: faultline queues resume {name}",
         )
     if failed:

@@ -46,10 +46,10 @@ def migrate(
         applied = store_migrate.migrate(connection, wait_seconds=wait)
         database, ours = store_migrate.version_of(connection), store_migrate.protocol()
         lacks = run_on(connection, shape.lacks()) if database == ours else []
-    told = f"applied {', '.join(applied)}" if applied else "up to date"
+    summary = f"applied {', '.join(applied)}" if applied else "up to date"
     if database is not None and database.version > ours.version:
-        told = f"the database is newer (protocol {database.version}) than this build ({ours.version}); nothing to do"
-    print(f"{without_password(found)}: {told}")
+        summary = f"the database is newer (protocol {database.version}) than this build ({ours.version}); nothing to do"
+    print(f"{without_password(found)}: {summary}")
     for lack in lacks:
         print(f"not repaired: {lack.what}; run as the owner, when the load is low: {lack.cure}", file=sys.stderr)
 

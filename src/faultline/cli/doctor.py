@@ -147,14 +147,14 @@ def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
         elif violation is None:
             yield "invariants", Finding(title, Level.OK, "")
         else:
-            told = f"violated by at least {len(violation.rows)} rows, for example {_shown(violation.rows[0])}"
+            summary = f"violated by at least {len(violation.rows)} rows, for example {_shown(violation.rows[0])}"
             todo = "back up the database, find who writes to the tables directly, and read docs/how-to/troubleshooting.md"
             if name == "the_guards_are_in_place":
                 todo = "see the findings about guards and tables above for the repair"
-            yield "invariants", Finding(title, Level.WRONG, told, todo, tuple(map(tuple, violation.rows)))
+            yield "invariants", Finding(title, Level.WRONG, summary, todo, tuple(map(tuple, violation.rows)))
     if unseen:
-        told = f"{unseen} of {len(names)} not checked: this login may not read the tables"
-        yield "invariants", Finding("the others", Level.NOTE, told, "run it as the schema's owner")
+        summary = f"{unseen} of {len(names)} not checked: this login may not read the tables"
+        yield "invariants", Finding("the others", Level.NOTE, summary, "run it as the schema's owner")
 
 
 def _times(number: int, level: Level) -> str:
@@ -223,12 +223,12 @@ class _Page:
         if section != self._section:
             self._console.print(Text(section if not self._section else f"\n{section}", style="heading"))
             self._section = section
-        told = Text(finding.found)
+        summary = Text(finding.found)
         if finding.todo:
-            told.append(f"\n→ {finding.todo}", style=finding.level if finding.level is not Level.NOTE else "quiet")
+            summary.append(f"\n→ {finding.todo}", style=finding.level if finding.level is not Level.NOTE else "quiet")
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(width=7, no_wrap=True)
         grid.add_column(min_width=_NAMES_COLUMNS.get(section, 20), no_wrap=True)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(finding.level, style=finding.level), finding.check, told)
+        grid.add_row(Text(finding.level, style=finding.level), finding.check, summary)
         self._console.print(grid)

@@ -129,8 +129,8 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
         now = database.run(views.clock())
         since, until = (None if span is None else now - span for span in spans)
         wanted = listing.Wanted(state, queue, task, created_after=since, created_before=until, key=key)
-        place = None if after is None else values.place(after, listing.order_of(wanted).types)
-        page = database.run(listing.jobs(wanted, page_jobs=limit, behind=place))
+        cursor = None if after is None else values.cursor(after, listing.order_of(wanted).types)
+        page = database.run(listing.jobs(wanted, page_jobs=limit, behind=cursor))
     _print_page(page, now, as_json=as_json)
     if page.behind is not None:
         asked = {"--queue": queue, "--task": task, "--state": state, "--younger": younger, "--older": older, "--key": key}
@@ -140,7 +140,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
         words += ["--json"] if as_json else []
         why = "10,000 jobs were searched; continue with" if page.stopped_early else "more"
         sys.stdout.flush()
-        more = shlex.join(["faultline", "jobs", *words, "--after", values.place_text(page.behind)])
+        more = shlex.join(["faultline", "jobs", *words, "--after", values.cursor_text(page.behind)])
         print(f"{why}: {more}", file=sys.stderr)
 
 

@@ -113,7 +113,7 @@ def _who(line: ApiKeyLine) -> str:
     from faultline import operate  # noqa: PLC0415
 
     signed = (("created", line.created_by, line.created_login), ("revoked", line.revoked_by, line.revoked_login))
-    return "  ".join(f"{did} by {operate.told({'by': by, 'login': login})}" for did, by, login in signed if by)
+    return "  ".join(f"{did} by {operate.signature({'by': by, 'login': login})}" for did, by, login in signed if by)
 
 
 def _how_long(line: ApiKeyLine) -> str:

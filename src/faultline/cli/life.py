@@ -52,11 +52,11 @@ def print_record(
 def _print_operations(console: Console, journal: Sequence[JournalEntry]) -> None:
     """What operators did to the job, and why."""
     for entry in journal:
-        by = operate.told(entry.detail)
+        by = operate.signature(entry.detail)
         if by and isinstance(entry.detail, dict):
             why = entry.detail.get("reason")
-            told = f"{entry.event} by {by}" + (f": {screen.one_line(str(why))}" if why else "")
-            console.print(Text.assemble((f"{screen.clock(entry.at)}  ", "quiet"), told), soft_wrap=True)
+            summary = f"{entry.event} by {by}" + (f": {screen.one_line(str(why))}" if why else "")
+            console.print(Text.assemble((f"{screen.clock(entry.at)}  ", "quiet"), summary), soft_wrap=True)
 
 
 def print_values(console: Console, record: JobRecord) -> None:

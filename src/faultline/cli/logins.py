@@ -19,8 +19,8 @@ _READERS = {"faultline_viewer"}
 
 def logins(seen: Sequence[Login]) -> Iterator[Finding]:
     for login in seen:
-        for level, told, todo in _judged(login):
-            yield Finding("logins", level, f"{login.name} ({', '.join(login.roles)}) {told}", todo)
+        for level, fact, todo in _judged(login):
+            yield Finding("logins", level, f"{login.name} ({', '.join(login.roles)}) {fact}", todo)
 
 
 def _judged(login: Login) -> Iterator[tuple[Level, str, str]]:
@@ -35,13 +35,13 @@ def _judged(login: Login) -> Iterator[tuple[Level, str, str]]:
             f"run: {alter} reset default_transaction_read_only",
         )
     for role in login.not_inherited:
-        told = f"does not inherit {role}: its calls are refused unless the program runs SET ROLE"
+        fact = f"does not inherit {role}: its calls are refused unless the program runs SET ROLE"
         # From PostgreSQL 16 on each grant remembers whether it is inherited.
         todo = f'run: {alter} inherit; revoke {role} from "{login.name}"; grant {role} to "{login.name}"'
-        yield Level.WARNING, told, todo
+        yield Level.WARNING, fact, todo
     if "faultline_worker" in login.roles and 0 <= login.connection_limit < _CONNECTIONS_LEAST:
-        told = f"may open {login.connection_limit} connections, but a worker needs at least {_CONNECTIONS_LEAST}"
-        yield Level.WARNING, told, f"run: {alter} connection limit -1, or at least what all its workers need"
+        fact = f"may open {login.connection_limit} connections, but a worker needs at least {_CONNECTIONS_LEAST}"
+        yield Level.WARNING, fact, f"run: {alter} connection limit -1, or at least what all its workers need"
     for name, short_ms, why in TIMEOUTS:
         milliseconds = login.milliseconds(name)
         if 0 < milliseconds < short_ms:

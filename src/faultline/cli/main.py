@@ -167,10 +167,10 @@ def main() -> None:
     except BrokenPipeError:
         _leave_quietly()
     except Exception as error:
-        told = _refused_by_the_server(error)
-        if told is None:
+        refusal = _refused_by_the_server(error)
+        if refusal is None:
             raise
-        sys.exit(f"faultline: {told}")
+        sys.exit(f"faultline: {refusal}")
 
 
 def _leave_quietly() -> None:

@@ -45,31 +45,31 @@ def functions(altered: Sequence[str]) -> Iterator[Finding]:
 
 def guards(altered: Sequence[str]) -> Iterator[Finding]:
     if altered:
-        told = f"missing, disabled or altered: {_listed(altered)}"
-        yield Finding("guards", Level.WRONG, told, f"{_MIGRATE}; then check what was written meanwhile", tuple(altered))
+        fact = f"missing, disabled or altered: {_listed(altered)}"
+        yield Finding("guards", Level.WRONG, fact, f"{_MIGRATE}; then check what was written meanwhile", tuple(altered))
     else:
         yield Finding("guards", Level.OK, "the triggers are the same as in this build")
 
 
 def tables(lacks: Sequence[Lack]) -> Iterator[Finding]:
     if lacks:
-        told = _listed([lack.what for lack in lacks])
+        fact = _listed([lack.what for lack in lacks])
         # It reads the table and holds up everybody meanwhile, and rows that came in since may stand against it.
         todo = "check what was written meanwhile; then, as the owner and when the load is low (it locks the table): "
         cures = _listed([lack.cure for lack in lacks], "; ")
-        yield Finding("tables", Level.WRONG, told, f"{todo}{cures}", tuple(map(tuple, lacks)))
+        yield Finding("tables", Level.WRONG, fact, f"{todo}{cures}", tuple(map(tuple, lacks)))
     else:
         yield Finding("tables", Level.OK, "have the constraints and defaults of this build")
 
 
 def numbering(seen: Numbering | None) -> Iterator[Finding]:
     if seen and seen.behind:
-        told = f"the journal has entries up to {seen.greatest}, but its sequence is at {seen.last or 0}: writes to it fail"
+        fact = f"the journal has entries up to {seen.greatest}, but its sequence is at {seen.last or 0}: writes to it fail"
         todo = f"{_MIGRATE}, which repairs it. Logical replication and setval can cause this"
-        yield Finding("numbering", Level.WRONG, told, todo)
+        yield Finding("numbering", Level.WRONG, fact, todo)
     elif seen and not seen.plain:
-        told = f"{seen.sequence}, the journal's sequence, has an increment other than 1 or an upper limit"
-        yield Finding("numbering", Level.WRONG, told, f"{_MIGRATE}, which repairs it")
+        fact = f"{seen.sequence}, the journal's sequence, has an increment other than 1 or an upper limit"
+        yield Finding("numbering", Level.WRONG, fact, f"{_MIGRATE}, which repairs it")
     elif seen and not seen.seen:
         yield Finding(
             "numbering",
@@ -81,8 +81,8 @@ def numbering(seen: Numbering | None) -> Iterator[Finding]:
 
 def files(unrecorded: Sequence[str]) -> Iterator[Finding]:
     if unrecorded:
-        told = f"not recorded in schema_files: {_listed(unrecorded)}"
-        yield Finding("files", Level.WRONG, told, f"{_MIGRATE}, which checks whether they were applied")
+        fact = f"not recorded in schema_files: {_listed(unrecorded)}"
+        yield Finding("files", Level.WRONG, fact, f"{_MIGRATE}, which checks whether they were applied")
 
 
 def views(missing: Sequence[str]) -> Iterator[Finding]:
@@ -99,30 +99,30 @@ def grants(missing: Sequence[str]) -> Iterator[Finding]:
 
 def excess(granted: Sequence[str]) -> Iterator[Finding]:
     if granted:
-        told = f"more than this build grants: {_listed(granted)}"
-        yield Finding("excess", Level.WRONG, told, f"find out who granted it; {_MIGRATE}, which revokes it", tuple(granted))
+        fact = f"more than this build grants: {_listed(granted)}"
+        yield Finding("excess", Level.WRONG, fact, f"find out who granted it; {_MIGRATE}, which revokes it", tuple(granted))
 
 
 def rows(missing: Sequence[str]) -> Iterator[Finding]:
     """The row held the floor of the tokens: the new row has one above every token ever given out."""
     for table in missing:
-        told = f"the only row of {table} is missing: it holds the limits and the floor of the tokens"
-        yield Finding("rows", Level.WRONG, told, f"{_MIGRATE}, which creates a new one")
+        fact = f"the only row of {table} is missing: it holds the limits and the floor of the tokens"
+        yield Finding("rows", Level.WRONG, fact, f"{_MIGRATE}, which creates a new one")
 
 
 def everybody(granted: Sequence[str]) -> Iterator[Finding]:
     if granted:
-        told = f"every login may: {_listed(granted)}"
-        yield Finding("public", Level.WRONG, told, f"find out who granted it; {_MIGRATE}, which revokes it", tuple(granted))
+        fact = f"every login may: {_listed(granted)}"
+        yield Finding("public", Level.WRONG, fact, f"find out who granted it; {_MIGRATE}, which revokes it", tuple(granted))
 
 
 def foreign(found: Sequence[Foreign]) -> Iterator[Finding]:
     """Each kind separately, with its own repair: some of it was done to Faultline's tables, which must not be dropped."""
     for _, group in groupby(found, key=lambda thing: thing.kind):
         things = list(group)
-        told = f"not created by Faultline: {_listed([thing.what for thing in things])}"
+        fact = f"not created by Faultline: {_listed([thing.what for thing in things])}"
         todo = f"it can change what the functions do. Find out who did it, then: {_listed([t.cure for t in things], '; ')}"
-        yield Finding("foreign", Level.WRONG, told, todo, tuple(map(tuple, things)))
+        yield Finding("foreign", Level.WRONG, fact, todo, tuple(map(tuple, things)))
 
 
 def indexes(missing: Sequence[tuple[str, str]]) -> Iterator[Finding]:
@@ -138,9 +138,9 @@ def indexes(missing: Sequence[tuple[str, str]]) -> Iterator[Finding]:
 
 def history(lost: LostHistory) -> Iterator[Finding]:
     if lost.jobs and lost.since:
-        told = f"since {lost.since:%Y-%m-%d %H:%M:%S %Z} workers wrote under {lost.jobs} leases unknown to this database"
+        fact = f"since {lost.since:%Y-%m-%d %H:%M:%S %Z} workers wrote under {lost.jobs} leases unknown to this database"
         todo = "a failover or a restore lost commits. Run: faultline recover; jobs of that time may be missing"
-        yield Finding("history", Level.WARNING, told, todo)
+        yield Finding("history", Level.WARNING, fact, todo)
 
 
 def _listed(things: Sequence[str], between: str = ", ") -> str:

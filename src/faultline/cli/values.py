@@ -53,8 +53,8 @@ def seconds(text: str) -> float:
     return sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
 
 
-def place(text: str, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Where a page of jobs begins, as `place_text` wrote it. Each kind of list has its own."""
+def cursor(text: str, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Where a page of jobs begins, as `cursor_text` wrote it. Each kind of list has its own."""
     parts = tuple(text.split("/"))
     readers: dict[str, Callable[[str], Any]] = {"uuid": UUID, "timestamptz": datetime.fromisoformat, "smallint": int}
     try:
@@ -65,8 +65,8 @@ def place(text: str, kinds: Sequence[str]) -> tuple[str, ...]:
     return parts
 
 
-def place_text(place: Sequence[object]) -> str:
-    return "/".join(part.isoformat() if isinstance(part, datetime) else str(part) for part in place)
+def cursor_text(cursor: Sequence[object]) -> str:
+    return "/".join(part.isoformat() if isinstance(part, datetime) else str(part) for part in cursor)
 
 
 def arguments(text: str) -> str:

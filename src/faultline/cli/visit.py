@@ -129,10 +129,12 @@ def _unanswered(why: str, in_the_way: Sequence[vitals.InTheWay]) -> NotSeen:
         return NotSeen(
             Level.WARNING, f"{why}, so it was not checked", "give it more time: FAULTLINE_TIMEOUT=600 faultline doctor"
         )
-    told = "; ".join(
+    others = "; ".join(
         f"process {one.pid} ({one.application or 'no name'}, login {one.login}, {one.state or 'state hidden'}, "
         f"transaction open for {one.seconds or 0:.0f} s)"
         for one in in_the_way
     )
     ends = ", ".join(f"pg_terminate_backend({one.pid})" for one in in_the_way)
-    return NotSeen(Level.WRONG, f"{why}: it waits for a lock held by {told}", f"let that transaction end, or: select {ends}")
+    return NotSeen(
+        Level.WRONG, f"{why}: it waits for a lock held by {others}", f"let that transaction end, or: select {ends}"
+    )

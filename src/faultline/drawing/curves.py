@@ -1,4 +1,4 @@
-"""Figures over time as a small curve. It stretches to any width; its line keeps its thickness."""
+"""Draw numbers over time as a small curve. It stretches to any width; its line keeps its thickness."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _TOP, _BOTTOM = 6.0, 98.0  # of 100
 
 
-def curve(values: Sequence[float | None], *, told: str, tall: bool = False) -> Markup:
-    """`told` is the same in words. Where a value is None nobody looked, and the curve has a gap."""
+def curve(values: Sequence[float | None], *, description: str, tall: bool = False) -> Markup:
+    """`description`: the curve in words. A value of None was not measured: the curve has a gap there."""
     most = max((value for value in values if value is not None), default=0.0) or 1.0
     step = 100 / max(len(values) - 1, 1)
     points = [
@@ -24,7 +24,7 @@ def curve(values: Sequence[float | None], *, told: str, tall: bool = False) -> M
     drawn = "".join(_stretch(stretch) for stretch in _unbroken(points))
     return Markup(  # noqa: S704 - figures, and a text that is escaped
         f'<svg class="spark{" spark-tall" if tall else ""}" viewBox="0 0 100 100" preserveAspectRatio="none" role="img"'
-        f' aria-label="{escaped(told)}"><line class="base" vector-effect="non-scaling-stroke" x1="0" y1="99" x2="100"'
+        f' aria-label="{escaped(description)}"><line class="base" vector-effect="non-scaling-stroke" x1="0" y1="99" x2="100"'
         f' y2="99"/>{drawn}</svg>'
     )
 

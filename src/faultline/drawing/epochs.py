@@ -1,7 +1,7 @@
 """The life of a job as epochs: who held it under which token, from when to when, how that ended, and what was refused.
 
-Read from the job's record and its journal. A lease that was given back without an error leaves no entry, so an epoch may be
-missing; one that is shown did happen. `unrecorded` tells of the last one.
+Read from the job's record and its journal. A job that was released without an error leaves no entry, so an epoch may be
+missing; every epoch that is shown did happen. `unrecorded` describes a missing last one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class RefusedWrite:
 class Epoch:
     """One owner's time with the job."""
 
-    #: Every field is in every answer of the API.
+    #: Every API response has every field.
     __pydantic_config__ = {"json_schema_serialization_defaults_required": True}  # noqa: RUF012 - read once, by name
 
     token: int
     owner: str | None
     claimed_at: datetime | None
-    #: When others could have the job; None while it runs.
+    #: When others could claim the job; None while it runs.
     ended_at: datetime | None
     end: EpochEnd
     #: The error of the attempt, why it was reaped, or why it was cancelled.
@@ -49,7 +49,7 @@ class Epoch:
 
 
 def epochs(job: JobRecord, journal: Sequence[JournalEntry]) -> list[Epoch]:
-    """In the order of their tokens. After a failover that took tokens back, two may carry the same one."""
+    """In the order of their tokens. After a failover that lost commits, two may have the same token."""
     found: dict[tuple[int, str | None], Epoch] = {}
     for epoch in (*filter(None, map(_ended, journal)), *_current(job)):
         found[epoch.token, epoch.owner] = epoch
@@ -60,11 +60,11 @@ def epochs(job: JobRecord, journal: Sequence[JournalEntry]) -> list[Epoch]:
 
 
 def unrecorded(job: JobRecord, known: Sequence[Epoch]) -> str | None:
-    """In words: a lease later than all known ones. None if there is none. The job may have run, with effects outside."""
+    """In words: a lease after all known ones, or None. The job may have run and had external effects."""
     if job.fencing_token <= (known[-1].token if known else 0):
         return None
     if known and known[-1].end is EpochEnd.RECOVERED:
-        return None  # the token was lifted when the lease was voided, and nobody may have had the job since
+        return None  # `recover` raised the token when it voided the lease
     return (
         f"It was held under token {job.fencing_token}, but the journal does not record by whom and for how long: "
         "it was released without an error, or the entry was pruned."
@@ -72,13 +72,13 @@ def unrecorded(job: JobRecord, known: Sequence[Epoch]) -> str | None:
 
 
 def _ended(entry: JournalEntry) -> Epoch | None:
-    """The epoch whose end an entry tells of. Who cancels a job that waits ends none."""
+    """The epoch that an entry ended. Cancelling a waiting job ends none."""
     kind, detail = kind_of(entry.event), entry.detail
     end = None if kind is None else kind.ends
     if end is None or entry.fencing_token is None or detail.get("was", JobState.RUNNING) != JobState.RUNNING:
         return None
     return Epoch(
-        # Who recovers a database lifts the token at the same time.
+        # `recover` raises the token at the same time.
         token=detail.get("token_was", entry.fencing_token),
         owner=entry.owner,
         claimed_at=_time(detail.get("claimed_at")),

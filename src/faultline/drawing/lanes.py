@@ -1,7 +1,7 @@
 """The life of a job as a picture: one lane for each epoch, refused writes in red.
 
-Drawn with the same shapes as the timelines of the drills. All that is horizontal is a percentage of time, so it fits any
-width; its text keeps its size and is escaped.
+It uses the same shapes as the timelines of the drills. Horizontal positions are percentages, so it fits any width; its text
+keeps its size and is escaped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 LANES_MAX = 12
 _WIDTH_MIN = 290  # of a phone's screen, without its margins
-_WIDE = 600  # narrower than this, the style leaves out the minor names of times
-#: How an epoch's end is marked, and what stands beside the mark.
+_WIDE = 600  # below this width, the style hides the minor times
+#: The mark of an epoch's end, and its label.
 _MARKS = {
     EpochEnd.SUCCEEDED: ("ledger", "in the ledger"),
     EpochEnd.FAILED: ("fail", "attempt failed"),
@@ -37,7 +37,7 @@ _MARKS = {
 
 
 def _mark_of(end: EpochEnd) -> tuple[str, str] | None:
-    """Any other end is drawn as a lease that was taken back, with its own name."""
+    """Any other end is drawn like a reaped lease, with its own name."""
     if end in (EpochEnd.RUNNING, EpochEnd.REAPED, EpochEnd.UNRECORDED):
         return None
     return _MARKS.get(end, ("reap", words(end)))
@@ -55,7 +55,7 @@ _LEGEND = {
 
 
 def letters(epochs: Sequence[Epoch]) -> dict[str, str]:
-    """A short name for each worker process of a job, in the order in which they came: A, B, …, Z, 27, 28."""
+    """A short name for each worker process of a job, in order: A, B, …, Z, 27, 28."""
     workers = dict.fromkeys(worker_of(epoch.owner) for epoch in epochs if epoch.owner)
     return {worker: chr(ord("A") + number) if number < 26 else str(number + 1) for number, worker in enumerate(workers)}  # noqa: PLR2004 - letters
 
@@ -66,7 +66,7 @@ def worker_of(owner: str | None) -> str:
 
 
 def legend(epochs: Sequence[Epoch]) -> list[tuple[Markup, str]]:
-    """The shapes that the picture holds, and what they mean."""
+    """The shapes in the picture, and what they mean."""
     shown = {"claim", "run"}
     for epoch in epochs:
         shown |= {"reap"} if epoch.end is EpochEnd.REAPED else set()
@@ -80,26 +80,24 @@ def legend(epochs: Sequence[Epoch]) -> list[tuple[Markup, str]]:
     ]
 
 
-def draw(job: JobRecord, epochs: Sequence[Epoch], *, now: datetime, told: str) -> Markup:
-    """The picture; `told` is the same in words, for those who do not see it."""
+def draw(job: JobRecord, epochs: Sequence[Epoch], *, now: datetime, description: str) -> Markup:
+    """The picture. `description`: the same in words, for screen readers."""
     drawing = _Drawing(job, epochs[-LANES_MAX:], letters(epochs), now)
     return Markup(  # noqa: S704 - every text in it was escaped when it was put in
-        f'<svg class="lanes" role="img" height="{drawing.height:g}" aria-labelledby="lanes-title lanes-told">'
-        f'<title id="lanes-title">The epochs of this job</title><desc id="lanes-told">{escaped(told)}</desc>'
+        f'<svg class="lanes" role="img" height="{drawing.height:g}" aria-labelledby="lanes-title lanes-description">'
+        f'<title id="lanes-title">The epochs of this job</title><desc id="lanes-description">{escaped(description)}</desc>'
         f"{drawing.markup()}</svg>"
     )
 
 
 def held(epoch: Epoch, now: datetime) -> tuple[datetime, datetime] | None:
-    """From when to when others could not have the job; None where it is not known."""
+    """From when to when the job was held; None: not known."""
     if epoch.claimed_at is None:
         return None
     return epoch.claimed_at, epoch.ended_at or now
 
 
 class _Drawing:
-    """The inside of the picture."""
-
     def __init__(self, job: JobRecord, epochs: Sequence[Epoch], names: Mapping[str, str], now: datetime) -> None:
         self._names = names
         self._now = now
@@ -158,7 +156,7 @@ class _Drawing:
         return lane
 
     def _bars(self, epoch: Epoch) -> Iterator[tuple[datetime, datetime, int, str]]:
-        """Solid while the lease was good, pale from then on until the worker was last heard of."""
+        """Solid while the lease was good, pale from then until the worker's last refused write."""
         span = held(epoch, self._now)
         last = max((write.at for write in epoch.refusals), default=None)
         if span is None:

@@ -1,5 +1,6 @@
-"""A picture of lanes, from top to bottom: bars and marks where they happened, words in rows below them, and an arrow from
-lane to lane where a job was taken over. The picture of a job and the timelines of drills are made of it.
+"""A picture of lanes: bars and marks at their times, labels in rows below them, and an arrow where a job was taken over.
+
+The picture of a job and the timelines of drills are made of it.
 """
 
 from __future__ import annotations
@@ -14,22 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _ROW = 16
-#: Pixels between two leases, where the picture is at its narrowest: enough for an arrow from the side; or so few that they
-#: are one line.
+#: Pixels between two leases in the narrowest picture: enough for an arrow from the side; so few that they are one line.
 _ROOM_BESIDE, _STRAIGHT = 14.5, 0.7
 _FINAL = ("refused-name", "ledger-name", "fail-name")
 
 
 @dataclass(slots=True)
 class Lane:
-    """One holder's time with the job. Across, all is in per cent."""
+    """One owner's time with the job. Horizontal positions are in per cent."""
 
     #: Its name, as markup.
     name: str
     width_min: int = WIDTH_MIN
-    #: From where on the job had waited for it.
+    #: Since when the job had waited for this owner.
     waited_from: float | None = None
-    #: Where the next holder could have the job, and where this one got it, with what is said of that.
+    #: When this owner lost the job, and when it got it, with a text.
     given: float | None = None
     taken: tuple[float, str] | None = None
     bars: list[tuple[float, float, int, str]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Lane:
     labels: list[Label] = field(default_factory=list)
 
     def mark(self, shape: str, x: float, what: str, label: str = "", *, kind: str = "", beside: int = 0) -> None:
-        """A shape where something happened, and perhaps a word beside it."""
+        """A shape, and perhaps a label beside it."""
         self.marks.append((shape, x, what))
         if label:
             self.labels.append(label_at(x, label, kind or f"{shape}-name", beside=beside, width_min=self.width_min))
@@ -55,7 +55,7 @@ class Picture:
         return "".join(self.below) + "".join(self.above)
 
     def write(self, labels: Iterable[Label], y: float) -> float:
-        """Words in rows, none touching another. Returns how much room they take."""
+        """Labels in rows, none touching another. Returns their height."""
         rows = in_rows(list(labels), nearest=_FINAL, width_min=self._width_min)
         for number, row in enumerate(rows):
             self.above += [text(label, y + number * _ROW) for label in row]
@@ -77,7 +77,7 @@ class Picture:
         return y
 
     def _draw_takeover(self, before: Lane, start: float, after: Lane, end: float) -> None:
-        """From the end of one lease down to the next claim."""
+        """An arrow from the end of one lease down to the next claim."""
         if after.taken is None or before.given is None:
             return
         given, (taken, what) = before.given, after.taken

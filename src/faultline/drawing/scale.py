@@ -1,4 +1,4 @@
-"""Where a time stands in a picture. Time runs evenly while somebody holds the job; a long wait between is drawn short."""
+"""The position of a time in a picture. Time runs evenly while the job is held; a long wait between is drawn short."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from faultline.drawing.svg import ticks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: A wait longer than this share of all the holding is cut down to it.
+#: A longer wait is cut to this share of the time that the job was held.
 _WAIT_SHARE = 0.22
 _LEFT, _RIGHT = 2.0, 96.0  # per cent: room for a mark at either end
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of time, and how long it is drawn. Both in seconds; they differ where it was cut down."""
+    """A stretch of time, and its drawn length. Both in seconds; they differ where it was cut."""
 
     start: float
     end: float
@@ -30,7 +30,7 @@ class Piece:
 
 class Scale:
     def __init__(self, held: Iterable[tuple[float, float]], *, start: float, end: float) -> None:
-        """`held`: when somebody had the job, in any order. The picture shows `start` to `end`."""
+        """`held`: when the job was held, in any order. The picture shows `start` to `end`."""
         end = max(end, start + 0.001)
         spans = _merged([(max(a, start), min(b, end)) for a, b in held])
         holding = sum(b - a for a, b in spans) or end - start

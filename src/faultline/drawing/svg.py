@@ -1,6 +1,6 @@
-"""Pieces of a picture over time: per cent across and pixels down, so that it fits any width and its text keeps its size.
+"""Parts of a picture: per cent across and pixels down, so that it fits any width and its text keeps its size.
 
-The timelines of the drills and the dashboard are drawn with them. Whatever text they are given is escaped here.
+The timelines of the drills and the dashboard use them. All text is escaped here.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-#: What XML knows no way to write. Found text may hold it all the same.
+#: Characters that XML cannot contain.
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
-#: Narrower than this a picture scrolls.
+#: A narrower picture scrolls.
 WIDTH_MIN = 440
-TEXT_WIDTH = 6.6  # of a character, on average, in pixels: enough to tell which labels would touch
+TEXT_WIDTH = 6.6  # average pixels of a character, to see which labels would touch
 _STEPS = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800,
     3600, 7200, 21600, 86400
 )  # fmt: skip
 _TICKS_MAX = 9
 
-#: Each drawn around the point where it happened.
+#: Each is drawn around its point.
 SHAPES = {
     "claim": '<circle class="claim" r="4.5"/>',
     "reap": '<path class="reap" d="M0 -10V10"/>',
@@ -53,7 +53,7 @@ STYLE = f"""
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A word beside a mark. `start`: its left end stands there, `end`: its right end."""
+    """A label at a mark. Anchor `start`: its left end is at x, `end`: its right end."""
 
     x: float
     text: str
@@ -62,16 +62,14 @@ class Label:
     shift: int = 0
 
     def span(self, width_min: int) -> tuple[float, float]:
-        """From where to where it reaches, in pixels, where the picture is at its narrowest."""
+        """Its left and right end in pixels, in the narrowest picture."""
         at, width = self.x * width_min / 100 + self.shift, len(self.text) * TEXT_WIDTH + 8
         left = {"start": at, "middle": at - width / 2, "end": at - width}[self.anchor]
         return left, left + width
 
 
 def label_at(x: float, text: str, kind: str, *, beside: int = 0, width_min: int = WIDTH_MIN) -> Label:
-    """Under its mark, or beside a line: right of it, or left where `beside` is below 0. Turned inwards where it would leave
-    the picture.
-    """
+    """Under its mark, or beside it: right, or left if `beside` is negative. Turned inwards at the edge."""
     half = len(text) * TEXT_WIDTH / 2 / width_min * 100
     if beside:
         right = x + 2 * half < 100 if beside > 0 else x - 2 * half < 0  # noqa: PLR2004 - per cent
@@ -81,7 +79,7 @@ def label_at(x: float, text: str, kind: str, *, beside: int = 0, width_min: int 
 
 
 def in_rows(labels: Iterable[Label], nearest: Collection[str] = (), width_min: int = WIDTH_MIN) -> list[list[Label]]:
-    """Spread labels over as few rows as keep them from touching; those of the kinds in `nearest` into the first."""
+    """Spread labels over few rows so that none touch; the kinds in `nearest` go into the first."""
     rows: list[list[tuple[tuple[float, float], Label]]] = []
     spans = [(label.span(width_min), label) for label in labels]
     for span, label in sorted(spans, key=lambda found: (found[1].kind not in nearest, found[0])):
@@ -95,7 +93,7 @@ def in_rows(labels: Iterable[Label], nearest: Collection[str] = (), width_min: i
 
 
 def apart(labels: Iterable[Label], width_min: int) -> list[Label]:
-    """Those that do not touch one that comes before them, in a picture of this width."""
+    """Those that do not touch an earlier one, in a picture of this width."""
     kept: list[tuple[tuple[float, float], Label]] = []
     for label in labels:
         start, end = label.span(width_min)
@@ -128,7 +126,7 @@ def bar(start: float, end: float, middle: float, thick: int, kind: str) -> str:
 
 
 def mark(shape: str, x: float, y: float, what: str) -> str:
-    """A shape, and what it stands for where somebody points at it."""
+    """A shape, with its meaning as a tooltip."""
     title = f"<title>{escaped(what)}</title>"
     return f'<svg class="mark-{shape}" x="{x:.2f}%" y="{y:g}" overflow="visible">{title}{SHAPES[shape]}</svg>'
 

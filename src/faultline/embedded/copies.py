@@ -1,8 +1,8 @@
-"""Binaries for a user who cannot reach the original. The promise: a copy is whole or not there, and only root's.
+"""Copy binaries for a user who cannot reach the original. The promise: a copy is complete or missing, and belongs to root.
 
-A venv below /root cannot be entered by the user the server runs as, and no folder is opened to others for that. So
-the installation is copied once to a folder everybody may read. A running server holds its copy with a shared lock on
-the folder itself, so that `remove_unused` cannot take it away.
+The user that the server runs as cannot enter a venv below /root, and no permission is changed for that. So the installation
+is copied once to a folder that everybody can read. A running server holds a shared lock on its copy, so that `remove_unused`
+does not remove it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _NOT_NEEDED = shutil.ignore_patterns("include", "*.a", "__pycache__")
 
 
 def system_folder() -> Path:
-    """The folder for what root's servers need elsewhere: everybody may look in, only root may change it."""
+    """The folder for files of root's servers: everybody can read it, only root can change it."""
     try:
         SYSTEM_FOLDER.mkdir(mode=0o755)
-        SYSTEM_FOLDER.chmod(0o755)  # new, so nobody's choice is overruled: only our own umask
+        SYSTEM_FOLDER.chmod(0o755)  # just created, so this only undoes the umask
     except FileExistsError:
         pass
     except OSError as error:
@@ -52,7 +52,7 @@ def system_folder() -> Path:
 
 @contextmanager
 def usable_by(account: Account, binaries: Binaries) -> Iterator[Binaries]:
-    """These binaries if that user can run them, else a copy, which is not removed as long as this lasts."""
+    """These binaries if that user can run them, else a copy, which is kept for the duration of the block."""
     if not account.switches or account.can_run(binaries.program("postgres")):
         yield binaries
         return
@@ -73,7 +73,7 @@ def usable_by(account: Account, binaries: Binaries) -> Iterator[Binaries]:
 
 
 def remove_unused() -> None:
-    """Remove every copy no server runs from; the next one to need it copies again."""
+    """Remove every copy that no server uses; it is copied again when needed."""
     if not SYSTEM_FOLDER.is_dir():
         return
     with _only_one_at_a_time():
@@ -98,9 +98,9 @@ def _only_one_at_a_time() -> Iterator[None]:
 
 
 def _layout(folder: Path) -> tuple[Path, dict[Path, Path]]:
-    """Where the installation lies in the copy, and which folder is copied to which name there.
+    """Where the installation is in the copy, and which folder is copied to which name there.
 
-    A wheel's programs look for their libraries in `../../../PACKAGE.libs`, so that folder keeps its place to them.
+    A wheel's programs look for their libraries in `../../../PACKAGE.libs`, so that relative path must stay.
     """
     root = folder.parent
     libraries = root.parent.with_name(root.parent.name + ".libs")
@@ -113,7 +113,7 @@ def _layout(folder: Path) -> tuple[Path, dict[Path, Path]]:
 def _copied(binaries: Binaries) -> Path:
     folders = _layout(binaries.folder)[1]
     final = SYSTEM_FOLDER / f"postgresql-{binaries.version}-{_fingerprint(binaries, folders)}"
-    for left in SYSTEM_FOLDER.glob(_DRAFT + "*"):  # by a program killed half way: we hold the lock, so it is dead
+    for left in SYSTEM_FOLDER.glob(_DRAFT + "*"):  # of a killed program: this one holds the lock
         shutil.rmtree(left)
     if final.is_dir():
         return final
@@ -130,7 +130,7 @@ def _copied(binaries: Binaries) -> Path:
 
 
 def _fingerprint(binaries: Binaries, folders: dict[Path, Path]) -> str:
-    """The same for the same build wherever it is installed, another one after an upgrade or a new extension."""
+    """The same for the same build wherever it is installed; it changes with an upgrade or a new extension."""
     digest = hashlib.sha256(Path(binaries.program("postgres")).read_bytes())
     for source, name in folders.items():
         for path in sorted(source.rglob("*")):

@@ -1,18 +1,17 @@
-"""The process that keeps one PostgreSQL. The promise: the server runs while somebody uses it, and not longer.
+"""The process that keeps one PostgreSQL. The promise: the server runs while a program uses it, and not longer.
 
-The keeper is started detached by the first user, as that user, and outlives it. PostgreSQL is its child, so a dead
-server is reaped and seen at once. Four times a second it tries to lock `users.lock` exclusively. Every user holds that
-lock shared and the kernel drops it on any death; so getting it means that nobody is left. The keeper then stops the
-server *while holding it*: a newcomer waits for its shared lock until the old server is gone, and starts a new one.
-It never gives the lock back once it has it.
+The first user starts the keeper, detached and as the same user. PostgreSQL is its child, so it notices a dead server at
+once. Four times a second it tries to lock `users.lock` exclusively. Every user holds that lock shared, and the kernel drops
+it when the user dies: if the keeper gets it, nobody is left. The keeper then stops the server *while holding the lock*: a
+new user waits for its shared lock until the old server has ended, and starts a new one. The keeper never releases the lock.
 
-The server ended but users remain: it is started again, at once the first time, then with growing pauses. A server that
-never was ready has a fault of its own (a bad setting, a full disk): the keeper writes why to `failure.txt` and ends.
+If the server ends while there are users, the keeper starts it again, at once the first time, then with growing pauses. If a
+server was never ready, its setup is wrong (a bad setting, a full disk): the keeper writes why to `failure.txt` and ends.
 
-The keeper was killed: its lock is free, so the next newcomer starts another one, which finds the server alive and
-adopts it. It is not its child then, so its life is read from the process table.
+If the keeper is killed, its lock is free: the next new user starts another keeper, which adopts the running server. That
+server is not its child, so the keeper watches the process table.
 
-The folder was removed below us: nobody can find the server any more, so it is stopped.
+If the folder is removed, nobody can find the server any more: the keeper stops it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _LONGEST_PAUSE = 5.0
 _LINES_OF_LOG = 12
 _PRIVATE_SOCKET = "faultline-"
 _ONLY_OURS = 0o700
-# What PostgreSQL says while sessions of a killed server are still ending, or one is writing its pid file: it passes.
+# Temporary errors: sessions of a killed server are still ending, or one is writing its pid file.
 _PASSING = ("pre-existing shared memory block", 'lock file "postmaster.pid"')
 _PASSES_WITHIN = 20.0
 _KILLS_WHILE_STARTING = 3
@@ -56,12 +55,12 @@ _KILLS_WHILE_STARTING = 3
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What the starting user hands to the keeper."""
+    """What the starting user passes to the keeper."""
 
     folder: str
     data: str
     postgres: str
-    socket: str  # "" for a private folder of its own below `temporary`, when the place's path is too long for one
+    socket: str  # "": a private folder below `temporary`, because the path would be too long
     temporary: str
     user: int | None  # None: run as the keeper's own user
     group: int | None
@@ -70,7 +69,7 @@ class Task:
 
 
 def boot_id() -> str:
-    """Another text after every boot, where the system tells; a server kept before a reboot is not kept after it."""
+    """Changes with every boot, if the system provides it: a server kept before a reboot is not kept after it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except FileNotFoundError:
@@ -95,16 +94,16 @@ def last_lines(log: Path, since: int = 0) -> str:
 
 
 def bound(log: Path) -> None:
-    """Keep a log from filling the disk. PostgreSQL has it open to append, so it is emptied, not replaced."""
+    """Keep a log from filling the disk. PostgreSQL has it open for appending, so truncate it."""
     with suppress(FileNotFoundError):
         if log.stat().st_size > LOG_LIMIT:
-            with suppress(OSError):  # no room for the older part: then it is lost, but the disk has room again
+            with suppress(OSError):  # no room for the older part: it is lost
                 log.with_suffix(".old.log").write_bytes(log.read_bytes())
             os.truncate(log, 0)
 
 
 def say(text: str) -> None:
-    with suppress(OSError):  # a full disk must not keep the keeper from stopping its server
+    with suppress(OSError):  # a full disk must not stop the keeper
         sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} keeper {os.getpid()}: {text}\n")
         sys.stderr.flush()
 
@@ -117,14 +116,14 @@ class Keeper:
         self.log = self.folder / SERVER_LOG
         self.lock = lock
         self.users = locks.open_lock(self.folder / USERS_LOCK)
-        self.told_to_stop = False
+        self.stop_asked = False
         self.child: subprocess.Popen[bytes] | None = None
         self.adopted: int | None = None
         self.private_socket = ""
         self.was_ready = False  # ever
         self.failures = 0  # in a row, without being ready in between
-        self.trouble_since = time.monotonic()
-        self.next_try = self.trouble_since
+        self.failing_since = time.monotonic()
+        self.next_try = self.failing_since
         self.log_start = 0
         self.wake = self._listen()
 
@@ -135,13 +134,13 @@ class Keeper:
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop_was_asked)
-        # Not ignored but caught: an ignored SIGCHLD would not wake us when the server dies.
+        # Caught: an ignored SIGCHLD would not wake the keeper when the server dies.
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return reading
 
     def _stop_was_asked(self, _number: int, _frame: object) -> None:
-        self.told_to_stop = True
+        self.stop_asked = True
 
     def run(self) -> None:
         self.look_for_a_server()
@@ -155,7 +154,7 @@ class Keeper:
             self.finish()
 
     def look_for_a_server(self) -> None:
-        """Adopt what an earlier keeper left when it was killed: the server, and the socket folder made for it."""
+        """Adopt the server and socket folder of a keeper that was killed."""
         found = postmaster.recorded(self.data)
         if found is None:
             return
@@ -166,8 +165,8 @@ class Keeper:
             self.adopted, self.was_ready = found.pid, True
 
     def is_over(self) -> bool:
-        if self.told_to_stop:
-            say("told to stop")
+        if self.stop_asked:
+            say("asked to stop")
         elif not locks.same_file(self.lock, self.folder / KEEPER_LOCK):
             say("the folder was removed")
         elif not is_kept(self.folder) and locks.try_lock(self.users, locks.EXCLUSIVE):
@@ -189,7 +188,7 @@ class Keeper:
         return self.adopted is not None and postmaster.is_postmaster(self.adopted, self.data)
 
     def tend(self) -> bool:
-        """See to it that a server runs; False to give up."""
+        """Make sure that a server runs. False: give up."""
         bound(self.log)
         if self.is_alive():
             self._note_readiness()
@@ -212,29 +211,29 @@ class Keeper:
             (self.folder / FAILURE).unlink(missing_ok=True)
 
     def _may_try_again(self) -> bool:
-        # Killed right after it became ready, it has left the record of that; users may have seen it and gone on.
+        # A server that was killed right after it became ready has left a record of that.
         self._note_readiness()
         status = self.child.returncode if self.child is not None else None
         ended = "is gone" if status is None else f"ended with status {status}"
         text = last_lines(self.log, self.log_start)
         say(f"the server {ended}")
         if not self.failures:
-            self.trouble_since = time.monotonic()
-        # Not a fault of its own: sessions of a server before it are still ending, or somebody killed it.
-        passing = any(sign in text for sign in _PASSING) and time.monotonic() - self.trouble_since < _PASSES_WITHIN
+            self.failing_since = time.monotonic()
+        # Not its own fault: sessions of an earlier server are still ending, or somebody killed it.
+        passing = any(sign in text for sign in _PASSING) and time.monotonic() - self.failing_since < _PASSES_WITHIN
         killed = status is not None and status < 0 and self.failures < _KILLS_WHILE_STARTING
         pause = 0.0 if self.was_ready and not self.failures else min(_LONGEST_PAUSE, 0.1 * 2**self.failures)
         self.next_try = time.monotonic() + pause
         give_up = not (self.was_ready or passing or killed)
         if give_up or (self.failures and not passing and not killed):
-            # Who waits for the server is told. Who has it may still see it come back, say when the disk has room.
+            # For users that wait. Others may still see it come back, for example when the disk has room again.
             self._write_failure(ended, text)
         self.failures += 1
         return not give_up
 
     def _write_failure(self, ended: str, text: str) -> None:
         draft = self.folder / (FAILURE + ".new")
-        with suppress(OSError):  # no room or no folder: those who wait see the keeper gone, and show the log
+        with suppress(OSError):  # no room or no folder: those who wait see that the keeper ended, and show the log
             draft.write_text(f"postgres {ended}.\n{text}\n")
             draft.replace(self.folder / FAILURE)
 
@@ -271,13 +270,13 @@ class Keeper:
             return self.task.socket
         if not self._is_private_socket_folder(self.private_socket):
             self.private_socket = f"{self.task.temporary}/{_PRIVATE_SOCKET}{os.urandom(8).hex()}"
-            os.mkdir(self.private_socket, 0o700)  # noqa: PTH102 - a name nobody can guess, and an error if it is there
+            os.mkdir(self.private_socket, 0o700)  # noqa: PTH102 - must fail if it exists
             if self.task.user is not None and self.task.group is not None:
                 os.chown(self.private_socket, self.task.user, self.task.group)
         return self.private_socket
 
     def _is_private_socket_folder(self, path: str) -> bool:
-        """Whether a keeper made it for this server: a path read from a file is not removed on trust."""
+        """Whether a keeper made it for this server. The path comes from a file, so check before removing it."""
         if self.task.socket or not Path(path).name.startswith(_PRIVATE_SOCKET):
             return False
         try:
@@ -297,13 +296,13 @@ class Keeper:
                 left.unlink(missing_ok=True)
             folder.rmdir()
         say("ends")
-        # In this order: who gets users.lock next must find keeper.lock free.
+        # In this order: the next holder of users.lock must find keeper.lock free.
         os.close(self.lock)
         os.close(self.users)
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what would turn PostgreSQL's programs to another server, port or language."""
+    """The environment without variables that change the server, port or language of PostgreSQL's programs."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     return {**kept, "LC_ALL": "C"}
 
@@ -311,12 +310,11 @@ def environment() -> dict[str, str]:
 def main(text: str) -> int:
     task = Task(**json.loads(text))
     lock = locks.open_lock(Path(task.folder) / KEEPER_LOCK)
-    # Not at the first try: somebody may be asking at this moment whether it is free. Not forever: a starter killed
-    # at the wrong moment may have left another keeper that just came to life.
+    # Try for a while: `is_free` holds it for an instant. Not forever: another keeper may have just started.
     if not locks.wait_until(lambda: locks.try_lock(lock, locks.EXCLUSIVE), 2.0):
         return EXIT_OTHER_KEEPER
-    # The starter waits for this process only. The keeper itself is nobody's child, so it never becomes a zombie of a
-    # program that does not know of it; the lock is the child's too, and held before the starter goes on.
+    # The starter waits only for this process. The forked keeper has no parent that would have to reap it; it shares the
+    # lock, which is held before the starter goes on.
     pid = os.fork()
     if pid:
         os.ftruncate(lock, 0)

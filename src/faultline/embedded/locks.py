@@ -1,15 +1,14 @@
-"""Locks on files, held by the kernel. The promise: a lock never outlives the process that holds it, however it died.
+"""File locks, held by the kernel. The promise: a lock ends with the process that holds it, however that dies.
 
-Three locks lie in a folder of an embedded server:
+The folder of an embedded server has three locks:
 
-* `users.lock`   shared: held by every program that uses the server. Exclusive: nobody uses it (any more).
+* `users.lock`   shared: held by every program that uses the server. Exclusive: nobody uses it.
 * `keeper.lock`  exclusive: held by the keeper all its life. Its text is the keeper's pid.
 * `start.lock`   exclusive: held while a server is started or stopped, and while a user leaves.
 
-They are always asked for in the order users, start, keeper, or without waiting: so no two programs wait for each other.
+Programs acquire them in the order users, start, keeper, or without waiting, so they cannot deadlock.
 
-This module and `postmaster` are read by the keeper, which starts fast because nothing but the standard library is
-imported: keep it so.
+The keeper imports this module and `postmaster`. It must start fast, so both import only the standard library.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PAUSE = 0.01
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Ask again and again; False when the time is over and the answer still is no."""
+    """Poll a condition. False: it was not true in time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -40,8 +39,8 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def open_lock(path: Path) -> int:
-    # O_CLOEXEC: a PostgreSQL or any other child that inherited the lock would hold it after our death.
-    # O_NOFOLLOW: root may work in a folder of somebody else, who must not lead it to another file.
+    # O_CLOEXEC: a child that inherited the lock, such as PostgreSQL, would hold it after this process dies.
+    # O_NOFOLLOW: root may work in another user's folder, who must not redirect it to another file.
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
@@ -54,7 +53,7 @@ def try_lock(lock: int, mode: int) -> bool:
 
 
 def same_file(lock: int, path: Path) -> bool:
-    """Whether the open lock still is the file of that name: a lock on a removed file keeps nobody out."""
+    """Whether the open lock is still the file of that name: a lock on a removed file excludes nobody."""
     try:
         there = path.stat()
     except FileNotFoundError:
@@ -63,7 +62,7 @@ def same_file(lock: int, path: Path) -> bool:
 
 
 def acquire(path: Path, mode: int, seconds: float) -> int:
-    """The open file, locked; closing it gives the lock back. TimeoutError when others hold it all that time."""
+    """The open file, locked; closing it releases the lock. Raises TimeoutError if others hold it all that time."""
     end = time.monotonic() + seconds
     while True:
         lock = open_lock(path)
@@ -80,7 +79,7 @@ def acquire(path: Path, mode: int, seconds: float) -> int:
 
 
 class Held:
-    """A lock given back at the end of a `with`."""
+    """A lock that is released at the end of a `with` block."""
 
     def __init__(self, lock: int) -> None:
         self._lock = lock
@@ -93,7 +92,7 @@ class Held:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds the lock exclusively. For an instant this holds it shared: who takes it has to try again."""
+    """Whether nobody holds the lock exclusively. This holds it shared for an instant, so others must try more than once."""
     try:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

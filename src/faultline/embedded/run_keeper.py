@@ -1,8 +1,7 @@
-"""The file the keeper's process is started with. The promise: nothing is imported but the keeper's own three modules.
+"""The file that starts the keeper's process. The promise: it imports only the keeper's own three modules.
 
-`python -I -S run_keeper.py TASK` has neither the caller's import path nor its site-packages: they are slow to read and
-may be broken. So it cannot find `faultline` by its name. The two packages are put into place empty, only with the folder
-their modules lie in.
+`python -I -S run_keeper.py TASK` has neither the caller's import path nor its site-packages: they are slow to read and may
+be broken. So it cannot find `faultline` by name. This file creates the two packages empty, with only their folders.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Other people's systems. Nothing below the commands and the web imports from here."""
+"""Integrations with other systems. Only the commands and the web import from here."""

@@ -1,8 +1,8 @@
-"""Traces from enqueue to run, across processes, where the program has OpenTelemetry configured. Otherwise nothing is done.
+"""Traces from enqueue to run, across processes, if the program has configured OpenTelemetry.
 
-The context travels in a column of the job (`trace`), 55 characters as W3C writes them: not in its arguments, which would
-change what the task sees and what its idempotency key means. A claim does not return it; a worker that traces asks for the
-contexts of what it has claimed, so that nobody else pays for them. Arguments and results are never put into a span.
+The job's column `trace` carries the context, 55 characters in the W3C format: not the arguments, which would change what the
+task sees and what its idempotency key means. A claim does not return it; a worker that traces reads the contexts of what it
+has claimed, so that others do not pay for them. Spans never contain arguments or results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME = "faultline"
 
 
 def _tracer() -> Tracer | None:
-    """The program's tracer; None while it has configured none."""
+    """The program's tracer; None: not configured."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
         return None
@@ -44,7 +44,7 @@ def _tracer() -> Tracer | None:
 
 @contextlib.contextmanager
 def enqueuing(submissions: list[Submission]) -> Iterator[list[Submission]]:
-    """A span around an enqueue; the jobs as they are to be sent, with the context of that span."""
+    """A span around an enqueue. Yields the jobs with the context of that span."""
     tracer = _tracer()
     if tracer is None:
         yield submissions
@@ -62,7 +62,7 @@ def enqueuing(submissions: list[Submission]) -> Iterator[list[Submission]]:
 
 
 def configured() -> Tracing | None:
-    """What a worker traces with. None: nothing is to be traced."""
+    """What a worker traces with. None: it does not trace."""
     tracer = _tracer()
     return None if tracer is None else Tracing(tracer)
 
@@ -76,15 +76,15 @@ class Tracing:
         self._spans: dict[Hold, Span] = {}
 
     async def fetch(self, database: AsyncDatabase, leases: Sequence[Lease]) -> None:
-        """Ask for the contexts of what was claimed. A trace that cannot be continued is begun anew; the jobs run."""
+        """Read the contexts of claimed jobs. If that fails, their traces begin anew; the jobs run."""
         try:
             found = await database.run(views.traces([lease.job_id for lease in leases]))
             self._contexts.update(found)
-        except Exception as error:  # noqa: BLE001 - leases are held: whatever was said, they go on
+        except Exception as error:  # noqa: BLE001 - leases are held, so the jobs must run
             events.emit("traces_unknown", error=str(error))
 
     def begin(self, hold: Hold) -> None:
-        """Begin the span of an attempt, current for whatever it does. The attempt's own task ends it by ending."""
+        """Begin the span of an attempt and make it current in the attempt's asyncio task."""
         lease = hold.lease
         carrier = {"traceparent": self._contexts.pop(lease.job_id, "")}
         parent = TraceContextTextMapPropagator().extract(carrier, context=context.Context())
@@ -110,7 +110,7 @@ class Tracing:
         outcome = type(ending).__name__.lower() if ending is not None else "completed" if hold.completed else "lost"
         span.set_attribute("faultline.outcome", outcome)
         if isinstance(ending, Failed) and ending.failure.then != "cancel":
-            # The exception itself shows in a list of errors, with its type and its traceback; an outcome is none.
+            # Recorded with its type and traceback. An outcome is not an error.
             if raised is not None and not isinstance(raised, Outcome):
                 with contextlib.suppress(Exception):  # one whose own text raises
                     span.record_exception(raised)
@@ -119,7 +119,7 @@ class Tracing:
 
 
 def _text_of(span: Span) -> str | None:
-    """The context of a span as W3C writes it; None if it is not recorded."""
+    """The context of a span in the W3C format; None: it is not recorded."""
     found = span.get_span_context()
     if not found.is_valid:
         return None

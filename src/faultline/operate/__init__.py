@@ -1,9 +1,9 @@
 """Operations on jobs, queues and keys: cancel, retry, pause, resume. Who did it, and why, is recorded.
 
-Dashboard, API, command line and Python all use this, so that it is recorded and logged in one way. The database writes the
-record in the transaction of the operation, with the login next to the name that the caller gave.
+Dashboard, API, command line and Python all use this, so operations are recorded and logged in one way. The database writes
+the record in the transaction of the operation, with the login next to the name that the caller gave.
 
-An operation is a `Statement`, for blocking and async databases alike; it is logged when its answer is read.
+An operation is a `Statement`, for blocking and async databases; it is logged when its answer is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from faultline.operate.jobs import RetryFailed, cancel, retry
 from faultline.operate.keys import add_key, revoke_key
 from faultline.operate.queues import pause, resume
 from faultline.operate.settings import change_setting
-from faultline.operate.who import check_reason, plain, this_user, told
+from faultline.operate.who import check_reason, plain, signature, this_user
 
 __all__ = [
     "BY_LENGTH_MAX",
@@ -28,6 +28,6 @@ __all__ = [
     "resume",
     "retry",
     "revoke_key",
+    "signature",
     "this_user",
-    "told",
 ]

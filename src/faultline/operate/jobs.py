@@ -23,7 +23,7 @@ _BATCH_JOBS = 1000
 def cancel(
     job_id: UUID, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
 ) -> Statement[JobState]:
-    """Cancel a job. With `only_queues`, no other queue's job exists."""
+    """Cancel a job. With `only_queues`, jobs of other queues are not found."""
     who.check(by, reason)
     statement = verbs.cancel(job_id, reason, only_queues=only_queues, by=by)
     return logged(statement, "job_cancelled_by_request", job_id=job_id, by=by, reason=reason)
@@ -39,9 +39,9 @@ def retry(
 
 
 class RetryFailed:
-    """Retry failed jobs in batches, from the newest to the oldest; each batch is a transaction of its own.
+    """Retry failed jobs in batches, newest first, each in its own transaction.
 
-    A job that fails again meanwhile is newer than the first batch, and is not retried twice. Run one after the other:
+    A job that fails again meanwhile is newer than the first batch, so it is not retried twice. Run one after the other:
     `while (batch := work.batch()) is not None: work.took(database.run(batch))`.
     """
 
@@ -53,16 +53,16 @@ class RetryFailed:
         self._by = by
         self._reason = reason
         self._jobs_max = jobs_max
-        #: No more than so many are looked for: batches that find nothing take time, too.
+        #: Limited, because batches that find nothing take time too.
         self._batches_left = None if jobs_max is None else 2 * jobs_max // _BATCH_JOBS + 2
         self._begun = False
-        #: How many were queued again.
+        #: How many were retried.
         self.jobs = 0
-        #: Where to go on; None when there is no more.
+        #: Where to continue; None: at the end.
         self.behind: failures.Cursor | None = None
 
     def batch(self) -> Statement[failures.Retried] | None:
-        """The next one to run; None when all is done."""
+        """The next batch to run; None: all are done."""
         left = _BATCH_JOBS if self._jobs_max is None else min(_BATCH_JOBS, self._jobs_max - self.jobs)
         if (self._begun and self.behind is None) or left <= 0 or self._batches_left == 0:
             events.emit("jobs_retried_by_request", jobs=self.jobs, by=self._by, reason=self._reason)

@@ -1,4 +1,4 @@
-"""Log an operation when its answer is read: then it was done, whichever kind of database has run it."""
+"""Log an operation when its answer is read: then it was done, whether a blocking or an async database ran it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def logged(
     statement: Statement[T], event: str, *, done: Callable[[T], bool] = lambda _: True, **fields: EventField
 ) -> Statement[T]:
-    """`done`: whether this answer says that something was done."""
+    """`done`: whether the answer means that something was done."""
 
     def read(rows: Rows) -> T:
         answer = statement.read(rows)

@@ -1,4 +1,4 @@
-"""Change what holds for every program on this database: sizes, and how long what has ended is kept."""
+"""Change settings of the whole database: size limits, and how long ended jobs are kept."""
 
 from __future__ import annotations
 

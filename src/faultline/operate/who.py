@@ -1,4 +1,4 @@
-"""Who does it, and why: checked where it comes in, and shown in one way. The database checks again: see `signature.sql`."""
+"""Who operates and why: checked on entry, shown in one way. The database checks again: see `signature.sql`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from faultline.core.errors import JobRejected
 if TYPE_CHECKING:
     from faultline.core.model import Json
 
-#: What commands a terminal, or hides or reorders what is shown. A reason may have lines.
+#: Characters that control a terminal, or hide or reorder text. A reason may have several lines.
 _HIDING = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINES = re.compile("[\t\n\r\u2028\u2029]")
 
@@ -42,12 +42,12 @@ def _check_length(name: str, value: str, least: int, most: int) -> None:
 
 
 def plain(name: str) -> str:
-    """A name that somebody chose, without what the database would refuse."""
+    """A user's name without characters that the database would refuse."""
     return _HIDING.sub("?", name)
 
 
 def this_user() -> str:
-    """The user of this machine, for commands. By the process's own user: variables of the environment say anything."""
+    """The user of this process, for commands. Not from the environment, which anybody can set."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may have no name for its user
@@ -55,8 +55,8 @@ def this_user() -> str:
     return plain(f"{user}@{socket.gethostname()}")[: BY_LENGTH_MAX - 20] + " (command line)"
 
 
-def told(detail: Json) -> str:
-    """Who it was, for people. The login comes last, so that nobody can write something behind it."""
+def signature(detail: Json) -> str:
+    """Who did it, for people. The login comes last, so that nobody can forge it in their name."""
     if not isinstance(detail, dict) or not detail.get("by"):
         return ""
     by, login = detail["by"], detail.get("login")

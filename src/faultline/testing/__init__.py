@@ -15,7 +15,7 @@
         crash_everywhere(app, charge.bind(42), effects=orders_paid).raise_if_broken()
 
 Nothing here replaces PostgreSQL or the worker: your tests run with the real ones. A failed check raises `AssertionError`
-and says what was seen; a wrong call raises `ConfigError` and says what to do instead.
+with what was found; a wrong call raises `ConfigError` with what to do instead.
 """
 
 from faultline.core.faults import POINTS, Faults, WireCut

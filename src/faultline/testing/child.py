@@ -1,7 +1,7 @@
-"""Run what is due in a forked process that may be killed at any moment, and learn how far it came.
+"""Run due jobs in a forked process that may be killed at any moment, and learn how far it came.
 
-Forked, so that tasks defined inside a test work as well. The child shares nothing with the test but what it inherited: the
-application connects anew after a fork, and the child never returns into the test, nor cleans up after it.
+Forked, so that tasks defined inside a test work too. The application connects anew after a fork, and the child never returns
+into the test or cleans up after it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ERROR = "error: "
 
 
 class Life(NamedTuple):
-    """The fault points that a child came to, in their order, and whether it was killed at the last one."""
+    """The fault points that a child reached, in order, and whether it was killed at the last one."""
 
     reached: list[str]
     killed: bool
@@ -40,11 +40,11 @@ def run_in_child(app: Faultline, queue: str, faults: Faults, *, timeout: float =
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        # A lock that another thread holds at this moment stays locked in the child; one that hangs is killed below.
+        # A lock that another thread holds now stays locked in the child. A child that hangs is killed below.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _live(app, queue, Told(theirs, faults), theirs)
+        _live(app, queue, Reporting(theirs, faults), theirs)
     os.close(theirs)
     try:
         said = _read(ours, timeout)
@@ -59,8 +59,8 @@ def run_in_child(app: Faultline, queue: str, faults: Faults, *, timeout: float =
     return Life(said.split(), os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
 
 
-class Told(Faults):
-    """Tells the parent of every point before anything happens there."""
+class Reporting(Faults):
+    """Reports every point to the parent before anything happens there."""
 
     wanted = True
 
@@ -77,14 +77,14 @@ def _live(app: Faultline, queue: str, faults: Faults, pipe: int) -> NoReturn:
     try:
         app.host = replace(app.host, faults=faults)
         asyncio.run(adrain(app, queue))
-    except BaseException:  # noqa: BLE001 - whatever it is, it must not get out into a second copy of the test
+    except BaseException:  # noqa: BLE001 - no error may get out into a second copy of the test
         os.write(pipe, f"{_ERROR}{traceback.format_exc()}".encode())
     finally:
         os._exit(0)
 
 
 def _read(pipe: int, timeout: float) -> str:
-    """What the child says until it is gone."""
+    """What the child writes until it ends."""
     said = bytearray()
     give_up = monotonic() + timeout
     poll = select.poll()

@@ -1,7 +1,7 @@
-"""Crash a task at every fault point it comes to, let it recover, and see whether its effects exist exactly once.
+"""Crash a task at every fault point that it reaches, let it recover, and check that its effects exist exactly once.
 
-Each crash is a real one: the job runs in a process of its own, which is killed with SIGKILL. Leases and dead workers need
-no waiting for, since time is frozen and moved on by hand.
+Each crash is real: the job runs in its own process, which is killed with SIGKILL. Time is frozen and advanced by hand, so
+nobody waits for leases to expire.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _points_of(*verbs: str) -> frozenset[str]:
     return frozenset(point for verb in verbs for point in (f"before_{verb}_sent", f"after_{verb}_committed"))
 
 
-#: These run beside the task: a death there is a death at any moment, and shows the same twice by luck only.
+#: These run beside the task, so a crash there is a crash at a random moment and cannot be repeated.
 _BESIDE = _points_of("beat", "renew", "reap")
-#: The job is taken by the first claim; later ones find nothing.
+#: The first claim gets the job; later ones find nothing.
 _ONCE = _points_of("claim") | _BESIDE
-#: A point that is reached more often than this, in a loop for example, is not crashed at each time.
+#: A point that is reached more often, as in a loop, is not crashed at every visit.
 VISITS_MAX = 5
-#: The database takes a worker for dead that has not beaten for three seconds.
+#: The database takes a worker without a heartbeat for three seconds for dead.
 _SILENCE = timedelta(seconds=4)
 _PATIENCE_SECONDS = 10.0
 
@@ -91,8 +91,8 @@ def crash_everywhere(
         trial.refuse_company()
         try:
             expected, reached = trial.uncrashed(expect)
-            places, left_out = _places(reached, wanted)
-            crashes = [trial.crashed(point, visit, times, expected) for point, visit in places]
+            chosen, left_out = _choose(reached, wanted)
+            crashes = [trial.crashed(point, visit, times, expected) for point, visit in chosen]
         finally:
             trial.bury_workers()
     return Report(task, expected, tuple(crashes), left_out)
@@ -100,7 +100,7 @@ def crash_everywhere(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One job to be run again and again, each time as a new one, with the effects counted from zero."""
+    """One job, run repeatedly, each time as a new one, with its effects counted from zero."""
 
     app: Faultline
     job: Submission
@@ -109,10 +109,10 @@ class Trial:
     reset: Callable[[], object] | None
 
     def uncrashed(self, expect: object) -> tuple[object, list[str]]:
-        """What a run without a crash does, and the fault points that it comes to."""
+        """The effects of a run without a crash, and the fault points that it reaches."""
         before, job_id, queue = self._begin()
         life = run_in_child(self.app, queue, Faults())
-        ended = self._settle(job_id)
+        ended = self._run_to_end(job_id)
         if ended.state is not JobState.SUCCEEDED:
             raise AssertionError(
                 f"{self.job.task} does not succeed without a crash; it is {ended.state}: {ended.last_error}"
@@ -130,18 +130,18 @@ class Trial:
         return seen, life.reached
 
     def crashed(self, point: str, visit: int, times: int, expected: object) -> Crash:
-        """Let the job die at this point, bring it to its end, and see."""
+        """Crash the job at this point, run it to its end, and compare."""
         before, job_id, queue = self._begin()
         deaths = 0
         for death in range(times):
-            # A later attempt has less to do, where steps are remembered: it dies when it first comes to the point.
+            # A later attempt may skip stored steps, so it is crashed at its first visit.
             life = run_in_child(self.app, queue, CrashAt(point, visit=visit if death == 0 else 1))
             deaths += life.killed
-            self._take_back(job_id)
-        ended = self._settle(job_id)
+            self._reap(job_id)
+        ended = self._run_to_end(job_id)
         seen = self._seen(before, self.effects())
         return Crash(
-            point=_place(point, visit),
+            point=_name(point, visit),
             crashed=deaths > 0,
             state=ended.state,
             effects=seen,
@@ -149,13 +149,13 @@ class Trial:
         )
 
     def refuse_company(self) -> None:
-        """Other jobs would be run by the recovering worker, and their effects taken for this job's."""
+        """The recovering worker would run other jobs too, and their effects would count as this job's."""
         due = self.app.database.run(due_queues())
         if due:
             raise ConfigError(f"other jobs are due in {', '.join(due)}; run them first: drain(app)")
 
     def bury_workers(self) -> None:
-        """Take the killed workers off the list, so that nobody mistakes them for living ones."""
+        """Remove the rows of the killed workers, so that nobody takes them for alive."""
         self.time.advance(_SILENCE)
         self.app.database.run(verbs.reap())
 
@@ -174,11 +174,11 @@ class Trial:
             run_at=None,
         )
         before = self.effects()
-        (placed,) = self.app.database.run(verbs.enqueue_many([job]))
-        return before, placed.job_id, queue
+        (enqueued,) = self.app.database.run(verbs.enqueue_many([job]))
+        return before, enqueued.job_id, queue
 
-    def _take_back(self, job_id: UUID) -> None:
-        """Let the lease expire, and reap. The server may still be ending the dead worker's last transaction."""
+    def _reap(self, job_id: UUID) -> None:
+        """Let the lease expire, and reap. The server may still be rolling back the dead worker's last transaction."""
         job = self.app.job(job_id)
         if job.lease_expires_at is not None:
             self.time.advance_to(job.lease_expires_at + _SILENCE)
@@ -192,8 +192,8 @@ class Trial:
                 )
             sleep(0.002)
 
-    def _settle(self, job_id: UUID) -> JobRecord:
-        """Run it to its end, with everything that came of it: later attempts, and jobs that it enqueued."""
+    def _run_to_end(self, job_id: UUID) -> JobRecord:
+        """Run it to its end, with later attempts and jobs that it enqueued."""
         drain(self.app, advancing=self.time)
         return self.app.job(job_id)
 
@@ -201,29 +201,29 @@ class Trial:
         return after if self.reset is not None else _growth(before, after)
 
 
-def _places(reached: list[str], wanted: list[str] | None) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
-    """Which visits of which points to crash at, in the order in which they come, and which ones are too many."""
+def _choose(reached: list[str], wanted: list[str] | None) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
+    """Which visits of which points to crash at, in order, and which are too many."""
     visits: Counter[str] = Counter()
-    places, left_out = [], []
-    for point in filter(POINTS.__contains__, reached):  # statements that only read have no names among them
+    chosen, left_out = [], []
+    for point in filter(POINTS.__contains__, reached):  # reads have no points
         visits[point] += 1
         unwanted = point in _BESIDE if wanted is None else point not in wanted
         if unwanted or (point in _ONCE and visits[point] > 1):
             continue
         if visits[point] > VISITS_MAX:
-            left_out.append(_place(point, visits[point]))
+            left_out.append(_name(point, visits[point]))
         else:
-            places.append((point, visits[point]))
+            chosen.append((point, visits[point]))
     missed = [point for point in wanted or [] if point not in visits]
-    if missed or not places:
+    if missed or not chosen:
         raise ConfigError(
             f"the job never reaches {', '.join(missed) or 'any of these points'}; without a crash it reaches: "
             f"{', '.join(visits)}"
         )
-    return places, tuple(left_out)
+    return chosen, tuple(left_out)
 
 
-def _place(point: str, visit: int) -> str:
+def _name(point: str, visit: int) -> str:
     return point if visit == 1 else f"{point}@{visit}"
 
 

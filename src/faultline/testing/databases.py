@@ -1,4 +1,4 @@
-"""A database for one test, and time in it. What a test does to either is undone when its block is left."""
+"""A database and a clock for one test. Both are restored at the end of the block."""
 
 from __future__ import annotations
 

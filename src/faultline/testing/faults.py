@@ -1,4 +1,4 @@
-"""Faults for one point each, handed in from outside: `Faultline(dsn, host=Host(faults=CutAt("after_claim_committed")))`."""
+"""Faults at one point each: `Faultline(dsn, host=Host(faults=CutAt("after_claim_committed")))`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from faultline.core.faults import Faults, WireCut, check_point
 
 
 class _At(Faults):
-    """Does something the first time a point is reached, or at another visit, and never again."""
+    """Acts once, at the given visit of a point."""
 
     wanted = True
 

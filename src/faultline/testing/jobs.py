@@ -1,4 +1,4 @@
-"""Look at what was enqueued. A claim that does not hold is answered with what is there instead."""
+"""Check what was enqueued. A failed assertion shows which jobs there are."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def assert_enqueued(
 
 
 def registered(app: Faultline, task: Task[..., Any] | str) -> str:
-    """The name of a task of this application. A misspelt one would be found zero times, which might pass for a success."""
+    """The name of a registered task. A misspelt name would match no job, which might look like a success."""
     name = task.name if isinstance(task, Task) else task
     if name not in app.tasks:
         raise ConfigError(

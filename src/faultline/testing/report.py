@@ -1,4 +1,4 @@
-"""What crashing a task everywhere has shown: one line for each crash, and for the task as a whole whether it survives."""
+"""The result of `crash_everywhere`: one line for each crash, and whether the task survives all."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ The effect and the completion of the job must not be parted by a crash. What usu
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """One crash, and what was found after the job had been run to its end by a healthy worker."""
+    """One crash, and what was found after a healthy worker had run the job to its end."""
 
-    #: The fault point; `point@2` where it was reached for the second time.
+    #: The fault point; `point@2` for its second visit.
     point: str
-    #: The process really died there. One that never came to the point has shown nothing.
+    #: The process died there. If it never reached the point, nothing is shown.
     crashed: bool
-    #: How the job ended; one that has not ended was not recovered.
+    #: How the job ended; a job that has not ended did not recover.
     state: JobState
-    #: What the effects were in the end, to be compared with those of a run without a crash.
+    #: The effects, to compare with those of a run without a crash.
     effects: object
     ok: bool
 
-    def told(self, expected: object) -> str:
+    def line(self, expected: object) -> str:
         if self.ok:
             return f"ok      {self.point}"
         if not self.crashed:
@@ -45,7 +45,7 @@ class Report:
     #: The effects of a run without a crash.
     expected: object
     crashes: tuple[Crash, ...]
-    #: Visits of points at which it was not crashed, since these points were reached too often.
+    #: Visits at which it was not crashed, because the point was reached too often.
     left_out: tuple[str, ...] = ()
 
     @property
@@ -57,14 +57,14 @@ class Report:
         return [crash for crash in self.crashes if not crash.ok]
 
     def raise_if_broken(self) -> None:
-        """Fail with all that was seen, and with what usually helps."""
+        """Raise `AssertionError` with all crashes and what usually helps."""
         if not self.ok:
             raise AssertionError(f"{self}\n{REMEDIES}")
 
     def __str__(self) -> str:
-        told = f"{self.task} was crashed at {len(self.crashes)} points"
+        summary = f"{self.task} was crashed at {len(self.crashes)} points"
         verdict = f"and broke at {len(self.broken)}" if self.broken else "and survived"
-        lines = [f"{told} {verdict}; without a crash: effects {self.expected!r}, job succeeded"]
-        lines += [f"  {crash.told(self.expected)}" for crash in self.crashes]
+        lines = [f"{summary} {verdict}; without a crash: effects {self.expected!r}, job succeeded"]
+        lines += [f"  {crash.line(self.expected)}" for crash in self.crashes]
         lines += [f"  left out, as reached too often: {', '.join(self.left_out)}"] if self.left_out else []
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Run jobs right here, in the test's own process. The worker is the real one; only its waiting is left out."""
+"""Run jobs in the test's own process, with the real worker, without waiting."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ T = TypeVar("T")
 TIMEOUT_SECONDS = 30.0
 _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.02
 
-#: Set while jobs are run here, and so inside them: what they enqueue is run by the same drain, not by one inside it.
+#: Set while jobs run here: the same drain runs what they enqueue, not a second one inside it.
 _draining: contextvars.ContextVar[bool] = contextvars.ContextVar("draining", default=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What became of the jobs that were run. `rescheduled` counts failed attempts with another to follow."""
+    """How the jobs ended. `rescheduled`: failed attempts that will be followed by another."""
 
     succeeded: int = 0
     failed: int = 0
@@ -87,7 +87,7 @@ async def adrain(
     except TimeoutError as error:
         if not within.expired():
             raise
-        # What ran was given back when the worker left, so it is among these.
+        # The worker released the running jobs when it ended, so they are among these.
         left = await _ask(app, testing.due_queues(queue))
         raise AssertionError(f"the jobs did not end within {timeout:g} s; unfinished in queue {', '.join(left)}") from error
     finally:
@@ -112,7 +112,7 @@ async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing:
 
 
 async def _work(app: Faultline, queues: list[str], concurrency: int) -> str:
-    """Let a worker live for as long as it has something to do."""
+    """Run a worker until it has nothing left to do."""
     async with app.worker(dict.fromkeys(queues, concurrency)) as worker:
         pause = _PAUSE_MIN
         while await _ask(app, testing.is_busy(worker.id, queues)):
@@ -122,7 +122,7 @@ async def _work(app: Faultline, queues: list[str], concurrency: int) -> str:
 
 
 async def _ask(app: Faultline, statement: Statement[T]) -> T:
-    """Ask beside the worker, on a connection that is kept from one drain to the next: a new one is the dearest part."""
+    """Ask on a connection that is kept from one drain to the next: opening one would take the most time."""
     return await asyncio.to_thread(app.database.run, statement)
 
 
@@ -150,7 +150,7 @@ def inline(app: Faultline) -> Iterator[None]:
             _raise_first(await adrain(_watched(app, raised)), raised)
         return handles
 
-    # The one place where a method is covered: production has no use for a seam here, and enqueueing is its hot path.
+    # Replaces the methods: production needs no hook here, and enqueueing is its hot path.
     vars(app).update(enqueue_many=enqueue_and_run, aenqueue_many=aenqueue_and_run)
     try:
         yield
@@ -159,8 +159,8 @@ def inline(app: Faultline) -> Iterator[None]:
 
 
 def _watched(app: Faultline, raised: list[Exception]) -> Faultline:
-    """The same application for the worker's eyes, with tasks that also tell here what they raise."""
-    _ = app.database  # shared by both, and closed by the one that the test knows
+    """A copy of the application for the worker, whose tasks also note here what they raise."""
+    _ = app.database  # shared by both; the test's application closes it
     watched = copy.copy(app)
     watched.tasks = {}
     for name, task in app.tasks.items():
@@ -194,7 +194,7 @@ def _noting(task: Task[..., Any], raised: list[Exception]) -> Callable[..., Any]
 
 
 def _raise_first(drained: Drained, raised: list[Exception]) -> None:
-    """The task's own error where there is one: a result that is not JSON fails a job without any."""
+    """The task's own error if there is one: a result that is not JSON fails a job without one."""
     first = next(iter(raised), None)
     raised.clear()
     if first is not None:
@@ -204,7 +204,7 @@ def _raise_first(drained: Drained, raised: list[Exception]) -> None:
 
 
 async def _closing(app: Faultline, running: Coroutine[Any, Any, T]) -> T:
-    """The event loop ends with this call: what the tasks have opened in it must not be left behind."""
+    """The event loop ends with this call, so close what the tasks opened in it."""
     try:
         return await running
     finally:
@@ -213,7 +213,7 @@ async def _closing(app: Faultline, running: Coroutine[Any, Any, T]) -> T:
 
 
 def _blocking(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run it to its end, also where an event loop runs already: a blocking `enqueue` blocks that anyway."""
+    """Run it to its end, also inside a running event loop, which a blocking `enqueue` blocks anyway."""
     if not _in_event_loop():
         return asyncio.run(start())
     with ThreadPoolExecutor(1) as thread:

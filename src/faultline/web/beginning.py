@@ -41,7 +41,7 @@ async def answer(question: Coroutine[object, object, T], *, seconds: float = _SE
     except TimeoutError as error:
         if not scope.expired():
             raise
-        told = (
+        message = (
             f"no answer within {seconds:g} s; run faultline doctor to see who holds a lock, or whether the server is frozen"
         )
-        raise DatabaseUnavailable(told) from error
+        raise DatabaseUnavailable(message) from error

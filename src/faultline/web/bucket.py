@@ -25,13 +25,13 @@ class Bucket:
 
     def take(self, caller: str) -> None:
         """Take one token, or raise a `Problem` that says when there will be one."""
-        self._settle(caller, tokens=1)
+        self._take(caller, tokens=1)
 
     def look(self, caller: str) -> None:
         """Raise as `take` would, but take none."""
-        self._settle(caller, tokens=0)
+        self._take(caller, tokens=0)
 
-    def _settle(self, caller: str, *, tokens: int) -> None:
+    def _take(self, caller: str, *, tokens: int) -> None:
         now = self._monotonic()
         level, at = self._levels.pop(caller, (self._burst, now))
         level = min(self._burst, level + (now - at) * self._per_second)

@@ -60,7 +60,7 @@ class Client:
     #: Why it was let go.
     ended: str | None = None
 
-    def tell(self, text: bytes) -> None:
+    def send(self, text: bytes) -> None:
         if self.ended is not None:
             return
         try:
@@ -107,7 +107,7 @@ class Changes:
                 headers={"Retry-After": "10"},
             )
         client = Client(caller)
-        client.tell(_event("queues", _shown(self._queues, caller)))
+        client.send(_event("queues", _shown(self._queues, caller)))
         self._clients.add(client)
         try:
             await self._begin()
@@ -126,11 +126,11 @@ class Changes:
 
     async def missed(self, caller: Caller, number: int) -> list[bytes]:
         """What was told behind this number. Too much of it is not told at all: the watcher had better begin anew."""
-        settled = self._settled()
+        last_safe = self._last_safe()
         found = await self._shares.of(caller).run(changes.since(number, lines_max=_LINES_MAX))
         if len(found) >= _LINES_MAX:
             return [_event("reset", {"reason": f"more than {_LINES_MAX} entries were missed"})]
-        return [_told(change, min(change.id, settled)) for change in found if _may_see(caller, change)]
+        return [_journal_event(change, min(change.id, last_safe)) for change in found if _may_see(caller, change)]
 
     async def run(self) -> None:
         """For as long as the server lives."""
@@ -173,10 +173,10 @@ class Changes:
         found = await self._databases.read.run(changes.since(self._last or 0, also=list(self._gaps), lines_max=_LINES_MAX))
         for change in found:
             self._note(change, now)
-            text = _told(change, self._settled())
+            text = _journal_event(change, self._last_safe())
             for client in self._clients:
                 if _may_see(client.caller, change):
-                    client.tell(text)
+                    client.send(text)
         self._gaps = {number: gap for number, gap in self._gaps.items() if gap.writers is None or gap.writers}
         if now - self._looked_at >= _TICK_SECONDS:
             self._looked_at = now
@@ -212,7 +212,7 @@ class Changes:
             bound = client.caller.queues
             if bound not in texts:
                 texts[bound] = _event("queues", _shown(lines, client.caller))
-            client.tell(texts[bound])
+            client.send(texts[bound])
 
     def _note(self, change: Change, now: float) -> None:
         self._gaps.pop(change.id, None)
@@ -221,7 +221,7 @@ class Changes:
             self._miss(range(first, change.id), now)
             self._last = change.id
 
-    def _settled(self) -> int:
+    def _last_safe(self) -> int:
         """Everything up to this number has been told."""
         return min(self._gaps) - 1 if self._gaps else self._last or 0
 
@@ -233,8 +233,8 @@ def _may_see(caller: Caller, change: Change) -> bool:
     return caller.queues is None or (change.queue is not None and change.queue in caller.queues)
 
 
-def _told(change: Change, settled: int) -> bytes:
-    return _event("journal", change._asdict(), settled)
+def _journal_event(change: Change, last_safe: int) -> bytes:
+    return _event("journal", change._asdict(), last_safe)
 
 
 def _shown(lines: list[QueueLine], caller: Caller) -> list[dict[str, Any]]:

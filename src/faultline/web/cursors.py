@@ -26,9 +26,9 @@ PATTERN = rf"^(id~{_UUID}|end~{_TIME}~{_UUID}|turn~{_SMALL}~{_TIME}~{_UUID})$"
 FAILED_PATTERN = rf"^failed~{_TIME}~{_UUID}$"
 
 
-def encode(kind: str, place: Sequence[Any]) -> str:
+def encode(kind: str, position: Sequence[Any]) -> str:
     """A place in a list of this kind."""
-    return "~".join([kind, *(_word(value) for value in place)])
+    return "~".join([kind, *(_word(value) for value in position)])
 
 
 def decode(text: str, kind: str, types: Sequence[str]) -> tuple[Any, ...]:

@@ -24,10 +24,10 @@ _CONNECT_SECONDS = 3.0
 
 
 class Numbers:
-    """`place` is an address and a port where they are served without keys: for a network that only Prometheus reaches."""
+    """`address` is an address and a port where they are served without keys: for a network that only Prometheus reaches."""
 
-    def __init__(self, place: tuple[str, int] | None = None) -> None:
-        self._place = place
+    def __init__(self, address: tuple[str, int] | None = None) -> None:
+        self._address = address
         #: Jobs that were submitted here, by queue.
         self._enqueued: Counter[str] = Counter()
         self._stack = contextlib.ExitStack()
@@ -45,8 +45,8 @@ class Numbers:
         self._stack.callback(audit.close)
         board = Board(database, audit)
         self._exposition = Exposition(self._report, board)
-        if self._place is not None:
-            self._stack.enter_context(serve(self._exposition, *self._place))
+        if self._address is not None:
+            self._stack.enter_context(serve(self._exposition, *self._address))
         board.start()
         self._stack.callback(board.close)
 

@@ -56,7 +56,7 @@ class Problem(errors.FaultlineError):
 AWAY_SINCE = "Faultline-Away-Since"
 _AWAY = "The database is unavailable; nothing was written."
 #: For errors whose own words are for whoever runs the server: status, what the caller is told, and what to do.
-_TOLD: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
+_ANSWERS: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
     errors.DatabaseUnavailable: (503, _AWAY, "Send the request again in a few seconds."),
     errors.SchemaError: (503, "The database's schema does not match this server.", "Run `faultline migrate`."),
     errors.PermissionDenied: (
@@ -91,7 +91,7 @@ def problem_of(error: BaseException) -> Problem:
     """What to answer when this was raised."""
     if isinstance(error, Problem):
         return error
-    for kind, (status, detail, next_step) in _TOLD.items():
+    for kind, (status, detail, next_step) in _ANSWERS.items():
         if isinstance(error, kind):
             retry = {"Retry-After": _RETRY_SECONDS} if status in (503, 504) else None
             return Problem(status, type(error).__name__, detail, next_step=next_step, headers=retry)

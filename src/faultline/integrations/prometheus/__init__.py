@@ -1,8 +1,7 @@
 """Metrics for Prometheus. Importing this imports `prometheus_client`; nothing else in Faultline does.
 
-Their names show two kinds. What one process did (`faultline_jobs_…`, `faultline_leases_…`) may be summed over all targets.
-What is true of the whole database (`faultline_queue_…`) is the same on every target that serves it: take the maximum, never
-the sum.
+Their names show two kinds. Metrics of one process (`faultline_jobs_…`, `faultline_leases_…`) may be summed over all targets.
+Metrics of the whole database (`faultline_queue_…`) are the same on every target: take the maximum, never the sum.
 """
 
 from faultline.integrations.prometheus.board import Board

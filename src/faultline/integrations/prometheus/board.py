@@ -1,7 +1,7 @@
-"""How the whole database is doing, for whoever asks again and again. The database is asked at most every few seconds.
+"""The state of the whole database, read at most every few seconds however many scrapes come.
 
-Once started, a thread asks it for as long as anybody reads, so that a reader does not wait. Another does what takes long:
-counting jobs where no worker does, and checking the invariants.
+Once started, a thread reads it while scrapes come, so that they do not wait. Another does what takes long: counting jobs
+where no worker does, and checking the invariants.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from faultline.store.database import Database
 
 FRESH_SECONDS = 3.0
-#: Older than this it is not shown, also where the thread has fallen behind or nobody has read for long.
+#: Older data is not shown.
 STALE_SECONDS = 15.0
 _INTEREST_SECONDS = 60.0
 SAMPLE_SECONDS = 5.0
 INVARIANTS_SECONDS = 600.0
-#: How soon it is tried again where one could not be checked.
+#: How soon to try again if an invariant could not be checked.
 UNCHECKED_SECONDS = 60.0
-#: How long a reader waits for the thread to look, if what it saw is old.
+#: How long a reader waits for the thread if its data is old.
 _LOOK_SECONDS = 5.0
 #: No more than 2 % of the time.
 _SHARE = 50.0
@@ -40,32 +40,31 @@ class Seen:
     queues: list[overview.QueueLine]
     totals: list[overview.Total]
     workers_alive: int
-    #: Their sessions live, and they were not heard of for long: frozen, or cut off from the database.
+    #: With an open session but no heartbeat: frozen, or cut off from the database.
     workers_silent: int
-    #: Since the depths were counted. None: never.
+    #: Since jobs were counted; None: never.
     counted_seconds_ago: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the last check of the invariants has found, and whether it was made at all."""
+    """What the last check of the invariants found."""
 
-    #: Those that were found broken when they were last checked.
     broken: int = 0
-    #: Those that could not be checked the last time.
+    #: Those that could not be checked.
     unchecked: int = 0
-    #: Since all were checked; before that, since this began.
+    #: Since all were checked, or since the start.
     age_seconds: float = 0.0
 
 
 class Board:
-    """`read` returns what was seen last, or looks itself. `start` begins to tend it, `close` ends that."""
+    """`read` returns the last data, or reads it itself if `start` was not called."""
 
     def __init__(
         self, database: Database, audit: Database | None = None, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._database = database
-        #: Where the invariants are asked: it looks at every job, and takes its time.
+        #: For the invariants: they read every job and take long.
         self._audit = audit or database
         self._monotonic = monotonic
         self._reading = threading.Lock()
@@ -82,18 +81,18 @@ class Board:
         self._threads: list[threading.Thread] = []
 
     def read(self) -> Seen:
-        """Raises what keeps the database from answering. Where a thread looks, nobody waits long for that."""
+        """Raises if the database does not answer. With a thread, nobody waits long for that."""
         if not self._threads:
             with self._reading:
                 fresh = self._monotonic() < self._seen_at + FRESH_SECONDS
                 return self._seen if self._seen is not None and fresh else self._look()
         self._asked_at = now = self._monotonic()
-        # Waiting lets the others in: all who read in an outage wait at once, and none behind another.
+        # Waiting releases the lock: in an outage all readers wait at the same time, not one after the other.
         with self._looked:
             if max(self._seen_at, self._failed_at) <= now - STALE_SECONDS:
                 self._wanted.set()
                 self._looked.wait_for(lambda: max(self._seen_at, self._failed_at) >= now, _LOOK_SECONDS)
-            # What was seen before the database failed is no news, however short that is ago.
+            # Data from before the failure does not count, however recent.
             if self._seen is not None and self._seen_at > max(self._failed_at, now - STALE_SECONDS):
                 return self._seen
         raise DatabaseUnavailable("the database has not answered for some seconds; look for database_unavailable in the log")
@@ -131,11 +130,11 @@ class Board:
             thread.join()
 
     def tick(self) -> float:
-        """Count, and check the invariants when that is due. Returns the seconds until it is to be called again."""
+        """Count, and check the invariants when due. Returns the seconds until the next call."""
         began = self._monotonic()
         try:
             self._database.run(verbs.sample())
-        except Exception as error:  # noqa: BLE001 - whoever may only look does not count
+        except Exception as error:  # noqa: BLE001 - a login that may only read cannot count
             events.emit("sample_failed", error=str(error))
         sampled = self._monotonic()
         if sampled >= self._invariants_at:
@@ -145,12 +144,12 @@ class Board:
         return max(SAMPLE_SECONDS, _SHARE * (sampled - began))
 
     def check(self) -> None:
-        """Each by itself: one that takes too long must not hide that another is broken."""
+        """Check each separately: one that takes too long must not hide that another is broken."""
         began = self._monotonic()
         for name in invariants.names():
             try:
                 violation = self._audit.run(invariants.invariant(name))
-            except Exception as error:  # noqa: BLE001 - what was found broken before stays so until it is checked again
+            except Exception as error:  # noqa: BLE001 - one that was broken stays so until it is checked again
                 self._unchecked.add(name)
                 events.emit("invariants_unchecked", error=f"{name}: {error}")
             else:
@@ -166,7 +165,7 @@ class Board:
             if self._monotonic() < self._asked_at + _INTEREST_SECONDS:
                 try:
                     self._look()
-                except Exception:  # noqa: BLE001 - whoever reads is told
+                except Exception:  # noqa: BLE001 - `read` raises then
                     with self._looked:
                         self._failed_at = self._monotonic()
                         self._looked.notify_all()

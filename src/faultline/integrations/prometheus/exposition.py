@@ -1,4 +1,4 @@
-"""What is known, in the words of Prometheus. The only label that users choose is the name of a queue; few are told apart.
+"""The metrics in the format of Prometheus. The only label that users choose is the queue, and the number of them is limited.
 
 A process remembers the first hundred queues it has seen; all others share the label `other`. A task is never a label.
 """
@@ -33,7 +33,7 @@ _BOUNDS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
 
 
 class Exposition(Collector):
-    """All that one target tells: what its processes did and, with a board, how the whole database is doing."""
+    """All metrics of one target: of its processes and, with a board, of the whole database."""
 
     def __init__(self, report: Callable[[], Report] = lambda: NOTHING, board: Board | None = None) -> None:
         self._report = report
@@ -43,7 +43,6 @@ class Exposition(Collector):
         self.registry.register(self)
 
     def render(self) -> bytes:
-        """The answer to a scrape."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -52,7 +51,7 @@ class Exposition(Collector):
             yield from self._of_board(self._board)
 
     def _of_board(self, board: Board) -> Iterator[Metric]:
-        """What is not known is left out, and that it is not known is said: the rest must be scraped all the same."""
+        """If the database does not answer, its metrics are left out and `up` is 0: the rest must still be scraped."""
         up = GaugeMetricFamily("faultline_database_up", "1 if the database answers this target, else 0.")
         try:
             seen = board.read()
@@ -63,12 +62,12 @@ class Exposition(Collector):
             yield from self._of_database(seen)
         yield up
         checked = board.checked()
-        for name, told, number in (
+        for name, help_text, number in (
             ("broken", "Invariants violated at the last check.", checked.broken),
             ("unchecked", "Invariants that the last check could not check.", checked.unchecked),
             ("age_seconds", "Seconds since all invariants were checked.", checked.age_seconds),
         ):
-            yield GaugeMetricFamily(f"faultline_queue_invariants_{name}", told, number)
+            yield GaugeMetricFamily(f"faultline_queue_invariants_{name}", help_text, number)
 
     def _label(self, queue: str) -> str:
         if queue not in self._queues:
@@ -84,8 +83,8 @@ class Exposition(Collector):
             sums[label] = sums.get(label, 0) + number
         return sums
 
-    def _counter(self, name: str, told: str, numbers: Iterable[tuple[str, float]]) -> Metric:
-        family = CounterMetricFamily(name, told, labels=["queue"])
+    def _counter(self, name: str, help_text: str, numbers: Iterable[tuple[str, float]]) -> Metric:
+        family = CounterMetricFamily(name, help_text, labels=["queue"])
         for queue, number in self._summed(numbers).items():
             family.add_metric([queue], number)
         return family
@@ -99,18 +98,18 @@ class Exposition(Collector):
                 yield self._counter(f"faultline_{measure.metric}", measure.help, numbers)
             elif measure.of_process == "sum":
                 yield CounterMetricFamily(f"faultline_{measure.metric}", measure.help, sum(n for _, n in numbers))
-        for name, told, counts, total in (
+        for name, help_text, counts, total in (
             ("wait", "Seconds from a job being due to its claim.", "waits", "wait_seconds_sum"),
             ("run", "Seconds that attempts ran.", "runs", "run_seconds_sum"),
         ):
-            yield self._histogram(f"faultline_job_{name}_seconds", told, queues, counts, total)
-        for name, told, number in (
+            yield self._histogram(f"faultline_job_{name}_seconds", help_text, queues, counts, total)
+        for name, help_text, number in (
             ("leases_acquired", "Leases acquired by claims.", sum(counts["acquired"] for counts in queues.values())),
             ("leases_renewed", "Leases renewed.", report["renewed"]),
             ("database_errors", "Database calls failed.", report["database_errors"]),
             ("database_reconnects", "Database connections lost and reopened.", report["reconnects"]),
         ):
-            yield CounterMetricFamily(f"faultline_{name}", told, number)
+            yield CounterMetricFamily(f"faultline_{name}", help_text, number)
         reaped = CounterMetricFamily("faultline_leases_reaped", "Leases reaped, by reason.", labels=["reason"])
         for reason in ("lease_expired", "worker_lost"):
             reaped.add_metric([reason], report["reaped"].get(reason, 0))
@@ -118,7 +117,7 @@ class Exposition(Collector):
         blocked = CounterMetricFamily(
             "faultline_stale_writes_blocked", "Stale writes refused by the database.", labels=["verb", "reason"]
         )
-        # Each is there before its first time: what begins above 0 is no increase.
+        # Each exists from 0 on: Prometheus sees no increase in a counter that begins above 0.
         refusals = dict.fromkeys(REFUSALS, 0) | {(verb, reason): times for verb, reason, times in report["refusals"]}
         for (verb, reason), times in refusals.items():
             blocked.add_metric([verb, reason], times)
@@ -126,14 +125,16 @@ class Exposition(Collector):
         yield GaugeMetricFamily("faultline_leases_held", "Leases held now.", report["leases"])
         yield GaugeMetricFamily("faultline_worker_processes", "Worker processes in this target.", report["processes"])
 
-    def _histogram(self, name: str, told: str, queues: Mapping[str, Mapping[str, Any]], counts: str, total: str) -> Metric:
-        family = HistogramMetricFamily(name, told, labels=["queue"])
-        placed: dict[str, list[int]] = {}
+    def _histogram(
+        self, name: str, help_text: str, queues: Mapping[str, Mapping[str, Any]], counts: str, total: str
+    ) -> Metric:
+        family = HistogramMetricFamily(name, help_text, labels=["queue"])
+        buckets: dict[str, list[int]] = {}
         for queue, found in queues.items():
             label = self._label(queue)
-            placed[label] = [a + b for a, b in zip(placed.get(label, [0] * len(_BOUNDS)), found[counts], strict=True)]
+            buckets[label] = [a + b for a, b in zip(buckets.get(label, [0] * len(_BOUNDS)), found[counts], strict=True)]
         sums = self._summed((queue, found[total]) for queue, found in queues.items())
-        for label, numbers in placed.items():
+        for label, numbers in buckets.items():
             up_to = list(zip(_BOUNDS, accumulate(numbers), strict=True))
             family.add_metric([label], buckets=up_to, sum_value=sums[label])
         return family
@@ -172,7 +173,7 @@ class Exposition(Collector):
 
     def _of_database(self, seen: Seen) -> Iterator[Metric]:
         yield from self._depths(seen)
-        for name, told, numbers in (
+        for name, help_text, numbers in (
             (
                 "backlog_growth_per_second",
                 "Growth of due jobs per second over 10 minutes (negative: draining).",
@@ -184,7 +185,7 @@ class Exposition(Collector):
                 [(line.name, float(line.paused_at is not None)) for line in seen.queues],
             ),
         ):
-            gauge = GaugeMetricFamily(f"faultline_queue_{name}", told, labels=["queue"])
+            gauge = GaugeMetricFamily(f"faultline_queue_{name}", help_text, labels=["queue"])
             for queue, number in self._summed(numbers).items():
                 gauge.add_metric([queue], number)
             yield gauge

@@ -1,7 +1,7 @@
 """Metrics of workers at a port. Several processes under one parent are one target, whose counters never go back.
 
-Each child writes its numbers into a file of its own once a second. Of a child that has died the last file stands: what it
-did is added for good, what it held is forgotten. What a killed child did in its last second may be missing.
+Each child writes its numbers into its own file once a second. When a child has died, the counts of its last file are kept
+and what it held is dropped. What a killed child did in its last second may be missing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def report_to(folder: Path, report: Callable[[], Report]) -> Iterator[None]:
 
     def write() -> None:
         fresh = path.with_suffix(".new")
-        with contextlib.suppress(OSError):  # the parent has gone and taken the folder along
+        with contextlib.suppress(OSError):  # the parent ended and removed the folder
             fresh.write_text(json.dumps(report()))
             fresh.replace(path)
 
@@ -77,12 +77,12 @@ class Reports:
         self._folder = folder
         self._reading = threading.Lock()
         self._gone: Report = NOTHING
-        #: The process ids of the children that live.
+        #: The process ids of the running children.
         self.alive: Callable[[], set[int]] = set
 
     def summed(self) -> Report:
         with self._reading:
-            # Asked before the files are read: one that dies meanwhile is counted as alive once more.
+            # Before reading the files: a child that dies meanwhile counts as alive once more.
             alive = self.alive()
             living = []
             for path in sorted(self._folder.glob("*.json")):

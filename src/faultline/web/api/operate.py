@@ -56,8 +56,8 @@ async def retry_failed(request: Request, body: RetryFailed, caller: Operator) ->
     return RetriedJobs(preview=False, jobs=work.jobs, at_least=work.behind is not None, next_cursor=_cursor(work.behind))
 
 
-def _cursor(place: failures.Cursor | None) -> str | None:
-    return None if place is None else cursors.encode("failed", place)
+def _cursor(cursor: failures.Cursor | None) -> str | None:
+    return None if cursor is None else cursors.encode("failed", cursor)
 
 
 @router.post("/queues/{queue_name:path}/pause", tags=["queues"], summary="Pause a queue: workers stop claiming from it")

@@ -41,7 +41,7 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         read.run(views.journal(found.id)), read.run(views.steps(found.id)), read.run(views.clock())
     )
     life = epochs_of(found, journal)
-    told = story.tell(found, life, now)
+    sentences = story.sentences(found, life, now)
     return show(
         request,
         caller,
@@ -51,8 +51,8 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         epochs=life,
         names=lanes.letters(life),
         worker_of=lanes.worker_of,
-        told=told,
-        picture=lanes.draw(found, life, now=now, told=Markup(" ").join(told).striptags()) if life else None,
+        story=sentences,
+        picture=lanes.draw(found, life, now=now, description=Markup(" ").join(sentences).striptags()) if life else None,
         legend=lanes.legend(life),
         lanes_max=lanes.LANES_MAX,
         others=[entry for entry in journal if (kind := kind_of(entry.event)) and kind.operated],

@@ -123,10 +123,10 @@ def _known(hour: Sequence[Minute]) -> Sequence[Minute]:
 def _throughput(trend: Sequence[Minute]) -> object:
     # The last minute is not over.
     rates = [minute.succeeded / 60 for minute in trend[:-1]]
-    return curve(rates, tall=True, told=f"Jobs completed per second, recently: at most {rate(max(rates))}.")
+    return curve(rates, tall=True, description=f"Jobs completed per second, recently: at most {rate(max(rates))}.")
 
 
 def _backlog(trend: Sequence[Minute]) -> object:
     depths = [None if minute.due is None else float(minute.due) for minute in trend]
     most = max((depth for depth in depths if depth is not None), default=0.0)
-    return curve(depths, tall=True, told=f"Jobs waiting, recently: at most {short(most)}.")
+    return curve(depths, tall=True, description=f"Jobs waiting, recently: at most {short(most)}.")

@@ -39,7 +39,9 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
     drawn = [line.name for line in lines[:_TRENDS_MAX]]
     trends = await asyncio.gather(*(read.run(overview.trend(_MINUTES, name)) for name in drawn))
     curves = {
-        name: curve([minute.succeeded for minute in trend[:-1]], told=f"Jobs completed per minute, over {_MINUTES} minutes.")
+        name: curve(
+            [minute.succeeded for minute in trend[:-1]], description=f"Jobs completed per minute, over {_MINUTES} minutes."
+        )
         for name, trend in zip(drawn, trends, strict=True)
     }
     return show(request, caller, "queues", lines=lines, curves=curves, done=done, now=now)

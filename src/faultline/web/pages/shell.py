@@ -47,7 +47,7 @@ environment = Environment(
     lstrip_blocks=True,
 )
 _FILTERS = "ago clock count duration given headline moment pretty rate short size stamp times words"
-environment.filters |= {name: getattr(words, name) for name in _FILTERS.split()} | {"signed": operate.told}
+environment.filters |= {name: getattr(words, name) for name in _FILTERS.split()} | {"signed": operate.signature}
 environment.globals["static"] = assets.address
 environment.globals["pages"] = [
     ("/", "overview", "Overview"),

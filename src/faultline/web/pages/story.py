@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from faultline.drawing.epochs import Epoch, RefusedWrite
 
 #: More epochs than this are told in passing.
-_TOLD_MAX = 6
+_SHOWN_MAX = 6
 _ERROR_LENGTH = 120
 
 
@@ -30,19 +30,19 @@ class _Sentence(NamedTuple):
     text: Markup
 
 
-def tell(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]:
+def sentences(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]:
     """In the order in which it happened. Every value is escaped."""
     unknown = unrecorded(job, epochs)
     if not epochs and unknown is None:
         return [_untouched(job, now)]
-    teller = _Teller(letters(epochs), now)
-    told = epochs[-_TOLD_MAX:]
-    for number, epoch in enumerate(told):
-        others = [write.at for other in told if other is not epoch for write in other.refusals]
-        teller.tell(epoch, first=number == 0 and len(told) == len(epochs), others=others)
-    sentences = [sentence.text for sentence in sorted(teller.sentences, key=lambda sentence: sentence[:2])]
-    if len(told) < len(epochs):
-        sentences.insert(0, Markup("The first {} epochs are not shown here.").format(count(len(epochs) - len(told))))
+    story = _Story(letters(epochs), now)
+    shown = epochs[-_SHOWN_MAX:]
+    for number, epoch in enumerate(shown):
+        others = [write.at for other in shown if other is not epoch for write in other.refusals]
+        story.add(epoch, first=number == 0 and len(shown) == len(epochs), others=others)
+    sentences = [sentence.text for sentence in sorted(story.sentences, key=lambda sentence: sentence[:2])]
+    if len(shown) < len(epochs):
+        sentences.insert(0, Markup("The first {} epochs are not shown here.").format(count(len(epochs) - len(shown))))
     sentences += [Markup.escape(unknown)] if unknown else []
     return [*sentences, *_after(job, epochs, now)]
 
@@ -70,13 +70,13 @@ def _after(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Marku
     return []
 
 
-class _Teller:
+class _Story:
     def __init__(self, names: Mapping[str, str], now: datetime) -> None:
         self._names = names
         self._now = now
         self.sentences: list[_Sentence] = []
 
-    def tell(self, epoch: Epoch, *, first: bool, others: Sequence[datetime]) -> None:
+    def add(self, epoch: Epoch, *, first: bool, others: Sequence[datetime]) -> None:
         """`others`: when others were refused. What lies between the claim and the end parts the two in the telling."""
         who = self._who(epoch)
         if epoch.claimed_at is not None:

@@ -1,9 +1,8 @@
-"""Where the files of an embedded server lie. The promise: no permission of a folder that was there is changed.
+"""Where the files of an embedded server are. The promise: no permission of an existing folder is changed.
 
-The folder that was named holds the locks, the logs and `server/`, the home of the data. When root starts the server
-and the user it runs as cannot enter that folder, the home is /var/lib/faultline/NAME-HASH instead, and `where.txt` in
-the folder says so. The hash is that of the folder's path: a copied or moved folder is noticed, not served with data
-that belongs to another.
+The named folder holds the locks, the logs and `server/`, the home of the data. If root starts the server and its user cannot
+enter that folder, the home is /var/lib/faultline/NAME-HASH instead, and `where.txt` in the folder says so. The hash is that
+of the folder's path: a copied or moved folder is noticed, and does not get the data of another.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _absolute(folder: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Files:
     folder: Path
     home: Path
 
@@ -88,14 +87,14 @@ class Place:
             return None
 
 
-def place_of(folder: Path | None) -> Place:
-    """Where things lie as far as it is settled; nothing is made."""
-    # One name for one folder: the server is recognised by the path of its data.
+def files_of(folder: Path | None) -> Files:
+    """The files as far as they are decided; creates nothing."""
+    # Resolved: the path of its data identifies the server.
     real = _absolute(folder if folder is not None else DEFAULT_FOLDER).resolve()
     try:
         lines = (real / _WHERE).read_text().splitlines()
     except (FileNotFoundError, NotADirectoryError):
-        return Place(real, real / "server")
+        return Files(real, real / "server")
     except PermissionError as error:
         raise EmbeddedError(
             f"{real} belongs to another user: {error}. Run as that user, or choose another folder."
@@ -106,42 +105,42 @@ def place_of(folder: Path | None) -> Place:
             f"{real} was copied or moved: the data that its {_WHERE} names belongs to the old path. "
             f"Move it back, or remove {real / _WHERE} to start with an empty server."
         )
-    return Place(real, home)
+    return Files(real, home)
 
 
-def make_folder(place: Place) -> None:
-    """The folder of the locks. Made by root it may be passed through (not listed), or the server's user can't enter."""
+def make_folder(files: Files) -> None:
+    """The folder of the locks. Made by root, others may pass through it (not list it): the server's user must."""
     try:
-        place.folder.parent.mkdir(parents=True, exist_ok=True)
-        place.folder.mkdir(mode=0o700)
+        files.folder.parent.mkdir(parents=True, exist_ok=True)
+        files.folder.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            place.folder.chmod(0o711)
+            files.folder.chmod(0o711)
     except FileExistsError as error:
-        if not place.folder.is_dir():
-            raise EmbeddedError(f"{place.folder} is a file. Remove it, or choose another folder.") from error
+        if not files.folder.is_dir():
+            raise EmbeddedError(f"{files.folder} is a file. Remove it, or choose another folder.") from error
     except OSError as error:
-        raise EmbeddedError(f"The folder {place.folder} cannot be created: {error}. Choose another one.") from error
+        raise EmbeddedError(f"The folder {files.folder} cannot be created: {error}. Choose another one.") from error
 
 
-def settle(folder: Path) -> tuple[Place, Account]:
-    """Decide where the data lies and make its home; called with `start.lock` held, so it is decided once."""
-    place = place_of(folder)
-    account = account_for(place.data)
-    if place.home != place.folder / "server":
+def choose_home(folder: Path) -> tuple[Files, Account]:
+    """Decide where the data is and make its home. Called with `start.lock` held, so it is decided once."""
+    files = files_of(folder)
+    account = account_for(files.data)
+    if files.home != files.folder / "server":
         system_folder()
-    if account.switches and not account.can_enter(place.home.parent):
-        if place.data.exists():
+    if account.switches and not account.can_enter(files.home.parent):
+        if files.data.exists():
             raise EmbeddedError(
-                f"The data is in {place.data}, which user {account.name} cannot enter. "
-                f"Let that user enter {place.home.parent} and all folders above it, or choose another folder."
+                f"The data is in {files.data}, which user {account.name} cannot enter. "
+                f"Let that user enter {files.home.parent} and all folders above it, or choose another folder."
             )
-        place = Place(place.folder, system_folder() / _elsewhere(place.folder).name)
-        (place.folder / _WHERE).write_text(_explained(place.home, account))
-        account = account_for(place.data)  # left by an earlier folder of the same path: its owner goes on
-    place.home.mkdir(mode=0o700, exist_ok=True)
-    if account.switches and not place.data.exists():
-        os.chown(place.home, account.uid, account.gid, follow_symlinks=False)
-    return place, account
+        files = Files(files.folder, system_folder() / _elsewhere(files.folder).name)
+        (files.folder / _WHERE).write_text(_explained(files.home, account))
+        account = account_for(files.data)  # an earlier folder of the same path may have left data: keep its owner
+    files.home.mkdir(mode=0o700, exist_ok=True)
+    if account.switches and not files.data.exists():
+        os.chown(files.home, account.uid, account.gid, follow_symlinks=False)
+    return files, account
 
 
 def _explained(home: Path, account: Account) -> str:
@@ -158,13 +157,13 @@ def _elsewhere(folder: Path) -> Path:
     return SYSTEM_FOLDER / f"{name.strip('-')[:24] or 'server'}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]}"
 
 
-def socket_folder(place: Place, account: Account) -> tuple[str, str]:
-    """The folder for the socket, and the one to make a private folder in when the first is "" (no path will do)."""
-    folder = place.home / "socket"
-    # libpq takes a comma for the end of a host name, PostgreSQL one for the end of a folder.
+def socket_folder(files: Files, account: Account) -> tuple[str, str]:
+    """The folder for the socket; or "", and the folder in which to make a private one."""
+    folder = files.home / "socket"
+    # A comma would end the host name for libpq, and the folder for PostgreSQL.
     plain = re.fullmatch(r"[\w/.+=@~ -]+", str(folder)) is not None
     if plain and len(os.fsencode(folder) + _SOCKET_FILE.encode()) < _SOCKET_PATH_LIMIT:
-        # Made by that user, not given to it: in a home of its own it could lead a chown of root's to any other file.
+        # Made by that user: a chown by root in that user's home could be redirected to any other file.
         made = account.run(["/bin/sh", "-c", 'test -d "$1" || mkdir -m 700 "$1"', "sh", str(folder)])
         if made.returncode != 0:
             raise EmbeddedError(f"The folder {folder} for the socket cannot be created: {made.stderr.strip()}")
@@ -177,12 +176,12 @@ def socket_folder(place: Place, account: Account) -> tuple[str, str]:
     )
 
 
-def remove(place: Place) -> None:
-    """Remove everything an embedded server has made for this folder, and the folder if nothing else is in it."""
-    if place.home.exists():
-        shutil.rmtree(place.home)
+def remove(files: Files) -> None:
+    """Remove everything that the embedded server made for this folder, and the folder if it is empty then."""
+    if files.home.exists():
+        shutil.rmtree(files.home)
     names = (keeper.KEPT, keeper.FAILURE, _WHERE, keeper.KEEPER_LOCK, keeper.USERS_LOCK, keeper.START_LOCK)
-    for path in (*(place.folder / name for name in names), *place.folder.glob("*.log")):
+    for path in (*(files.folder / name for name in names), *files.folder.glob("*.log")):
         path.unlink(missing_ok=True)
-    if not any(place.folder.iterdir()):
-        place.folder.rmdir()
+    if not any(files.folder.iterdir()):
+        files.folder.rmdir()
