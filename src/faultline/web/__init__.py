@@ -1,1 +1,1 @@
-"""The HTTP service: the API and the dashboard. It can do nothing that its roles in the database may not."""
+"""The HTTP service: the API and the dashboard. It can do only what its database roles may do."""

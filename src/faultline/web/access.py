@@ -1,4 +1,4 @@
-"""Who is calling, and what they may do. Every route takes a `Caller`; what it may see is checked on each row.
+"""Who is calling, and what they may do. Every route takes a `Caller`; each row is checked against what it may see.
 
 For the API: `caller: Annotated[Caller, Depends(needs("read"))]`. The key comes as `Authorization: Bearer fl_...`, or in the
 cookie of a dashboard session. While no key exists and only this machine can reach the server, everybody has every scope.
@@ -62,14 +62,14 @@ def needs(scope: str | None) -> Callable[..., Awaitable[Caller]]:
 
 
 async def admit(request: Request) -> None:
-    """Check who is calling before reading the body: a stranger's body must cost neither memory nor time."""
+    """Check who is calling before reading the body, so that a stranger's body costs nothing."""
     caller = await who(request)
     service_of(request).bucket.look(caller.id)
     request.scope[_ADMITTED] = caller
 
 
 async def who(request: Request) -> Caller:
-    """Check who is calling. Raises a `Problem` for an unknown key, and for a page of another site in a browser."""
+    """Check who is calling. Raises a `Problem` for an unknown key, and for a browser request from another site."""
     service = service_of(request)
     shown = request.headers.get("authorization")
     if shown is not None:
@@ -92,7 +92,7 @@ async def who(request: Request) -> Caller:
 
 
 async def sign_in(request: Request, response: Response, text: str) -> Caller:
-    """Open a session for whoever pasted this key, and give the browser its cookie."""
+    """Open a session for this key, and set its cookie."""
     service = service_of(request)
     refuse_other_sites(request)
     key = await _holder(request, f"Bearer {text.strip()}")
@@ -119,11 +119,11 @@ def unauthorized(why: str) -> Problem:
 
 
 def refuse_strangers(request: Request) -> None:
-    """Without keys only this machine may ask, by a name of its own, and directly.
+    """Without keys only this machine may ask, under its own name and directly.
 
-    By another name, a page whose name was made to point here could ask (DNS rebinding); through a proxy, everybody could.
+    Under another name, a foreign page could ask by DNS rebinding; through a proxy, everybody could.
     """
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""  # the guard has seen that it is one
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""  # the guard has checked it
     client = request.client.host if request.client else ""
     proxied = any(name in request.headers for name in ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"))
     if not (is_loopback(host) and is_loopback(client)) or proxied:
@@ -136,7 +136,7 @@ def refuse_strangers(request: Request) -> None:
 
 
 def refuse_other_sites(request: Request) -> None:
-    """A browser says where a request comes from. Following a link to us is fine, everything else is for our own pages."""
+    """Browsers say where a request comes from. Links from other sites are allowed, all else only from our own pages."""
     site = request.headers.get("sec-fetch-site", "none")
     following = request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate"
     origin = request.headers.get("origin")

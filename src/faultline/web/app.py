@@ -1,6 +1,6 @@
 """The application: `create_app(dsn)` is all of the HTTP service, ready for uvicorn.
 
-    /health, /ready      for whoever starts and watches the process       web/watch.py
+    /health, /ready      for orchestrators                                web/watch.py
     /metrics             for Prometheus                                   web/scrape.py
     /api/v1/...          for programs; described at /openapi.json         web/api/
     /, /static           for people                                       web/pages/, web/assets.py
@@ -87,7 +87,7 @@ def create_app(
 
 class App(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
-        """With the guard outside: Starlette would put it inside of what answers for our own faults."""
+        """Wrapped in the guard: Starlette would put it inside its own error handler."""
         limits = self.state.service.limits
         return Guard(
             super().build_middleware_stack(),
@@ -98,7 +98,7 @@ class App(FastAPI):
 
 
 def _describe_arguments(app: FastAPI) -> None:
-    """Say in /openapi.json what arguments may hold: a shape that refers to itself, which is checked elsewhere."""
+    """Describe arguments in /openapi.json: a recursive schema, which is checked elsewhere."""
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -112,21 +112,21 @@ def _describe_arguments(app: FastAPI) -> None:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """Answer with a problem: as JSON for programs, as a page for people. What is not the caller's fault is logged."""
+    """Return a problem: as JSON for programs, as a page for people. Server errors are logged."""
     problem = service_of(request).readiness.with_time(_problem(error))
     if problem.code == "NotFound" and _JOB_PATH.fullmatch(request.url.path):
         whole = "Send the whole id, such as 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01."
         problem = Problem(404, "JobNotFound", "Invalid job id.", next_step=whole, sqlstate=JobNotFound.sqlstate)
-    if problem.status == 405:  # noqa: PLR2004 - a method that this place does not know
+    if problem.status == 405:  # noqa: PLR2004 - method not allowed
         problem.headers["Allow"] = ", ".join(sorted(_methods(request)))
-    if problem.status >= 500:  # noqa: PLR2004 - ours, not theirs
+    if problem.status >= 500:  # noqa: PLR2004 - server errors
         events.emit("request_failed", method=request.method, path=request.url.path, code=problem.code, error=_why(error))
     wants_page = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     return pages.show_problem(request, problem) if wants_page else problem.response()
 
 
 def _methods(request: Request) -> set[str]:
-    """What can be done at this place, whichever routes do it."""
+    """The methods of this path, over all routes."""
     found: set[str] = set()
     for method in ("GET", "POST"):
         scope = {**request.scope, "method": method}
@@ -147,7 +147,7 @@ _PLAIN = {
     401: ("Unauthorized", "Send an API key."),
     403: ("Forbidden", "Use a key that may do this."),
 }
-#: Where a job's id stands. What is none there matches no path.
+#: Paths with a job's id. An invalid id would match no route.
 _JOB_PATH = re.compile(r"/api/v1/jobs/[^/]+(/cancel|/retry)?")
 
 
@@ -162,7 +162,7 @@ def _problem(error: Exception) -> Problem:
                 errors=[_fault(found) for found in error.errors()[:20]],
             )
         case HTTPException(__cause__=Problem() as cause):
-            return cause  # FastAPI says of everything that goes wrong while a body is read that it was a bad one
+            return cause  # FastAPI calls every error while reading a body a bad body
         case HTTPException():
             code, next_step = _PLAIN.get(error.status_code, ("Refused", "Correct the request."))
             headers = dict(error.headers or {})
@@ -172,7 +172,7 @@ def _problem(error: Exception) -> Problem:
 
 
 def _fault(found: dict[str, Any]) -> dict[str, str]:
-    """Where and what, but not the value itself: it may be a secret, or a megabyte."""
+    """Where and what, without the value: it may be secret or large."""
     fault = str(found["msg"])[:300]
     if found["type"] == "string_pattern_mismatch":
         fault = PATTERNS_IN_WORDS.get(found["ctx"]["pattern"], "It has characters that are not allowed here.")

@@ -1,4 +1,4 @@
-"""The files of `web/static`, each under a name that holds a digest of its content: it may be kept forever."""
+"""The files of `web/static`, each under a name with a digest of its content, so that browsers may cache it forever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"(?P<stem>[a-zA-Z0-9.-]+)-(?P<version>[0-9a-f]{12})(?P<kind>
 
 
 def address(name: str) -> str:
-    """Where pages find a file."""
+    """The URL of a file."""
     stem, _, kind = name.rpartition(".")
     return f"/static/{stem}-{_VERSIONS[name]}.{kind}"
 
@@ -28,7 +28,7 @@ def asset(name: str) -> Response:
     wanted = found["stem"] + found["kind"] if found else name
     if found is None or wanted not in _FILES:
         raise HTTPException(404)
-    # While servers of two versions run side by side, a page of the other one gets what we have, and does not keep it.
+    # A page of another version, served beside this one, gets this file and must not cache it.
     lasts = found["version"] == _VERSIONS[wanted]
     kept = {"Cache-Control": "public, max-age=31536000, immutable"} if lasts else {}
     return Response(_FILES[wanted], media_type=mimetypes.guess_type(wanted)[0], headers=kept)

@@ -1,8 +1,8 @@
-"""What is asked of the database before anybody is answered. Each question has a deadline, and no answer ends the server.
+"""What the server asks the database before it listens. Each question has a deadline, and no answer ends the server.
 
-A server that does not listen is started again and again, and cannot say what is wrong. So whatever the database says
-(a missing grant, another schema) or does not say (a locked table, a frozen server), the caller gets `DatabaseUnavailable`,
-goes on with what is safe, and the server tells of it at /ready until it is right.
+A server that does not listen is restarted again and again, and cannot report what is wrong. So if the database refuses (a
+missing grant, another schema) or does not answer (a locked table, a frozen server), the caller gets `DatabaseUnavailable`
+and goes on with what is safe, and /ready reports it until it is repaired.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SECONDS = 5.0
 
 
 def run_apart(question: Coroutine[Any, Any, T]) -> T:
-    """From code that is not async, also where an event loop runs beside it."""
+    """Call from blocking code, even if an event loop is running."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, question).result()
 
 
 async def answer(question: Coroutine[object, object, T], *, seconds: float = _SECONDS) -> T:
-    """What the database answers. Raises `DatabaseUnavailable` where it does not; a DSN that makes no sense is a mistake."""
+    """The database's answer. Raises `DatabaseUnavailable` if there is none, and `ConfigError` for an invalid DSN."""
     scope = asyncio.timeout(seconds)
     try:
         async with scope:

@@ -20,7 +20,7 @@ class Bucket:
         self._per_second = per_second
         self._burst = burst
         self._monotonic = monotonic
-        #: Caller → tokens left, and when that was.
+        #: Caller → tokens left, and at which time.
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> None:

@@ -1,4 +1,4 @@
-"""Somebody who asks: what they may do, and what of all that there is they may see."""
+"""The caller of a request: what it may do, and what it may see."""
 
 from __future__ import annotations
 
@@ -16,20 +16,17 @@ LOOPBACK = "loopback"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request, and what they may do."""
-
-    #: Of whom no other caller's keys and limits are: the API key's id, or "loopback".
+    #: The API key's id, or "loopback". Idempotency keys and limits belong to it.
     id: str
     name: str
     scopes: frozenset[str]
-    #: The queues it is bound to; None: all.
+    #: The queues it is restricted to; None: all.
     queues: frozenset[str] | None = None
-    #: What its forms must carry; None for callers that show a key with every request.
+    #: The token of its forms; None for callers that send a key with every request.
     csrf: str | None = None
 
     @property
     def only_queues(self) -> list[str] | None:
-        """For statements."""
         return None if self.queues is None else sorted(self.queues)
 
     def signed(self, where: str = "") -> str:
@@ -42,7 +39,7 @@ class Caller:
 
     @property
     def sees_keys(self) -> bool:
-        """Who holds which key concerns the whole server."""
+        """Keys concern the whole server."""
         return self.may("admin") and self.queues is None
 
     def may_touch(self, queue: str) -> bool:

@@ -1,9 +1,9 @@
 """Live changes, read once for all who watch: one look at the database a second, however many streams there are.
 
-Lines of the journal are told at least once: each carries its number, and a stream that is taken up again with the number it
-saw last (`Last-Event-ID`) begins there. Numbers are given out before they are committed, so a line may come late; the gaps
-are looked after until all who may fill them have ended, and a stream is never told to go on behind one. A client that does
-not keep up is let go.
+Each line of the journal is sent at least once, with its number. A stream that reconnects with the last number that it saw
+(`Last-Event-ID`) continues there. Numbers are assigned before they are committed, so a line may come late: gaps are watched
+until every transaction that may fill them has ended, and no stream is asked to continue after a gap. A client that does not
+keep up is disconnected.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from faultline.web.share import Shares
 
 _TICK_SECONDS = 1.0
-#: A hint makes us look sooner, but not more often than this.
+#: A hint causes a look sooner, but not more often than this.
 _TICK_SECONDS_MIN = 0.2
 _LINES_MAX = 1000
-#: A number that was skipped for so long was given back, unless a transaction that wrote lines has been open since.
+#: A number that was skipped for so long was rolled back, unless a transaction that wrote lines is still open.
 _GAP_SECONDS = 10.0
 _GAPS_MAX = 1000
 _WAITING_MAX = 256
@@ -45,7 +45,7 @@ _json = TypeAdapter(Any)
 
 @dataclass(slots=True)
 class Gap:
-    """A number that was skipped. Given up after `until`, once all who wrote lines then have ended."""
+    """A skipped number. Dropped after `until`, once all transactions that wrote lines then have ended."""
 
     until: float
     writers: frozenset[str] | None = None
@@ -53,11 +53,11 @@ class Gap:
 
 @dataclass(eq=False, slots=True)
 class Client:
-    """Somebody who watches. `waiting` holds what is still to be sent to them; None ends the stream."""
+    """One stream. `waiting` holds what is still to be sent; None ends it."""
 
     caller: Caller
     waiting: asyncio.Queue[bytes | None] = field(default_factory=lambda: asyncio.Queue(_WAITING_MAX))
-    #: Why it was let go.
+    #: Why it was disconnected.
     ended: str | None = None
 
     def send(self, text: bytes) -> None:
@@ -69,7 +69,7 @@ class Client:
             self.end("too_slow")
 
     def end(self, why: str) -> None:
-        """Forget what waits: the end must be heard."""
+        """Drop what waits, so that the end gets through."""
         self.ended = self.ended or why
         while not self.waiting.empty():
             self.waiting.get_nowait()
@@ -125,7 +125,7 @@ class Changes:
             client.end("closing")
 
     async def missed(self, caller: Caller, number: int) -> list[bytes]:
-        """What was told behind this number. Too much of it is not told at all: the watcher had better begin anew."""
+        """What was sent after this number. If it is too much, the client is asked to reload instead."""
         last_safe = self._last_safe()
         found = await self._shares.of(caller).run(changes.since(number, lines_max=_LINES_MAX))
         if len(found) >= _LINES_MAX:
@@ -133,7 +133,7 @@ class Changes:
         return [_journal_event(change, min(change.id, last_safe)) for change in found if _may_see(caller, change)]
 
     async def run(self) -> None:
-        """For as long as the server lives."""
+        """Runs as long as the server."""
         notifier = Notifier(self._databases.read, on_work=lambda *_: self._hint.set(), on_cancel=lambda _: self._hint.set())
         listening = asyncio.create_task(notifier.run())
         try:
@@ -153,20 +153,20 @@ class Changes:
             await self.tick()
         except FaultlineError as error:
             events.emit("live_changes_late", error=str(error)[:500])
-        except Exception as error:  # noqa: BLE001 - whatever it was, those who watch must see what comes next
+        except Exception as error:  # noqa: BLE001 - the streams must go on
             events.emit("live_changes_failed", error=f"{type(error).__name__}: {error}"[:500])
 
     async def tick(self) -> None:
-        """Look once and tell everyone."""
+        """Look once and send what is new."""
         if not self._clients:
             self._watched.clear()
-            self._last = None  # who comes later begins then
+            self._last = None  # later streams begin then
             self._gaps.clear()
             return
         now = self._databases.host.monotonic()
         await self._begin()
         over = [gap for gap in self._gaps.values() if gap.until <= now]
-        if over:  # asked before the lines: what has ended by then is among them
+        if over:  # read before the lines, so that theirs are among them
             writers = await self._databases.read.run(changes.writers())
             for gap in over:
                 gap.writers = writers if gap.writers is None else gap.writers & writers
@@ -183,13 +183,13 @@ class Changes:
             await self._look_at_queues()
 
     async def _begin(self) -> None:
-        """Know where the journal ends, before anybody asks for what came before, and which lines may still come late."""
+        """Read where the journal ends and which lines may still come late, before a stream asks for earlier ones."""
         if self._last is None:
             end = await self._databases.read.run(changes.end(_GAPS_MAX))
             self._begin_at(end.number, end.missing)
 
     def _begin_at(self, end: int, missing: list[int]) -> None:
-        """Whoever asked at the same time may have heard of an earlier end."""
+        """Another task may have read an earlier end at the same time."""
         if self._last is None or end < self._last:
             self._last = end
             self._gaps.clear()
@@ -222,7 +222,7 @@ class Changes:
             self._last = change.id
 
     def _last_safe(self) -> int:
-        """Everything up to this number has been told."""
+        """Everything up to this number has been sent."""
         return min(self._gaps) - 1 if self._gaps else self._last or 0
 
 

@@ -1,7 +1,7 @@
-"""Cursors: places in lists, as text. One that we did not make is refused, not believed.
+"""Cursors: positions in lists, as text. An invalid one is refused.
 
-A kind and the values by which its list is ordered, each written so that a pattern can say what is one: times are
-microseconds since 1970. The patterns stand in /openapi.json.
+A cursor has a kind and the values by which its list is ordered, written so that a pattern in /openapi.json can describe
+them: times are microseconds since 1970.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
-#: Up to the last year that there is.
+#: Up to the last year.
 _TIME = r"(0|[1-9][0-9]{0,16}|1[0-9]{17}|2[0-4][0-9]{16}|25[0-2][0-9]{15}|253[0-3][0-9]{14})"
 _UUID = r"[0-9a-f]{32}"
 _SMALL = r"(0|-?[1-9][0-9]{0,3})"
-#: By id, by when they ended badly, and by turn.
+#: By id, by the end of failed and cancelled jobs, and by turn.
 PATTERN = rf"^(id~{_UUID}|end~{_TIME}~{_UUID}|turn~{_SMALL}~{_TIME}~{_UUID})$"
 FAILED_PATTERN = rf"^failed~{_TIME}~{_UUID}$"
 
 
 def encode(kind: str, position: Sequence[Any]) -> str:
-    """A place in a list of this kind."""
+    """The text of a position in a list of this kind."""
     return "~".join([kind, *(_word(value) for value in position)])
 
 
 def decode(text: str, kind: str, types: Sequence[str]) -> tuple[Any, ...]:
-    """The place. Every value is read as the type that it must have: nothing else can come of a forged one."""
+    """The position. Every value is parsed as its type, so a forged cursor can do no harm."""
     next_step = "Omit it to start from the beginning, and use the same filters for every page."
     if not (re.fullmatch(PATTERN, text) or re.fullmatch(FAILED_PATTERN, text)):
         raise Problem(400, "BadCursor", "Invalid cursor.", next_step=next_step)

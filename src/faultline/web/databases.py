@@ -1,5 +1,5 @@
-"""The databases of one server, each in the role that may do no more: `read`, `enqueue`, `operate`; and `audit`, which looks
-at every job and takes its time. All parts of the service stand on this, and it on none of them.
+"""The databases of one server, each in the role with the least rights: `read`, `enqueue`, `operate`; and `audit`, which
+reads every job and takes long.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ if TYPE_CHECKING:
 
 _AUDIT_SECONDS = 120.0
 _REACH_SECONDS = 1.0
-#: What is mostly asked for. A submission of no jobs writes nothing, and takes both ways: with ids of ours, and with keys.
+#: The most frequent statements. A submission of no jobs writes nothing and warms up both ways: with our ids, and with keys.
 _READS: list[Statement[Any]] = [listing.jobs(listing.Wanted(), page_jobs=1), overview.queues(), access.exist()]
 _SUBMISSIONS: list[Statement[Any]] = [verbs.enqueue_many([], Ids()), verbs.enqueue_many([])]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request, one caller and one server may take. Each has an answer of its own when it is reached."""
+    """What one request, one caller and one server may use. Each limit has its own error."""
 
     body_bytes_max: int = 4 * 1024 * 1024
-    #: How long a request may take to come: its head, and then its body.
+    #: How long the head of a request may take to arrive, and then its body.
     request_seconds: float = 20.0
     statement_seconds: float = 10.0
-    #: How long a connection to the database is waited for.
+    #: How long to wait for a database connection.
     connect_seconds: float = 3.0
-    #: Before anybody is answered, so many connections of each role are opened and have run what is mostly asked for, and
-    #: templates and /openapi.json are made. 0: nothing is done before it is needed.
+    #: How many connections of each role to open and warm up before listening, and whether to build templates and
+    #: /openapi.json then. 0: none.
     connections_ready: int = 4
-    #: Per caller: so many requests a second in the long run, and so many at once.
+    #: Per caller: requests per second in the long run, and at once.
     requests_per_second: float = 1000.0
     requests_burst: int = 2000
-    #: What one caller may read at once, of the ten connections that all read with. More waits, as for a connection.
+    #: How many of the ten reading connections one caller may use at once. Further reads wait.
     reads_caller_max: int = 5
-    #: How long it may take until a key that was revoked is refused.
+    #: How long a revoked key may still be accepted.
     key_seconds: float = 2.0
     #: Live streams, on the whole server.
     streams_max: int = 200
-    #: And of one caller: nobody takes all of them.
+    #: Live streams of one caller.
     streams_caller_max: int = 50
-    #: A stream ends by itself after this, and whoever still watches takes it up again: at another server, it may be.
+    #: A stream ends after this, and its client reconnects, perhaps to another server.
     stream_seconds: float = 3600.0
-    #: A stream gives a sign of life this often, and is asked this often whether its key is still good.
+    #: How often a stream sends a keep-alive and checks its key.
     heartbeat_seconds: float = 15.0
 
 
@@ -70,8 +70,8 @@ class Databases:
         self.read = self.enqueue = self.operate = self.audit = self._database(dsn)
 
     async def take_roles(self) -> bool:
-        """Take the roles that exist, and be quick for the first who comes. False: the database did not say which do; they
-        are assumed until it does (`take_roles_later`).
+        """Use the roles that exist, and warm up. False: the database did not answer; the roles are assumed until it does
+        (`take_roles_later`).
         """
         try:
             self._use(await answer(self._taken()))
@@ -83,9 +83,9 @@ class Databases:
         return True
 
     async def take_roles_later(self) -> list[AsyncDatabase]:
-        """The roles were assumed while nobody could be asked. Where they cannot be taken, go on without, as at a start.
+        """The roles were assumed during an outage. If they cannot be used, go on without them, as at a start.
 
-        Returns the databases that are no longer used, if it has come to that. Whoever uses them closes them.
+        Returns the databases that are no longer used, which the caller closes.
         """
         while True:
             await asyncio.sleep(_REACH_SECONDS)
@@ -122,7 +122,7 @@ class Databases:
         self.audit = self._database(dsns[3], answer_seconds=_AUDIT_SECONDS)
 
     async def _warm_all(self) -> None:
-        """Nobody is answered before this: what is slow the first time is done when a crowd comes."""
+        """Runs before the server listens: the first requests must not wait for what is slow only once."""
         asked: tuple[tuple[AsyncDatabase, list[Statement[Any]]], ...] = (
             (self.read, _READS),
             (self.enqueue, _SUBMISSIONS),
@@ -136,9 +136,9 @@ class Databases:
                 raise failed
 
     async def _warm(self, database: AsyncDatabase, statements: list[Statement[Any]]) -> None:
-        """Have some connections at hand that have run these statements, and so have compiled and planned them before."""
+        """Open connections and run these statements on them, so that they are parsed and planned."""
         await database.facts()
-        # At once: one after the other, the second would take the connection of the first.
+        # At the same time: one after the other, all would use the same connection.
         tried = (database.run_all(statements) for _ in range(self.limits.connections_ready))
         for failed in await asyncio.gather(*tried, return_exceptions=True):
             if isinstance(failed, BaseException):
@@ -148,7 +148,7 @@ class Databases:
         database = AsyncDatabase(
             dsn,
             connections_max=10,
-            # The server gives up first, and says so.
+            # The server's timeout comes first, with its own error.
             answer_seconds=(answer_seconds or self.limits.statement_seconds) + 5,
             connect_seconds=self.limits.connect_seconds,
             host=self.host,

@@ -1,4 +1,4 @@
-"""What a form sent: fields are text, and a field may be sent several times. Read from the body, whoever asks first."""
+"""What a form sent: fields are text, and a field may be sent several times. The body is read once."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Form:
         return next((value.strip() for field, value in self._fields if field == name and value.strip()), None)
 
     def words(self, name: str) -> str | None:
-        """What somebody typed as a reason, no longer than it is kept."""
+        """The typed reason, cut to what is stored."""
         return (self.one(name) or "")[:REASON_LENGTH_MAX] or None
 
     def why(self, name: str) -> str:
-        """A reason that must be given."""
+        """A required reason."""
         reason = self.words(name)
         if reason is None:
             raise Problem(
@@ -41,12 +41,12 @@ class Form:
 
 
 async def form_of(request: Request) -> Form:
-    """The form of a request; an empty one if it holds none."""
+    """The form of a request; empty if there is none."""
     if not request.headers.get("content-type", "").startswith(_KIND):
         return Form([])
     try:
         fields = parse_qsl((await request.body()).decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError as error:
         raise Problem(400, "BadForm", "The form cannot be read.", next_step="Load the page again.") from error
-    # Null bytes cannot stand in PostgreSQL's text.
+    # PostgreSQL's text cannot contain null bytes.
     return Form([(name, value.replace("\x00", "")) for name, value in fields])

@@ -1,6 +1,6 @@
-"""What holds for every request and every answer: a host, a limit on bodies, headers that leave browsers no freedom.
+"""What applies to every request and response: a valid host, a limit on bodies, strict security headers.
 
-Outside of all else, so that it holds for our own faults as well. Pure ASGI, so that a stream is passed on as it comes.
+It is the outermost layer, so that it applies to server errors too. Pure ASGI, so that streams are not buffered.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ HEADERS = [
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    # Not `no-referrer`: with that a browser hides where our own forms come from as well (`Origin: null`).
+    # Not `no-referrer`: with it, a browser sends `Origin: null` for our own forms too.
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 ]
 _HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~-]*)(:[0-9]{0,5})?")
-#: Of a body that is refused, so many times the limit is read: a connection that is closed on what was not read is reset, and
-#: whoever is still sending never sees the answer.
+#: Of a refused body, so many times the limit is read: closing a connection with unread data resets it, and the client would
+#: not see the response.
 _READ_TIMES = 16
 
 
@@ -56,7 +56,7 @@ class Guard:
             return
         scope = self._proxies.seen(scope)
         if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}  # the same answer, of which only the head is sent
+            scope = {**scope, "method": "GET"}  # the same response, without its body
         await self._app(scope, body.pull, answer.send)
 
 
@@ -91,7 +91,7 @@ class _Answer:
 
 
 class _Body:
-    """A body that is sent in pieces says nothing of its size beforehand, and one that trickles in may never end."""
+    """A chunked body does not give its size in advance, and a slow one may never end."""
 
     def __init__(self, receive: Receive, headers: dict[bytes, bytes], *, bytes_max: int, seconds: float) -> None:
         self._receive = receive
@@ -101,7 +101,7 @@ class _Body:
         self._said = headers.get(b"content-length", b"0")
         self._seen = 0
         self._more = True
-        #: Somebody who sends it only when told to has not begun.
+        #: With `Expect: 100-continue` the client has not begun to send.
         self._comes = b"expect" not in headers and (b"transfer-encoding" in headers or self._said != b"0")
 
     def refusal(self) -> Problem | None:
@@ -111,7 +111,7 @@ class _Body:
     async def pull(self) -> Message:
         self._comes = True
         try:
-            # Behind the body, what is waited for is that they hang up: for as long as it takes.
+            # After the body, wait for the client to disconnect, however long that takes.
             async with asyncio.timeout_at(self._until if self._more else None):
                 message = await self._take()
         except TimeoutError:
@@ -156,14 +156,14 @@ class _Body:
 
 
 def _refusal(scope: Scope, headers: dict[bytes, bytes]) -> Problem | None:
-    """What no part of the server could make sense of."""
+    """Requests that no part of the server could understand."""
     if b"content-length" in headers and b"transfer-encoding" in headers:
         return Problem(
             400,
             "TwoLengths",
             "The request has both a Content-Length and a Transfer-Encoding.",
             next_step="Send only one of them.",
-            # Where it ends is anybody's guess, and so is what comes behind it.
+            # Its end is ambiguous, and so is what follows.
             headers={"Connection": "close"},
         )
     if not _is_host(headers.get(b"host", b"")):

@@ -1,7 +1,7 @@
-"""Who holds an API key. The database is asked, and its answer trusted for a moment (`Limits.key_seconds`), not longer.
+"""Look up API keys. The database's answer is trusted for a moment (`Limits.key_seconds`), not longer.
 
-However many requests show one key at once, it is asked about once. Who tries keys that are none is asked to wait before the
-database is bothered again.
+Requests with the same key at the same time cause one lookup. A client that tries invalid keys has to wait before the next
+lookup.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _REMEMBERED_MAX = 10_000
-#: Wrong keys from one address: so many a second in the long run, and so many at once.
+#: Wrong keys from one address: per second in the long run, and at once.
 _WRONG_PER_SECOND, _WRONG_BURST = 5.0, 50.0
 
 
@@ -30,7 +30,7 @@ class Keys:
     def __init__(self, databases: Databases, *, loopback_only: bool) -> None:
         self._databases = databases
         self._loopback_only = loopback_only
-        #: By a part of the digest: until when it is trusted, the whole of it, and who holds it.
+        #: By a part of the digest: until when it is trusted, the whole digest, and its caller.
         self._known: OrderedDict[bytes, tuple[float, bytes, ApiKey]] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Any]] = {}
         self._wrong = Bucket(_WRONG_PER_SECOND, _WRONG_BURST, databases.host.monotonic)
@@ -50,7 +50,7 @@ class Keys:
         return found
 
     async def needed(self) -> bool:
-        """Whether a key must be shown: always, unless there has never been one and only this machine can reach us."""
+        """Whether a key is needed: always, unless there has never been one and only this machine can reach the server."""
         if self._some or not self._loopback_only:
             return True
         if self._databases.host.monotonic() >= self._none_until:
@@ -58,7 +58,7 @@ class Keys:
         return self._some
 
     async def _ask(self, digest: bytes) -> ApiKey | None:
-        # Counted from before the round trip: a slow answer must not lengthen our trust.
+        # Counted from before the round trip: a slow answer must not lengthen the trust.
         until = self._databases.host.monotonic() + self._databases.limits.key_seconds
         found = await self._databases.read.run(access.find(digest))
         self._known.pop(digest[:8], None)
@@ -74,7 +74,7 @@ class Keys:
         self._none_until = until
 
     async def _once(self, what: bytes, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Join whoever is asking already. Whoever gives up waiting takes nothing from the others."""
+        """Join a lookup that is running. A request that is cancelled does not cancel it for the others."""
         task: asyncio.Task[T] | None = self._asking.get(what)
         if task is None:
             task = self._asking[what] = asyncio.create_task(ask())

@@ -1,4 +1,4 @@
-"""What this server counts, and how the whole database is doing, as Prometheus is told of it."""
+"""The metrics of this server and of the whole database, for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
     from faultline.worker.tally import Report
 
 
-#: Whoever scrapes waits no longer than 10 seconds.
+#: Prometheus waits 10 seconds at most.
 _LOOK_SECONDS = 8.0
-#: A database that cannot be reached is told of sooner.
+#: An unreachable database is reported sooner.
 _CONNECT_SECONDS = 3.0
 
 
 class Numbers:
-    """`address` is an address and a port where they are served without keys: for a network that only Prometheus reaches."""
+    """`address`: host and port to serve them without keys, for a network that only Prometheus can reach."""
 
     def __init__(self, address: tuple[str, int] | None = None) -> None:
         self._address = address
-        #: Jobs that were submitted here, by queue.
+        #: Jobs that were enqueued here, by queue.
         self._enqueued: Counter[str] = Counter()
         self._stack = contextlib.ExitStack()
         self._exposition: Exposition | None = None
 
     def enqueued(self, queues: Iterable[str]) -> None:
-        """One job in each. Names are the callers' to choose: after so many, the others are counted together."""
+        """One job in each of these. Callers choose the names, so after so many the others are counted together."""
         for queue in queues:
             self._enqueued[queue if queue in self._enqueued or len(self._enqueued) < QUEUES_MAX else "other"] += 1
 
     def open(self, dsn: str, audit_dsn: str) -> None:
-        """Begin to look at the database. `audit_dsn` leaves the time that looking at every job takes."""
+        """Start reading the database. `audit_dsn` has a longer timeout, to read every job."""
         database, audit = Database(dsn, timeout=_LOOK_SECONDS, connect_seconds=_CONNECT_SECONDS), Database(audit_dsn)
         self._stack.callback(database.close)
         self._stack.callback(audit.close)
@@ -54,7 +54,7 @@ class Numbers:
         self._stack.close()
 
     def render(self) -> bytes:
-        """The answer to a scrape. It may have to wait for the database."""
+        """The response to a scrape. It may wait for the database."""
         return b"" if self._exposition is None else self._exposition.render()
 
     def _report(self) -> Report:

@@ -1,7 +1,7 @@
 """Errors as answers (RFC 9457, application/problem+json): a code for programs, a sentence for people, and what to do next.
 
-Raise a `Problem` anywhere below the application. Errors of `core/errors.py` become one by `problem_of`: `code` is the
-error's own name, `sqlstate` the one the database raises for it. What we did not foresee is a 500 that tells nothing.
+Raise a `Problem` anywhere below the application. `problem_of` turns errors of `core/errors.py` into one: `code` is the name
+of the error, `sqlstate` the database's. Any other exception is a 500 without details.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from faultline.store import jsontext
 
 
 class Problem(errors.FaultlineError):
-    """An answer that is a refusal. `more` are further members of the answer, `headers` of its headers."""
+    """A refusal. `more`: further members of the response; `headers`: further headers."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class Problem(errors.FaultlineError):
         return Response(body, self.status, {"Cache-Control": "no-store", **self.headers}, "application/problem+json")
 
 
-#: The header that says since when the database is away, for the script of a page that is open already.
+#: The header with the time since when the database is away, for the script of an open page.
 AWAY_SINCE = "Faultline-Away-Since"
 _AWAY = "The database is unavailable; nothing was written."
-#: For errors whose own words are for whoever runs the server: status, what the caller is told, and what to do.
+#: For errors whose text is for the operator: status, message for the caller, and what to do.
 _ANSWERS: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
     errors.DatabaseUnavailable: (503, _AWAY, "Send the request again in a few seconds."),
     errors.SchemaError: (503, "The database's schema does not match this server.", "Run `faultline migrate`."),
@@ -77,7 +77,7 @@ _ANSWERS: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
     errors.UnreadableJson: (500, "The database holds JSON that this server cannot read.", "Read the job with SQL."),
     errors.ConfigError: (500, "The server is misconfigured.", "See the server's log."),
 }
-#: For errors that speak of what the caller sent or named: their own words are the answer.
+#: For errors about what the caller sent or named: their own text is the message.
 _STATUS: dict[type[errors.FaultlineError], tuple[int, str]] = {
     errors.JobRejected: (422, "Correct the job and send it again."),
     errors.KeyConflict: (409, "Use a new Idempotency-Key for other jobs."),
@@ -88,7 +88,7 @@ _RETRY_SECONDS = "2"
 
 
 def problem_of(error: BaseException) -> Problem:
-    """What to answer when this was raised."""
+    """The problem for an exception."""
     if isinstance(error, Problem):
         return error
     for kind, (status, detail, next_step) in _ANSWERS.items():

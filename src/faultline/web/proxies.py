@@ -1,7 +1,7 @@
-"""Whose word about a client is taken: `X-Forwarded-For` and `X-Forwarded-Proto` count from listed proxies, from nobody else.
+"""Trust `X-Forwarded-For` and `X-Forwarded-Proto` from listed proxies only.
 
-A proxy appends the address that it was asked from. So the client is the rightmost hop that is no proxy of ours: all to the
-left of it was written by whoever asks, and would let them choose who they are.
+A proxy appends the address of its client. So the client is the rightmost hop that is not a listed proxy: the client itself
+may have written everything to the left of it.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     Headers = Sequence[tuple[bytes, bytes]]
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-#: Some proxies write the port as well.
+#: Some proxies add the port.
 _HOP = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::\d+)?|([0-9.]+):\d+|(\S+)")
-#: Who has one address of an IPv6 network has all of them.
+#: A client with one address of an IPv6 network has all of them.
 _NETWORK_BITS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """The addresses and networks that are trusted to say who asked them. None unless they are named."""
+    """The trusted proxies, as addresses and networks. Default: none."""
 
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, text: str | None) -> Proxies:
-        """Addresses and networks between commas: `10.0.0.7, 172.16.0.0/12, ::1`."""
+        """Addresses and networks, separated by commas: `10.0.0.7, 172.16.0.0/12, ::1`."""
         words = [word.strip() for word in (text or "").split(",") if word.strip()]
         try:
             return cls(tuple(map(ipaddress.ip_network, words)))
@@ -46,18 +46,18 @@ class Proxies:
             ) from error
 
     def client(self, peer: str, headers: Headers) -> str:
-        """The address of who asks."""
+        """The address of the client."""
         hops = [hop for name, value in headers if name == b"x-forwarded-for" for hop in value.decode("latin-1").split(",")]
         found = _address(peer)
         while found is not None and self._trusts(found) and hops:
             before = _address(hops.pop())
             if before is None:
-                break  # no address: the last one that we know of stands
+                break  # not an address: keep the last known one
             found = before
         return peer if found is None else str(found)
 
     def seen(self, scope: Scope) -> Scope:
-        """A request as it would be if it had come without proxies."""
+        """The request as if it had come without proxies."""
         peer = scope["client"]
         address = None if peer is None else _address(peer[0])
         if address is None or not self._trusts(address):
@@ -71,7 +71,7 @@ class Proxies:
 
 
 def limited_as(client: str) -> str:
-    """Under which name a client's tries are counted."""
+    """The name under which a client's attempts are counted."""
     address = _address(client)
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, _NETWORK_BITS), strict=False))
@@ -84,5 +84,5 @@ def _address(text: str) -> Address | None:
         address = ipaddress.ip_address(next(filter(None, found.groups()))) if found else None
     except ValueError:
         return None
-    # How a socket for both kinds shows the older one.
+    # An IPv4 address on a socket for both kinds.
     return getattr(address, "ipv4_mapped", None) or address

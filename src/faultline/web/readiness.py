@@ -1,6 +1,6 @@
-"""Whether the database can be used, for everybody who asks within a second: a flood of questions is one to the database.
+"""Whether the database can be used. All requests within a second share one check.
 
-It is also asked in the background, so that whoever finds the database away can be told since when.
+It is also checked in the background, so that an error can say since when the database is away.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _WATCH_SECONDS = 2.0
 
 class Look(NamedTuple):
     at: float
-    #: Why it cannot; None: it can.
+    #: Why not; None: it can.
     fault: Problem | None
     workers_alive: int | None
-    #: Whether it can be read only, as a standby.
+    #: Whether it is read-only, as a standby.
     read_only: bool = False
 
 
@@ -39,23 +39,23 @@ class Readiness:
         self._databases = databases
         self._asking = asyncio.Lock()
         self._last: Look | None = None
-        #: When the database last answered; until then, when we began to ask.
+        #: When the database last answered, or when the checks began.
         self._answered_at = self._now()
 
     async def watch(self) -> None:
-        """For as long as the server lives."""
+        """Runs as long as the server."""
         while True:
-            with contextlib.suppress(Exception):  # what we did not foresee is told by /ready
+            with contextlib.suppress(Exception):  # /ready shows it
                 await self.latest()
             await asyncio.sleep(_WATCH_SECONDS)
 
     @property
     def fault(self) -> Problem | None:
-        """Why the database could not be used at the last look."""
+        """Why the database could not be used at the last check."""
         return None if self._last is None else self._last.fault
 
     def with_time(self, problem: Problem) -> Problem:
-        """That the database is away, with the time since when."""
+        """The problem for an outage, with the time since when."""
         if problem.code == DatabaseUnavailable.__name__:
             since = f"{self._answered_at:%Y-%m-%d %H:%M:%S} UTC"
             problem.detail = f"The database has not answered since {since}; nothing was written."
@@ -64,7 +64,7 @@ class Readiness:
 
     async def latest(self) -> Look:
         async with self._asking:
-            # Counted from when it was answered: while the database is away, that takes longer than an answer is good.
+            # Counted from the answer: in an outage a check takes longer than its result is valid.
             if self._last is None or self._databases.host.monotonic() - self._last.at > _GOOD_SECONDS:
                 self._last = await self._look()
             return self._last
@@ -72,7 +72,7 @@ class Readiness:
     async def _look(self) -> Look:
         read, enqueue, operate, _ = self._databases.all()
         try:
-            # In each role, and whether a key could be looked up: what a request needs, and not less.
+            # In each role, and whether a key can be looked up: all that a request needs.
             writable = [await database.run(takes_writes()) for database in (read, enqueue, operate)]
             await read.run(access.find(b""))
             alive = sum(line.alive for line in await read.run(overview.workers()))

@@ -1,4 +1,4 @@
-"""How JSON comes in: checked for what no shape can say, before anything is made of it."""
+"""Read JSON, and check what no schema can express."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 JSON_DEPTH_MAX = 64
-#: Digits and a sign: what 64 bits can say has no more.
+#: The most characters of a 64-bit integer: digits and a sign.
 _INTEGER_LENGTH_MAX = 20
 
 
@@ -25,7 +25,7 @@ def _described(what: str) -> dict[str, Any]:
     return {"model": Refusal, "description": what, "content": {"application/problem+json": {"schema": shape}}}
 
 
-#: What any route may answer beside what it is for.
+#: The errors that any route may return.
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: _described("Invalid JSON, or an invalid cursor."),
     401: _described("No API key, or one that is unknown, expired or revoked."),
@@ -68,7 +68,7 @@ class CheckedRoute(APIRoute):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Whoever reads the first of two like names, a proxy say, would take this for another job than we do."""
+    """Refuse duplicate names: a proxy that reads the first of them would see another job than we do."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise Problem(
@@ -90,7 +90,7 @@ def _refuse_constant(text: str) -> float:
 
 
 def _check_depth(found: Any) -> None:
-    """Level by level, without recursion of our own."""
+    """Level by level, without recursion."""
     level = [found]
     for _ in range(JSON_DEPTH_MAX + 1):
         level = [

@@ -1,4 +1,4 @@
-"""`/metrics`, for Prometheus. It tells of every queue, so it is for keys that may read all of them."""
+"""`/metrics`, for Prometheus. It shows every queue, so it needs a key that may read all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the application. It listens to others only where keys protect it, and lets its live streams go when it stops."""
+"""Run the application. It is reachable from other machines only if keys protect it, and ends live streams when it stops."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from faultline.web.proxies import Proxies
 
 _GRACE_SECONDS = 10
-#: uvicorn's, of a tenth of a second each.
+#: uvicorn's ticks, a tenth of a second each.
 _TICKS = 10
 
 
 class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        #: Connections that ask for nothing: the last request, and since when.
+        #: Idle connections: the last request, and since when.
         self._silent: dict[Any, tuple[Any, float]] = {}
 
     async def on_tick(self, counter: int) -> bool:
@@ -37,7 +37,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     def _close_silent(self) -> None:
-        """Who connects and asks for nothing, or never comes to the end of a head, wants us to run out of connections."""
+        """Close connections that send nothing, or never finish a head: they would use up all connections."""
         now = time.monotonic()
         patience = self.config.app.state.service.limits.request_seconds  # type: ignore[union-attr]
         before, self._silent = self._silent, {}
@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
             cycle = getattr(wire, "cycle", None)
             if cycle is not None and not cycle.response_complete:
                 continue
-            # Since the same request as last time: one that asks now and then may be between two whenever it is looked at.
+            # Only since the same request as last time: an active connection may be idle whenever it is checked.
             last, since = before.get(wire, (cycle, now))
             self._silent[wire] = (cycle, since if last is cycle else now)
             if now - self._silent[wire][1] > patience:
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
         collect_less_often()
 
     async def shutdown(self, sockets: Any = None) -> None:
-        # They would go on forever, and a stop waits for what is under way.
+        # Streams would never end, and a stop waits for running requests.
         self.config.app.state.service.changes.close()  # type: ignore[union-attr]
         await super().shutdown(sockets)
 
@@ -71,13 +71,12 @@ def server(
     metrics_at: tuple[str, int] | None = None,
     proxies: Proxies | None = None,
 ) -> Server:
-    """A server that is ready to run. Raises when there is no key to protect it.
+    """A server that is ready to run. Raises if there is no key to protect it.
 
-    Whatever is wrong with the database does not keep it from running. Whether there are keys is then not known, so keys are
-    asked for.
+    It runs even if the database does not answer. Then it is not known whether there are keys, so a key is required.
 
-    `keys_later`: there may be no key yet. Until there is one, others get no further than /health and /ready.
-    `proxies`: who is trusted to say for whom they ask; nobody else is.
+    `keys_later`: there may be no key yet. Until there is one, others get only /health and /ready.
+    `proxies`: the trusted ones.
     """
     has_keys = run_apart(_may_have_keys(dsn, limits or Limits()))
     if not has_keys and not keys_later and not is_loopback(host):
@@ -93,7 +92,7 @@ def server(
             port=port,
             http=Wire,
             ws="none",
-            proxy_headers=False,  # the guard's, by our own list
+            proxy_headers=False,  # the guard handles them
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -107,6 +106,6 @@ async def _may_have_keys(dsn: str, limits: Limits) -> bool:
     try:
         return await answer(database.run(access.exist()))
     except DatabaseUnavailable:
-        return True  # it is told when the application begins
+        return True  # reported when the application starts
     finally:
         await database.close()

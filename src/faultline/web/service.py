@@ -1,4 +1,4 @@
-"""One server: its databases, its limits, and what it remembers. Everything that requests share stands here.
+"""One server: its databases, limits and state. Everything that requests share is here.
 
 `service.read`, `service.enqueue` and `service.operate` are async databases, each in the role that may do no more than that:
 `await service.enqueue.run(...)`. What a caller reads is read with their share: `await service.read_for(caller).run(...)`. A
@@ -43,14 +43,14 @@ class Service(Databases):
         host: Host | None = None,
     ) -> None:
         super().__init__(dsn, limits, host)
-        #: Whether nobody but this machine can reach us. Only then may there be no keys at all.
+        #: Only this machine can reach the server. Only then may there be no keys.
         self.loopback_only = loopback_only
         self.verdicts = Verdicts(self)
         self.readiness = Readiness(self)
         self.keys = Keys(self, loopback_only=loopback_only)
         self.bucket = Bucket(self.limits.requests_per_second, self.limits.requests_burst, self.host.monotonic)
         self.sessions = Sessions(self.host.monotonic)
-        #: The form token of everybody on this machine, while there are no keys and so no sessions.
+        #: The form token for this machine, while there are no keys and so no sessions.
         self.loopback_csrf = secrets.token_urlsafe(32)
         self.shares = Shares(self, self.readiness)
         self.changes = Changes(self, self.shares)
@@ -58,8 +58,8 @@ class Service(Databases):
         self._background: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """What is wrong with the database does not keep us from answering: the log, /ready and every request tell of it
-        until it is right, and nobody has to start us again.
+        """Start even if the database does not work: the log, /ready and every request report it until it is repaired,
+        without a restart.
         """
         if not await self.take_roles():
             self._background.append(asyncio.create_task(self._change_roles()))

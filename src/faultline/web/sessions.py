@@ -1,7 +1,6 @@
-"""Who is signed in to the dashboard. Sessions live in this process alone: a restart signs everybody out.
+"""Sessions of the dashboard. They live only in this process: a restart signs everybody out.
 
-A session remembers the digest of the API key that opened it, and asks again who that is at every request: a key that is
-revoked takes its sessions with it.
+A session keeps the digest of its API key and looks it up at every request: revoking a key ends its sessions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ COOKIE = "faultline_session"
 IDLE_SECONDS = 30 * 60.0
 AGE_SECONDS = 12 * 3600.0
 _SESSIONS_MAX = 1000
-#: With one key: nobody signs the others out by signing in again and again.
+#: Per key, so that nobody can sign others out by signing in again and again.
 _SESSIONS_KEY_MAX = 20
 
 
@@ -28,7 +27,7 @@ class Session:
     id: str
     #: Of the key that opened it.
     digest: bytes
-    #: To be sent back with every form, as the field `csrf` or the header `X-CSRF-Token`.
+    #: Sent back with every form, as the field `csrf` or the header `X-CSRF-Token`.
     csrf: str
     opened_at: float
     used_at: float
@@ -40,7 +39,7 @@ class Sessions:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
     def open(self, digest: bytes) -> Session:
-        """A new session, under an id that nobody knew before: one that was planted in a browser is never taken over."""
+        """A new session with a new id: an id that an attacker planted in a browser is never used."""
         now = self._monotonic()
         session = Session(secrets.token_urlsafe(32), digest, secrets.token_urlsafe(32), now, now)
         same = [known.id for known in self._sessions.values() if known.digest == digest]
@@ -52,7 +51,7 @@ class Sessions:
         return session
 
     def find(self, session_id: str | None) -> Session | None:
-        """The session, if it is still good. Being asked for keeps it alive."""
+        """The session, if it is still valid. Each use keeps it alive."""
         session = self._sessions.get(session_id or "")
         if session is None:
             return None

@@ -1,4 +1,4 @@
-"""The shapes of requests and answers, as /openapi.json shows them. What is not described is refused."""
+"""The schemas of requests and responses, as /openapi.json shows them. Unknown members are refused."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from faultline.web import cursors
 BATCH_JOBS_MAX = 1000
 PAGE_JOBS_MAX = 200
 RETRY_JOBS_MAX = 10_000
-#: PostgreSQL cannot hold this one character.
+#: The one character that PostgreSQL cannot store.
 _NO_NUL = r"^[^\x00]*$"
 
 
-#: Years that the database keeps as times of a job, in whichever time zone they are said.
+#: The years that the database accepts as times of a job, in any time zone.
 _RUN_AT = r"^(197[1-9]|19[89]\d|[2-8]\d{3}|9[0-8]\d\d|99[0-8]\d|999[0-7])-"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:")
 
@@ -43,7 +43,7 @@ def _is_kept(value: object) -> object:
 
 
 def _in_utc(value: datetime) -> datetime:
-    """PostgreSQL knows no zones 16 hours away, RFC 3339 does. What lies beyond the years that there are is at their end."""
+    """RFC 3339 allows zones 16 hours away, PostgreSQL does not. Times outside the years are moved to their limits."""
     try:
         return value.astimezone(UTC)
     except OverflowError:
@@ -52,20 +52,20 @@ def _in_utc(value: datetime) -> datetime:
 
 
 def _whole(value: object) -> object:
-    """JSON knows no kinds of numbers: 5.0 is as whole as 5."""
+    """JSON has one kind of numbers: 5.0 is as whole as 5."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-#: Read by people, and typed: nothing that cannot be seen.
+#: People read and type them: no invisible characters.
 _SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f])?$"
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.QUEUE_LENGTH_MAX, pattern=_SEEN)]
 TaskName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.TASK_LENGTH_MAX, pattern=_NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
-#: Nothing that commands a terminal, or hides or reorders what is shown.
+#: No characters that control a terminal, or hide or reorder text.
 _PLAIN = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*$"
 Reason = Annotated[str, StringConstraints(max_length=bounds.REASON_LENGTH_MAX, pattern=_PLAIN)]
-#: JSON has no times, so they come as text; a number of seconds would be anybody's guess.
+#: Times are text: a number of seconds would be ambiguous.
 Time = Annotated[AwareDatetime, Strict(False), BeforeValidator(_only_text), AfterValidator(_in_utc)]
 RunAt = Annotated[Time, BeforeValidator(_is_kept), Field(json_schema_extra={"pattern": _RUN_AT})]
 Cursor = Annotated[str, StringConstraints(pattern=cursors.PATTERN)]
@@ -73,7 +73,7 @@ FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
 
 
 _OF_ANSWER = "Use `next_cursor` of the previous answer."
-#: What a text lacks that does not match: a pattern is for programs.
+#: What is wrong with a text, in words: the pattern is for programs.
 PATTERNS_IN_WORDS = {
     _NO_NUL: "The character NUL is not allowed.",
     _SEEN: "No control characters, and no white space at either end.",
@@ -81,13 +81,13 @@ PATTERNS_IN_WORDS = {
     cursors.PATTERN: _OF_ANSWER,
     cursors.FAILED_PATTERN: _OF_ANSWER,
 }
-#: What no job may have: a delay and a time.
+#: No job may have both a delay and a time.
 _TWO_TIMES: dict[str, Any] = {
     "required": ["delay_seconds", "run_at"],
     "properties": {"delay_seconds": {"type": "number"}, "run_at": {"type": "string"}},
 }
-#: What arguments may hold, any number of times within each other: all of JSON but the character that PostgreSQL cannot hold,
-#: and whole numbers of more than 64 bits. Pydantic does not check it: where it stands, the reader of JSON does.
+#: The values of arguments, nested to any depth: all of JSON except the character that PostgreSQL cannot store and integers
+#: of more than 64 bits. The reader of JSON checks it, not Pydantic.
 JSON_VALUE: dict[str, Any] = {
     "anyOf": [
         {"type": ["null", "boolean"]},
@@ -146,7 +146,7 @@ class EnqueuedJobs(BaseModel):
 class JobFilter(Asked):
     """Which jobs are listed, and where the page begins."""
 
-    # From a URL everything comes as text.
+    # Everything in a URL is text.
     model_config = ConfigDict(extra="forbid", strict=False)
 
     state: JobState | None = None

@@ -1,6 +1,6 @@
-"""One caller's share of the connections that all callers read with. Whoever asks for much waits for their own turn first.
+"""One caller's share of the connections that all callers read with. A caller that exceeds it waits.
 
-Without it, one key that asks for a few long lists at once has every connection, and nobody else is even asked for their key.
+Without it, one key that reads a few long lists at once would use every connection, and block all others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Share:
             async with asyncio.timeout(limits.connect_seconds):
                 await self._turns.acquire()
         except TimeoutError:
-            if self._readiness.fault is not None:  # the turns before wait in vain: that is not the caller's doing
+            if self._readiness.fault is not None:  # an outage, not the caller, uses up the turns
                 raise self._readiness.fault from None
             raise Problem(
                 429,
@@ -55,7 +55,7 @@ class Share:
 
 
 class Shares:
-    """The share of each caller, for as long as they read."""
+    """The share of each caller that is reading."""
 
     def __init__(self, databases: Databases, readiness: Readiness) -> None:
         self._databases = databases

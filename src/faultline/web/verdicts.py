@@ -1,4 +1,4 @@
-"""The invariants' verdict. Looking at every job is costly, so all who ask within half a minute get the same answer."""
+"""The verdict on the invariants. Reading every job is expensive, so all requests within half a minute share one check."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Verdicts:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
         self._checking: asyncio.Task[Verdict] | None = None
-        #: When it was done: a check may take longer than its answer is good.
+        #: When it ended: a check may take longer than its result is valid.
         self._last: tuple[float, Verdict] | None = None
 
     async def latest(self) -> Verdict:
-        """Join the check that is under way. Who gives up waiting takes nothing from the others."""
+        """Join a check that is running. A request that is cancelled does not cancel it for the others."""
         if self._last is not None and self._databases.host.monotonic() - self._last[0] <= _GOOD_SECONDS:
             return self._last[1]
         if self._checking is None:
@@ -50,12 +50,12 @@ class Verdicts:
         )
 
     async def _judge(self, name: str) -> Invariant:
-        """By itself: one that takes too long must not hide that another is broken. Without a database none is checked."""
+        """Check each separately: one that takes too long must not hide that another is broken."""
         try:
             broken = await self._databases.audit.run(invariants.invariant(name))
         except DatabaseUnavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it was, it is shown
+        except Exception as error:  # noqa: BLE001 - it is shown
             events.emit("invariants_unchecked", error=f"{name}: {error}")
             return Invariant(
                 name=name, holds=None, rows=[], unchecked=(str(error).splitlines() or [type(error).__name__])[0]

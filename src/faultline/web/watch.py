@@ -1,6 +1,6 @@
-"""For whoever starts and watches the process. `/health`: it runs. `/ready`: it can do its work, or the reasons why not.
+"""For orchestrators. `/health`: the process runs. `/ready`: it can do its work, or the reasons why not.
 
-Both answer anybody who can reach the server: who asks is a machine that holds no key, and learns nothing but this.
+Both answer without a key, and show nothing else.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HTTP as bytes. What the parser refuses is answered as all else: problem+json, with the headers of every answer."""
+"""HTTP as bytes. A request that the parser refuses gets problem+json and the usual headers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from faultline.web.guard import HEADERS
 from faultline.web.problems import Problem
 
-#: How much more is read from whoever was refused, and for how long. A connection that is closed on what was not read is
-#: reset, and the answer may be lost with it.
+#: How much more is read of a refused request, and for how long. Closing a connection with unread data resets it, and the
+#: response may be lost.
 _READ_BYTES, _READ_SECONDS = 1024 * 1024, 2.0
 
 
@@ -27,10 +27,10 @@ class Wire(H11Protocol):
         if self._read > _READ_BYTES:
             self.transport.close()
 
-    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the parser's own words are for its log
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the parser logs it
         self._refused = True
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()  # in the middle of an answer
+            self.transport.close()  # in the middle of a response
             return
         answer = Problem(
             400, "BadHttp", "Invalid HTTP request.", next_step="Send HTTP/1.1 as RFC 9112 describes it."

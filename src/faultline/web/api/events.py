@@ -39,7 +39,7 @@ _EVENT = {
         "data": {"type": "string", "description": "JSON."},
     },
 }
-#: A connection that takes nothing for so long is given up.
+#: A connection that accepts nothing for so long is closed.
 _SEND_SECONDS = 20.0
 
 
@@ -52,7 +52,7 @@ _SEND_SECONDS = 20.0
 async def watch(
     request: Request,
     caller: Annotated[Caller, Depends(needs("read"))],
-    # A header that is not sent is none; one that says null is no number.
+    # No null in the schema: the header is missing or a number.
     last_event_id: Annotated[EventNumber | SkipJsonSchema[None], Header()] = None,
 ) -> Response:
     source = service_of(request).changes
@@ -120,7 +120,7 @@ class EventStream(Response):
         try:
             caller = await who(self._request)
         except FaultlineError as error:
-            return getattr(error, "status", 503) >= 500  # noqa: PLR2004 - the database is away, that is not their fault
+            return getattr(error, "status", 503) >= 500  # noqa: PLR2004 - an outage, not the caller's fault
         return caller.queues == self._client.caller.queues and caller.may("read")
 
 

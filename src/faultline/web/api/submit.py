@@ -1,8 +1,8 @@
 """Enqueue jobs. A request sent again with the same Idempotency-Key and body creates no second job.
 
-The key is stored under the id of the API key that sent it, so that two callers never share one, and with a digest of the
-whole request. One statement takes the key, compares the digest and creates the jobs: two requests that arrive at once, and
-a process that dies in between, leave one answer or none.
+The key is stored with the id of the API key, so that callers do not share keys, and with a digest of the whole request. One
+statement takes the key, compares the digest and creates the jobs: so requests that arrive together create them once, and a
+process that dies in between creates all or none.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -
     """The jobs with their key and a digest of every field of every job, whatever the order of the fields."""
     text = jsontext.encode([job.model_dump(mode="json") for job in jobs], "submission")
     digest = hashlib.sha256(text.encode()).hexdigest()
-    # No header can hold a space, so no other key is taken for a position of this one.
+    # A header cannot contain a space, so no other key equals one of these.
     return [
         replace(job, idempotency_key=f"{key} {position}" if position else key, digest=digest)
         for position, job in enumerate(submissions)

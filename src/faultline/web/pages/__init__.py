@@ -1,6 +1,6 @@
-"""The dashboard: pages made on the server. `router` is mounted at `/`, the files of `web/static` at `/static`.
+"""The dashboard: pages rendered on the server. `router` is mounted at `/`, the files of `web/static` at `/static`.
 
-Pages read; what their forms change goes through the same verbs, roles and scopes as the API. A GET changes nothing.
+Pages only read. Their forms use the same verbs, roles and scopes as the API. A GET changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The database behind the queues: what grows, what is not cleared and because of whom, and how much is written."""
+"""The database behind the queues: what grows, what blocks vacuum, and how much is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse
 
 router = APIRouter()
-#: A snapshot that is older keeps the claim's index from being cleared.
+#: An older snapshot keeps vacuum from cleaning the index that claims use.
 OLD_SECONDS = 300.0
 DEAD_SHARE = 0.5
 _LOOKS_KEPT = 20
@@ -48,7 +48,7 @@ async def database_page(request: Request, caller: Annotated[Caller, Depends(need
 
 
 def _earlier(request: Request, found: Health) -> Health | None:
-    """A look at about half a minute ago; the one before, while there is none."""
+    """A reading from about half a minute ago, or the last one."""
     looks: list[Health] = getattr(request.app.state, "health_looks", [])
     recent = [look for look in looks if (found.at - look.at).total_seconds() <= _RATE_OVER_SECONDS]
     request.app.state.health_looks = [*looks, found][-_LOOKS_KEPT:]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse, RedirectResponse
 
 router = APIRouter()
-#: More than these are retried by another request.
+#: More are retried by further requests.
 _JOBS_MAX = 50_000
 
 
@@ -59,7 +59,7 @@ async def retry(request: Request, caller: Annotated[Caller, Depends(needs("opera
 def _which(
     caller: Caller, *, queue: str | None = None, task: str | None = None, kind: str | None = None
 ) -> failures.FailedFilter:
-    """An empty kind is one, too: of jobs without a recorded error."""
+    """The empty kind is that of jobs without a recorded error."""
 
     def clean(text: str | None) -> str | None:
         return text.replace("\x00", "") or None if text else None

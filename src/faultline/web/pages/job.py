@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from faultline.core.model import JobRecord, Json
 
 router = APIRouter()
-#: Longer values are cut: a page is no place for a megabyte.
+#: Longer values are cut.
 TEXT_MAX = 20_000
 
 
@@ -83,7 +83,7 @@ async def retry(request: Request, job_id: str, caller: Annotated[Caller, Depends
 
 
 async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:
-    """The job, if there is one that this caller may see. A job of another queue does not exist for it."""
+    """The job, if this caller may see it."""
     try:
         found = await service_of(request).read_for(caller).run(views.job(UUID(job_id)))
     except ValueError:
@@ -94,9 +94,9 @@ async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:
 
 
 def percent(progress: Json) -> float | None:
-    """How far a job is, where its progress says so: a share up to 1, a percentage, or so many of so many.
+    """How far a job is, if its progress says so: a fraction up to 1, a percentage, or a count and a total.
 
-    `{"page": 3, "of": 12}` as well as `{"done": 3, "total": 12}`: whatever the other number is called.
+    Both `{"page": 3, "of": 12}` and `{"done": 3, "total": 12}` work: the count may have any name.
     """
     match progress:
         case {"done": (int() | float()) as done, "total": (int() | float()) as total} if total > 0:

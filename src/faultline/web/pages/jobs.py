@@ -40,7 +40,7 @@ SPAN_NAMES = {"15m": "last 15 minutes", "1h": "last hour", "24h": "last day", "7
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What the form asks for. Words that make no sense ask for nothing."""
+    """The filters of the form. Invalid values are ignored."""
 
     queue: str = ""
     task: str = ""
@@ -108,7 +108,7 @@ async def jobs_page(request: Request, caller: Annotated[Caller, Depends(needs("r
 
 @router.post("/jobs/ticked")
 async def ticked(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> Response:
-    """Cancel or retry each ticked job by itself: one that cannot be is left alone and counted."""
+    """Cancel or retry each ticked job separately, and count those that cannot be."""
     form = await form_of(request)
     ids = [job_id for text in form.all("id")[:_TICKED_MAX] if (job_id := _as_id(text)) is not None]
     is_retry = form.one("do") == "retry"
@@ -120,14 +120,14 @@ async def ticked(request: Request, caller: Annotated[Caller, Depends(needs("oper
             await service_of(request).operate.run(doing)
             done += 1
         except (IllegalTransition, JobNotFound):
-            continue  # It has moved on since the list was made.
+            continue  # Its state has changed since the list was shown.
     said = "bulk_nothing" if not ids else "bulk_retried" if is_retry else "bulk_cancelled"
     filters = Filters.of({name: form.one(f"filter_{name}") or "" for name in Filters.__slots__})
     return go("/jobs", said=said, n=done, **filters.query)
 
 
 async def _begins_with(text: str, read: Share, caller: Caller) -> UUID | None:
-    """The one job whose id begins so. Not for a key of some queues only: others' jobs must make no difference to it."""
+    """The one job whose id begins so. Not for keys of some queues: jobs of other queues must make no difference."""
     wanted = id_range(text) if len(text) >= PREFIX_DIGITS_MIN else None
     if wanted is None or caller.only_queues is not None:
         return None

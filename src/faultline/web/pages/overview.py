@@ -1,4 +1,4 @@
-"""Is everything correct, and do workers keep up. As fast with ten million jobs as with ten: nothing here counts rows."""
+"""Is everything correct, and do workers keep up? Nothing here counts rows, so it is fast with any number of jobs."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Sums:
     oldest_seconds: float | None
     per_second: float
     growth_per_second: float | None
-    #: All queues were counted once; otherwise nobody knows how much waits.
+    #: All queues were counted at least once.
     counted: bool
 
     @property
     def keeps_up(self) -> bool:
-        """What waits is what comes within a moment."""
+        """No more jobs wait than arrive in a moment."""
         return self.due <= _MOMENT_SECONDS * self.per_second
 
     @property
     def is_stalled(self) -> bool:
-        """Jobs wait, and none is done: whether more come is not the question."""
+        """Jobs wait, and none is completed."""
         return self.due > 0 and self.per_second == 0
 
     @property
@@ -82,7 +82,7 @@ async def overview_page(request: Request, caller: Annotated[Caller, Depends(need
     only = caller.only_queues
     lines, trends, now = await asyncio.gather(
         read.run(overview.queues()),
-        # A key that is bound to queues is shown their sum, not that of all.
+        # A key that is restricted to queues sees their sum.
         asyncio.gather(*(read.run(overview.trend(_MINUTES, queue)) for queue in ([None] if only is None else only))),
         read.run(views.clock()),
     )
@@ -101,7 +101,7 @@ async def overview_page(request: Request, caller: Annotated[Caller, Depends(need
         hour=_summed(hour),
         throughput=_throughput(trend),
         backlog=_backlog(trend),
-        # The journal knows no queues.
+        # These journal entries have no queue.
         incidents=await read.run(incidents.incidents()) if only is None else [],
         refused=await read.run(incidents.refused_lately()) if only is None else None,
     )
@@ -115,7 +115,7 @@ def _summed(minutes: Sequence[Minute]) -> Minute:
 
 
 def _known(hour: Sequence[Minute]) -> Sequence[Minute]:
-    """From the first minute that is on record; a young database need not show an empty hour."""
+    """From the first recorded minute: a new database should not show an empty hour."""
     first = next((number for number, minute in enumerate(hour) if minute.due is not None or minute.started), len(hour))
     return hour[min(first, len(hour) - _MINUTES_MIN) :]
 

@@ -1,4 +1,4 @@
-"""What every page shares: templates that escape all they are given, the frame around them, and how a refusal is shown."""
+"""What all pages share: templates that escape all values, the frame around them, and how a refusal is shown."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from faultline.web.caller import Caller
     from faultline.web.problems import Problem
 
-#: Where something was done, behind the name of who did it.
+#: Where an operation was done; it follows the name of the operator.
 HERE = ", dashboard"
 _UNAUTHORIZED = 401
 _UNAVAILABLE = 503
 
-#: What a page says after something was done. Only these: a link from elsewhere cannot put words into our mouth.
+#: What a page says after an operation. A fixed list, so that a foreign link cannot show its own text.
 _SAID = {
     "cancelled": "Cancelled. The database refuses every further write of the worker that held it.",
     "retried": "Requeued. Its attempts start from zero; its token keeps growing.",
@@ -60,16 +60,16 @@ environment.globals["pages"] = [
 
 
 def load() -> None:
-    """Compile every template: the first to ask for a page need not wait for that."""
+    """Compile every template, so that the first request need not wait for it."""
     for name in environment.list_templates():
         environment.get_template(name)
 
 
 def show(request: Request, caller: Caller | None, template: str, *, status: int = 200, **facts: Any) -> HTMLResponse:
-    """A page. `template` names its file; `facts` are escaped as they are put in."""
+    """A page. `template` names its file; `facts` are escaped."""
     page = environment.get_template(f"{template}.html")
     made = datetime.fromtimestamp(service_of(request).host.seconds(), UTC)
-    # A page that shows nothing of the database tells as well that it is away. Others cannot be made then.
+    # Pages that do not use the database show an outage too. Others cannot be rendered then.
     fault = service_of(request).readiness.fault if caller is None else None
     if fault is not None and fault.code == getattr(facts.get("problem"), "code", None):
         fault = None  # said already
@@ -79,24 +79,24 @@ def show(request: Request, caller: Caller | None, template: str, *, status: int 
 
 
 def here(request: Request) -> str:
-    """What was asked for, with its query."""
+    """The requested path with its query."""
     return request.url.path + (f"?{request.url.query}" if request.url.query else "")
 
 
 def go(path: str, *, said: str | None = None, n: int | None = None, **query: str) -> RedirectResponse:
-    """To another page, after something was done. `said` is a key of the words it will say."""
+    """Redirect to another page after an operation. `said`: the key of the text to show."""
     asked = query | ({"said": said} if said else {}) | ({"n": str(n)} if n is not None else {})
     return RedirectResponse(f"{path}?{urlencode(asked)}" if asked else path, status_code=303)
 
 
 def show_problem(request: Request, problem: Problem) -> Response:
-    """What a person sees of a refusal. (Programs, under /api, get problem+json.) Who is not signed in may do that first."""
+    """A refusal as a page. (Programs, under /api, get problem+json.) Without a session it redirects to the sign-in form."""
     if problem.status == _UNAUTHORIZED and request.url.path != "/sign-in":
         wanted = here(request) if request.method == "GET" else "/"
         return RedirectResponse(f"/sign-in?{urlencode({'next': wanted})}", status_code=303)
-    # Nobody should have to sit and press a key until the database is back.
+    # The page reloads itself until the database is back.
     again = problem.status == _UNAVAILABLE and request.method == "GET"
-    # Whose key lacks a scope may want to come back with another.
+    # The user may want to sign in with another key.
     session = service_of(request).sessions.find(request.cookies.get(COOKIE))
     csrf = None if session is None else session.csrf
     answer = show(request, None, "problem", status=problem.status, problem=problem, again=again, csrf=csrf)
@@ -105,7 +105,7 @@ def show_problem(request: Request, problem: Problem) -> Response:
 
 
 def own_path(text: str) -> str:
-    """A path of this site, or the overview: nobody is led elsewhere by a link to us."""
+    """A path of this site, or the overview: never a redirect to another site."""
     parts = urlsplit(text)
     plain = text.startswith("/") and not text.startswith("//") and "\\" not in text and parts.netloc == ""
     return text if plain and text.isprintable() else "/"

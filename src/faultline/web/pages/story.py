@@ -1,4 +1,4 @@
-"""The history of a job in sentences, for readers who have never heard of a fencing token. It says only what is recorded."""
+"""The history of a job in sentences, for readers who do not know fencing tokens. It says only what is recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from faultline.core.model import JobRecord
     from faultline.drawing.epochs import Epoch, RefusedWrite
 
-#: More epochs than this are told in passing.
+#: Earlier epochs are only counted.
 _SHOWN_MAX = 6
 _ERROR_LENGTH = 120
 
@@ -57,7 +57,7 @@ def _untouched(job: JobRecord, now: datetime) -> Markup:
 
 
 def _after(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]:
-    """What came of it all, where the last epoch does not say so already."""
+    """The final state, if the last epoch does not say it."""
     refused = sum(len(epoch.refusals) for epoch in epochs)
     if job.state is JobState.SUCCEEDED and (refused or len(epochs) > 1):
         return [Markup("The ledger has one row for the job, under token <b>{}</b>.").format(job.fencing_token)]
@@ -77,7 +77,7 @@ class _Story:
         self.sentences: list[_Sentence] = []
 
     def add(self, epoch: Epoch, *, first: bool, others: Sequence[datetime]) -> None:
-        """`others`: when others were refused. What lies between the claim and the end parts the two in the telling."""
+        """`others`: when others were refused. If one lies between claim and end, these become two sentences."""
         who = self._who(epoch)
         if epoch.claimed_at is not None:
             start = Markup("{} {} at {} under token <b>{}</b>").format(

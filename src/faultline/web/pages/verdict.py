@@ -1,6 +1,6 @@
-"""The last verdict on the invariants, renewed in the background while somebody looks: no page waits for it.
+"""The last verdict on the invariants, renewed in the background while pages are requested: no page waits for it.
 
-Checking reads whole tables, so it is done now and then, and the less often the longer it takes.
+A check reads whole tables, so it is done rarely, and more rarely the longer it takes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHARE = 0.02
 
 
 class LastVerdict:
-    """One check at a time. A verdict stands until the next."""
+    """One check at a time. A verdict is shown until the next."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -31,7 +31,7 @@ class LastVerdict:
         self._verdict: Verdict | None = None
 
     def look(self) -> Verdict | None:
-        """None: the first check is under way. Starts the next one when it is time."""
+        """None: the first check is running. Starts the next one when it is due."""
         if self._checking is None and self._service.host.monotonic() >= self._due:
             self._checking = asyncio.create_task(self._check())
         return self._verdict
@@ -40,7 +40,7 @@ class LastVerdict:
         try:
             self._verdict = await self._service.verdicts.latest()
         except FaultlineError:
-            pass  # The database is away, or too slow: the last verdict stands and carries its time.
+            pass  # The database is away or too slow: the last verdict stays, with its time.
         finally:
             cost = self._verdict.took_seconds if self._verdict else 0.0
             self._due = self._service.host.monotonic() + max(_EVERY_SECONDS, cost / _SHARE)

@@ -1,4 +1,4 @@
-"""The worker processes: are they alive, what do they hold, and does their clock agree with the database's."""
+"""The workers: are they alive, what do they hold, and does their clock agree with the database's?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastapi.responses import HTMLResponse
 
 router = APIRouter()
-#: More than this between two clocks is worth a word, though nothing is decided by it.
+#: A larger difference between clocks is shown, although no decision depends on it.
 SKEW_SECONDS = 1.0
 
 
