@@ -23,12 +23,12 @@ class Left(Hold):
     looks: int
 
     @property
-    def place(self) -> int:
+    def slot(self) -> int:
         self.looks -= 1
         return 0 if self.looks >= 0 else -1
 
-    @place.setter
-    def place(self, _: int) -> None: ...
+    @slot.setter
+    def slot(self, _: int) -> None: ...
 
 
 @pytest.mark.parametrize("write", ["begin", "ended"])
@@ -38,7 +38,7 @@ def test_what_another_thread_has_let_go_of_meanwhile_stays_free(write: str) -> N
 
     shared.begin(left, 1.0) if write == "begin" else shared.ended(left)
 
-    shared._numbers[7] = 1  # noqa: SLF001 - how many places were ever in use
+    shared._numbers[7] = 1  # noqa: SLF001 - how many slots were ever in use
     assert shared.entries(BEGUN, ENDED) == {}
 
 
@@ -47,14 +47,14 @@ def test_more_than_fits_is_not_listed_and_a_place_is_used_again() -> None:
     shared.enter(holds, 7)
     for one in holds:
         shared.begin(one, 1.0)
-    places = [one.place for one in holds]
+    slots = [one.slot for one in holds]
     shared.leave(holds[:1])
     listed = shared.entries(BEGUN)
     shared.enter(holds[:1], 8)
 
-    assert places == [0, 1, -1]
+    assert slots == [0, 1, -1]
     assert [entry.job_id for entry in listed.values()] == [UUID(int=2).bytes]
-    assert holds[0].place == 0
+    assert holds[0].slot == 0
 
 
 def test_tasks_and_queues_beyond_what_fits_disturb_nothing() -> None:

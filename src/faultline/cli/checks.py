@@ -1,4 +1,4 @@
-"""The doctor's checks: turn what was read into findings, each with a level and what to do. No database is asked here.
+"""The doctor's checks: turn what was read into findings, each with a level and what to do. They use no database.
 
 `wrong`: a promise is broken, or the next crash will break it. `warning`: it will get slow, or nobody maintains it.
 `note`: worth knowing.
@@ -36,7 +36,7 @@ class Finding:
     check: str
     level: Level
     found: str
-    #: What to do about it; empty if nothing is to be done.
+    #: What to do; empty: nothing.
     todo: str = ""
     rows: tuple[Any, ...] = ()
 
@@ -62,7 +62,7 @@ _PAUSED_LONG_SECONDS = 86_400.0
 
 def server(seen: vitals.Server, *, pooler: bool) -> Iterator[Finding]:
     yield Finding("connection", OK, f"database {seen.database} as {seen.user}{', through a pooler' if pooler else ''}")
-    if seen.version_number < 150000:  # noqa: PLR2004 - PostgreSQL's way to write 15
+    if seen.version_number < 150000:  # noqa: PLR2004 - PostgreSQL 15
         yield Finding(
             "server version", WRONG, f"PostgreSQL {seen.version}", "Faultline needs 15 or newer: upgrade the server"
         )
@@ -90,7 +90,7 @@ def server(seen: vitals.Server, *, pooler: bool) -> Iterator[Finding]:
 
 
 def clocks(ahead_seconds: float, workers: Sequence[WorkerLine]) -> Iterator[Finding]:
-    """No decision uses these clocks, but times in logs will not line up."""
+    """No decision uses these clocks, but the times in logs will differ."""
     level = NOTE if abs(ahead_seconds) > _SKEW_SECONDS else OK
     direction = "ahead of" if ahead_seconds > 0 else "behind"
     fact = f"this machine's clock is {span(abs(ahead_seconds))} {direction} the database's"
@@ -169,7 +169,7 @@ def settings(seen: Mapping[str, vitals.Setting]) -> Iterator[Finding]:
         )
 
 
-#: Name, what it is to be off, and what to do then.
+#: Name, what happens if it is off, and what to do.
 _MUST_BE_ON = (
     (
         "autovacuum",
@@ -185,7 +185,7 @@ _MUST_BE_ON = (
     ),
     ("data_checksums", NOTE, "enable it with pg_checksums while the server is down, so that silent corruption is detected"),
 )
-#: Name, how short is too short, and why. Workers set their own; these are the defaults for everyone else's sessions.
+#: Name, how short is too short, and why. Workers set their own; these are the defaults of other sessions.
 TIMEOUTS = (
     ("statement_timeout", 1000, "enqueueing many jobs at once and `faultline migrate` may need longer; set it per login"),
     ("lock_timeout", 100, "operations on one job wait for its row lock: allow a second or more"),
@@ -234,7 +234,7 @@ _GRANT_MONITOR = "to check it: grant pg_monitor to this login"
 def kept(seen: DatabaseSettings | None) -> Iterator[Finding]:
     """What `faultline settings` changes."""
     if seen is None:
-        return  # a guard is broken, which is told where guards are
+        return  # the check of the guards reports it
     ages = {
         "succeeded jobs": seen.keep_succeeded_seconds,
         "failed and cancelled ones": seen.keep_failed_seconds,
@@ -246,7 +246,7 @@ def kept(seen: DatabaseSettings | None) -> Iterator[Finding]:
 
 
 def held_back(seen: Health, slots: Sequence[vitals.Slot]) -> Iterator[Finding]:
-    """Vacuum cannot remove rows that an open snapshot may still see, so claims walk over more and more dead rows."""
+    """Vacuum cannot remove rows that an open snapshot may see, so claims read more and more dead rows."""
     holder = seen.oldest_snapshot
     seconds = holder.seconds if holder else None
     if holder and ((seconds or 0) > _OLD_TRANSACTION_SECONDS or (seconds is None and holder.age > _OLD_XIDS)):
@@ -297,12 +297,12 @@ def unreachable(message: str) -> Finding:
 
 
 def connections(seen: Health, listed: Sequence[WorkerLine] | None) -> Iterator[Finding]:
-    """`listed` is None where this login may not see the workers."""
+    """`listed`: None if this login may not see the workers."""
     workers = listed or ()
     used = f"{seen.connections}" if seen.sees_sessions else f"about {seen.connections}"
     counted = "workers not visible" if listed is None else f"{len(workers)} workers"
     fact = f"{used} of {seen.connections_max} in use, {counted}"
-    # Of one that does not say: for the engine, the heartbeat and the listener, without what its jobs borrow.
+    # If a worker does not say: the engine, the heartbeat and the listener, without its jobs' connections.
     most = sum(worker.connections_max or min(len(worker.queues), CLAIMS_AT_ONCE) + 3 for worker in workers)
     if seen.connections > _CONNECTIONS_SHARE * seen.connections_max:
         yield Finding("connections", WARNING, fact, "raise max_connections, or put a pooler in front of the producers")

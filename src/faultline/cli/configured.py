@@ -29,13 +29,13 @@ def changing(kind: type) -> Callable[[Command], Command]:
     return _with_options(kind, lambda given: {name: value for name, value in given.items() if value is not None})
 
 
-def _with_options(kind: type, settle: Callable[[dict[str, Any]], object]) -> Callable[[Command], Command]:
+def _with_options(kind: type, values_of: Callable[[dict[str, Any]], object]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         names = [one.name for one in settings_of(kind)]
 
         def run(**given: Any) -> None:
             written = {name: given.pop(name) for name in names}
-            command(settings=settle(written), **given)
+            command(settings=values_of(written), **given)
 
         own = inspect.signature(command, eval_str=True).parameters.values()
         parameters = [one for one in own if one.default is one.empty and one.name != "settings"]
@@ -60,5 +60,5 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 def help_of(setting: Setting) -> str:
     """The sentence of the catalogue, with the default where there is one to name."""
-    told = setting.default is None or setting.kind == "bool"
-    return setting.about if told else f"{setting.about} Default: {setting.shown_default}."
+    unnamed = setting.default is None or setting.kind == "bool"
+    return setting.about if unnamed else f"{setting.about} Default: {setting.shown_default}."

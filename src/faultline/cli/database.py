@@ -67,7 +67,7 @@ def recover(
     from faultline.store.translation import translated  # noqa: PLC0415
 
     with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
-        Database(found).facts()  # refuses a database that does not serve this build
+        Database(found).facts()  # refuses a database of another version
         lifted_to, _, requeued = store_migrate.recover(connection, floor, wait_seconds=wait)
     print(f"new tokens are above {lifted_to}; running jobs requeued: {requeued}")
 
@@ -125,7 +125,7 @@ def resolved(dsn: str | None) -> Iterator[str]:
 def opened(dsn: str | None, *, connect_seconds: float | None = None) -> Iterator[Database]:
     """The database to query, for as long as the command runs. Its calls have the same deadline as a program's.
 
-    `connect_seconds`: how long to wait for a server that cannot be reached, where the default would be too long.
+    `connect_seconds`: how long to wait for an unreachable server.
     """
     from faultline.store.connecting import CONNECT_SECONDS  # noqa: PLC0415
     from faultline.store.database import Database  # noqa: PLC0415

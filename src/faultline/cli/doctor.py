@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from faultline.cli.visit import Visit
     from faultline.store.reads.vitals import Server
 
-#: An invariant may be checked for so long: it looks at every row.
+#: How long one invariant may take: it reads every row.
 _INVARIANT_SECONDS = 600.0
 
 
@@ -54,7 +54,7 @@ def doctor(dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - 
 
 
 def _examine(dsn: str) -> Iterator[tuple[str, Finding]]:
-    """One connection, one question after the other; what cannot be answered does not stop the rest."""
+    """One connection, one question after the other; an unanswered one does not stop the rest."""
     from faultline.cli.visit import Visit  # noqa: PLC0415 - late, so that --help is quick
 
     try:
@@ -131,7 +131,7 @@ def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
 
 
 def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
-    """With much data this takes long, so a terminal shows which invariant is being checked."""
+    """With much data it takes long, so a terminal shows which invariant is being checked."""
     from faultline.cli.visit import NotSeen, Refused  # noqa: PLC0415
     from faultline.store.reads import invariants  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ def _times(number: int, level: Level) -> str:
 
 
 def _going_on(section: str, findings: Iterator[tuple[str, Finding]]) -> Iterator[tuple[str, Finding]]:
-    """A section whose first questions were not answered ends there, and the next one begins."""
+    """A section ends if its first questions are not answered, and the next one begins."""
     from faultline.cli.visit import NothingToSay  # noqa: PLC0415
 
     try:
@@ -186,11 +186,11 @@ def _shown(row: tuple[Any, ...]) -> str:
 
 
 def _silently(_: str, __: Finding) -> None:
-    """What programs read is printed at the end, as one text."""
+    """JSON is printed at the end, as one text."""
 
 
 class _progress:  # noqa: N801 - reads as a word
-    """One line on a terminal's standard error, gone when the work is done."""
+    """One line on a terminal's standard error, removed when the work is done."""
 
     def __init__(self, line: str) -> None:
         self._line = line if sys.stderr.isatty() else None

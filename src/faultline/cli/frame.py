@@ -1,4 +1,4 @@
-"""One frame of `faultline top`: a line of sums, the last hour as small pictures, the queues, the workers."""
+"""One frame of `faultline top`: totals, small charts of the last hour, queues and workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _BARS = "▁▂▃▄▅▆▇█"
 _TREND_MINUTES = 60
-#: Lines that are always there: head, sums, pictures, headings and blanks.
+#: Fixed lines: head, totals, charts, headings and blanks.
 _FIXED_ROWS = 13
 
 
@@ -35,13 +35,13 @@ class Look(NamedTuple):
     workers: list[WorkerLine]
     trend: list[Minute]
     hour: Counted
-    #: When it was, and all that was ever done in each queue by then: two looks make a rate.
+    #: The time, and the totals of each queue: two readings give a rate.
     seconds: float
     done: dict[str, int]
 
 
 def ask(database: Database, before: Look | None = None) -> Look:
-    """Read the database. With an earlier reading, rates are those since then instead of the last minutes'."""
+    """Read the database. With an earlier reading, rates are since then instead of the last minutes."""
     from faultline.store.reads import overview, vitals  # noqa: PLC0415 - late, so that --help is quick
 
     server = database.run(vitals.server())
@@ -67,7 +67,7 @@ def ask(database: Database, before: Look | None = None) -> Look:
 
 
 def frame(look: Look, *, columns: int, rows: int | None) -> RenderableType:
-    """As much as fits on the screen. The longest queues and silent workers come first, so that they are never cut off."""
+    """What fits on the screen. The longest queues and silent workers come first, so that they are not cut off."""
     queues = sorted(look.queues, key=lambda line: (-line.due, -line.running, line.name))
     workers = sorted(look.workers, key=lambda line: (line.alive, line.host, line.pid))
     left = None if rows is None else max(2, rows - _FIXED_ROWS)

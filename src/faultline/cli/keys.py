@@ -46,7 +46,7 @@ def create(
     unknown = sorted(set(scope) - set(access.SCOPES))
     if unknown:
         raise ConfigError(f"unknown scope {unknown[0]}; use read, enqueue, operate or admin")
-    if not 1 <= len(name) <= 100:  # noqa: PLR2004 - as in the table
+    if not 1 <= len(name) <= 100:  # noqa: PLR2004 - the table's limit
         raise ConfigError("the name of a key must have 1 to 100 characters")
     key_id, text = access.new_key(random.SystemRandom())
     statement = operate.add_key(
@@ -109,7 +109,7 @@ def _where(line: ApiKeyLine) -> str:
 
 
 def _who(line: ApiKeyLine) -> str:
-    """As far as it is recorded: the journal is pruned."""
+    """If it is recorded: the journal is pruned."""
     from faultline import operate  # noqa: PLC0415
 
     signed = (("created", line.created_by, line.created_login), ("revoked", line.revoked_by, line.revoked_login))

@@ -1,4 +1,4 @@
-"""A job in the terminal: what is known of it, its life in lanes, what people did to it, and its values."""
+"""A job in the terminal: its fields, its epochs as lanes, operations on it, and its values."""
 
 from __future__ import annotations
 

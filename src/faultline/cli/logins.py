@@ -1,4 +1,4 @@
-"""Check the logins of programs: settings that stop them are visible in no session but their own."""
+"""Check the logins of programs: settings that stop them are visible only in their own sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from faultline.store.reads.logins import Login
 
-#: A worker with a single slot opens so many.
+#: What a worker with a concurrency of 1 opens.
 _CONNECTIONS_LEAST = 4
 _READERS = {"faultline_viewer"}
 
@@ -36,7 +36,7 @@ def _judged(login: Login) -> Iterator[tuple[Level, str, str]]:
         )
     for role in login.not_inherited:
         fact = f"does not inherit {role}: its calls are refused unless the program runs SET ROLE"
-        # From PostgreSQL 16 on each grant remembers whether it is inherited.
+        # Since PostgreSQL 16 each grant says whether it is inherited.
         todo = f'run: {alter} inherit; revoke {role} from "{login.name}"; grant {role} to "{login.name}"'
         yield Level.WARNING, fact, todo
     if "faultline_worker" in login.roles and 0 <= login.connection_limit < _CONNECTIONS_LEAST:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from faultline.store.reads.overview import QueueLine
 
 queues = typer.Typer(rich_markup_mode=None, add_completion=False)
-#: A busy machine is late now and then; who restarts it for that makes it busier.
+#: A busy machine is late sometimes; restarting its workers would make it busier.
 _HERE_SECONDS = 15.0
 _Why = Annotated[
     str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Shown wherever the queue is shown.")
@@ -130,6 +130,6 @@ def counted(database: Database) -> list[QueueLine]:
     from faultline.store.reads import overview  # noqa: PLC0415 - late, so that --help is quick
 
     with contextlib.suppress(PermissionDenied):
-        # Whoever looks has nothing in doubt if no answer comes.
+        # A read without an answer leaves nothing in doubt.
         database.run(replace(verbs.sample(), reads=True))
     return database.run(overview.queues())

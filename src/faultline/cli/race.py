@@ -1,7 +1,7 @@
-"""One lease race after the other, for `faultline up`, so that there is a refused write to look at.
+"""Lease races for `faultline up`, so that the dashboard has refused writes to show.
 
-Two workers are played through the verbs, on a queue of their own. The first stalls while it holds the job; its lease expires
-and a real worker reaps it, the second takes the job over, and the first one comes back to write.
+The race plays two workers through the verbs, on its own queue. The first stalls while it holds the job; its lease expires
+and a real worker reaps it; the second claims the job; then the first comes back to write.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def race(database: Database, turn: int, wait: Callable[[float], object]) -> None
 
 def _taken(database: Database, name: str, wait: Callable[[float], object]) -> Lease:
     for _ in range(int(_TAKEN_OVER_SECONDS / 0.2)):
-        # A new owner for every call, as the protocol wants it.
+        # The protocol needs a new owner for every claim.
         leases = database.run(verbs.claim(QUEUE, owner=f"{name}/{next(_calls)}", max_jobs=1))
         if leases:
             return leases[0]

@@ -1,6 +1,6 @@
-"""How things look in a terminal: one palette, one kind of table, one way to tell a time. Imported when a command prints.
+"""How output looks in a terminal: one palette, one kind of table, one format of times. Imported when a command prints.
 
-Colours are for terminals alone; a pipe gets the same words in whole lines, cut nowhere.
+Only terminals get colours; a pipe gets the same words in whole lines.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-#: Wide enough for any line: in a pipe, what is cut off is lost.
+#: Wide enough for any line: a pipe must lose nothing.
 _PIPE_COLUMNS = 2000
-#: What terminals obey: control characters, and those that turn the direction of writing around.
+#: Control characters, and those that change the direction of text.
 _OBEYED = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
 _OBEYED = {number: shown for number, shown in _OBEYED.items() if chr(number) not in "\n\t"}
 _GAP, _LAST_COLUMNS_MIN = 2, 12
@@ -50,7 +50,7 @@ THEME = Theme(
 
 
 class Shown(Console):
-    """Control characters in what others wrote, a job's name say, are shown and not obeyed: they could repaint the screen."""
+    """Show control characters instead of sending them: in a job's name, for example, they could repaint the screen."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -58,7 +58,7 @@ class Shown(Console):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """The terminal, or the pipe that stands for it."""
+    """The terminal or pipe."""
     made = Shown(theme=THEME, highlighter=NullHighlighter(), stderr=stderr, soft_wrap=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PIPE_COLUMNS
@@ -66,7 +66,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) -> Table:
-    """A table without lines. Columns in `right` hold numbers; an id is never cut short."""
+    """A table without lines. Columns in `right` hold numbers; an id is never cut."""
     made = Table(box=None, header_style="heading", pad_edge=False, padding=(0, _GAP, 0, 0))
     for name in columns:
         wraps = last_wraps and name == columns[-1]
@@ -80,7 +80,7 @@ def table(*columns: str, right: tuple[str, ...] = (), last_wraps: bool = False) 
 
 
 def show(to: Console, made: Table) -> None:
-    """Print a table. The last column gives way first; a screen too narrow for the others gets long lines, cut nowhere."""
+    """Print a table. The last column is cut first; a screen too narrow for the others gets long lines."""
     widths = [max(cell_len(str(cell)) for cell in (column.header, *column.cells)) for column in made.columns[:-1]]
     taken = sum(widths) + _GAP * len(widths)
     to.width = max(to.width, taken + _LAST_COLUMNS_MIN)

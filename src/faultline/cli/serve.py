@@ -39,7 +39,7 @@ def serve(settings: ServeSettings, dsn: Dsn = None) -> None:
         proxies = Proxies.of(settings.trusted_proxies)
         ready = server(found, host=host, port=port, keys_later=settings.keys_later, metrics_at=metrics_at, proxies=proxies)
         print(f"listening on http://{'[' + host + ']' if ':' in host else host}:{port}", flush=True)
-        # The server raises the signal once more when it is done, which would end us with an error: a stop in order is none.
+        # The server raises the signal again when it is done. That would be an error, but this is a normal stop.
         signal.signal(signal.SIGTERM, ready.handle_exit)
         ready.run()
     if not ready.started:

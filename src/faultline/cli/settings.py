@@ -1,4 +1,4 @@
-"""The command about settings: what holds for every program on this database."""
+"""The command for settings of the whole database."""
 
 from __future__ import annotations
 

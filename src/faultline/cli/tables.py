@@ -78,7 +78,7 @@ def job_table(lines: Sequence[JobSummary], now: datetime) -> Table:
 
 
 def _stands(line: JobSummary, now: datetime) -> Text:
-    """What matters most of a job in its state."""
+    """The most important thing about a job in its state."""
     if line.state == "running":
         return screen.quiet(f"{line.owner}, for {screen.length(now - line.claimed_at)}" if line.claimed_at else "")
     if line.state == "queued" and line.next_run_at is not None and line.next_run_at > now:
@@ -124,7 +124,7 @@ def _remark(line: QueueLine) -> RenderableType:
     if line.counts_are_old and line.counted_seconds_ago is not None:
         return Text(f"counted {span(line.counted_seconds_ago)} ago", style="warning")
     if line.paused_at is not None:
-        # A reason may have lines and tabs, a row of the table may not.
+        # A reason may have lines and tabs; a row may not.
         why = f": {' '.join(line.paused_reason.split())}" if line.paused_reason else ""
         return Text(f"paused{why}{f', by {line.paused_by}' if line.paused_by else ''}", style="warning")
     if line.counted_seconds_ago is None:

@@ -20,7 +20,7 @@ _MIGRATE = "run: faultline migrate"
 
 
 def about_definitions() -> Iterator[tuple[Callable[..., Iterator[Finding]], Statement[Any]]]:
-    """Each check, and what it asks. For a database with this build's version."""
+    """Each check, and what it reads. For a database of this build's version."""
     from faultline.store.install import installed, shape  # noqa: PLC0415 - late, so that --help is quick
 
     yield functions, installed.functions()
@@ -54,7 +54,7 @@ def guards(altered: Sequence[str]) -> Iterator[Finding]:
 def tables(lacks: Sequence[Lack]) -> Iterator[Finding]:
     if lacks:
         fact = _listed([lack.what for lack in lacks])
-        # It reads the table and holds up everybody meanwhile, and rows that came in since may stand against it.
+        # It reads the whole table and blocks everybody meanwhile, and new rows may violate it.
         todo = "check what was written meanwhile; then, as the owner and when the load is low (it locks the table): "
         cures = _listed([lack.cure for lack in lacks], "; ")
         yield Finding("tables", Level.WRONG, fact, f"{todo}{cures}", tuple(map(tuple, lacks)))
@@ -104,7 +104,7 @@ def excess(granted: Sequence[str]) -> Iterator[Finding]:
 
 
 def rows(missing: Sequence[str]) -> Iterator[Finding]:
-    """The row held the floor of the tokens: the new row has one above every token ever given out."""
+    """The row held the floor of the tokens: the new row has one above every token ever used."""
     for table in missing:
         fact = f"the only row of {table} is missing: it holds the limits and the floor of the tokens"
         yield Finding("rows", Level.WRONG, fact, f"{_MIGRATE}, which creates a new one")
@@ -117,7 +117,7 @@ def everybody(granted: Sequence[str]) -> Iterator[Finding]:
 
 
 def foreign(found: Sequence[Foreign]) -> Iterator[Finding]:
-    """Each kind separately, with its own repair: some of it was done to Faultline's tables, which must not be dropped."""
+    """Each kind separately, with its own repair: Faultline's own tables must not be dropped."""
     for _, group in groupby(found, key=lambda thing: thing.kind):
         things = list(group)
         fact = f"not created by Faultline: {_listed([thing.what for thing in things])}"

@@ -1,4 +1,4 @@
-"""`faultline top`: the queues and workers, live. However it ends, the terminal is left as it was found."""
+"""`faultline top`: the queues and workers, live. However it ends, it restores the terminal."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def top(
                     return
 
 
-#: Workers tell what they did once a second: rates over less would jump.
+#: Workers report once a second: rates over less would jump.
 _RATE_SECONDS = 8.0
-#: Until then the screen shows what was.
+#: Until then the screen shows the last reading.
 _CONNECT_SECONDS = 2.0
 
 
 class _Watch:
-    """One look after the other, and rates since some seconds ago."""
+    """Repeated readings, with rates over the last seconds."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._looks: list[Look] = []
 
     def look(self, columns: int, rows: int | None) -> RenderableType:
-        """One frame. A database that is away for a moment is said to be, and asked again."""
+        """One frame. An outage is shown, and the next reading tries again."""
         from faultline.cli import frame  # noqa: PLC0415
 
         try:
@@ -87,7 +87,7 @@ class _Watch:
 
 
 def _asked_to_end(seconds: float) -> bool:
-    """Wait until the next look is due. Other keys ask for it at once."""
+    """Wait until the next reading is due. Other keys read at once."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if select.select([sys.stdin], [], [], left)[0]:
@@ -99,7 +99,7 @@ def _asked_to_end(seconds: float) -> bool:
 @contextlib.contextmanager
 def _keys() -> Iterator[None]:
     """Read single keys without showing them."""
-    import termios  # noqa: PLC0415 - not there on Windows
+    import termios  # noqa: PLC0415 - missing on Windows
     import tty  # noqa: PLC0415
 
     before = termios.tcgetattr(sys.stdin)
@@ -112,7 +112,7 @@ def _keys() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Being told to end is no reason to leave the other screen up; being stopped by Ctrl-Z would, so that is not heard."""
+    """A signal must not leave the alternate screen on; Ctrl-Z would, so it is ignored."""
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -1,4 +1,4 @@
-"""`faultline up`: everything at once on one machine, to look at. All of it ends with the command, however that ends."""
+"""`faultline up`: everything on one machine, as a demo. All processes end with the command, however it ends."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def up(
 
 
 class Crew:
-    """Processes on a leash: each ends when we close it, or when we are gone."""
+    """Child processes that end with this process, or when their pipe is closed."""
 
     def __init__(self, dsn: str) -> None:
         self._environment = {**os.environ, "FAULTLINE_DSN": dsn}
         self._members: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        # A session of its own: a Ctrl-C in the terminal is for us, and the leash for them.
+        # In its own session: Ctrl-C reaches only this process, which then ends the others.
         member = subprocess.Popen(
             [sys.executable, "-m", "faultline.cli.leash", *words],
             stdin=subprocess.PIPE,
@@ -114,7 +114,7 @@ class Crew:
 
 
 def _refuse_taken(port: int) -> None:
-    """Somebody else's server there would answer in place of ours."""
+    """Another server at this port would answer instead of ours."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -157,7 +157,7 @@ def _turns(hands: list[subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[by
 
 
 def _freeze(worker: subprocess.Popen[bytes], crew: Crew) -> None:
-    """Longer than its leases: others take its jobs over, and what it writes when it wakes up is refused."""
+    """Freeze it longer than its leases: others claim its jobs, and its late writes are refused."""
     print(f"worker {worker.pid} is frozen for {_FROZEN_SECONDS:g} s", flush=True)
     worker.send_signal(signal.SIGSTOP)
     try:

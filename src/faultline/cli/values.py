@@ -1,4 +1,4 @@
-"""What users type, as values: ids, durations, arguments. An error says how to write it."""
+"""Parse what users type: ids, durations, arguments. An error says how to write it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     from faultline.store.database import Database
 
-#: So many ids that begin alike are told.
+#: How many ids with the same prefix an error shows.
 _ALIKE_SHOWN = 5
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def job_id(database: Database, text: str) -> UUID:
-    """The job whose id this is, or begins with this. A whole id is not looked for."""
+    """The job with this id or prefix. A whole id is not looked up."""
     from faultline.core.ids import PREFIX_DIGITS_MIN, id_range  # noqa: PLC0415 - late, so that --help is quick
 
     wanted = id_range(text)

@@ -1,4 +1,4 @@
-"""How the doctor asks: one question after the other, each with a deadline. What is not answered does not stop the rest."""
+"""How the doctor asks: one question after the other, each with a deadline. An unanswered one does not stop the rest."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from faultline.store.statement import Statement
 
 T = TypeVar("T")
-#: Where one question waited for a lock in vain, others wait for the same one.
+#: After one question waited in vain for a lock, others would wait for the same one.
 _NEXT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class NotSeen:
-    """There is no answer: this login may not have it, it is gone, or none came in time."""
+    """There is no answer: the login lacks the right, the connection is lost, or none came in time."""
 
     level: Level
     found: str
@@ -45,7 +45,7 @@ class NothingToSay(Exception):
 
 
 class Visit:
-    """One connection to look through. `seconds`: how long a question may wait for its answer; None: no limit."""
+    """One connection. `seconds`: how long to wait for an answer; None: no limit."""
 
     def __init__(self, dsn: str, seconds: float | None) -> None:
         self._seconds = seconds
@@ -63,7 +63,7 @@ class Visit:
         self._connection.close()
 
     def look(self, statement: Statement[T], *, seconds: float = 0.0) -> T | NotSeen:
-        """The answer, or why there is none. `seconds`: it may take so long where no lock is in the way."""
+        """The answer, or why there is none. `seconds`: how long it may take if no lock is in the way."""
         limit = self._seconds
         if limit is not None:
             limit = min(limit, _NEXT_SECONDS) if self._locked else max(limit, seconds)
@@ -88,7 +88,7 @@ class Visit:
         return seen
 
     def must(self, statement: Statement[T]) -> T:
-        """What everybody may see, and without which there is nothing to say."""
+        """What every login may see, and without which the doctor cannot go on."""
         seen = self.look(statement)
         if isinstance(seen, NotSeen):
             raise NothingToSay(seen.finding(statement.name))
@@ -105,7 +105,7 @@ class Visit:
     def about(
         self, check: Callable[..., Iterator[Finding]], statement: Statement[Any], *more: Any, **words: Any
     ) -> Iterator[Finding]:
-        """The findings of a check about an answer; or that there is none."""
+        """The findings of a check; or that there is no answer."""
         seen = self.look(statement)
         if isinstance(seen, NotSeen):
             yield seen.finding(statement.name)
@@ -113,11 +113,11 @@ class Visit:
             yield from check(seen, *more, **words)
 
     def _in_the_way(self) -> Sequence[vitals.InTheWay]:
-        """Connect anew and ask who is in the way of the session that was given up, which would go on to wait: end that."""
+        """Connect anew, ask who blocks the abandoned session, and end that session, which would wait on."""
         given_up, pooler = self._pid, self.pooler
         self._connect()
         if pooler:
-            return ()  # the number is the pooler's: it names no session here, or another one
+            return ()  # the number is the pooler's, not a session's here
         with until(self._connection, Deadline(self._seconds)):
             found = run_on(self._connection, vitals.in_the_way(given_up))
             run_on(self._connection, vitals.give_up_waiting(given_up))

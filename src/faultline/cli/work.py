@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from faultline.app.application import Faultline
     from faultline.worker.worker import Worker
 
-#: Not as builds before this one named it: they do not lock theirs.
+#: Another name than in earlier builds, which do not lock their folders.
 _FOLDER = "faultline-processes-"
 
 
@@ -120,7 +120,7 @@ def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, pare
         code = run_until_signalled(made, parent=parent, leave=leave)
     finally:
         leave()
-    # Python waits for threads that are not daemons, and a task may have left some.
+    # Python would wait for threads that a task left behind.
     end_after(CLOSE_SECONDS, code)
     return code
 
@@ -131,7 +131,7 @@ def _run_several(command: list[str], serving: _Serving) -> int:
 
     settings = serving.settings
     with contextlib.ExitStack() as stack:
-        # Before any child: a port that is taken is told at once.
+        # Before any child, so that a port in use is reported at once.
         listening = serving.health_socket()
         folder = Path()
         if listening is not None or settings.metrics_port is not None:
@@ -155,11 +155,11 @@ def _run_several(command: list[str], serving: _Serving) -> int:
 
 @contextlib.contextmanager
 def _folder_of_children() -> Iterator[Path]:
-    """Where the children tell the parent of themselves. The parent holds a lock on it, which ends with its process: one
-    that was killed cannot remove its folder, and the next one does.
+    """The folder where children report to the parent. The parent holds a lock on it, which ends with its process: the next
+    parent removes the folder of one that was killed.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-        with contextlib.suppress(OSError):  # in use, gone, or another user's
+        with contextlib.suppress(OSError):  # in use, gone, or of another user
             lock = _opened(left)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,7 +182,7 @@ def _locked_folder() -> tuple[Path, int]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if folder.exists():
                 return folder, lock
-            os.close(lock)  # before it was locked, another parent took it for one that was left
+            os.close(lock)  # another parent removed it before it was locked
 
 
 def _opened(folder: Path) -> int:
