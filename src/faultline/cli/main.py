@@ -48,7 +48,7 @@ SECTIONS = {
         "db": "database.db",
     },
 }
-_PLACES = {name: place for commands in SECTIONS.values() for name, place in commands.items()}
+_POSITIONS = {name: position for commands in SECTIONS.values() for name, position in commands.items()}
 
 
 class Sections(TyperGroup):
@@ -61,7 +61,7 @@ class Sections(TyperGroup):
 
     def __init__(self, **words: Any) -> None:
         # The framework looks here for names that are like a mistyped one.
-        super().__init__(**{**words, "commands": dict.fromkeys(_PLACES)})
+        super().__init__(**{**words, "commands": dict.fromkeys(_POSITIONS)})
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         context = super().make_context(info_name, args, parent, **extra)
@@ -85,7 +85,7 @@ class Sections(TyperGroup):
         return [*super().list_commands(ctx), *others.installed()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the framework's signature
-        if cmd_name not in _PLACES and cmd_name not in others.installed():
+        if cmd_name not in _POSITIONS and cmd_name not in others.installed():
             others.refuse_missing(cmd_name)
             return None
         return _built(cmd_name, _defined(cmd_name))
@@ -101,9 +101,9 @@ class Sections(TyperGroup):
 
 def _defined(name: str) -> Any:
     """The function of a command, or its group."""
-    if name not in _PLACES:
+    if name not in _POSITIONS:
         return others.installed()[name].load()
-    module, _, attribute = _PLACES[name].partition(".")
+    module, _, attribute = _POSITIONS[name].partition(".")
     return getattr(import_module(f"faultline.cli.{module}"), attribute)
 
 
