@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
+from faultline import operate
 from faultline.cli import main
 from faultline.store.install.schema_text import protocol
 from tests.cli.commands import environment, faultline
@@ -159,6 +160,14 @@ def test_recover_says_what_it_lifted(connection: psycopg.Connection, dsn: str) -
     asked = faultline("recover", "--dsn", dsn, "--floor", "500")
 
     assert asked.stdout == "new tokens are above 500; running jobs requeued: 0\n"
+
+
+def test_recover_records_who_did_it_and_why(connection: psycopg.Connection, dsn: str) -> None:
+    asked = faultline("recover", "--dsn", dsn, "--reason", "a restored backup")
+
+    assert asked.returncode == 0
+    who = "select detail ->> 'by', detail ->> 'reason' from faultline.journal where detail ->> 'setting' = 'token_floor'"
+    assert connection.execute(who).fetchall() == [(operate.this_user(), "a restored backup")]
 
 
 def test_recover_gives_way_and_says_who_is_in_the_way(connection: psycopg.Connection, dsn: str) -> None:

@@ -129,7 +129,7 @@ def test_what_was_weakened_is_wrong_and_migrate_puts_it_back(
         ("grant insert on faultline.ledger to pg_monitor", "grant of insert on ledger to pg_monitor"),
         ("grant update (args) on faultline.open_jobs to pg_monitor", "grant of update on open_jobs.args to pg_monitor"),
         ("grant execute on function faultline.as_verb to pg_monitor", "grant of execute on as_verb() to pg_monitor"),
-        ("grant execute on function faultline.recover(bigint) to pg_monitor", "grant of execute on recover() to pg_monitor"),
+        ("grant execute on function faultline.recover to pg_monitor", "grant of execute on recover() to pg_monitor"),
         ("create unique index oops on faultline.open_jobs (task)", "unique index oops on open_jobs"),
         ("alter table faultline.open_jobs add constraint oops check (priority < 5)", "constraint oops on open_jobs"),
         ("alter table faultline.keys add constraint oops unique (job_id)", "constraint oops on keys"),
@@ -323,7 +323,7 @@ def test_a_login_that_got_more_than_its_role_has_is_told(queue: Driver, new_logi
     with queue.connection.transaction(force_rollback=True):
         execute(f"grant execute on function faultline.claim to {login}".encode())
         assert queue.run(installed.foreign()) == []
-        execute(f"grant execute on function faultline.recover(bigint) to {login}".encode())
+        execute(f"grant execute on function faultline.recover to {login}".encode())
         assert [thing.what for thing in queue.run(installed.foreign())] == [f"grant of execute on recover() to {login}"]
     with queue.connection.transaction(force_rollback=True):
         execute("grant faultline_operator to faultline_producer")

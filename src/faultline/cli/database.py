@@ -60,15 +60,19 @@ def recover(
         int | None, typer.Option(min=0, help="New tokens are greater than this. Default: the time in microseconds.")
     ] = None,
     wait: Annotated[float, typer.Option(min=0, max=86_400, help="How many seconds to wait for the lock it needs.")] = 60.0,
+    reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the journal, with who did it.")] = None,
 ) -> None:
     """After a failover that lost commits, or a restored backup: void every lease and raise the floor of new tokens."""
+    from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
     from faultline.store.database import Database  # noqa: PLC0415
     from faultline.store.install import migrate as store_migrate  # noqa: PLC0415
     from faultline.store.translation import translated  # noqa: PLC0415
 
+    operate.check_reason(reason)
+    by = operate.this_user()
     with resolved(dsn) as found, Database(found).connect() as connection, translated(found):
         Database(found).facts()  # refuses a database of another version
-        lifted_to, _, requeued = store_migrate.recover(connection, floor, wait_seconds=wait)
+        lifted_to, _, requeued = store_migrate.recover(connection, floor, by=by, reason=reason, wait_seconds=wait)
     print(f"new tokens are above {lifted_to}; running jobs requeued: {requeued}")
 
 

@@ -107,6 +107,9 @@ GUARDS: Guards = {
             "      from changed c\n      order by c.id",
             "      from changed c\n      where false",
         ),
+        "names with each job who did it": ("c.token_was) || signed", "c.token_was)"),
+        "names with the floor who did it": ("'value', chosen) || signed", "'value', chosen)"),
+        "records the floor": ("'value', chosen", "'value', null"),
     },
     "reconcile": {
         "closes only what the ledger knows": (

@@ -37,6 +37,19 @@ def recover_voids_every_lease_and_grants_only_tokens_above_the_floor(sessions: S
 
 
 @probe("recover")
+def recover_records_who_did_it_and_why(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        q.enqueue()
+        q.claim_one()
+        q.run(verbs.recover(500, by="ann", reason="a restored backup"))
+        signed = "select detail ->> 'by', detail ->> 'login' = session_user, detail ->> 'reason' from faultline.journal"
+        expect("with the job", q.execute(f"{signed} where event = 'recovered'"), [("ann", True, "a restored backup")])
+        floor = f'{signed} where detail @> \'{{"setting": "token_floor", "value": 500}}\''
+        expect("with the floor", q.execute(floor), [("ann", True, "a restored backup")])
+
+
+@probe("recover")
 def recover_counts_the_journal_on_from_its_end(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -45,7 +58,7 @@ def recover_counts_the_journal_on_from_its_end(sessions: Sessions) -> None:
         q.execute("alter sequence faultline.journal_id_seq restart with 1")
         q.run(verbs.recover())
         q.run(verbs.cancel(q.enqueue()))
-        expect("the next number", q.value("select max(id) from faultline.journal"), last + 1)
+        expect("the next numbers", q.value("select max(id) from faultline.journal"), last + 2)
 
 
 @probe("recover")

@@ -98,14 +98,19 @@ def migrate(connection: psycopg.Connection, *, wait_seconds: float = WAIT_SECOND
 
 
 def recover(
-    connection: psycopg.Connection, floor: int | None = None, *, wait_seconds: float = WAIT_SECONDS
+    connection: psycopg.Connection,
+    floor: int | None = None,
+    *,
+    by: str | None = None,
+    reason: str | None = None,
+    wait_seconds: float = WAIT_SECONDS,
 ) -> tuple[int, int, int]:
     """`queue.recover`, which locks a table as `migrate` does: asked again and again, so that nobody waits long behind it."""
     for tries in _tries(connection, wait_seconds, "recover"):
         try:
             with connection.transaction():
                 connection.execute(f"set local lock_timeout = {round(_LOCK_SECONDS * 1000)}".encode())
-                statement = verbs.recover(floor)
+                statement = verbs.recover(floor, by=by, reason=reason)
                 return statement.read(connection.execute(statement.sql.encode(), statement.params).fetchall())
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
             tries.append(error)

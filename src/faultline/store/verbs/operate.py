@@ -66,11 +66,11 @@ class Recovered(NamedTuple):
 _RECOVERED = RowOf(Recovered)
 
 
-def recover(floor: int | None = None) -> Statement[Recovered]:
+def recover(floor: int | None = None, *, by: str | None = None, reason: str | None = None) -> Statement[Recovered]:
     """Void every lease, and grant only tokens above a floor."""
     return Statement(
         name="recover",
-        sql=f"select {_RECOVERED.columns} from faultline.recover(%s)",
-        params=(floor,),
+        sql=f"select {_RECOVERED.columns} from faultline.recover(%s, %s, %s)",
+        params=(floor, by, reason),
         read=_RECOVERED.one,
     )

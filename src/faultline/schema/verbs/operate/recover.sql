@@ -12,7 +12,12 @@
 -- stays below 2^53, the limit of exact JSON numbers, until the year 2255. If the floor is already above that time (set
 -- by a caller, or by a clock that was ahead), the time is doubled until it is greater. The last floor plus a constant
 -- would be wrong: a backup that is restored and recovered twice would use the same tokens twice.
-create or replace function faultline.recover(floor bigint default null) returns table (
+-- The journal records who did it, and why (see signature): with the floor, and with every job that was requeued.
+create or replace function faultline.recover(
+  floor bigint default null,
+  by text default null,
+  reason text default null
+) returns table (
   lifted_to bigint,
   lifted bigint,
   requeued bigint
@@ -27,6 +32,7 @@ set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
+  signed constant jsonb := faultline.signature(recover.by, recover.reason);
   chosen bigint;
   microseconds bigint;
   counted bigint;
@@ -59,6 +65,10 @@ begin
   counted := coalesce(pg_sequence_last_value(pg_get_serial_sequence('faultline.journal', 'id')), 0);
   perform setval(pg_get_serial_sequence('faultline.journal', 'id'), e.id)
   from (select l.id from faultline.journal l where l.id > counted order by l.id desc limit 1) e;
+  insert into faultline.journal (at, event, detail)
+  values (
+    faultline.clock(), 'setting_changed', jsonb_build_object('setting', 'token_floor', 'value', chosen) || signed
+  );
   return query
     with before as materialized (
       select j.ctid, j.fencing_token, j.lease_owner from faultline.open_jobs j
@@ -82,7 +92,7 @@ begin
       insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
       select
         faultline.clock(), c.id, 'recovered', c.fencing_token, c.lease_owner,
-        jsonb_build_object('was', 'running', 'token_was', c.token_was)
+        jsonb_build_object('was', 'running', 'token_was', c.token_was) || signed
       from changed c
       order by c.id
     )
