@@ -54,6 +54,7 @@ _WEAK_VIEW = (
         ),
         pytest.param("alter function faultline.claim stable", "functions", "claim is not as migrate made it", id="stable"),
         pytest.param(_WEAK_VIEW, "views", "jobs", id="view"),
+        pytest.param("drop view faultline.new_jobs", "views", "new_jobs", id="view of new jobs"),
         pytest.param("grant select on faultline.jobs to public", "public", "select on jobs", id="public table"),
         pytest.param("grant update (args) on faultline.open_jobs to public", "public", "open_jobs.args", id="public column"),
         pytest.param(

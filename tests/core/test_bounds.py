@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,9 @@ from faultline.core.model import Submission
 from faultline.core.settings import DatabaseSettings, settings_of
 
 SCHEMA = Path(faultline.schema.__file__).parent
+GIVEN = {field.name: field.metadata["given"] for field in fields(Submission) if "given" in field.metadata}
+#: Of `faultline.enqueue`, which knows the columns that plain SQL gives.
+PARAMETERS = {"task", "queue", "priority", "max_attempts", "lease", "delay"}
 
 
 def text(name: str) -> str:
@@ -23,35 +27,28 @@ def text(name: str) -> str:
     return path.read_text()
 
 
-@pytest.mark.parametrize("name", ["enqueue", "parse_jobs"])
+@pytest.mark.parametrize("name", ["enqueue", "parse_new_jobs"])
 def test_sql_has_the_same_bounds(name: str) -> None:
     found = {
         what: (float(least), float(most))
         for what, least, most in re.findall(
-            r"(task|queue|priority|max_attempts|lease|lease_seconds|delay|delay_seconds)\)*(?:, 0\))?"
-            r" (?:not )?between (-?[\d.]+) and ([\d.]+)",
-            text(name),
+            r"(\w+?)(?:_seconds)?\)*(?:, 0\))? (?:not )?between (-?[\d.]+) and ([\d.]+)", text(name)
         )
     }
-    expected = {
-        "task": (1, bounds.TASK_LENGTH_MAX),
-        "queue": (1, bounds.QUEUE_LENGTH_MAX),
-        "priority": (-bounds.PRIORITY_MAX, bounds.PRIORITY_MAX),
-        "max_attempts": (1, bounds.ATTEMPTS_MAX),
-        "lease": (bounds.LEASE_SECONDS_MIN, bounds.LEASE_SECONDS_MAX),
-        "delay": (0, bounds.DELAY_SECONDS_MAX),
-    }
+    expected = {what.removesuffix("_seconds"): (one.least, one.most) for what, one in GIVEN.items() if one.most is not None}
+    expected["task"] = (1, bounds.TASK_LENGTH_MAX)
 
-    assert {what.removesuffix("_seconds"): bound for what, bound in found.items()} == expected
+    assert len(expected) >= 6
+    for what in expected if name == "parse_new_jobs" else PARAMETERS & expected.keys():
+        assert found[what] == expected[what], what
 
 
 def test_sql_has_the_same_defaults() -> None:
-    found = dict(re.findall(r"coalesce\(j\.(\w+), ([^)]+)\)", text("parse_jobs")))
+    found = dict(re.findall(r"coalesce\(j\.(\w+), ([^)]+?)\)", text("parse_new_jobs")))
 
-    assert found["queue"] == f"'{bounds.QUEUE}'"
-    assert float(found["priority"]) == bounds.PRIORITY
-    assert float(found["max_attempts"]) == bounds.MAX_ATTEMPTS
-    assert float(found["lease_seconds"]) == bounds.LEASE_SECONDS
+    for what, default in ((name, one.default) for name, one in GIVEN.items() if one.default is not None):
+        said = found[what].strip("'")
+        assert (said if isinstance(default, str) else json.loads(said)) == default, what
 
 
 def test_an_option_is_a_field_of_a_submission_and_a_word_of_a_call() -> None:
@@ -60,9 +57,18 @@ def test_an_option_is_a_field_of_a_submission_and_a_word_of_a_call() -> None:
 
 
 def test_the_fields_of_a_submission_are_those_that_sql_knows() -> None:
-    (known,) = re.findall(r"fields constant text\[\] := array\[(.*?)\]", text("read_jobs"), re.DOTALL)
+    (read,) = re.findall(r"json_to_recordset\(.*?\) as \((.*?)\)\)", text("parse_new_jobs"), re.DOTALL)
 
-    assert set(re.findall(r"'(\w+)'", known)) == {field.name for field in fields(Submission)}
+    # The digest is for the key, and becomes nothing of the job.
+    assert {*re.findall(r"(\w+) \w+(?:,|$)", read.strip()), "digest"} == {field.name for field in fields(Submission)}
+
+
+def test_a_new_job_is_read_as_it_is_inserted() -> None:
+    """They meet by position. What is only the view's or only the reader's is noticed by PostgreSQL."""
+    (read,) = re.findall(r"returns table \((.*?)\n\)", text("parse_new_jobs"), re.DOTALL)
+    (inserted,) = re.findall(r"view faultline\.new_jobs as\nselect(.*?)from", text("views"), re.DOTALL)
+
+    assert re.findall(r"^ +(\w+) ", read, re.MULTILINE) == re.findall(r"j\.(\w+)", inserted)
 
 
 def test_sql_has_the_same_settings_of_a_database() -> None:

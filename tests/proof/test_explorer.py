@@ -94,7 +94,7 @@ MUTANTS = {
     ),
     "keys taken in the order of the submission": (
         "place_known",
-        ("order by p.key, p.place", "order by p.place"),
+        ("order by p.idempotency_key, p.place", "order by p.place"),
         "enqueue-keys-crossed",
         "enqueue ended with DeadlockDetected",
     ),

@@ -166,8 +166,8 @@ def test_a_call_in_flight_finds_the_helpers_of_its_own_build(dsn: str, sessions:
     """PL/pgSQL looks helpers up by name, when it gets there: after the migration, in the text from before it."""
     connection = sessions.open().connection
     define_earlier(connection, "gone() returns text language sql return 'gone'")
-    define_earlier(connection, "parse_jobs(old text) returns text language sql return 'of other types'")
-    helpers = "faultline.gone(), faultline.parse_jobs('x'::text)"
+    define_earlier(connection, "parse_new_jobs(old text) returns text language sql return 'of other types'")
+    helpers = "faultline.gone(), faultline.parse_new_jobs('x'::text)"
     slow = f"begin perform pg_advisory_xact_lock(77); return array[{helpers}]; end"
     define_earlier(connection, f"slow() returns text[] language plpgsql as $$ {slow} $$")
     note_another_text(connection)
@@ -185,7 +185,7 @@ def test_a_call_in_flight_finds_the_helpers_of_its_own_build(dsn: str, sessions:
     assert call.result() == (["gone", "of other types"],)
     assert migration.result() == ["definitions"]
     assert names_of(connection) == OUR_FUNCTIONS
-    assert connection.execute("select count(*) from pg_proc where proname = 'parse_jobs'").fetchone() == (1,)
+    assert connection.execute("select count(*) from pg_proc where proname = 'parse_new_jobs'").fetchone() == (1,)
 
 
 def test_a_parsed_call_finds_its_function_although_the_new_one_would_fit_it_too(dsn: str, sessions: Sessions) -> None:

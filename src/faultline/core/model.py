@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from faultline.core import bounds
 from faultline.core.states import JobState as JobState  # noqa: PLC0414, TC001 - likewise; it is one of the nouns
 
 if TYPE_CHECKING:
@@ -31,6 +32,23 @@ class Reason(StrEnum):
 _OWN = {"own": True}
 
 
+class Given(NamedTuple):
+    """What a field of a submission may be, and what it means, for those who describe it to others: HTTP does."""
+
+    #: What it is when nobody says.
+    default: Any = None
+    #: Of a number, both included; of a text, its length.
+    least: float | None = None
+    most: float | None = None
+    help: str | None = None
+
+
+def _given(
+    default: Any = None, least: float | None = None, most: float | None = None, meaning: str | None = None
+) -> dict[str, Any]:
+    return {"given": Given(default, least, most, meaning)}
+
+
 # Not frozen: setting the fields of a frozen dataclass takes longer than the rest of an enqueue.
 @dataclass(slots=True)
 class Submission:
@@ -40,14 +58,24 @@ class Submission:
     task: str
     #: The arguments as the text of a JSON object, already checked.
     args: str = "{}"
-    queue: str | None = None
-    priority: int | None = None
-    delay_seconds: float | None = None
-    run_at: datetime | None = field(default=None, metadata=_OWN)
-    max_attempts: int | None = None
-    lease_seconds: float | None = None
+    queue: str | None = field(default=None, metadata=_given(bounds.QUEUE, 1, bounds.QUEUE_LENGTH_MAX))
+    priority: int | None = field(
+        default=None,
+        metadata=_given(bounds.PRIORITY, -bounds.PRIORITY_MAX, bounds.PRIORITY_MAX, "Lower runs first."),
+    )
+    delay_seconds: float | None = field(default=None, metadata=_given(None, 0, bounds.DELAY_SECONDS_MAX))
+    run_at: datetime | None = field(
+        default=None,
+        metadata=_OWN | _given(meaning="Do not run it before this time. Cannot be combined with a delay."),
+    )
+    max_attempts: int | None = field(default=None, metadata=_given(bounds.MAX_ATTEMPTS, 1, bounds.ATTEMPTS_MAX))
+    lease_seconds: float | None = field(
+        default=None, metadata=_given(bounds.LEASE_SECONDS, bounds.LEASE_SECONDS_MIN, bounds.LEASE_SECONDS_MAX)
+    )
     idempotency_key: str | None = field(default=None, metadata=_OWN)
-    keep_args: bool | None = None
+    keep_args: bool | None = field(
+        default=None, metadata=_given(default=True, meaning="Whether to keep the arguments after the job has succeeded.")
+    )
     id: UUID | None = field(default=None, metadata=_OWN)
     #: A further text that must be the same in a second submission with this key.
     digest: str | None = field(default=None, metadata=_OWN)

@@ -15,3 +15,10 @@ select
   f.owner, null, null, null,
   f.idempotency_key, null, null, f.args, f.result, null
 from faultline.ledger f;
+
+-- What a job is given when it is enqueued: the columns of `parse_new_jobs`, in its order. All others have defaults.
+create or replace view faultline.new_jobs as
+select
+  j.id, j.task, j.args, j.queue, j.priority, j.next_run_at, j.max_attempts, j.lease_seconds, j.keep_args, j.idempotency_key,
+  j.trace, j.created_at
+from faultline.open_jobs j;

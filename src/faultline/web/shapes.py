@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 from uuid import UUID
 
-from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    create_model,
+)
 
 from faultline.core import bounds
-from faultline.core.model import JobRecord, JobState, JobSummary, JournalEntry
+from faultline.core.model import Given, JobRecord, JobState, JobSummary, JournalEntry, Submission
 from faultline.drawing.epochs import Epoch
 from faultline.store.reads.failures import Group
 from faultline.store.reads.overview import QueueLine, WorkerState
@@ -111,24 +121,42 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class NewJob(Asked):
+def _shape(name: str, kind: Any, given: Given) -> Any:
+    """What a request may say for this field of a submission, as Pydantic wants to know it."""
+    said: dict[str, Any] = {} if given.help is None else {"description": given.help}
+    if kind is str:
+        said |= {"min_length": given.least, "max_length": given.most, "pattern": _SEEN if name == "queue" else _NO_NUL}
+    elif given.most is not None:
+        said |= {"ge": given.least, "le": given.most}
+    if kind is float:
+        said |= {"allow_inf_nan": False}
+    shape: Any = {int: Whole, datetime: RunAt}.get(kind, kind)
+    return shape if given.default is not None else shape | None, Field(given.default, **said)
+
+
+def _shapes_of_a_submission() -> dict[str, Any]:
+    kinds = get_type_hints(Submission)
+    return {
+        one.name: _shape(one.name, get_args(kinds[one.name])[0], one.metadata["given"])
+        for one in fields(Submission)
+        if "given" in one.metadata
+    }
+
+
+# In the order of a submission: a request is known again by a digest of its fields.
+_NewJob = create_model(
+    "_NewJob",
+    __base__=Asked,
+    task=(TaskName, ...),
+    args=(dict[str, Any], Field({}, description="The arguments of the task, by name.")),
+    **_shapes_of_a_submission(),
+)
+
+
+class NewJob(_NewJob):  # type: ignore[misc, valid-type]  # made of the fields of a submission
     """A job to enqueue."""
 
     model_config = ConfigDict(json_schema_extra={"not": _TWO_TIMES})
-
-    task: TaskName
-    args: dict[str, Any] = Field({}, description="The arguments of the task, by name.")
-    queue: QueueName = bounds.QUEUE
-    priority: Whole = Field(
-        bounds.PRIORITY, ge=-bounds.PRIORITY_MAX, le=bounds.PRIORITY_MAX, description="Lower runs first."
-    )
-    delay_seconds: float | None = Field(None, ge=0, le=bounds.DELAY_SECONDS_MAX, allow_inf_nan=False)
-    run_at: RunAt | None = Field(None, description="Do not run it before this time. Cannot be combined with a delay.")
-    max_attempts: Whole = Field(bounds.MAX_ATTEMPTS, ge=1, le=bounds.ATTEMPTS_MAX)
-    lease_seconds: float = Field(
-        bounds.LEASE_SECONDS, ge=bounds.LEASE_SECONDS_MIN, le=bounds.LEASE_SECONDS_MAX, allow_inf_nan=False
-    )
-    keep_args: bool = Field(True, description="Whether to keep the arguments after the job has succeeded.")
 
 
 class NewJobs(Asked):

@@ -12,11 +12,12 @@ GUARDS: Guards = {
         "wants an array": ("json_typeof(document) is distinct from 'array'", "false"),
         "wants objects": ("where json_typeof(j.value) <> 'object' or", "where"),
         "knows every field": " or k.name <> all (fields)",
+        "knows what no job is given": "    where f.name not in ('created_at', 'next_run_at')\n",
         "takes nothing that cannot be compared": ("perform document::jsonb, count", "perform count"),
         "takes no value of another type": (
             (
                 ", count(p.task), max(p.next_run_at)\n"
-                "    from faultline.parse_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;"
+                "    from faultline.parse_new_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;"
             ),
             ";",
         ),
@@ -64,7 +65,6 @@ GUARDS: Guards = {
             "select * from faultline.enqueue_many(jobs::text, appears_late, fresh);",
             "select * from faultline.enqueue_many(jobs::text, appears_late, true);",
         ),
-        "keeps the trace": ("p.args,\n        p.trace\n", "p.args,\n        null\n"),
     },
     "enqueue": {
         "hands on the arguments": "          'args', enqueue.args::json,\n",
@@ -139,8 +139,9 @@ GUARDS: Guards = {
         "wakes all if none was seen lately": ("nullif(chosen, '{}')", "chosen"),
     },
     # Every reason to refuse a job of a submission stands here once.
-    "parse_jobs": {
+    "parse_new_jobs": {
         "keeps no long trace": ("left(j.trace, 55) as trace", "j.trace as trace"),
+        "keeps the trace": ("left(j.trace, 55) as trace", "null as trace"),
         "refuses a job without a task": (
             "coalesce(length(j.task), 0) not between 1 and 200",
             "length(j.task) not between 1 and 200",
@@ -149,7 +150,7 @@ GUARDS: Guards = {
         "refuses a queue with no or a long name": "or length(j.queue) not between 1 and 100",
         "refuses a queue with a name that cannot be read": "or j.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'",
         "refuses arguments that are no object": "or json_typeof(j.args) not in ('object', 'null')",
-        "refuses arguments that are too large": "or octet_length(j.args::text) > parse_jobs.args_bytes_max",
+        "refuses arguments that are too large": "or octet_length(j.args::text) > parse_new_jobs.args_bytes_max",
         "refuses an empty or long key": "or length(j.idempotency_key) not between 1 and 500",
         "refuses a priority out of bounds": "or j.priority not between -1000 and 1000",
         "refuses half a priority": "or j.priority % 1 <> 0",
@@ -162,14 +163,20 @@ GUARDS: Guards = {
         "refuses a run_at out of bounds": "or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'",
     },
     "place_known": {
-        "keeps the trace": ("      p.args, p.trace\n", "      p.args, null\n"),
-        "keeps the digest given": ("p.args, p.digest)", "p.args)"),
-        "takes keys in one order": "    order by p.key, p.place\n",
-        "gives a key to the first that has it": ("order by p.key, p.place", "order by p.key, p.place desc"),
+        "keeps the digest given": ("p.args, g.digest)", "p.args)"),
+        "keeps the digest of each key": ("row_number() over ()", "row_number() over (order by n.id desc)"),
+        "takes keys in one order": "    order by p.idempotency_key, p.place\n",
+        "gives a key to the first that has it": (
+            "order by p.idempotency_key, p.place",
+            "order by p.idempotency_key, p.place desc",
+        ),
         "takes ids in one order": "    order by p.id\n",
         "lets a key stand once": "    on conflict (key) do nothing\n",
         "lets an id stand once": "    on conflict (id) do nothing\n",
-        "makes no job for a known key": ("where p.key is null or p.id in (select t.job_id from taken t)", "where true"),
+        "makes no job for a known key": (
+            "where p.idempotency_key is null or p.id in (select t.job_id from taken t)",
+            "where true",
+        ),
         "wants to see what has finished meanwhile": (
             "if named and current_setting('transaction_isolation') <> 'read committed' then",
             "if false then",

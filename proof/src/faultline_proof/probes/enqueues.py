@@ -47,7 +47,7 @@ _SENSELESS: tuple[tuple[dict[str, Any], str], ...] = (
 )
 
 
-@probe("parse_jobs", "reject_job", "enqueue_many")
+@probe("parse_new_jobs", "reject_job", "enqueue_many")
 def a_senseless_job_is_named_and_nothing_is_enqueued(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -64,7 +64,7 @@ def a_senseless_job_is_named_and_nothing_is_enqueued(sessions: Sessions) -> None
         expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
 
 
-@probe("enqueue", "parse_jobs", "enqueue_many")
+@probe("enqueue", "parse_new_jobs", "enqueue_many")
 def plain_sql_is_a_client_too(sessions: Sessions) -> None:
     q = sessions.open()
     with q.unsaved():
@@ -148,6 +148,9 @@ def what_a_caller_says_must_be_the_same_is_compared_too(sessions: Sessions) -> N
             with refused(q, "FL003", "job 2 ", "idempotency_key", what=f"with {other}"):
                 q.run(verbs.enqueue_many([Submission("new"), replace(first, **other)]))
         expect("jobs", q.value("select array_agg(id) from faultline.jobs"), [job_id])
+        many = [Submission("t", idempotency_key=f"of {n}", digest=str(n), id=UUID(int=n)) for n in (2, 1, 3)]
+        q.run(verbs.enqueue_many(many))
+        expect("each with its own", [placed.created for placed in q.run(verbs.enqueue_many(many))], [False] * 3)
 
 
 @probe("resolve_known")
@@ -341,7 +344,7 @@ def who_is_awake_is_told_of_what_appears_below_his_place(sessions: Sessions) -> 
     expect("told by a transaction that has lasted", shown in notice, True)
 
 
-@probe("enqueue_many", "place_known", "parse_jobs", "views.sql")
+@probe("enqueue_many", "place_known", "parse_new_jobs", "views.sql")
 def a_job_keeps_the_trace_it_was_enqueued_in(sessions: Sessions) -> None:
     q = sessions.open()
     job = Submission("t", trace="t" * 60)

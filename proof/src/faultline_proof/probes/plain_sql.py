@@ -51,6 +51,8 @@ _WRONG_JOBS = (
     ('{"priorty": 1}', " (task without name) is refused: it has no task"),
     ('{"task": "t", "delay": 5, "key": "k"}', 'no job has a field "delay"'),
     ('{"task": "t", "priorty": 1}', ' (task t) is refused: no job has a field "priorty"'),
+    ('{"task": "t", "created_at": "2030-01-01T00:00:00Z"}', 'no job has a field "created_at"'),
+    ('{"task": "t", "next_run_at": "2030-01-01T00:00:00Z"}', 'no job has a field "next_run_at"'),
     ('{"task": "t", "priority": "high"}', ' is refused: invalid input syntax for type numeric: "high"'),
     ('{"task": "t", "keep_args": "maybe"}', " is refused: invalid input syntax for type boolean"),
     ('{"task": "t", "id": "abc"}', " is refused: invalid input syntax for type uuid"),
@@ -196,7 +198,7 @@ def plain_sql_knows_keys_and_ids(sessions: Sessions) -> None:
 _SENT = '{"z" : 1e16, "a":[-0.0,1.50], "b": [' + ", ".join(["1e300"] * 200) + "]}"
 
 
-@probe("enqueue_many", "read_jobs", "parse_jobs", "enqueue", "args")
+@probe("enqueue_many", "read_jobs", "parse_new_jobs", "enqueue", "args")
 def the_text_of_arguments_is_kept_as_it_was_sent(sessions: Sessions) -> None:
     """Whichever way it comes. As jsonb it has other numbers and another order, and is over the limit."""
     q = sessions.open()

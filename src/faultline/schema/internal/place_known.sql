@@ -19,29 +19,29 @@ declare
   named boolean;
 begin
   with parsed as materialized (
-    select * from faultline.parse_jobs(place_known.jobs, place_known.at, place_known.args_bytes_max)
+    select * from faultline.parse_new_jobs(place_known.jobs, place_known.at, place_known.args_bytes_max)
+  ),
+  -- What a new job is not given, but a key is. In the order of `parsed`: both are read from the beginning.
+  given as materialized (
+    select * from rows from (json_to_recordset(place_known.jobs) as (id uuid, digest text))
+      with ordinality as g (id, digest, place)
   ),
   -- Keys are taken in one order by everyone: two submissions with the same keys in opposite order would deadlock.
   taken as (
     insert into faultline.keys (key, job_id, digest, created_at)
     select
-      p.key, p.id, faultline.digest(p.task, p.args, p.digest), place_known.at
-    from parsed p
-    where p.key is not null
-    order by p.key, p.place
+      p.idempotency_key, p.id, faultline.digest(p.task, p.args, g.digest), place_known.at
+    from (select n.*, row_number() over () as place from parsed n) p
+    join given g using (place)
+    where p.idempotency_key is not null
+    order by p.idempotency_key, p.place
     on conflict (key) do nothing
     returning job_id
   ),
   placed as (
-    insert into faultline.open_jobs (
-      id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, idempotency_key, args,
-      trace
-    )
-    select
-      p.id, place_known.at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key,
-      p.args, p.trace
-    from parsed p
-    where p.key is null or p.id in (select t.job_id from taken t)
+    insert into faultline.new_jobs
+    select p.* from parsed p
+    where p.idempotency_key is null or p.id in (select t.job_id from taken t)
     -- In one order by everyone, as the keys.
     order by p.id
     on conflict (id) do nothing
@@ -49,7 +49,8 @@ begin
   )
   -- In the order of the jobs: a scan of `parsed` gives them as they were read.
   select
-    array_agg(p.id), coalesce((select array_agg(n.id) from placed n), '{}'), bool_or(p.named),
+    array_agg(p.id), coalesce((select array_agg(n.id) from placed n), '{}'),
+    (select bool_or(g.id is not null) from given g),
     min(p.queue), max(p.queue), min(p.priority), min(p.next_run_at)
   into ids, placed, named, first_queue, last_queue, lowest_priority, lowest_run_at
   from parsed p;

@@ -5,10 +5,11 @@ create or replace function faultline.read_jobs(jobs text, at timestamptz, args_b
 language plpgsql volatile
 as $$
 declare
-  fields constant text[] := array[
-    'id', 'task', 'args', 'queue', 'priority', 'delay_seconds', 'run_at', 'max_attempts', 'lease_seconds', 'keep_args',
-    'idempotency_key', 'trace', 'digest'
-  ];
+  -- What a new job may be given, and what becomes of it something else.
+  fields constant text[] := array(
+    select f.name from json_object_keys(to_json(json_populate_record(null::faultline.new_jobs, '{}'))) as f (name)
+    where f.name not in ('created_at', 'next_run_at')
+  ) || array['delay_seconds', 'run_at', 'digest'];
   document json;
   job record;
   problem text;
@@ -32,7 +33,7 @@ begin
     end if;
     -- As jsonb as well: what is only JSON cannot be compared with another submission, nor shown.
     perform document::jsonb, count(p.task), max(p.next_run_at)
-    from faultline.parse_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;
+    from faultline.parse_new_jobs(document, read_jobs.at, read_jobs.args_bytes_max) p;
     return document;
   exception
     when data_exception or program_limit_exceeded then
@@ -42,7 +43,7 @@ begin
   for job in select j.value, j.place from json_array_elements(document) with ordinality as j (value, place) loop
     begin
       perform job.value::jsonb, count(p.task), max(p.next_run_at)
-      from faultline.parse_jobs(json_build_array(job.value), read_jobs.at, read_jobs.args_bytes_max) p;
+      from faultline.parse_new_jobs(json_build_array(job.value), read_jobs.at, read_jobs.args_bytes_max) p;
     exception
       when data_exception or program_limit_exceeded then
         get stacked diagnostics detail = pg_exception_detail;

@@ -11,7 +11,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.store.install import shape
-from faultline.store.install.marks import FUNCTION_MARK, IS_REPLACED, TRIGGER_MARK, VIEW_MARK, function_names, triggers
+from faultline.store.install.marks import (
+    FUNCTION_MARK,
+    IS_REPLACED,
+    TRIGGER_MARK,
+    VIEW_MARK,
+    function_names,
+    triggers,
+    view_names,
+)
 from faultline.store.install.rights import granted_verbs
 from faultline.store.install.schema_text import definition_files, meaning, numbered
 from faultline.store.statement import Statement
@@ -261,9 +269,10 @@ def rows() -> Statement[list[str]]:
 def views() -> Statement[list[str]]:
     return Statement(
         name="views",
-        sql="select 'jobs' where not exists (select from pg_class c where c.oid = to_regclass('faultline.jobs')"
+        sql="select w.name from unnest(%s::text[]) as w (name) where not exists (select from pg_class c"
+        " where c.relnamespace = 'faultline'::regnamespace and c.relname = w.name"
         f" and obj_description(c.oid, 'pg_class') = {VIEW_MARK})",
-        params=(),
+        params=(list(view_names()),),
         read=_first_column,
         repeatable=True,
         reads=True,

@@ -39,13 +39,15 @@ def mark_guards(connection: psycopg.Connection) -> None:
         connection.execute(f"comment on trigger {trigger} on faultline.{table} is '{look}'".encode())
 
 
-def mark_view(connection: psycopg.Connection) -> None:
-    row = connection.execute(
-        f"select {VIEW_MARK} from pg_class c where c.oid = 'faultline.jobs'::regclass"
-        f" and obj_description(c.oid, 'pg_class') is distinct from {VIEW_MARK}".encode()
-    ).fetchone()
-    if row:
-        connection.execute(f"comment on view faultline.jobs is '{row[0]}'".encode())
+def mark_views(connection: psycopg.Connection) -> None:
+    looks = connection.execute(
+        f"select c.relname, {VIEW_MARK} from pg_class c"
+        " where c.relnamespace = 'faultline'::regnamespace and c.relname = any (%s)"
+        f" and obj_description(c.oid, 'pg_class') is distinct from {VIEW_MARK}".encode(),
+        (list(view_names()),),
+    ).fetchall()
+    for view, look in looks:
+        connection.execute(f"comment on view faultline.{view} is '{look}'".encode())
 
 
 def mark_functions(connection: psycopg.Connection, oids: set[int]) -> None:
@@ -91,6 +93,12 @@ def function_names() -> tuple[str, ...]:
     return tuple(
         sorted({name for text in texts for name in re.findall(r"create or replace function faultline\.(\w+)", text)})
     )
+
+
+@cache
+def view_names() -> tuple[str, ...]:
+    texts = (definition.text for definition in definition_files() if definition.name == "views")
+    return tuple(sorted({name for text in texts for name in re.findall(r"create or replace view faultline\.(\w+)", text)}))
 
 
 @cache

@@ -9,11 +9,12 @@ either of them. What is not this build's any more gets a label, and is dropped o
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 
 import psycopg
 
-from faultline.store.install.marks import mark_functions, mark_guards, mark_replaced, mark_view, replaced
+from faultline.store.install.marks import mark_functions, mark_guards, mark_replaced, mark_views, replaced
 from faultline.store.install.rights import verbs
 from faultline.store.install.schema_text import Definition, definition_files
 
@@ -38,6 +39,7 @@ select exists (
   where o.oid = %s and (o.proargtypes::oid[])[0:given - 1] = (n.proargtypes::oid[])[0:given - 1]
 )
 """
+_VIEW = re.compile(r"(create or replace view faultline\.(\w+) as.*?;)", re.DOTALL)
 _TRANSACTIONS = (
     "select l.virtualtransaction from pg_locks l join pg_stat_activity a on a.pid = l.pid"
     " where l.locktype = 'virtualxid' and l.granted and l.pid <> pg_backend_pid() and a.datname = current_database()"
@@ -51,7 +53,7 @@ def replace_definitions(connection: psycopg.Connection) -> None:
         if definition.is_function:
             ours |= _replace_function(connection, definition)
         elif definition.name == "views":
-            _replace_view(connection, definition)
+            _replace_views(connection, definition)
         elif definition.name == "guards":
             ours |= _made_by(connection, definition)
         else:
@@ -59,7 +61,7 @@ def replace_definitions(connection: psycopg.Connection) -> None:
     mark_functions(connection, ours)
     mark_replaced(connection, ours)
     mark_guards(connection)
-    mark_view(connection)
+    mark_views(connection)
 
 
 def drop_replaced(connection: psycopg.Connection) -> None:
@@ -133,14 +135,27 @@ def _signature(connection: psycopg.Connection, oid: int) -> str:
     return str(row[0])
 
 
-def _replace_view(connection: psycopg.Connection, definition: Definition) -> None:
+def _replace_views(connection: psycopg.Connection, definition: Definition) -> None:
     """New columns at the end can be added to a view in place; anything else needs a new one, with new grants."""
-    try:
-        with connection.transaction():
-            connection.execute(definition.text.encode())
-    except psycopg.errors.InvalidTableDefinition:
-        connection.execute("drop view faultline.jobs")
-        connection.execute(definition.text.encode())
+    for text, name in _VIEW.findall(definition.text):
+        if _is_there(connection, text, name):
+            continue
+        try:
+            with connection.transaction():
+                connection.execute(text.encode())
+        except psycopg.errors.InvalidTableDefinition:
+            connection.execute(f"drop view faultline.{name}".encode())
+            connection.execute(text.encode())
+
+
+def _is_there(connection: psycopg.Connection, text: str, name: str) -> bool:
+    """Whether the view is this one. To replace it by itself would take a lock that no enqueue leaves free for long."""
+    with connection.transaction(force_rollback=True):
+        connection.execute(text.replace(f"faultline.{name}", "faultline.wanted", 1).encode())
+        row = connection.execute(
+            "select pg_get_viewdef('faultline.wanted'::regclass) = pg_get_viewdef(to_regclass(%s))", (f"faultline.{name}",)
+        ).fetchone()
+    return row == (True,)
 
 
 def _older_transactions_ended(connection: psycopg.Connection) -> bool:

@@ -45,14 +45,8 @@ begin
   if enqueue_many.fresh then
     document := enqueue_many.jobs::json;
     with placed as (
-      insert into faultline.open_jobs (
-        id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, idempotency_key, args,
-        trace
-      )
-      select
-        p.id, at, p.next_run_at, p.lease_seconds, p.priority, p.max_attempts, p.keep_args, p.queue, p.task, p.key, p.args,
-        p.trace
-      from faultline.parse_jobs(document, at, limits.args_bytes_max) p
+      insert into faultline.new_jobs
+      select * from faultline.parse_new_jobs(document, at, limits.args_bytes_max)
       returning id, queue, priority, next_run_at, idempotency_key
     )
     select

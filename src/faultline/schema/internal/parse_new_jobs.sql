@@ -1,8 +1,7 @@
--- Read and check the jobs of a submission. An invalid job raises FL005, which says which job it is, and why.
+-- Read and check the jobs of a submission, as rows of the view `new_jobs`: the same columns in the same order, and no more.
+-- An invalid job raises FL005, which says which job it is, and why.
 -- Called `stable`, though it makes ids, so that the planner unfolds it into the statement that uses it.
-create or replace function faultline.parse_jobs(jobs json, at timestamptz, args_bytes_max integer) returns table (
-  place bigint,
-  named boolean,
+create or replace function faultline.parse_new_jobs(jobs json, at timestamptz, args_bytes_max integer) returns table (
   id uuid,
   task text,
   args json,
@@ -12,22 +11,21 @@ create or replace function faultline.parse_jobs(jobs json, at timestamptz, args_
   max_attempts smallint,
   lease_seconds real,
   keep_args boolean,
-  key text,
+  idempotency_key text,
   trace text,
-  digest text
+  created_at timestamptz
 )
 language sql stable
 as $$
   select
-    j.place,
-    j.id is not null as named,
-    coalesce(j.id, faultline.new_id(j.place)) as id,
+    coalesce(j.id, faultline.new_id(j.position)) as id,
+    -- Before the values that an invalid job may not have.
     case
       when coalesce(length(j.task), 0) not between 1 and 200
         or length(j.queue) not between 1 and 100
         or j.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
         or json_typeof(j.args) not in ('object', 'null')
-        or octet_length(j.args::text) > parse_jobs.args_bytes_max
+        or octet_length(j.args::text) > parse_new_jobs.args_bytes_max
         or length(j.idempotency_key) not between 1 and 500
         or j.priority not between -1000 and 1000 or j.priority % 1 <> 0
         or j.max_attempts not between 1 and 1000 or j.max_attempts % 1 <> 0
@@ -36,27 +34,27 @@ as $$
         or (j.delay_seconds is not null and j.run_at is not null)
         or j.run_at !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$'
         or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
-      then faultline.reject_job(parse_jobs.jobs, j.place, parse_jobs.args_bytes_max)
+      then faultline.reject_job(parse_new_jobs.jobs, j.position, parse_new_jobs.args_bytes_max)
       else j.task
     end as task,
     case when json_typeof(j.args) = 'object' then j.args else '{}' end as args,
     coalesce(j.queue, 'default') as queue,
     coalesce(j.priority, 0)::smallint as priority,
     coalesce(
-      j.run_at::timestamptz, parse_jobs.at + make_interval(secs => j.delay_seconds::float8), parse_jobs.at
+      j.run_at::timestamptz, parse_new_jobs.at + make_interval(secs => j.delay_seconds::float8), parse_new_jobs.at
     ) as next_run_at,
     coalesce(j.max_attempts, 5)::smallint as max_attempts,
     coalesce(j.lease_seconds, 30)::real as lease_seconds,
     coalesce(j.keep_args, true) as keep_args,
-    j.idempotency_key as key,
+    j.idempotency_key,
     -- As long as W3C makes it, and no longer: nobody's store of text.
     left(j.trace, 55) as trace,
-    j.digest
-  from rows from (json_to_recordset(parse_jobs.jobs) as (
+    parse_new_jobs.at as created_at
+  from rows from (json_to_recordset(parse_new_jobs.jobs) as (
     id uuid, task text, args json, queue text, priority numeric, delay_seconds numeric, run_at text,
-    max_attempts numeric, lease_seconds numeric, keep_args boolean, idempotency_key text, trace text, digest text
+    max_attempts numeric, lease_seconds numeric, keep_args boolean, idempotency_key text, trace text
   )) with ordinality as j (
     id, task, args, queue, priority, delay_seconds, run_at, max_attempts, lease_seconds, keep_args, idempotency_key, trace,
-    digest, place
+    position
   )
 $$;
