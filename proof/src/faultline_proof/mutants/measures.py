@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from faultline.core.measures import COUNTS
+
 if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Guards
-
-_COUNTS = ("started", "succeeded", "failed", "retried", "released", "lost", "refused", "recovered")
 
 _SUMS = ("wait_seconds_sum", "run_seconds_sum")
 
@@ -28,7 +28,7 @@ GUARDS: Guards = {
         ),
         **{
             f"takes the newest {name}": (f"{name} = excluded.{name}", f"{name} = t.{name}")
-            for name in (*_COUNTS, *_SUMS, "waits", "runs")
+            for name in (*COUNTS, *_SUMS, "waits", "runs")
         },
     },
     "sample": {
@@ -111,27 +111,26 @@ GUARDS: Guards = {
             "pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0))",
             "(pg_advisory_xact_lock(hashtextextended('faultline roll_up', 0)) is not null)",
         ),
-        "leaves the last hour alone": ("o.worker <> '' and o.minute < at - interval '1 hour'", "o.worker <> ''"),
+        "leaves the last hour alone": ("o.worker <> '' and o.minute < $1 - interval '1 hour'", "o.worker <> ''"),
         "leaves what is rolled up alone": ("o.worker <> '' and o.minute", "o.minute"),
         "takes no more than it was asked for": (
-            "o.minute < at - interval '1 hour'\n      limit roll_up.max_rows",
-            "o.minute < at - interval '1 hour'",
+            "o.minute < $1 - interval '1 hour'\n      limit $2",
+            "o.minute < $1 - interval '1 hour'",
         ),
         "leaves the sum of all time alone": (" and o.minute > '-infinity' and", " and"),
-        "keeps the minutes of a day": ("at - interval '25 hours' then '-infinity'", "at then '-infinity'"),
+        "keeps the minutes of a day": ("$1 - interval '25 hours' then '-infinity'", "$1 then '-infinity'"),
         "sums over all time in the end": (
-            "case when o.minute < at - interval '25 hours' then '-infinity' else o.minute end",
+            "case when o.minute < $1 - interval '25 hours' then '-infinity' else o.minute end",
             "o.minute",
         ),
         "forgets old samples only": (
             "o.queue = f.name and o.minute < at - interval '25 hours'\n    limit",
             "o.queue = f.name\n    limit",
         ),
-        **{
-            f"adds {name} to what was summed": (f"t.{name} + excluded.{name}", f"excluded.{name}")
-            for name in (*_COUNTS, *_SUMS)
-        },
-        **{f"sums {name}": (f"sum(o.{name})", f"max(o.{name})") for name in (*_COUNTS, *_SUMS)},
+        "adds to what was summed": ("t.%1$I + excluded.%1$I", "excluded.%1$I"),
+        "sums over the workers": ("sum(o.%I)", "max(o.%I)"),
+        "sums every count": "'bigint'::regtype, ",
+        "sums every sum of seconds": ", 'float8'::regtype",
     },
     "beat": {
         **{

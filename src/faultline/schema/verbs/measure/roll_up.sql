@@ -10,6 +10,9 @@ set enable_seqscan = off
 as $$
 declare
   at constant timestamptz := faultline.clock();
+  columns text;
+  sums text;
+  additions text;
   rows_gone integer;
   samples_gone integer;
 begin
@@ -17,6 +20,16 @@ begin
   if not pg_try_advisory_xact_lock(hashtextextended('faultline roll_up', 0)) then
     return 0;
   end if;
+  -- Every count and sum, as the table has them: a new one is summed from the day on that it is there. Histograms are arrays.
+  select
+    string_agg(format('%I', a.attname), ', '),
+    string_agg(format('sum(o.%I)', a.attname), ', '),
+    string_agg(format('%1$I = t.%1$I + excluded.%1$I', a.attname), ', ')
+  into columns, sums, additions
+  from pg_attribute a
+  where a.attrelid = 'faultline.tallies'::regclass and a.attnum > 0 and not a.attisdropped
+    and a.atttypid in ('bigint'::regtype, 'float8'::regtype);
+  execute format($statement$
   with recursive tallied (name) as (
     (select queue from faultline.tallies order by queue limit 1)
     union all
@@ -28,42 +41,29 @@ begin
     delete from faultline.tallies t
     where t.ctid = any (array(
       select o.ctid from faultline.tallies o
-      where o.worker <> '' and o.minute < at - interval '1 hour'
-      limit roll_up.max_rows
+      where o.worker <> '' and o.minute < $1 - interval '1 hour'
+      limit $2
     ))
     or t.ctid = any (array(
       select o.ctid
       from tallied f
       join faultline.tallies o
-        on o.queue = f.name and o.minute > '-infinity' and o.minute < at - interval '25 hours'
-      limit roll_up.max_rows
+        on o.queue = f.name and o.minute > '-infinity' and o.minute < $1 - interval '25 hours'
+      limit $2
     ))
     returning *
   ),
   summed as (
-    insert into faultline.tallies as t (
-      queue, minute, worker, started, succeeded, failed, retried, released, lost, refused, recovered,
-      wait_seconds_sum, run_seconds_sum
-    )
-    select
-      o.queue, case when o.minute < at - interval '25 hours' then '-infinity' else o.minute end, '',
-      sum(o.started), sum(o.succeeded), sum(o.failed), sum(o.retried), sum(o.released), sum(o.lost), sum(o.refused),
-      sum(o.recovered), sum(o.wait_seconds_sum), sum(o.run_seconds_sum)
+    insert into faultline.tallies as t (queue, minute, worker, %1$s)
+    select o.queue, case when o.minute < $1 - interval '25 hours' then '-infinity' else o.minute end, '', %2$s
     from old o
     group by 1, 2
     on conflict (queue, minute, worker) do update
-    set started = t.started + excluded.started,
-        succeeded = t.succeeded + excluded.succeeded,
-        failed = t.failed + excluded.failed,
-        retried = t.retried + excluded.retried,
-        released = t.released + excluded.released,
-        lost = t.lost + excluded.lost,
-        refused = t.refused + excluded.refused,
-        recovered = t.recovered + excluded.recovered,
-        wait_seconds_sum = t.wait_seconds_sum + excluded.wait_seconds_sum,
-        run_seconds_sum = t.run_seconds_sum + excluded.run_seconds_sum
+    set %3$s
   )
-  select count(*) into rows_gone from old;
+  select count(*) from old
+  $statement$, columns, sums, additions)
+  into rows_gone using at, roll_up.max_rows;
   with recursive sampled (name) as (
     (select queue from faultline.samples order by queue limit 1)
     union all
