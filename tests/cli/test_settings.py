@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from faultline import Faultline, JobFailed, JobRejected
+from faultline import BlockingJob, Faultline, Job, JobFailed, JobRejected
 from faultline.store import verbs
 from tests.cli.commands import faultline
 from tests.worker.working import results
@@ -111,7 +111,7 @@ def test_a_worker_refuses_results_that_are_larger_than_the_setting(app: Faultlin
 
     assert fits == "ä" * 511
     assert isinstance(too_large, JobFailed)
-    assert "it has 1026 bytes, more than the limit of 1024" in str(too_large)
+    assert "result of long has 1026 bytes, more than the limit of 1024" in str(too_large)
 
 
 def test_an_enqueue_refuses_arguments_that_are_larger_than_the_setting(app: Faultline, queue: Driver) -> None:
@@ -135,3 +135,38 @@ def test_the_doctor_shows_what_is_kept_and_how_large_values_may_be(dsn: str) -> 
 
     assert found["kept"].startswith("succeeded jobs for 14 d, failed and cancelled ones for 30 d")
     assert found["sizes"] == "arguments of 1,048,576 bytes at most, results of 4,096"
+
+
+LARGE = "ä" * 512
+
+
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+@pytest.mark.parametrize("how", ["completed in its transaction", "of a step", "of a step in its transaction"])
+def test_a_result_is_refused_by_its_size_wherever_it_is_given(app: Faultline, queue: Driver, kind: str, how: str) -> None:
+    @app.task(name="blocking")
+    def blocking(job: BlockingJob, size: int) -> None:
+        if how == "of a step":
+            job.step("s", lambda: LARGE[:size])
+            return
+        with job.transaction() as tx:
+            tx.complete(LARGE[:size]) if how.startswith("completed") else job.step("s", lambda: LARGE[:size])
+
+    @app.task(name="async")
+    async def running(job: Job, size: int) -> None:
+        if how == "of a step":
+            await job.step("s", lambda: LARGE[:size])
+            return
+        async with job.transaction() as tx:
+            if how.startswith("completed"):
+                tx.complete(LARGE[:size])
+            else:
+                await job.step("s", lambda: LARGE[:size])
+
+    queue.run(verbs.change_setting("result_bytes_max", 1024))
+    task = app.tasks[kind]
+
+    fits, too_large = results(app, [task.enqueue(size=511), task.enqueue(size=512)])
+
+    assert not isinstance(fits, JobFailed)
+    assert isinstance(too_large, JobFailed)
+    assert "has 1026 bytes, more than the limit of 1024. Return a small JSON value" in str(too_large)

@@ -15,7 +15,8 @@ import psycopg
 from faultline.app import attempt
 from faultline.app.attempt import Attempt, check_step_name
 from faultline.app.blame import Blame, words
-from faultline.app.transaction import Transaction, encoded
+from faultline.app.texts import result_text
+from faultline.app.transaction import Transaction
 from faultline.app.turns import acquired, called
 from faultline.core import events
 from faultline.core.errors import FaultlineError, FenceBroken, StaleLease, StatementTimeout
@@ -79,7 +80,8 @@ class BlockingJob(Attempt):
                         return result
                     if own is not None:
                         own.steps.add(name)
-                    text = encoded(called(function, args, kwargs), f"result of step {name}")
+                    limit = (self._database.facts()).result_bytes_max
+                    text = result_text(called(function, args, kwargs), f"result of step {name}", limit)
                     if own is None:
                         self._given[name] = text
             finally:
@@ -141,8 +143,15 @@ class BlockingJob(Attempt):
             if isinstance(error, StaleLease) and not self.lease_lost:
                 raise self._recorded(error) from error
             raise
-        opener = threading.current_thread()
-        return Transaction(self.id, connection, loan, number=number, opener=opener, monotonic=self._monotonic)
+        return Transaction(
+            self.id,
+            connection,
+            loan,
+            number=number,
+            result_bytes_max=(self._database.facts()).result_bytes_max,
+            opener=threading.current_thread(),
+            monotonic=self._monotonic,
+        )
 
     def _finish(self, transaction: Transaction) -> None:
         connection = transaction.raw

@@ -14,7 +14,8 @@ import psycopg
 from faultline.app import attempt
 from faultline.app.attempt import Attempt, check_step_name
 from faultline.app.blame import Blame, words
-from faultline.app.transaction import Transaction, encoded
+from faultline.app.texts import result_text
+from faultline.app.transaction import Transaction
 from faultline.app.turns import aacquired, acalled
 from faultline.core import events
 from faultline.core.errors import FaultlineError, FenceBroken, StaleLease, StatementTimeout
@@ -82,7 +83,8 @@ class Job(Attempt):
                         return result
                     if own is not None:
                         own.steps.add(name)
-                    text = encoded(await acalled(function, args, kwargs), f"result of step {name}")
+                    limit = (await self._database.facts()).result_bytes_max
+                    text = result_text(await acalled(function, args, kwargs), f"result of step {name}", limit)
                     if own is None:
                         self._given[name] = text
             finally:
@@ -144,8 +146,15 @@ class Job(Attempt):
             if isinstance(error, StaleLease) and not self.lease_lost:
                 raise await self._recorded(error) from error
             raise
-        opener = asyncio.current_task()
-        return Transaction(self.id, connection, loan, number=number, opener=opener, monotonic=self._monotonic)
+        return Transaction(
+            self.id,
+            connection,
+            loan,
+            number=number,
+            result_bytes_max=(await self._database.facts()).result_bytes_max,
+            opener=asyncio.current_task(),
+            monotonic=self._monotonic,
+        )
 
     async def _finish(self, transaction: Transaction) -> None:
         connection = transaction.raw

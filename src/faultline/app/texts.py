@@ -1,4 +1,4 @@
-"""Make texts storable, of errors and of tasks, however large or broken they are."""
+"""Make texts storable: of results, of errors and of tasks, however large or broken they are."""
 
 from __future__ import annotations
 
@@ -6,8 +6,22 @@ import traceback
 from collections import deque
 
 from faultline.core.bounds import ERROR_LENGTH_MAX
+from faultline.core.errors import JobRejected, ResultRejected
+from faultline.store import jsontext
 
 _FRAMES_MAX = 5
+
+
+def result_text(result: object, what: str, bytes_max: int) -> str:
+    """The JSON text of a result, of a job or a step, or `ResultRejected`: another attempt would end the same way."""
+    try:
+        text = jsontext.encode(result, what)
+    except JobRejected as error:
+        raise ResultRejected(str(error)) from error
+    # A character has at most four bytes, so most results need not be encoded to be measured.
+    if len(text) * 4 > bytes_max and (size := len(text.encode())) > bytes_max:
+        raise ResultRejected(f"{what} has {size} bytes, more than the limit of {bytes_max}")
+    return text
 
 
 def storable(text: str) -> str:

@@ -15,8 +15,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from faultline.app.blame import ABORTED, Mishap, of_session
-from faultline.core.errors import ConfigError, FenceBroken, JobRejected, ResultRejected
-from faultline.store import jsontext
+from faultline.app.texts import result_text
+from faultline.core.errors import ConfigError, FenceBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +41,6 @@ _MISHAPS_MAX = 20
 _SENDS = frozenset({"execute", "executemany", "stream", "copy", "cursor", "transaction", "pipeline"})
 
 
-def encoded(result: Json, what: str) -> str:
-    """The JSON text of a result, or `ResultRejected`: another attempt would end the same way."""
-    try:
-        return jsontext.encode(result, what)
-    except JobRejected as error:
-        raise ResultRejected(str(error)) from error
-
-
 class Transaction:
     """The transaction of `job.transaction()`. It belongs to the asyncio task or thread that opened it.
 
@@ -62,10 +54,12 @@ class Transaction:
         loan: Loan,
         *,
         number: int,
+        result_bytes_max: int,
         opener: object,
         monotonic: Callable[[], float],
     ) -> None:
         self._job_id = job_id
+        self._result_bytes_max = result_bytes_max
         self.monotonic = monotonic
         self._began_at = monotonic()
         self._open = True
@@ -111,7 +105,7 @@ class Transaction:
 
         :param result: The result of the job: anything that JSON can hold.
         """
-        self.result = encoded(result, "result")
+        self.result = result_text(result, "result", self._result_bytes_max)
 
     def close(self) -> None:
         """From here on only the engine uses it."""

@@ -139,7 +139,10 @@ class DatabaseSettings:
 
     args_bytes_max: int = _setting(ARGS_BYTES_MAX, "Largest arguments of a job, in bytes.", least=1024, most=67_108_864)
     result_bytes_max: int = _setting(
-        RESULT_BYTES_MAX, "Largest result of a job, in bytes; workers read it when they start.", least=1024, most=67_108_864
+        RESULT_BYTES_MAX,
+        "Largest result of a job or a step, in bytes; workers read it when they start.",
+        least=1024,
+        most=67_108_864,
     )
     keep_succeeded_seconds: int = _kept(7, "How long succeeded jobs are kept.")
     keep_failed_seconds: int = _kept(30, "How long failed and cancelled jobs are kept.")

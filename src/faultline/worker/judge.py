@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.app.blame import is_caused_by
 from faultline.app.outcomes import Outcome
-from faultline.app.texts import text_of
+from faultline.app.texts import result_text, text_of
 from faultline.core import backoff, events
 from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
-from faultline.store import jsontext
 from faultline.worker.endings import Completed, Failed, Released, unstorable
 from faultline.worker.releases import Releases
 
@@ -63,13 +62,9 @@ class Judge:
             result.close()
             return unstorable(hold, "the task returned a coroutine that nothing awaits; make the task `async def`")
         try:
-            text = jsontext.encode(result, f"result of {task.name}")
+            return Completed(hold, result_text(result, f"result of {task.name}", self.result_bytes_max))
         except Exception as error:  # noqa: BLE001 - a result may be anything
             return unstorable(hold, str(error))
-        # A character has at most four bytes, so most results need not be encoded to be measured.
-        if len(text) * 4 > self.result_bytes_max and (size := len(text.encode())) > self.result_bytes_max:
-            return unstorable(hold, f"it has {size} bytes, more than the limit of {self.result_bytes_max}")
-        return Completed(hold, text)
 
     def raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:
         """Works even if reading the error raises another. `first`: no other job has run in this asyncio task before."""
