@@ -64,7 +64,7 @@ PARTS = {
     r"troubles?": "incident, failure",
 }  # fmt: skip
 #: The folders that have none of them.
-PLAIN = ("app", "worker", "operate", "integrations", "drawing", "web", "cli", "embedded", "testing")
+PLAIN = ("core", "store", "app", "worker", "operate", "integrations", "drawing", "web", "cli", "embedded", "testing")
 
 #: Where a retired name stays, and why.
 KEPT_NAMES = {

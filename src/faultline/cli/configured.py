@@ -1,4 +1,4 @@
-"""Options of commands that the catalogue of settings has (`core/settings.py`)."""
+"""Build the options of commands from the catalogue of settings (`core/settings.py`)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     Command = Callable[..., None]
 
 _METAVARS = {"int": "NUMBER", "float": "SECONDS", "str": "TEXT"}
-#: As the framework is to read them. Numbers are read by the catalogue, which knows where they came from.
+#: The types for the framework. The catalogue reads numbers itself, since its messages say where a value came from.
 _TYPES: dict[str, Any] = {"bool": bool | None, "list[str]": list[str] | None}
 
 
 def taking(kind: type) -> Callable[[Command], Command]:
-    """Give a command the options of these settings. It is called with their values as `settings`."""
+    """Add the options of these settings to a command, which gets their values as `settings`."""
     return _with_options(kind, lambda given: read(kind, given))
 
 
 def changing(kind: type) -> Callable[[Command], Command]:
-    """The same for a command that changes settings: it is called with those that were given, as they were written."""
+    """The same for a command that changes settings: it gets only the given ones, as text."""
     return _with_options(kind, lambda given: {name: value for name, value in given.items() if value is not None})
 
 
@@ -51,7 +51,7 @@ def _with_options(kind: type, values_of: Callable[[dict[str, Any]], object]) -> 
 
 def _parameter(setting: Setting) -> inspect.Parameter:
     metavar = setting.metavar or _METAVARS.get(setting.kind)
-    # The framework adds the opposite of a flag, if it is to find the name itself: a file may say true.
+    # Without a name from us the framework adds `--no-…` to a flag, which a file may have switched on.
     names = () if setting.kind == "bool" else (setting.option,)
     option = typer.Option(*names, metavar=metavar, help=help_of(setting))
     annotation: Any = Annotated[_TYPES.get(setting.kind, str | None), option]
@@ -59,6 +59,6 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def help_of(setting: Setting) -> str:
-    """The sentence of the catalogue, with the default where there is one to name."""
+    """The sentence of the catalogue, with the default if there is one."""
     unnamed = setting.default is None or setting.kind == "bool"
     return setting.about if unnamed else f"{setting.about} Default: {setting.shown_default}."

@@ -134,7 +134,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     _print_page(page, now, as_json=as_json)
     if page.behind is not None:
         asked = {"--queue": queue, "--task": task, "--state": state, "--younger": younger, "--older": older, "--key": key}
-        # What is printed goes into logs: a password does not. The same command with a password must be given it again.
+        # Print no password: the text may go into a log.
         asked |= {"--limit": str(limit), "--dsn": None if dsn is None else without_password(dsn)}
         words = [word for name, value in asked.items() if value is not None for word in (name, value)]
         words += ["--json"] if as_json else []
@@ -285,7 +285,7 @@ def _previewed(database: Database, which: FailedFilter) -> FailedFilter | None:
     try:
         found = database.run(failures.groups(which))
     except PermissionDenied as error:
-        # A viewer may look at them, and would be refused next: who wants to retry needs the right to retry.
+        # This login may not count failed jobs: name the right to retry, which includes it and is needed next.
         raise PermissionDenied(f"{_REFUSED}; {rights.advice(_REFUSED)}") from error
     if not found.groups or found.until is None:
         print("no failed jobs match" + (f" among the newest {failures.WINDOW:,}" if found.at_least else ""))
@@ -298,15 +298,15 @@ def _previewed(database: Database, which: FailedFilter) -> FailedFilter | None:
 
 def _agreed() -> bool:
     if not sys.stdin.isatty():
-        # A script that goes on as if they had been retried must not.
+        # With exit code 0 a script would go on as if they had been retried.
         raise Unprepared("nothing was retried: add --yes to retry them")
     return typer.confirm("Retry them?")
 
 
 def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], Statement[JobState]]) -> None:
-    """A job that cannot be changed does not stop the others; the exit code is then 1.
+    """Go on after a job that cannot be changed; the exit code is then 1.
 
-    If the database does not answer for one of them, the rest are not tried: each would wait as long again.
+    Stop if the database does not answer: each of the other jobs would wait as long.
     """
     refused = 0
     with opened(dsn) as database:
@@ -316,7 +316,7 @@ def _for_each(job_ids: Sequence[str], dsn: str | None, verb: Callable[[UUID], St
             try:
                 print(f"{found} {database.run(verb(found))}")
             except PermissionDenied:
-                raise  # as it would be for each of the others
+                raise  # the other jobs would fail in the same way
             except FaultlineError as error:
                 print(f"faultline: {error}", file=sys.stderr)
                 refused += 1

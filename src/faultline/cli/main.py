@@ -1,4 +1,4 @@
-"""`faultline`: the commands, and how their errors are shown: as a sentence, not a traceback."""
+"""`faultline`: the list of commands. Shows errors as a sentence, not a traceback."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from faultline.cli import others
 from faultline.core.errors import ConfigError, FaultlineError, Unprepared
 from faultline.core.settings import File
 
-#: Longer than any first sentence: it is wrapped, not cut.
+#: Longer than any first sentence of a help text, so that none is cut.
 _SENTENCE = 200
 
 
-#: The commands by what they are about, and where each is defined. It is imported when somebody asks for it or for the list,
-#: and its options are read when it is run: all of them together take longer than most commands.
+#: The commands by section, and where each is defined. A module is imported only to run its command or to list all: importing
+#: all of them takes longer than most commands.
 SECTIONS = {
     "Jobs": {
         "enqueue": "jobs.enqueue",
@@ -48,20 +48,17 @@ SECTIONS = {
         "db": "database.db",
     },
 }
-_POSITIONS = {name: position for commands in SECTIONS.values() for name, position in commands.items()}
+_MODULES = {name: where for commands in SECTIONS.values() for name, where in commands.items()}
 
 
 class Sections(TyperGroup):
-    """The list of commands by what they are about. Plain text: Rich's panels would double the time that help takes.
-
-    Commands of other distributions are looked for when somebody asks for one, or for the list.
-    """
+    """Lists the commands by section. Plain text: Rich's panels would double the time of `--help`."""
 
     _without_options = False
 
     def __init__(self, **words: Any) -> None:
-        # The framework looks here for names that are like a mistyped one.
-        super().__init__(**{**words, "commands": dict.fromkeys(_POSITIONS)})
+        # The framework suggests one of these names for a mistyped one.
+        super().__init__(**{**words, "commands": dict.fromkeys(_MODULES)})
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         context = super().make_context(info_name, args, parent, **extra)
@@ -69,8 +66,8 @@ class Sections(TyperGroup):
         return context
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Where the first word is a command, none of our own options is given. The framework would read them all the same,
-        and import a library for it that takes longer than all the rest of `faultline COMMAND --help`.
+        """Skip our own options if the first word is a command. To read them, the framework would import a library that takes
+        longer than all the rest of `faultline COMMAND --help`.
         """
         self._without_options = bool(args) and not args[0].startswith("-")
         try:
@@ -85,7 +82,7 @@ class Sections(TyperGroup):
         return [*super().list_commands(ctx), *others.installed()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the framework's signature
-        if cmd_name not in _POSITIONS and cmd_name not in others.installed():
+        if cmd_name not in _MODULES and cmd_name not in others.installed():
             others.refuse_missing(cmd_name)
             return None
         return _built(cmd_name, _defined(cmd_name))
@@ -101,9 +98,9 @@ class Sections(TyperGroup):
 
 def _defined(name: str) -> Any:
     """The function of a command, or its group."""
-    if name not in _POSITIONS:
+    if name not in _MODULES:
         return others.installed()[name].load()
-    module, _, attribute = _POSITIONS[name].partition(".")
+    module, _, attribute = _MODULES[name].partition(".")
     return getattr(import_module(f"faultline.cli.{module}"), attribute)
 
 
@@ -117,7 +114,7 @@ def _built(name: str, defined: Any) -> Any:
 
 
 def _sentence(defined: Any) -> str:
-    """The first one of its help."""
+    """The first sentence of its help."""
     if isinstance(defined, typer.Typer):
         own = defined.registered_callback
         text = inspect.getdoc(own.callback) if own else defined.info.help
@@ -160,7 +157,7 @@ def main() -> None:
         sys.stdout.flush()
     except FaultlineError as error:
         print(f"faultline: {error}", file=sys.stderr)
-        # As the framework does it for options: 2 is for words that make no sense, whenever they are said.
+        # 2 is for invalid input, as the framework does it for options.
         sys.exit(2 if isinstance(error, ConfigError) and not isinstance(error, Unprepared) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -174,13 +171,13 @@ def main() -> None:
 
 
 def _leave_quietly() -> None:
-    """The reader closed the pipe, as in `faultline jobs | head`. Python's own flush at exit must not complain either."""
+    """The reader closed the pipe, as in `faultline jobs | head`. Python's flush at exit must not print an error either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(141)
 
 
 def _refused_by_the_server(error: Exception) -> str | None:
-    """PostgreSQL's own message, where Faultline has no error class for it."""
+    """PostgreSQL's message, where Faultline has no error class for it."""
     if not type(error).__module__.startswith("psycopg"):
         return None
     return str(error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Commands that other distributions add to `faultline`, by entry points. So does the proof."""
+"""Commands that other distributions, such as faultline-proof, add to `faultline` by entry points."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 GROUP = "faultline.commands"
 SECTION = "Proof"
-#: Commands of faultline-proof: whoever asks for one without it is told where it is.
+#: Commands of faultline-proof. Without it, they print how to install it.
 PROOF = ("demo", "drill", "explore", "simulate", "soak", "prove", "bench")
 
 
 @cache
 def installed() -> dict[str, EntryPoint]:
-    """By name, in the order in which the proof lists them, then by the alphabet."""
+    """By name, in the order of `PROOF`, then alphabetically."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - late: most commands are our own
 
     found = {point.name: point for point in entry_points(group=GROUP)}

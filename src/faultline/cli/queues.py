@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from faultline.store.reads.overview import QueueLine
 
 queues = typer.Typer(rich_markup_mode=None, add_completion=False)
-#: A busy machine is late sometimes; restarting its workers would make it busier.
+#: Heartbeats of a busy machine are sometimes late; restarting its workers would make it busier.
 _HERE_SECONDS = 15.0
 _Why = Annotated[
     str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Shown wherever the queue is shown.")
@@ -125,11 +125,11 @@ def workers(
 
 
 def counted(database: Database) -> list[QueueLine]:
-    """The queues, counted again if a count is due and this login may."""
+    """The queues, counted again if a count is due and this login has the right."""
     from faultline.store import verbs  # noqa: PLC0415
     from faultline.store.reads import overview  # noqa: PLC0415 - late, so that --help is quick
 
     with contextlib.suppress(PermissionDenied):
-        # A read without an answer leaves nothing in doubt.
+        # As a read: a lost count needs no warning.
         database.run(replace(verbs.sample(), reads=True))
     return database.run(overview.queues())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from faultline.app.application import Faultline
     from faultline.worker.worker import Worker
 
-#: Another name than in earlier builds, which do not lock their folders.
+#: Earlier builds use another name and do not lock their folders.
 _FOLDER = "faultline-processes-"
 
 
@@ -49,7 +49,7 @@ def worker(
     queues = dict(_queue(text) for text in settings.queue or []) or app.queues()
     if not settings.quiet:
         log_events()
-    if parent is not None:  # one of several: what a file or the environment tells the parent is not for its children
+    if parent is not None:  # one of several processes: these settings of the file or environment are for the parent
         settings = replace(settings, processes=1, metrics_port=None, health_port=None)
     serving = _Serving(settings, report_folder, health_folder)
     if settings.processes == 1:
@@ -61,7 +61,7 @@ def worker(
 
 
 def _named(application: str, queues: dict[str, int]) -> list[str]:
-    """The command of one of several processes, for this application and these queues."""
+    """The command line of one of several processes."""
     named = [word for name, concurrency in queues.items() for word in ("--queue", f"{name}={concurrency}")]
     return [sys.executable, "-m", "faultline", "worker", application, *named]
 
@@ -76,7 +76,7 @@ def _reach(app: Faultline) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """What is served or reported besides the jobs, and where."""
+    """Where to serve metrics and health, and where to report them."""
 
     settings: WorkerSettings
     report_folder: Path | None
@@ -120,7 +120,7 @@ def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, pare
         code = run_until_signalled(made, parent=parent, leave=leave)
     finally:
         leave()
-    # Python would wait for threads that a task left behind.
+    # Python's exit would wait for threads that a task left behind.
     end_after(CLOSE_SECONDS, code)
     return code
 
@@ -159,7 +159,7 @@ def _folder_of_children() -> Iterator[Path]:
     parent removes the folder of one that was killed.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-        with contextlib.suppress(OSError):  # in use, gone, or of another user
+        with contextlib.suppress(OSError):  # in use, gone, or owned by another user
             lock = _opened(left)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -93,8 +93,8 @@ class WorkerSettings:
 
     def words(self) -> list[str]:
         """The same for a process of its own: what holds for each of several."""
-        told = [(one.option, getattr(self, one.name)) for one in settings_of(WorkerSettings) if one.python]
-        return [word for option, value in told if value is not None for word in (option, str(value))] + (
+        given = [(one.option, getattr(self, one.name)) for one in settings_of(WorkerSettings) if one.python]
+        return [word for option, value in given if value is not None for word in (option, str(value))] + (
             ["--quiet"] if self.quiet else []
         )
 
@@ -102,7 +102,7 @@ class WorkerSettings:
 class WorkerOptions(TypedDict, total=False):
     """The keyword arguments of `app.worker(…)` and `app.run_worker(…)`."""
 
-    #: How long running jobs may go on after the worker was told to stop. What still runs then is given back. Default: 30.
+    #: How long running jobs may go on after the worker was asked to stop. The rest are then released. Default: 30.
     grace_seconds: float
     #: How long this worker keeps what has ended. Default: as the settings of the database say.
     retention: Retention | None

@@ -1,7 +1,7 @@
-"""Connections for several users, opened when needed and kept for the next for some seconds. Nothing runs in the background.
+"""A pool: opens connections when needed and keeps them for some seconds. Nothing runs in the background.
 
-psycopg's own pools keep threads and tasks at work: the async one can hang `asyncio.run` at its end, and both hide why a
-connection cannot be had. What we need is less: a list of idle connections, and a limit.
+psycopg's own pools run threads and tasks: the async one can hang the end of `asyncio.run`, and both hide why they cannot
+connect. A list of idle connections and a limit are enough for us.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 class AsyncPool:
     """For the tasks of one event loop.
 
-    `connect` opens a connection within a deadline, ready for use. `clean` takes one that was lent to others and answers
-    with one as new, or None if that could not be done.
+    `connect` opens a connection within a deadline, ready for use. `clean` resets one that was lent; None: the reset failed.
     """
 
     def __init__(
@@ -44,14 +43,14 @@ class AsyncPool:
         self._terms = terms
         self._monotonic = monotonic
         self.idle: Idle[psycopg.AsyncConnection] = Idle(monotonic)
-        #: For statements that take long.
+        #: Held by a statement that takes long.
         self.long = asyncio.Semaphore(1)
         self._first = Room(1)
         self._closed = False
 
     @contextlib.asynccontextmanager
     async def first(self, deadline: Deadline) -> AsyncIterator[None]:
-        """For what is asked before there are connections: by one at a time, and if it fails, by the next."""
+        """Let one caller at a time ask what must be known before the pool opens connections."""
         if not await self._first.aenter(deadline.left):
             raise too_late(deadline)
         try:
@@ -61,7 +60,7 @@ class AsyncPool:
 
     @contextlib.asynccontextmanager
     async def connection(self, deadline: Deadline) -> AsyncIterator[psycopg.AsyncConnection]:
-        """A connection for statements of our own."""
+        """A connection for our own statements."""
         async with self._slot(deadline):
             connection = await self._take(deadline)
             try:
@@ -71,7 +70,7 @@ class AsyncPool:
 
     @contextlib.asynccontextmanager
     async def lent(self, deadline: Deadline, loan: Loan) -> AsyncIterator[psycopg.AsyncConnection]:
-        """A connection for others' statements: it comes back as new, or it is closed, as after an error."""
+        """A connection for the user's statements. Afterwards it is reset, or closed after an error."""
         loan.ask(self._terms.room)
         loan.begin(await self._entered(deadline))
         with lending(loan):
@@ -79,19 +78,20 @@ class AsyncPool:
             try:
                 yield connection
             except BaseException:
-                await connection.close()  # which never really waits: a cancellation would hide the error
+                await connection.close()  # does not really wait, so no cancellation can hide the error
                 raise
             cleaned = await self._clean(connection) if is_reusable(connection) else None
             await self._put(cleaned or connection)
 
     async def shrink(self) -> None:
-        """Close what was not needed for a while."""
+        """Close connections that have been idle for some time."""
         for connection in self.idle.take_old():
             await connection.close()
 
     async def drop_idle(self, *, but_the_living: bool = False) -> None:
-        """After one connection was lost: the others are likely to be dead as well. But a server that is full would not give
-        us new ones: where the loss was told, those of which nothing is told are kept.
+        """Close the idle connections after one was lost: the others are probably dead too.
+
+        `but_the_living` keeps those on which the server has reported nothing: a full server would not let us open new ones.
         """
         if but_the_living:
             await alittle()

@@ -1,7 +1,7 @@
-"""Make a connection as new after others have used it, in one round trip. Whatever could be changed is taken for changed.
+"""Reset a connection after user code has used it, in one round trip. Assume that everything was changed.
 
-In the session: role, settings, prepared statements, cursors, temporary tables, advisory locks, channels. In psycopg's
-object: factories, adapters, handlers, defaults of transactions. That object is replaced by a new one for the same session.
+The session's state: role, settings, prepared statements, cursors, temporary tables, advisory locks, channels. The state of
+psycopg's object: factories, adapters, handlers, transaction defaults. The session gets a new object.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from faultline.store.deadline import BoundedConnection
 
 C = TypeVar("C", bound=psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
 
-#: Longer than it takes, and short: somebody waits for it. A session that does not answer is closed.
+#: Short, because a caller waits. A session that does not answer in time is closed.
 CLEAN_SECONDS = 5.0
-#: What `discard all` does, which must not stand beside other statements. Plans are kept: they do not change what is
-#: answered, and to plan the verbs anew costs more than all the rest.
+#: The parts of `discard all`, which refuses to run together with other statements. Plans stay: they do not change results,
+#: and planning the verbs again would cost more than all the rest.
 _CLEAN = (
     "reset session authorization; reset role; reset all; close all; deallocate all; unlisten *;"
     " select pg_catalog.pg_advisory_unlock_all(); discard temp; discard sequences"
@@ -32,14 +32,14 @@ def cleaning(settings: str) -> bytes:
 
 
 def renewed(connection: C) -> C:
-    """A new object for the same session. One that writes down what is sent says itself how that goes on."""
+    """A new object for the same session. A class that records what is sent brings its own `renewed`."""
     usual: Any = BoundedConnection if isinstance(connection, psycopg.Connection) else psycopg.AsyncConnection
     fresh: C = getattr(connection, "renewed", usual)(_taken_from(connection))
     return keep_from_forks(fresh)
 
 
 def _taken_from(connection: Any) -> Any:
-    """The wire, out of the hands of whoever has kept the object: from now on it is closed for them."""
+    """The session of this object, which looks closed from now on to code that has kept it."""
     wire, connection.pgconn = connection.pgconn, _closed_wire()
     return wire
 

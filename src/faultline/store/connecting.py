@@ -1,4 +1,4 @@
-"""Open a connection within a deadline. What the DSN and libpq's environment say wins over what we would choose."""
+"""Open a connection within a deadline. The DSN and libpq's environment win over our defaults."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
     from faultline.core.host import Host
 
-#: What a session is called in the server's list, unless its owner says more.
+#: The application name of a session, unless its owner sets another.
 NAME = "faultline"
 #: How long one host is tried, unless the DSN says otherwise.
 CONNECT_SECONDS = 10.0
-#: psycopg and libpq take no less.
+#: psycopg and libpq accept no less.
 _CONNECT_SECONDS_MIN = 2
 #: How long to wait between two tries.
 _PAUSE_MIN, _PAUSE_MAX = 0.05, 1.0
-#: What a server or a pooler says that runs and takes no more. Before a session exists libpq passes on no error code.
+#: Messages of a server or pooler that is full. Before a session exists libpq passes on no error code.
 _FULL = re.compile("too many (clients|connections)|connection slots are reserved|no more connections allowed")
-#: Nothing is prepared until the session is known to be ours alone.
+#: Prepare nothing until we know that no pooler shares the session.
 _SESSION: dict[str, Any] = {"autocommit": True, "prepare_threshold": None}
 _DEFAULTS: dict[str, Any] = {
-    # A peer that is gone without a word is noticed in seconds, not in the hours that the system's defaults take.
+    # Notice a peer that vanished within seconds; the system's defaults take hours.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,
-    # Whatever the database and the environment have.
+    # Whatever the database and the environment set.
     "client_encoding": "utf8",
 }
 
@@ -54,7 +54,7 @@ def is_full(message: str) -> bool:
 
 
 def options(dsn: str, deadline: Deadline, name: str = NAME) -> dict[str, Any]:
-    """What to connect with beside the DSN. Each host gets its share of the time, so that the last one is tried as well."""
+    """The options to add to the DSN. Each host gets its share of the time, so that the last one is tried as well."""
     named = conninfo_to_dict(dsn)
     # libpq uses the name only where neither the DSN nor PGAPPNAME gives one.
     defaults = {**_DEFAULTS, "fallback_application_name": name}
@@ -63,7 +63,7 @@ def options(dsn: str, deadline: Deadline, name: str = NAME) -> dict[str, Any]:
     try:
         seconds = math.floor(float(given)) if given else CONNECT_SECONDS
     except ValueError:
-        return chosen  # psycopg says what is wrong with it
+        return chosen  # psycopg raises with the reason
     if deadline.left is not None:
         share = deadline.left / hosts(dsn)
         seconds = share if seconds <= 0 else min(seconds, share)  # 0 means no limit
@@ -100,7 +100,7 @@ async def aconnect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -
 
 
 class Patience:
-    """A server that restarts is waited for; one that does not come back within the time is given up."""
+    """Pauses between tries to connect, with a limit: a server that restarts comes back."""
 
     def __init__(self, monotonic: Callable[[], float], deadline: Deadline) -> None:
         self._monotonic = monotonic
@@ -108,7 +108,7 @@ class Patience:
         self._pause = _PAUSE_MIN
 
     async def apause(self, error: psycopg.OperationalError) -> None:
-        """Wait before the next try. Raises when there is none."""
+        """Wait before the next try. Raises when no time is left for one."""
         await asyncio.sleep(self._seconds(error))
 
     def pause(self, error: psycopg.OperationalError) -> None:
@@ -122,7 +122,7 @@ class Patience:
 
 
 class _Opening(threading.Thread):
-    """Connects in a thread, since nobody can interrupt the look-up of a name. One that comes too late is closed there."""
+    """Connects in a thread, since a DNS lookup cannot be interrupted. The thread closes a connection that comes too late."""
 
     def __init__(self, dsn: str, words: dict[str, Any]) -> None:
         super().__init__(name="faultline-connect", daemon=True)

@@ -1,8 +1,8 @@
 # Generated from src/faultline/store/async_database.py by `make generate`: change that file, not this one.
-"""Run statements on PostgreSQL. A lost answer is asked for again only where that is safe.
+"""Run statements on PostgreSQL. After a lost answer a statement is sent again only where that is safe.
 
-The async and the blocking database differ in `await` alone. What differs by more stands in modules that both use, in two
-forms: `connecting`, `deadline`, `pools`, `room`. A transaction-mode pooler in between is fine.
+The async and the blocking database differ only in `await`. Code that differs by more has two forms in modules that both use:
+`connecting`, `deadline`, `pools`, `room`. Both work behind a transaction-mode pooler.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ T = TypeVar("T")
 
 
 class Database:
-    """A blocking client of one database, safe to share between threads. Connects when first used.
+    """An async client of one database. Connects on first use; each event loop gets its own connections.
 
     `timeout`: how many seconds a call may wait for the database, from asking for a connection to the answer. Each answer
-    starts the time anew. None: no limit. `answer_seconds` limits the wait for each single answer. `connect_seconds`: how
-    long a server that cannot be reached, or a connection of our own, is waited for where nothing else limits it. `terms` say
-    the same of connections that are shared with another database. `name`: what the server's list of sessions shows.
+    restarts the count. None: no limit. `answer_seconds` limits the wait for each answer. `connect_seconds` limits the wait
+    for an unreachable server or a free connection where nothing else does; `terms` does so for connections that are shared
+    with another database. `name`: the application name of the sessions.
     """
 
     def __init__(
@@ -75,21 +75,21 @@ class Database:
         self._pools = Pools(self._new_pool)
         self._facts: Facts | None = None
         self._prepares = True
-        #: How often connections were given up and opened anew.
+        #: How often connections were dropped and opened again.
         self.reconnects = 0
 
     def facts(self) -> Facts:
-        """Check the schema once. Through a connection of its own: a pool would hide why it cannot connect."""
+        """Check the schema once, on a separate connection: a pool would hide why it cannot connect."""
         if self._facts is None:
             deadline = self._deadline()
-            # One at a time: a program that has just started may come with hundreds of calls at once.
+            # One at a time: a program that has just started may make hundreds of calls at once.
             with translated(self.dsn), self._open_pool().first(deadline):
                 self._facts = self._ask(deadline)
         return self._facts
 
     def _ask(self, deadline: Deadline) -> Facts:
         if self._facts is not None:
-            return self._facts  # somebody else has asked meanwhile
+            return self._facts  # another caller has read them meanwhile
         connection = self._first_connection(deadline)
         with connection, until(connection, deadline):
             cursor = connection.execute(FACTS)
@@ -98,26 +98,26 @@ class Database:
             return facts
 
     def facts_and_time(self) -> Facts:
-        """Before ids are made: know the database's time as well. It is asked for where it was not read lately."""
+        """The facts, with a recent reading of the database's time: new ids contain it."""
         facts = self.facts()
         if self.time.is_doubtful():
             self.time.set(self.run(read_clock()))
         return facts
 
     def _first_connection(self, deadline: Deadline) -> psycopg.Connection:
-        """Wait for a server that is full, as later calls do. One that cannot be reached is told of at once."""
+        """Wait for a server that is full, as later calls do. An unreachable server raises at once."""
         patience = Patience(self.host.monotonic, deadline.within(self._connect_seconds))
         while True:
             try:
                 return self._open(deadline)
             except psycopg.OperationalError as error:
-                # A worker waits longer, and tells of it meanwhile.
+                # A worker waits longer, and logs it.
                 if self._for_worker or not is_full(str(error)):
                     raise
                 patience.pause(error)
 
     def know(self, facts: Facts) -> None:
-        """Take over what another client has found out about the same database."""
+        """Use the facts that another client has read from the same database."""
         self._facts = facts
 
     def run(self, statement: Statement[T]) -> T:
@@ -131,7 +131,7 @@ class Database:
         answer = Answer(statements, self._deadline())
         while answer.to_be_sent():
             pool = self._open_pool()
-            # What takes long takes one connection at a time, so that what is quick finds another.
+            # Long statements use one connection at a time, so that quick ones find another.
             turn = pool.long if any(s.seconds for s in statements) else contextlib.nullcontext()
             with translated(self.dsn), answer, turn, pool.connection(answer.deadline) as connection:
                 with _together(connection, statements, answer.deadline):
@@ -153,7 +153,7 @@ class Database:
             return rows
 
     def connect(self) -> psycopg.Connection:
-        """Open a connection of one's own, outside the pool."""
+        """Open a connection outside the pool."""
         with translated(self.dsn):
             connection = self._open(self._deadline())
         connection.prepare_threshold = None
@@ -161,20 +161,20 @@ class Database:
 
     @contextlib.contextmanager
     def connection(self, loan: Loan | None = None) -> Iterator[psycopg.Connection]:
-        """Borrow a connection of the pool, for a transaction of one's own. Whatever is set there, it comes back as new.
+        """Borrow a connection from the pool for the caller's transaction. The pool resets it afterwards.
 
-        With `loan`, somebody else can call it in.
+        With `loan`, other code can end the loan.
         """
         self.facts()
         with contextlib.ExitStack() as stack:
-            # What the borrower's own statements raise is left as it is: a table of theirs that is missing is none of ours.
+            # Errors of the borrower's statements pass unchanged: a missing table of theirs is not a missing schema of ours.
             with translated(self.dsn):
                 connection = stack.enter_context(self._open_pool().lent(self._deadline(), loan or Loan()))
             with nothing_prepared(connection):
                 yield connection
 
     def shrink(self) -> None:
-        """Close what was not needed for a while."""
+        """Close connections that have been idle for some time."""
         pool = self._pools.existing()
         if pool is not None:
             pool.shrink()
@@ -199,10 +199,10 @@ class Database:
         return connection
 
     def _clean(self, connection: psycopg.Connection) -> psycopg.Connection | None:
-        """Make a connection as new. None: it could not be done, and it is closed."""
+        """Reset a connection. None: the reset failed, and the connection is closed."""
         settings, prepare_threshold = set_again(direct=self._direct, for_worker=self._for_worker)
         if is_simulated(connection):
-            return connection  # there is nothing to be changed
+            return connection
         fresh = renewed(connection)
         try:
             with until(fresh, Deadline(CLEAN_SECONDS)):
@@ -236,7 +236,7 @@ def _together(connection: psycopg.Connection, statements: Sequence[Statement[Any
     try:
         yield
     except BaseException:
-        # If this fails the connection is lost, and its transaction with it.
+        # If this fails, the connection is lost and the server rolls back.
         with contextlib.suppress(psycopg.Error), until(connection, deadline):
             connection.execute("rollback")
         raise
@@ -245,7 +245,7 @@ def _together(connection: psycopg.Connection, statements: Sequence[Statement[Any
 
 
 def run_on(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
-    """Run a statement inside the caller's own transaction. Nothing is committed here."""
+    """Run a statement inside the caller's transaction, without a commit."""
     with translated(), _own_commit(connection, statement), connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(statement.sql.encode(), statement.params, binary=statement.binary)
         return statement.read(cursor.fetchall())
@@ -253,7 +253,7 @@ def run_on(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
 
 @contextlib.contextmanager
 def _own_commit(connection: psycopg.Connection[Any], statement: Statement[Any]) -> Iterator[None]:
-    """A statement that is a transaction of its own may have been committed when its answer is lost."""
+    """When the answer of an autocommitted statement is lost, it may have been committed: raise `OutcomeUnknown`."""
     alone = connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE
     try:
         yield

@@ -1,4 +1,4 @@
-"""The statements of a job's own transaction. They know which transaction was fenced, and are refused in any other one."""
+"""The statements of a job's own transaction. They know which transaction was fenced; the database refuses them in others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fence(lease: Lease) -> Statement[int]:
-    """Guard the effects that follow in this transaction, and answer with its number. Raises `StaleLease`."""
+    """Guard the effects that follow in this transaction. Returns its number. Raises `StaleLease`."""
     return Statement(
         name="fence",
         sql="select pg_current_xact_id()::text from faultline.fence(%s, %s, %s)",
@@ -28,18 +28,18 @@ def check(number: int) -> Statement[None]:
 
 
 def complete(lease: Lease, result: str, number: int) -> Statement[Unwritten]:
-    """Complete the job in the transaction that was fenced. In any other one it raises `FenceBroken` and writes nothing."""
+    """Complete the job in the fenced transaction. In any other one, raises `FenceBroken` and writes nothing."""
     return verbs.complete([lease], [result], only_if=_is_in(number))
 
 
 def cancel_itself() -> Statement[None]:
-    """Is cancelled, always. Raises what this server says of a statement that somebody cancels, in its language."""
-    # It sleeps, since a statement that ends at once may not notice. Nobody waits for that long.
+    """Always cancelled. Raises this server's message for a cancelled statement, in its language."""
+    # A statement that ends at once may not notice the cancel; the sleep makes sure that it does.
     return Statement("cancel_itself", "select pg_cancel_backend(pg_backend_pid()), pg_sleep(1)", (), lambda _: None)
 
 
 def may_end_jobs() -> Statement[bool]:
-    """Whether the login of this session has the rights that the end of a job's transaction needs."""
+    """Whether the login has the rights that the end of a job's transaction needs."""
     return Statement(
         "may_end_jobs",
         "select has_schema_privilege(session_user, n.oid, 'usage')"
@@ -53,5 +53,5 @@ def may_end_jobs() -> Statement[bool]:
 
 
 def _is_in(number: int) -> str:
-    # In the text, not a parameter: the number differs from run to run, and a record of what was sent should not.
+    # In the text, not a parameter: the number differs between runs, and recorded parameters must not.
     return f"faultline.same_transaction('{number:d}')"

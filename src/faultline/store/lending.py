@@ -1,4 +1,4 @@
-"""On what terms connections are had, and what becomes of one that is lent to others."""
+"""The limits of a pool, and loans: connections that user code borrows from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from faultline.store.deadline import Deadline
 
-#: What the code that asks has borrowed already. For another place in the same room it would wait for itself.
+#: What the running code has borrowed. If it asked for a second connection of the same room, it could wait for itself.
 _loan: ContextVar[Loan | None] = ContextVar("loan", default=None)
 
 
@@ -28,11 +28,11 @@ class Terms:
     """Several pools may share one room."""
 
     room: Room
-    #: How long to wait for a place in the room, where the caller has no deadline. None: as long as it takes.
+    #: How long to wait for the room if the caller has no deadline. None: no limit.
     room_seconds: float | None = CONNECT_SECONDS
-    #: How long a server that cannot be reached is tried again.
+    #: How long to retry a server that cannot be reached.
     connect_seconds: float = CONNECT_SECONDS
-    #: For statements of those who have borrowed a connection meanwhile.
+    #: For statements of code that has borrowed a connection.
     spare: Room = field(default_factory=lambda: Room(1))
 
     def seconds(self, deadline: Deadline) -> float | None:
@@ -44,9 +44,9 @@ class Terms:
 
 
 class Loan:
-    """One borrowed connection. Its place is given back exactly once: by the borrower, or by whoever calls the loan in.
+    """One borrowed connection. Either its borrower or `call_in` leaves the room, exactly once.
 
-    Tasks that are started meanwhile inherit it, and may outlive it: then it is of no room any more.
+    Tasks that the borrower starts inherit the loan and may outlive it: an ended loan has no room.
     """
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class Loan:
         self._changed = threading.Lock()
 
     def ask(self, room: Room) -> None:
-        """Who waits for a place is to get one: what waits for him from here on must not wait behind him."""
+        """Set the room before waiting for it: what the borrower waits for must not queue behind the borrower."""
         self.room = room
 
     def begin(self, room: Room) -> None:
         self._entered = room
 
     def call_in(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-        """Cut the borrower off, who may never come back, and give the place to the next. From any thread."""
+        """Cut the connection of a borrower that may never return, and leave the room. Any thread may call it."""
         cut(connection)
         self.end()
 
@@ -80,14 +80,14 @@ def lending(loan: Loan) -> Iterator[None]:
         yield
     finally:
         loan.end()
-        # Refused where a generator that nobody has closed is ended in another context.
+        # Raised when the garbage collector ends an unclosed generator in another context.
         with contextlib.suppress(ValueError):
             _loan.reset(token)
 
 
 @contextlib.contextmanager
 def beside(loan: Loan | None) -> Iterator[None]:
-    """For another branch of the borrower's: he may wait for it, so it must not wait for what he and his like have."""
+    """Run another task of the borrower under its loan. The borrower may wait for it, so it must not wait for the room."""
     token = _loan.set(loan)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Connect as one of the schema's roles, so that a program can do no more than it is meant to."""
+"""Connect as one of the schema's roles, so that a program can do only what it needs to."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from faultline.store import connecting
 from faultline.store.deadline import Deadline
 from faultline.store.translation import translated
 
-#: What poolers say of options that they do not pass on. Before a session exists libpq gives no error code.
+#: What poolers say about options that they do not pass on. Before a session exists libpq passes on no error code.
 _NO_OPTIONS = re.compile("startup parameter|command-line options", re.IGNORECASE)
 
 
 async def dsn_as(dsn: str, role: str, *, statement_seconds: float) -> str:
-    """A DSN whose sessions have this role, and give up on statements that take longer.
+    """A DSN whose sessions have this role and this statement timeout.
 
-    Where there is no such role, the login may not take it, or a pooler knows no options: one without, and a word in the log.
-    Any other refusal says nothing about the role, and is raised: a full server must not leave us the login's whole rights.
+    Without it, and with a log event, if the role does not exist, the login may not take it, or a pooler accepts no options.
+    Any other refusal is raised: after an error of a full server we must not go on with all rights of the login.
     """
     timeout = f"-c statement_timeout={round(statement_seconds * 1000)}"
     for options in (f"{timeout} -c role={role}", timeout, ""):
@@ -43,7 +43,7 @@ async def dsn_as(dsn: str, role: str, *, statement_seconds: float) -> str:
 
 
 async def _may_take(dsn: str, role: str) -> bool:
-    """Asked in a session, which tells an error code. One that cannot be had is raised."""
+    """Try it in a session, where errors have a code."""
     async with await _connect(dsn) as connection:
         try:
             await connection.execute(sql.SQL("set role {}").format(sql.Identifier(role)))
@@ -57,7 +57,7 @@ async def _connect(dsn: str) -> psycopg.AsyncConnection:
 
 
 def assumed(dsn: str, role: str, *, statement_seconds: float) -> str:
-    """The DSN that `dsn_as` chooses first, for when nobody can be asked."""
+    """The DSN that `dsn_as` tries first, for when no server can be asked."""
     return _with_options(dsn, f"-c statement_timeout={round(statement_seconds * 1000)} -c role={role}")
 
 

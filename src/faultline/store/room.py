@@ -1,4 +1,4 @@
-"""Places for so many, first come, first served. Threads and the tasks of an event loop wait in one line."""
+"""A fair semaphore with a timeout: threads and the tasks of event loops wait in one line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-#: Who has waited for so long is told of, and again after so long; not each of them, but all at once.
+#: A wait of this length is reported, for all who wait together, and again after the second time.
 LONG_SECONDS, _REPORT_SECONDS = 10.0, 60.0
 
 
 class Room:
-    """`report` is called while somebody waits long: with the number of places, and of those who wait."""
+    """Lets `size` callers in. `report` is called during a long wait, with the size and the number of those who wait."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Room:
         self._waiting: deque[Future[None]] = deque()
 
     def enter(self, seconds: float | None) -> bool:
-        """Wait for a place, so long. None: as long as it takes. True: it is ours until `leave`."""
+        """Wait this long to get in; None: no limit. Returns whether we are in, until `leave`."""
         waiting = self._queue_up()
         if waiting is None:
             return True
@@ -60,7 +60,7 @@ class Room:
         try:
             comes = asyncio.wrap_future(waiting)
             for part in _parts(seconds):
-                # Not cancelled with us: whether the place has come all the same is to be seen.
+                # `wait` does not cancel the future with us: our turn may have come, and `_give_up` must see that.
                 if (await asyncio.wait([comes], timeout=part))[0]:
                     return True
                 self._waits_long(part)
@@ -86,7 +86,7 @@ class Room:
         self._report(self.size, waiting)
 
     def _first(self) -> Future[None] | None:
-        """Whose turn it is. One that has given up cannot be started any more."""
+        """Whose turn it is. A future that was cancelled has given up."""
         with self._changed:
             while self._waiting:
                 first = self._waiting.popleft()
@@ -113,7 +113,7 @@ class Room:
 
 
 def _parts(seconds: float | None) -> Iterator[float]:
-    """A long wait in parts, so that it can be told of meanwhile."""
+    """A long wait in parts, so that it can be reported between them."""
     while seconds is None or seconds > LONG_SECONDS:
         yield LONG_SECONDS
         if seconds is not None:

@@ -1,4 +1,4 @@
-"""A database for one purpose, made and dropped again. Whatever stands in the database that was named stays untouched."""
+"""Create a temporary database and drop it afterwards. The database in the DSN stays untouched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def database(dsn: str, *, migrated: bool = True) -> Iterator[str]:
-    """Make a database beside the named one, on the same server, and give its DSN."""
+    """Create a database on the same server. Yields its DSN."""
     name = f"faultline_scratch_{secrets.token_hex(6)}"
     scratch_dsn = make_conninfo(dsn, dbname=name)
     with translated(dsn):

@@ -1,4 +1,4 @@
-"""The session of a worker's heartbeat: one connection, with the advisory lock that tells others that the worker lives."""
+"""The session of a worker's heartbeat: one connection, with the advisory lock that shows that the worker is alive."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: A heartbeat that a crash forgets is beaten again; it need not wait for the disk. It waits for a lock for less time than
-#: for an answer: a table that somebody has locked must not look like a server that is frozen.
+#: A heartbeat need not wait for the disk: one that a crash loses is repeated. It waits for a lock for less time than for an
+#: answer: a locked table must not look like a frozen server.
 _BEAT_SETTINGS = {"synchronous_commit": "off", "lock_timeout": "1s"}
 
 
@@ -32,16 +32,16 @@ def _set_up(connection: psycopg.Connection) -> bool:
 
 
 def session_name(worker_id: str) -> str:
-    """What the server's list of sessions shows for those that claim, complete, beat or listen."""
+    """The application name of the sessions that claim, complete, beat or listen."""
     return f"faultline worker {worker_id}"
 
 
 class WorkerSession:
-    """One connection that is opened again when it was lost, with an advisory lock that lives and dies with it.
+    """One connection that reconnects after a loss, with an advisory lock that ends with it.
 
-    A call that gets no answer within `answer_seconds` is given up and its wire is closed: the next one goes through a new
-    connection, which after a failover leads to the new primary. Each host of the DSN is tried for `seconds`.
-    Behind a transaction-mode pooler there is no session to speak of: then nothing is set and no lock is held.
+    A call without an answer within `answer_seconds` fails and closes the connection. The next call opens a new one, which
+    after a failover leads to the new primary. Each host of the DSN is tried for `seconds`. A transaction-mode pooler gives
+    us no session: then nothing is set and no lock is held.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class WorkerSession:
         return self._run(connection, send)
 
     def interrupt(self) -> None:
-        """Cut the wire from another thread: a call that hangs on it ends with an error, and a fresh one is opened."""
+        """Cut the connection from another thread: a hanging call fails, and the next call reconnects."""
         connection = self._connection
         if connection is not None:
             cut(connection)
@@ -111,8 +111,8 @@ class WorkerSession:
             with translated(self._dsn), until(connection, self._deadline(self._answer_seconds())):
                 return call(connection)
         except BaseException as error:
-            # A statement that was refused says nothing against the session, and with it the advisory lock would be lost.
-            # A server that cannot be used does: another one may have taken its place.
+            # Keep the session, and with it the advisory lock, after a refused statement. Close it if the server cannot be
+            # used: another one may be the primary now.
             if isinstance(error, DatabaseUnavailable) or not is_reusable(connection):
                 self.close()
             raise

@@ -1,6 +1,6 @@
-"""What our sessions are set to. A session behind a transaction-mode pooler is not ours alone, and stays as it is.
+"""The settings of our sessions. Behind a transaction-mode pooler others use the session too: there we set nothing.
 
-Statements are prepared only in a session that is ours alone, and nothing depends on it.
+Statements are prepared only in a session of our own, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
     import psycopg
 
-#: A statement that a session has seen so often is prepared there: a program that sends one and ends gains nothing by it.
+#: Prepare a statement after so many runs in a session: a program that sends one and ends would gain nothing.
 _PREPARED_AFTER = 3
 #: How long a statement in a worker's sessions waits for a lock.
 LOCK_SECONDS = 10.0
-#: Whatever the server, the database, the login or the environment say of these.
+#: Whatever the server, the database, the login or the environment set.
 _CLIENT = {
-    # The verbs are made for it: at a higher level they would not see what was committed while they waited.
+    # At a higher level the verbs would not see what was committed while they waited for a lock.
     "default_transaction_isolation": "read committed",
-    # psycopg reads times in no other style.
+    # psycopg reads no other style.
     "datestyle": "ISO, YMD",
     "intervalstyle": "postgres",
     # Definitions are compared as the server prints them.
     "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
-    # To compile one of our statements takes up to a thousand times as long as to run it.
+    # Compiling one of our statements takes up to a thousand times as long as running it.
     "jit": "off",
-    # A session that waits in a pool is one that somebody is going to use.
+    # An idle session in a pool will be used again.
     "idle_session_timeout": "0",
 }
 _WORKER = {
@@ -44,7 +44,7 @@ _WORKER = {
 def about_session(
     connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], *, for_worker: bool, **more: str
 ) -> bytes:
-    """Ask who answers, and set the session if that is the server itself, all in one round trip."""
+    """SQL that returns the process id of the server, and sets the session unless a pooler answers, in one round trip."""
     chosen = {**(_WORKER if for_worker else _CLIENT), **more}
     values = ", ".join(f"('{name}', '{value}')" for name, value in chosen.items())
     return (
@@ -54,12 +54,12 @@ def about_session(
 
 
 def is_direct(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], answer: tuple[Any, ...] | None) -> bool:
-    """Whether we talk to the server itself. A pooler introduces itself with a process id that is none of the server's."""
+    """Whether we talk to the server directly. A pooler introduces itself with another process id than the server's."""
     return answer is not None and answer[0] == connection.info.backend_pid
 
 
 def taken_over(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: tuple[Any, ...] | None) -> bool:
-    """Make use of a session that is ours alone. Returns whether it is."""
+    """Prepare statements if the session is ours alone. Returns whether it is."""
     direct = is_direct(connection, row)
     if direct:
         connection.prepare_threshold = _PREPARED_AFTER
@@ -67,7 +67,7 @@ def taken_over(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any
 
 
 def set_again(*, direct: bool, for_worker: bool) -> tuple[str | None, int | None]:
-    """What a session is set to when it comes back from others, and after how many times it prepares a statement."""
+    """The settings of a session after a loan, and after how many runs it prepares a statement."""
     if not direct:
         return None, None
     chosen = _WORKER if for_worker else _CLIENT
@@ -76,7 +76,7 @@ def set_again(*, direct: bool, for_worker: bool) -> tuple[str | None, int | None
 
 @contextlib.contextmanager
 def nothing_prepared(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Iterator[None]:
-    """What others send is theirs: a plan that was kept fails when the table it reads has changed."""
+    """Prepare none of the user's statements: a prepared one fails when its table has changed."""
     ours, connection.prepare_threshold = connection.prepare_threshold, None
     try:
         yield

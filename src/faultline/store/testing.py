@@ -1,4 +1,4 @@
-"""What only tests ask of a database: time that stands still, and which jobs are due. No production code comes here."""
+"""Statements for tests only: freeze the database's time, and find due jobs. No production code uses them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 #: A database for tests has one of these in its name.
 TEST_NAMES = ("test", "scratch")
 
-#: Time in a database is in one test's hands at a time. The number is "frozen" in ASCII.
+#: One test at a time may freeze a database's time. The number is "frozen" in ASCII.
 _LOCK = 0x66726F7A656E
 
-#: The functions that tell the time, and how PostgreSQL may use what they say.
+#: The functions that return the time, with their volatility.
 _CLOCKS = {"now": "stable", "clock": "volatile"}
 
 
 def clocks_say(now: str, clock: str | None = None) -> str:
-    """SQL that puts time into a test's hands: what `faultline.now()` and `faultline.clock()` answer from then on, in SQL."""
+    """SQL that makes `faultline.now()` and `faultline.clock()` return these SQL expressions."""
     return "".join(
         f"create or replace function faultline.{name}() returns timestamptz language sql {kind} parallel safe"
         f" return {now if name == 'now' else clock or now};"
@@ -44,7 +44,7 @@ def clocks_say(now: str, clock: str | None = None) -> str:
     )
 
 
-#: A worker of another process that has beaten lately, unless its session is gone.
+#: Workers of other processes with a recent heartbeat, unless their session has ended.
 _STRANGERS = (
     "select format('%%s on %%s, process %%s', w.id, w.host, w.pid) from faultline.workers w"
     " where (w.host, w.pid) <> (%s, %s) and w.beat_at > clock_timestamp() - interval '30 seconds'"
@@ -54,10 +54,10 @@ _STRANGERS = (
 
 
 class FrozenTime:
-    """The database's idea of time, in the test's hands: it stands still until it is moved, and never goes back.
+    """Freezes the database's time until the test moves it, only forward.
 
-    The time is written into the bodies of `faultline.now()` and `faultline.clock()`, so it holds for every session, also
-    for those of other processes. Production bodies read no setting and no table, which is why there is no gentler way.
+    It replaces the bodies of `faultline.now()` and `faultline.clock()`, so it holds for every session, also of other
+    processes. The production bodies read no setting and no table, so there is no gentler way.
     """
 
     def __init__(self, dsn: str, *, test_database: bool = False) -> None:
@@ -76,23 +76,23 @@ class FrozenTime:
 
     @property
     def now(self) -> datetime:
-        """What time it is in the database."""
+        """The database's time."""
         return self._now
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Let so much time pass, all at once."""
+        """Move time forward at once."""
         passed = seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
         if passed < timedelta():
             raise ConfigError(f"time cannot be moved by {passed.total_seconds():g} s: it only moves forward")
         self._set(self._now + passed)
 
     def advance_to(self, moment: datetime) -> None:
-        """Let time pass until this moment; nothing happens when it is over already."""
+        """Move time forward to this moment; do nothing if it is in the past."""
         if moment > self._now:
             self._set(moment)
 
     def close(self) -> None:
-        """Give the database its own clock back. On a fresh connection: the test may have cut ours."""
+        """Restore the database's own clock, on a new connection: the test may have cut ours."""
         functions = resources.files("faultline.schema").joinpath("internal")
         try:
             with Database(self._dsn).connect() as connection, connection.transaction():
@@ -128,14 +128,14 @@ class FrozenTime:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one worker wrote: how many jobs it brought to which end, and the errors on the way, the first one first."""
+    """What one worker did: how many jobs ended how, and the errors, oldest first."""
 
     counts: Counter[str]
     errors: list[str]
 
 
 def jobs(*, task: str | None = None, queue: str | None = None, state: JobState | None = None) -> Statement[list[JobRecord]]:
-    """The jobs that fit, the oldest first."""
+    """The jobs that match, oldest first."""
     return Statement(
         name="jobs",
         sql=f"select {views.JOB.columns} from faultline.jobs"
@@ -148,7 +148,7 @@ def jobs(*, task: str | None = None, queue: str | None = None, state: JobState |
 
 
 def due_queues(queue: str | None = None) -> Statement[list[str]]:
-    """The queues that hold a job which could be run now; only this one is looked at, if one is named."""
+    """The queues with a due job; only this one, if named."""
     return Statement(
         name="due_queues",
         sql="select distinct queue from faultline.jobs"
@@ -160,7 +160,7 @@ def due_queues(queue: str | None = None) -> Statement[list[str]]:
 
 
 def next_due(queue: str | None = None) -> Statement[datetime | None]:
-    """When the next waiting job is to run; None if none waits."""
+    """When the next queued job is due; None if no job is queued."""
     return Statement(
         name="next_due",
         sql="select min(next_run_at) from faultline.jobs where state = 'queued' and queue = coalesce(%s, queue)",
@@ -184,7 +184,7 @@ def is_busy(worker_id: str, queues: list[str]) -> Statement[bool]:
 
 
 def tally(worker_id: str) -> Statement[Tally]:
-    """What a worker brought to which end: succeeded, failed, cancelled, or queued again after an error."""
+    """How the jobs of a worker ended: succeeded, failed, cancelled, or queued again after an error."""
     return Statement(
         name="tally",
         sql="select 'succeeded', null from faultline.ledger where split_part(owner, '/', 1) = %s union all"

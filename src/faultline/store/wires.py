@@ -1,4 +1,4 @@
-"""What is done to a connection from outside, by whoever does not use it, and what can be seen there without asking."""
+"""Cut and inspect a connection from outside, without sending anything."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEWS_SECONDS = 0.05
 
 
 def cut(connection: Connection[Any] | AsyncConnection[Any]) -> None:
-    """Cut a connection from any thread: a call that hangs on it ends with an error, and the server rolls back."""
+    """Cut a connection from any thread: a hanging call fails, and the server rolls back."""
     with contextlib.suppress(psycopg.Error, OSError, ValueError, AttributeError):
         if not connection.closed:
             with socket.socket(fileno=os.dup(connection.fileno())) as wire:
@@ -34,10 +34,10 @@ def cut(connection: Connection[Any] | AsyncConnection[Any]) -> None:
 
 
 def abandon(connection: AsyncConnection[Any]) -> None:
-    """Let go of the socket when the event loop is gone and nothing can be awaited any more."""
+    """Close the socket when the event loop is gone and nothing can be awaited any more."""
     closing = connection.close()
     with contextlib.suppress(StopIteration):
-        closing.send(None)  # it never really waits
+        closing.send(None)  # `close` does not really wait
 
 
 def is_simulated(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
@@ -51,14 +51,14 @@ def is_reusable(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
 
 
 def is_quiet(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Nothing has come by a connection that waits for nothing: neither its end nor a last word of the server."""
+    """Whether an idle connection has received nothing: neither its end nor a last message of the server."""
     if not is_reusable(connection):
         return False
     return is_simulated(connection) or not select.select([connection.fileno()], [], [], 0)[0]
 
 
 def little() -> None:
-    """Until the end of one session, when all end at once, is told to the others."""
+    """Wait until the news reaches the other connections too, when the server ends all sessions at once."""
     time.sleep(_NEWS_SECONDS)
 
 
@@ -68,7 +68,7 @@ async def alittle() -> None:
 
 @contextlib.contextmanager
 def wire(faults: Faults, name: str, connection: Connection[Any] | AsyncConnection[Any]) -> Iterator[None]:
-    """The two fault points of a statement. A wire that is cut there is closed under the connection's feet."""
+    """The two fault points of a statement. `WireCut` closes the socket without the connection's knowledge."""
     if not faults.wanted:
         yield
         return

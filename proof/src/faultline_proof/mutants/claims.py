@@ -38,7 +38,7 @@ GUARDS: Guards = {
         "locks the rows": "        for update skip locked\n",
         "passes over locked rows": ("for update skip locked", "for update"),
         "names its owner": ("lease_owner = claim.owner", "lease_owner = 'w'"),
-        "tells since when": ("claimed_at = due", "claimed_at = j.claimed_at"),
+        "stores since when": ("claimed_at = due", "claimed_at = j.claimed_at"),
         "grants the job's own lease": ("make_interval(secs => j.lease_seconds)", "interval '30 seconds'"),
         "raises the token": (
             "greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1",

@@ -66,7 +66,7 @@ GUARDS: Guards = {
     },
     "views.sql": {
         "jobs: shows what is done": ("from faultline.ledger f;", "from faultline.ledger f where false;"),
-        "jobs: tells who holds it": ("j.lease_owner as owner", "null::text as owner"),
+        "jobs: shows who holds it": ("j.lease_owner as owner", "null::text as owner"),
     },
 }
 

@@ -53,13 +53,13 @@ GUARDS: Guards = {
         ),
         "refuses a failure without an ending": 'f."then" is null or ',
         "refuses an unknown ending": "f.\"then\" not in ('retry', 'fail', 'cancel') or ",
-        "refuses a delay that makes no sense": " or f.delay_seconds not between 0 and 31536000",
+        "refuses an invalid delay": " or f.delay_seconds not between 0 and 31536000",
         "ends the job with its last attempt": (
             "case when j.attempt < j.max_attempts then 'queued' else 'failed' end",
             "'queued'",
         ),
-        "cancels when told so": ("when 'cancel' then 'cancelled'", "when 'cancel' then 'failed'"),
-        "fails when told so": ("        else 'failed'\n      end as state", "        else 'queued'\n      end as state"),
+        "cancels when asked to": ("when 'cancel' then 'cancelled'", "when 'cancel' then 'failed'"),
+        "fails when asked to": ("        else 'failed'\n      end as state", "        else 'queued'\n      end as state"),
         **{
             f"gives each job its own {word}": (
                 f"fail.failures -> (l.position::integer - 1) ->> '{word}'",
@@ -78,7 +78,7 @@ GUARDS: Guards = {
             "fail.failures -> (l.position::integer - 1) ->> 'error'",
         ),
         "keeps the error with the job": ("        last_error = held.error\n", "        last_error = null\n"),
-        "is told by the journal": ("    from ended e\n    order by e.id", "    from ended e\n    where false"),
+        "is recorded in the journal": ("    from ended e\n    order by e.id", "    from ended e\n    where false"),
         "tells the cancelled from the failed": (
             "case e.state when 'cancelled' then 'cancelled' else 'attempt_failed' end",
             "'attempt_failed'",
@@ -90,7 +90,7 @@ GUARDS: Guards = {
     },
     "release": {
         **_BATCH,
-        "refuses a delay that makes no sense": ("d.seconds not between 0 and 31536000", "false"),
+        "refuses an invalid delay": ("d.seconds not between 0 and 31536000", "false"),
         "gives each job its own delay": ("release.delays_seconds[l.position]", "release.delays_seconds[1]"),
         "clears the owner": "        lease_owner = null,\n",
         "clears the expiry": "        lease_expires_at = null,\n",
@@ -179,7 +179,7 @@ GUARDS: Guards = {
             "if faultline.hold(progress.job_id, progress.fencing_token, progress.owner) then",
             "if true then",
         ),
-        "is no place for much": ("octet_length(progress.progress::text) > 65536", "false"),
+        "refuses a large value": ("octet_length(progress.progress::text) > 65536", "false"),
         "says when it did nothing": ("    return query\n", "    perform 1; return; return query\n"),
     },
     "refuse": {
@@ -192,8 +192,8 @@ GUARDS: Guards = {
         "journals the current token": ("'current_token', g.current_token", "'current_token', null"),
         "journals the reason": ("'reason', g.reason", "'reason', null"),
         "journals the verb": ("'verb', refuse.verb", "'verb', null"),
-        "tells the current token": ("g.reason, g.current_token from judged g", "g.reason, null::bigint from judged g"),
-        "tells whose lease it was": (
+        "returns the current token": ("g.reason, g.current_token from judged g", "g.reason, null::bigint from judged g"),
+        "returns whose lease it was": (
             "g.owner, g.reason, g.current_token from judged g",
             "'', g.reason, g.current_token from judged g",
         ),
@@ -223,7 +223,7 @@ GUARDS: Guards = {
             "when known.owner is not null and known.owner is distinct from judge.owner then 'token_mismatch'",
             "",
         ),
-        "tells the current token": ("current_token := known.fencing_token", "current_token := judge.fencing_token"),
+        "returns the current token": ("current_token := known.fencing_token", "current_token := judge.fencing_token"),
         "knows a lease without an owner": ("known.owner is distinct from judge.owner", "known.owner <> judge.owner"),
         "knows that a job has ended": "when known.state in ('succeeded', 'failed', 'cancelled') then 'not_running'",
         "knows that nobody holds the job": "when known.owner is null then 'lease_lost'",

@@ -44,22 +44,22 @@ GUARDS: Guards = {
         "brings a lost row back": "insert into faultline.sampling default values on conflict do nothing;",
         "remembers when": ("set sampled_at = began, took_seconds", "set took_seconds"),
         "remembers what it took": ", took_seconds = extract(epoch from faultline.clock() - began)",
-        "tells due jobs of a small queue": (
+        "stores due jobs of a small queue": (
             (
                 "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
                 "        select j.next_run_at from faultline.open_jobs j where"
             ),
             "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j where",
         ),
-        "tells due jobs of a crowded queue": (
+        "stores due jobs of a crowded queue": (
             (
                 "count(*) filter (where j.next_run_at <= began) as due\n      from (\n"
                 "        select j.next_run_at from faultline.open_jobs j\n"
             ),
             "count(*) as due\n      from (\n        select j.next_run_at from faultline.open_jobs j\n",
         ),
-        "tells delayed jobs": ("coalesce(greatest(q.jobs - q.due,", "coalesce(greatest(q.jobs,"),
-        "tells the oldest due job": "    where d.next_run_at <= began\n",
+        "stores delayed jobs": ("coalesce(greatest(q.jobs - q.due,", "coalesce(greatest(q.jobs,"),
+        "stores the oldest due job": "    where d.next_run_at <= began\n",
         "counts no wait before a job was there": ("min(greatest(d.next_run_at, d.created_at))", "min(d.next_run_at)"),
         "looks at every priority": (
             "and j.queue = p.name and j.priority > p.priority",
@@ -76,7 +76,7 @@ GUARDS: Guards = {
         "counts leased jobs": ("where j.state = 'running' and", "where j.state = 'x' and"),
         "counts failed jobs only": (" and j.state = 'failed' and", " and"),
         "shares what may be counted": ("2 * sample.exact_max::bigint / greatest(1, count(*))", "1000000"),
-        "counts one as far as it was told": ("least(sample.exact_max, 2 *", "least(1000000, 2 *"),
+        "counts one up to the limit": ("least(sample.exact_max, 2 *", "least(1000000, 2 *"),
         "says where waiting jobs are estimated": ("m.jobs > b.jobs from", "false from"),
         "says where running jobs are estimated": ("(select sum(l.running) from leased l) > sample.exact_max", "false"),
         "says where failed jobs are estimated": ("(select sum(e.failed) from ended e) > sample.exact_max", "false"),
@@ -140,10 +140,10 @@ GUARDS: Guards = {
         "answers with the time": ("return faultline.clock();", "return 'epoch'::timestamptz;"),
     },
     "announce": {
-        "tells the newest tasks": ("set tasks = announce.tasks", "set tasks = w.tasks"),
-        "tells of this worker only": ("where w.id = announce.worker_id\n    and", "where"),
+        "stores the newest tasks": ("set tasks = announce.tasks", "set tasks = w.tasks"),
+        "changes this worker only": ("where w.id = announce.worker_id\n    and", "where"),
         "writes nothing that is known": _IS_NEWS,
-        "tells how many connections": (
+        "stores how many connections": (
             "connections_max = announce.connections_max",
             "connections_max = w.connections_max",
         ),

@@ -13,7 +13,7 @@ GUARDS: Guards = {
         "looks from the bound on": "    and j.lease_expires_at >= first_expired.lower_bound\n",
         "looks no further than now": "    and j.lease_expires_at <= at\n",
         "answers with the earliest": ("order by j.lease_expires_at\n", "order by j.lease_expires_at desc\n"),
-        "answers with now where nothing has run out": ("coalesce(earliest, at)", "earliest"),
+        "returns now where no lease has expired": ("coalesce(earliest, at)", "earliest"),
     },
     "reap": {
         "sees time go on in a loop": (
@@ -46,7 +46,7 @@ GUARDS: Guards = {
         "goes on for the sake of the dead": ("cardinality(dead) = 0\n    and not exists", "not exists"),
         "sees from the index of leases that there is nothing": ("where e.state = 'running' and", "where"),
         "looks in the index of leases": ("where r.state = 'running'\n      and", "where"),
-        "starts where leases may have run out": "      and r.lease_expires_at >= earliest\n",
+        "starts where leases may have expired": "      and r.lease_expires_at >= earliest\n",
         "sees from the bound on that there is nothing": (" and e.lease_expires_at >= earliest and", " and"),
         "uses no bound where somebody is dead": (
             "then '-infinity' else reap.lower_bound end",
@@ -72,7 +72,7 @@ GUARDS: Guards = {
             "where c.worker = split_part(r.lease_owner, '/', 1)",
             "order by c.started desc limit 1",
         ),
-        "remembers the company that was taken back before": (
+        "remembers the company that was reaped before": (
             " greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.beat_at)",
             " at",
         ),
@@ -81,7 +81,7 @@ GUARDS: Guards = {
             "true",
         ),
         "calls nobody company who only waited": """\n            and e.detail @> '{"started": true}'""",
-        "tells who had started": ("'attempt', t.attempt, 'started', t.started)", "'attempt', t.attempt)"),
+        "records who had started": ("'attempt', t.attempt, 'started', t.started)", "'attempt', t.attempt)"),
         "calls nobody company who was lost before the last renewal": (
             "greatest(r.lease_expires_at - make_interval(secs => r.lease_seconds), w.beat_at)",
             "coalesce(w.beat_at, '-infinity')",
@@ -138,22 +138,22 @@ GUARDS: Guards = {
         "is counted": ("least(j.reaps + 1, 32767)::smallint else", "j.reaps else"),
         "does not suspect who only waited": ("(j.started or j.reaps = 0) then", "true then"),
         "counts no further than it can": ("least(j.reaps + 1, 32767)::smallint", "(j.reaps + 1)::smallint"),
-        "is told by the journal": ("    order by t.id\n  )", "    where false\n  )"),
+        "is recorded in the journal": ("    order by t.id\n  )", "    where false\n  )"),
         "tells the expired from the lost": (
             "case when r.lease_expires_at <= at then 'lease_expired' else",
             "case when false then 'lease_expired' else",
         ),
         "wakes workers that have claimed past the job": "  perform faultline.wake_for(ids);\n",
-        "tells the task of what it ended": ("array_agg(t.task)", "null"),
-        "tells the attempt of what it ended": ("array_agg(t.attempt)", "null"),
-        "tells how many attempts there were": ("array_agg(t.max_attempts)", "null"),
-        "tells why it ended the job": ("array_agg(t.last_error)", "null"),
+        "returns the task of what it ended": ("array_agg(t.task)", "null"),
+        "returns the attempt of what it ended": ("array_agg(t.attempt)", "null"),
+        "returns how many attempts there were": ("array_agg(t.max_attempts)", "null"),
+        "returns why it ended the job": ("array_agg(t.last_error)", "null"),
         "takes the dead off the list": ("where w.id = any (dead)\n", "where false\n"),
         "keeps the dead on the list while a job of theirs is locked": (
             "        and not exists (\n          select from faultline.open_jobs j\n"
             "          where j.state = 'running' and split_part(j.lease_owner, '/', 1) = w.id\n        )\n"
         ),
-        "tells of the dead": ("    from gone g;", "    from gone g where false;"),
+        "records the dead": ("    from gone g;", "    from gone g where false;"),
     },
     "dead_workers": {
         "judges only who can be watched": ("where w.watched\n        and", "where"),
@@ -190,8 +190,8 @@ GUARDS: Guards = {
             "  on conflict (id) do update\n  set beat_at = w.beat_at,",
         ),
         "can be watched from now on": ", watched = excluded.watched",
-        "tells what is served": ", queues = excluded.queues",
-        "tells who sleeps": ", sleeping = excluded.sleeping",
+        "stores what is served": ", queues = excluded.queues",
+        "stores who sleeps": ", sleeping = excluded.sleeping",
     },
     "server_run": {
         "changes when the server restarts or a standby is promoted": (

@@ -31,7 +31,7 @@ GUARDS: Guards = {
             ("where j.id = any (chosen) and j.state = 'failed'", "where j.id = any (chosen)"),
         ),
         "looks at 10,000 jobs": "    limit 10000\n",
-        "goes on behind a place": (
+        "goes on behind a cursor": (
             "      and j.finished_at <= retry_failed.before_at\n"
             "      and (j.finished_at, j.id) < (retry_failed.before_at, retry_failed.before_id)\n"
         ),

@@ -26,7 +26,7 @@ GUARDS: Guards = {
     },
     "enqueue_many": {
         "takes no key on trust": ("if some_key is not null then", "if false then"),
-        "places nothing on trust unless asked": ("if enqueue_many.fresh then", "if true then"),
+        "inserts nothing on trust unless asked": ("if enqueue_many.fresh then", "if true then"),
         "believes that the jobs appear late": "enqueue_many.appears_late\n    or ",
         "knows a transaction that has written": "    or pg_current_xact_id_if_assigned() is not null\n",
         "knows a transaction that has lasted": (
@@ -35,11 +35,11 @@ GUARDS: Guards = {
         ),
         "wakes who sleeps": "served.name = any (w.sleeping) or",
         "wakes nobody who is awake": ("where served.name = any (w.sleeping) or", "where true or"),
-        "tells of jobs in the past": " or lowest_run_at < at",
-        "tells of jobs that appear late": (" or late\n", "\n"),
+        "notifies of jobs in the past": " or lowest_run_at < at",
+        "notifies of jobs that appear late": (" or late\n", "\n"),
         "wakes nobody for delayed jobs": ("where lowest_run_at <= at\n    and", "where"),
         "wakes only queues with new jobs": "\n    and q.name between first_queue and last_queue",
-        "tells of jobs that had to wait": (
+        "notifies of jobs that had to wait": (
             "  late := late or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';\n",
             "",
         ),
@@ -52,7 +52,7 @@ GUARDS: Guards = {
         "wakes who was seen lately": "w.beat_at > at - interval '3 seconds' and ",
         "wakes now these and now those": ("order by random())", "order by w.id)"),
         "wakes no queue in between": ("first_queue = last_queue or exists (", "true or exists ("),
-        "tells the lowest place of a longer transaction": (
+        "notifies the lowest position of a longer transaction": (
             "least(lowest_run_at, transaction_timestamp())",
             "lowest_run_at",
         ),
@@ -117,10 +117,10 @@ GUARDS: Guards = {
         ),
         "knows a loop that has lasted": "\n    or clock_timestamp() - statement_timestamp() > interval '50 milliseconds'",
         "wakes nobody for delayed jobs": ("if due <= at then", "if true then"),
-        "tells of jobs in the past": ("if late or due < at then", "if late then"),
-        "tells of jobs that appear late": ("if late or due < at then", "if due < at then"),
-        "tells nobody else": ("enqueue.queue = any (w.queues)", "true"),
-        "tells the lowest place of a longer transaction": (
+        "notifies of jobs in the past": ("if late or due < at then", "if late then"),
+        "notifies of jobs that appear late": ("if late or due < at then", "if due < at then"),
+        "notifies no other worker": ("enqueue.queue = any (w.queues)", "true"),
+        "notifies the lowest position of a longer transaction": (
             "perform faultline.wake(enqueue.queue, enqueue.priority, least(due, transaction_timestamp()));",
             "perform faultline.wake(enqueue.queue, enqueue.priority, due);",
         ),
@@ -242,14 +242,14 @@ GUARDS: Guards = {
         "can be done without": ("where coalesce(current_setting('faultline.notify', true), '') <> 'off'", "where true"),
         "names the queue": ("'queue', queue", "'queue', ''"),
         "names the priority": ("'priority', priority", "'priority', 0"),
-        "names the place": ("'run_at', run_at", "'run_at', null"),
+        "names the position": ("'run_at', run_at", "'run_at', null"),
     },
     "wake_for": {
         "wakes for its own jobs": "    where j.id = any (wake_for.job_ids)\n",
         "wakes for waiting jobs only": "k.state = 'queued' and ",
         "wakes for due jobs only": " and k.next_run_at <= faultline.clock()",
-        "tells the most urgent": ("min(k.priority)", "max(k.priority)"),
-        "tells the longest due": ("min(k.next_run_at)", "max(k.next_run_at)"),
+        "notifies the most urgent": ("min(k.priority)", "max(k.priority)"),
+        "notifies the longest due": ("min(k.next_run_at)", "max(k.next_run_at)"),
     },
 }
 

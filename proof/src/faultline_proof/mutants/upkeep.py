@@ -38,22 +38,22 @@ GUARDS: Guards = {
         "cancels once": ("elsif job.state in ('queued', 'running') then", "else"),
         "clears the owner": "        lease_owner = null,\n",
         "clears the expiry": (",\n        lease_expires_at = null\n", "\n"),
-        "is told by the journal": (
+        "is recorded in the journal": (
             "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
             "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"
             "      jsonb_build_object('was', job.state) || signed || case job.state\n"
             "        when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'\n"
             "      end\n    );\n"
         ),
-        "tells of its epoch": ("faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals)", "'{}'::jsonb"),
-        "tells the worker": ("    if job.state = 'running' and", "    if false and"),
+        "records its epoch": ("faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals)", "'{}'::jsonb"),
+        "notifies the worker": ("    if job.state = 'running' and", "    if false and"),
         "can do without a notification": ("coalesce(current_setting('faultline.notify', true), '') <> 'off'", "true"),
     },
     "reap": {
-        "tells of the epochs": "\n        || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)",
+        "records the epochs": "\n        || faultline.epoch(t.claimed_at, t.lease_expires_at, t.renewals)",
     },
     "fail": {
-        "tells of the epochs": "\n        || faultline.epoch(e.claimed_at, e.lease_expires_at, e.renewals)",
+        "records the epochs": "\n        || faultline.epoch(e.claimed_at, e.lease_expires_at, e.renewals)",
     },
     "not_open": {
         "tells a done job from none": (
@@ -76,8 +76,8 @@ GUARDS: Guards = {
         "forgets the crashes": "        reaps = 0,\n",
         "forgets the error": (",\n        last_error = null\n", "\n"),
         "leaves the token as it is": ("        attempt = 0,\n", "        attempt = 0,\n        fencing_token = 0,\n"),
-        "is told by the journal": ("  from again a;\n", "  from again a where false;\n"),
-        "tells how the job had ended": ("jsonb_build_object('was', a.was)", "'{}'"),
+        "is recorded in the journal": ("  from again a;\n", "  from again a where false;\n"),
+        "records how the job had ended": ("jsonb_build_object('was', a.was)", "'{}'"),
         "looks up one job after the other": ("any (array[e.id])", "e.id"),
         "wakes workers": "  perform faultline.wake_for(start_over.job_ids);\n",
     },
@@ -103,7 +103,7 @@ GUARDS: Guards = {
         "gives the attempt back": "          attempt = j.attempt - 1::smallint,\n",
         "forgets the mark of the start": "          started = false,\n",
         "clears the owner": "          lease_owner = null,\n",
-        "is told by the journal": (
+        "is recorded in the journal": (
             "      from changed c\n      order by c.id",
             "      from changed c\n      where false",
         ),
@@ -120,7 +120,7 @@ GUARDS: Guards = {
         "never lowers the floor": "\n      where s.token_floor < highest.token",
         "passes over locked rows": "      for update skip locked\n",
         "takes no more than it was asked for": "      limit reconcile.max_jobs\n",
-        "is told by the journal": ("      from closed c\n      order by c.id", "      from closed c\n      where false"),
+        "is recorded in the journal": ("      from closed c\n      order by c.id", "      from closed c\n      where false"),
     },
     "prune": {
         **{

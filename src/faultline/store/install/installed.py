@@ -1,7 +1,7 @@
-"""What a database lacks of this build's definitions, and what was put there beside them.
+"""Find what a database lacks of this build's definitions, and what others added.
 
-A restore into a cluster without the roles loses grants, and a person can drop, switch off or weaken a guard. `migrate` puts
-back what `repairable` finds; `foreign` finds what nobody but a person should remove.
+A restore into a cluster without the roles loses grants, and a person can drop, switch off or weaken a guard. `migrate`
+restores what `repairable` finds; only a person should remove what `foreign` finds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from faultline.store.statement import Rows
 
-#: Every privilege on what is ours: on what, to whom. The owner's own are among them.
+#: Every privilege on our schema, tables and functions, with the owner's own.
 _GRANTED = """
 with granted as (
   select 'schema' as kind, n.nspname::text as name, 'schema faultline' as thing, n.nspowner as owner, a.grantee,
@@ -49,7 +49,7 @@ with granted as (
   from pg_proc p cross join aclexplode(p.proacl) a where p.pronamespace = 'faultline'::regnamespace
 )
 """
-#: Kind, what it is, and the statement that takes it away.
+#: Kind, what it is, and the statement that removes it.
 _FOREIGN = f"""
 {_GRANTED}
 select 'grant', 'grant of ' || g.privilege || ' on ' || g.thing || ' to ' || r.rolname,
@@ -57,7 +57,7 @@ select 'grant', 'grant of ' || g.privilege || ' on ' || g.thing || ' to ' || r.r
 join pg_roles r on r.oid = g.grantee
 where r.oid <> g.owner and r.rolname <> all (%s)
   and case g.kind
-    -- A verb of a role that it has, or one that any program may be given.
+    -- Allowed: a verb of a role that it is a member of, or one of the producer's.
     when 'function' then not exists (
       select from unnest(%s::text[], %s::text[]) as v (role, verb)
       where v.verb = g.name and (v.role = 'faultline_producer' or pg_has_role(r.oid, to_regrole(v.role), 'member'))
@@ -73,13 +73,13 @@ join pg_roles o on o.oid = a.roleid
 join pg_roles m on m.oid = a.member
 join pg_namespace n on n.nspname = 'faultline'
 where (
-    -- To be the owner, or another role of ours, and one of ours: then its limits are none.
+    -- A member of one of our roles who is also a member of another, or of the owner, escapes the limits of its role.
     m.rolname = any (%s) and (o.rolname = any (%s) or o.oid = n.nspowner)
     or o.oid = n.nspowner and not m.rolsuper and exists (
       select from pg_auth_members b join pg_roles w on w.oid = b.roleid where b.member = m.oid and w.rolname = any (%s)
     )
   )
-  -- From PostgreSQL 16 on, who made a role administers it, and that alone gives nothing of what it may do.
+  -- From PostgreSQL 16 on, the creator of a role is its administrator, which alone gives none of its rights.
   and coalesce((to_jsonb(a) ->> 'inherit_option')::boolean or (to_jsonb(a) ->> 'set_option')::boolean, true)
 union all
 select 'rule', 'rule ' || r.rulename || ' on ' || c.relname, format('drop rule %%I on faultline.%%I', r.rulename, c.relname)
@@ -137,7 +137,7 @@ _INDEX = re.compile(r"^create (?:unique )?index (\w+) on[^;]*;", re.MULTILINE)
 
 
 def functions() -> Statement[list[str]]:
-    """Functions of this build that are missing or were altered: in their text, their settings or their rights."""
+    """Functions of this build that are missing, or whose text, settings or rights were altered."""
     return Statement(
         name="functions",
         sql="select p.proname::text, p.prosrc, p.prosecdef, coalesce(p.proconfig, '{}'),"
@@ -152,7 +152,7 @@ def functions() -> Statement[list[str]]:
 
 
 def guards() -> Statement[list[str]]:
-    """Triggers of this build that are missing, switched off, or not as `migrate` made them."""
+    """Triggers of this build that are missing, switched off, or altered since `migrate`."""
     return Statement(
         name="guards",
         sql="select w.name from unnest(%s::text[]) as w (name) where not exists (select"
@@ -167,7 +167,7 @@ def guards() -> Statement[list[str]]:
 
 
 def grants() -> Statement[list[str]]:
-    """What the roles lack. A role that is missing counts only if this login could create it: else `migrate` is no help."""
+    """What the roles lack. A missing role counts only if this login could create it: otherwise `migrate` cannot help."""
     roles, verbs = zip(*((role, verb) for role, granted in granted_verbs().items() for verb in granted), strict=True)
     return Statement(
         name="grants",
@@ -199,7 +199,7 @@ order by 1
 
 
 def public_grants() -> Statement[list[str]]:
-    """What everybody may do, who can connect: this build grants them nothing."""
+    """What PUBLIC may do: this build grants it nothing."""
     return Statement(
         name="public_grants",
         sql="""
@@ -229,7 +229,7 @@ order by 1
 
 
 def excess_grants() -> Statement[list[str]]:
-    """What our roles may do and this build does not grant them."""
+    """What our roles may do that this build does not grant them."""
     roles, verbs = zip(*((role, verb) for role, granted in granted_verbs().items() for verb in granted), strict=True)
     return Statement(
         name="excess_grants",
@@ -255,7 +255,7 @@ order by 1
 
 
 def rows() -> Statement[list[str]]:
-    """Tables that have one row for all, and have lost it."""
+    """Tables that must have one row and have none."""
     return Statement(
         name="rows",
         sql="select 'settings' where not exists (select from faultline.settings)",
@@ -280,19 +280,19 @@ def views() -> Statement[list[str]]:
 
 
 def repairable() -> tuple[Statement[list[str]], ...]:
-    """What `migrate` puts back by applying the definitions again."""
+    """What `migrate` restores by applying the definitions again."""
     return functions(), guards(), views(), rows(), grants(), excess_grants(), public_grants()
 
 
 class Foreign(NamedTuple):
     kind: str
     what: str
-    #: The statement that takes it away and leaves what is ours as it was.
+    #: The statement that removes it and changes nothing of ours.
     cure: str
 
 
 def foreign() -> Statement[list[Foreign]]:
-    """What somebody put beside our tables and functions, or did to them: it could change what a verb does."""
+    """What others added to our tables and functions, or changed there: it could change what a verb does."""
     ours, tables, known = list(granted_verbs()), list(shape.tables()), list(shape.constraints())
     roles, granted = zip(*((role, verb) for role in ours for verb in granted_verbs()[role]), strict=True)
     return Statement(
@@ -319,7 +319,7 @@ def foreign() -> Statement[list[Foreign]]:
 
 
 def missing_indexes() -> Statement[list[tuple[str, str]]]:
-    """Name, and the statement that makes it. An index that was never finished, or is another one, counts as missing."""
+    """Each missing index, and the statement that creates it. One that is invalid or different counts as missing."""
     wanted = {
         found[1]: " ".join(found[0].split()) for file in numbered() for found in _INDEX.finditer(_uncommented(file.text))
     }
@@ -339,7 +339,7 @@ def missing_indexes() -> Statement[list[tuple[str, str]]]:
 
 
 def _kind(index: str) -> tuple[str, ...]:
-    """What makes an index the one that it is: its table, its method, its columns, and the values that its rows must have."""
+    """What identifies an index: uniqueness, table, method, columns, and the values in its condition."""
     found = re.match(
         r"create (unique )?index \w+ on faultline\.(\w+)(?: using (\w+))? \(([\w, ]+)\)(?:.* where (.*))?",
         index,
@@ -361,7 +361,7 @@ def _by_name(rows: Rows) -> dict[str, Rows]:
 
 def _altered_functions(found: dict[str, Rows]) -> Iterator[str]:
     for name in function_names():
-        # A name may stand for several functions, for arguments of several types.
+        # Several functions may have one name, with arguments of different types.
         wanted, there = _bodies().get(name, []), found.get(name, [])
         if len(there) < max(1, len(wanted)):
             yield f"{name} is missing"
@@ -370,7 +370,7 @@ def _altered_functions(found: dict[str, Rows]) -> Iterator[str]:
             found_out = [f"{name} has another text"] if wanted and not headers else []
             for header in headers or [header for _, header in wanted[:1]]:
                 found_out += _altered_header(name, header, definer, settings)
-            # What has no name of its own: a body that only returns, strictness, volatility.
+            # The mark also covers what has no message of its own: a body that only returns, strictness, volatility.
             yield from found_out if found_out or as_made else [f"{name} is not as migrate made it"]
 
 
@@ -391,7 +391,7 @@ def _squeezed(setting: str) -> str:
 
 @cache
 def _bodies() -> dict[str, list[tuple[str, str]]]:
-    """Function → body, and what stands between its name and its body. Without those that only return: a few, and simple."""
+    """Function → its bodies, with the header between name and body. Without the few functions that only `return`."""
     bodies: dict[str, list[tuple[str, str]]] = {}
     for definition in definition_files():
         for found in _HEADER.finditer(definition.text):

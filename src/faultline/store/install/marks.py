@@ -1,7 +1,7 @@
-"""How Faultline marks what it made: what a trigger, a view or a function looked like then is written into its comment.
+"""Mark what Faultline created: the comment of a trigger, view or function holds a digest of its definition.
 
-Whoever alters one does not alter its comment by accident. What a migration has replaced is marked too, until nobody can be
-about to call it.
+A person who alters one does not alter its comment by accident. What a migration has replaced is marked too, until no program
+can be about to call it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from faultline.store.install.schema_text import definition_files, meaning
 if TYPE_CHECKING:
     import psycopg
 
-#: A trigger's text as PostgreSQL tells it, whatever the session's search_path. It is written into the trigger's comment.
+#: Digests of definitions as PostgreSQL prints them, whatever the session's search_path.
 TRIGGER_MARK = "'guard ' || md5(replace(pg_get_triggerdef(t.oid), 'faultline.', ''))"
 VIEW_MARK = "'view ' || md5(replace(pg_get_viewdef(c.oid), 'faultline.', ''))"
-#: A function's definition likewise. `protocol()` has none: its comment says which definitions are installed.
+#: `protocol()` has no digest: its comment says which definitions are installed.
 FUNCTION_MARK = "'definition ' || md5(replace(pg_get_functiondef(p.oid), 'faultline.', ''))"
 _MARKED = "coalesce(obj_description(p.oid, 'pg_proc'), '') ~ '^definition [0-9a-f]{32}$'"
-#: The comment of a function that a migration has replaced, until nobody can be about to call it.
+#: The comment of a function that a migration has replaced.
 REPLACED_MARK = "replaced"
 IS_REPLACED = f"coalesce(obj_description(p.oid, 'pg_proc'), '') = '{REPLACED_MARK}'"
 _TRIGGER = re.compile(r"create or replace trigger (\w+)\s+[\w\s,]*?\bon faultline\.(\w+)")
 
 
 def mark_guards(connection: psycopg.Connection) -> None:
-    """Write down how each trigger of this build looks now. For `migrate`, which has just made them."""
+    """Mark the triggers of this build. `migrate` has just created them."""
     looks = connection.execute(
         f"select c.relname, t.tgname, {TRIGGER_MARK} from pg_trigger t join pg_class c on c.oid = t.tgrelid"
         " where c.relnamespace = 'faultline'::regnamespace and c.relname || '.' || t.tgname = any (%s)"
@@ -51,12 +51,12 @@ def mark_views(connection: psycopg.Connection) -> None:
 
 
 def mark_functions(connection: psycopg.Connection, oids: set[int]) -> None:
-    """Write down how each of these functions looks now: `migrate` has just made them."""
+    """Mark these functions. `migrate` has just created them."""
     _comment(connection, FUNCTION_MARK, "p.oid = any (%s) and p.proname <> 'protocol'", (list(oids),))
 
 
 def mark_replaced(connection: psycopg.Connection, ours: set[int]) -> None:
-    """Label what Faultline made and this build does not have: under its names, put aside, or marked by an earlier build."""
+    """Mark functions of earlier builds that this one does not have: they have its names, were set aside, or are marked."""
     _comment(
         connection,
         f"'{REPLACED_MARK}'",
@@ -66,7 +66,7 @@ def mark_replaced(connection: psycopg.Connection, ours: set[int]) -> None:
 
 
 def replaced(connection: psycopg.Connection) -> set[int]:
-    """The functions that a migration has replaced and nothing in the database refers to."""
+    """The functions that a migration has replaced and on which nothing in the database depends."""
     with connection.transaction():
         found = connection.execute(
             f"select p.oid from pg_proc p where p.pronamespace = to_regnamespace('faultline') and {IS_REPLACED}"

@@ -1,14 +1,13 @@
-"""Bring a database to this build's schema: beside running programs of this and the previous build, never backwards.
+"""Bring a database to this build's schema while programs of this and the previous build run. Never backwards.
 
-Safe to run twice, from two places at once, and for two databases of a cluster. The version of a database is the answer of
-`faultline.protocol()`. Numbered files that were applied stand in `faultline.schema_files`.
+Safe to run twice, twice at once, and for two databases of a cluster. `faultline.protocol()` returns the version of a
+database; `faultline.schema_files` lists the numbered files that were applied.
 
 Running programs must not notice:
 
-- Functions are replaced in place. One that cannot be (its answer or parameters changed) stays beside the new one, if need be
-  under another name, and is dropped once all transactions of that time have ended. See `store/replace.py`.
-- Locks on tables are asked for with a short timeout, again and again: whoever waits for a table lock holds up everybody
-  behind it.
+- Functions are replaced in place. An old one whose result or parameters changed stays beside the new one, under another name
+  if necessary, until all transactions of that time have ended. See `install/replace.py`.
+- Table locks are tried with a short timeout, again and again: a session that waits for a table lock blocks all behind it.
 """
 
 from __future__ import annotations
@@ -41,15 +40,15 @@ __all__ = [
     "recover", "version_of",
 ]  # fmt: skip
 
-#: How long `migrate` tries to get the locks it needs.
+#: How long `migrate` tries to get its locks.
 WAIT_SECONDS = 60.0
 _OLDEST_SERVER = 150000
-#: How long one try may hold up others at a table. Below PostgreSQL's deadlock_timeout: in a deadlock we give way, no worker.
+#: How long one try may block others at a table. Below PostgreSQL's deadlock_timeout: in a deadlock we fail, not a worker.
 _LOCK_SECONDS = 0.4
 _PAUSE_SECONDS = (0.2, 2.0)
 
-#: What the last build before `faultline.protocol()` expects in `faultline.migrations`: exactly these rows. With them it goes
-#: on working, and its own `migrate` finds nothing to do.
+#: The last build before `faultline.protocol()` expects exactly these rows in `faultline.migrations`. With them it goes on
+#: working, and its own `migrate` finds nothing to do.
 _FIRST_BUILDS_NUMBERS = (1, 2)
 _FIRST_BUILDS_DEFINITIONS = "227ec6eb66b704af5bc891380974104f0023e0b54d8ccb527cedbb957a54d829"
 
@@ -57,7 +56,7 @@ _UNVALIDATED = (
     "select conrelid::regclass::text, quote_ident(conname) from pg_constraint"
     " where connamespace = 'faultline'::regnamespace and conrelid <> 0 and not convalidated and contype = 'c' order by 1, 2"
 )
-#: Who holds locks on our tables, or is migrating; the oldest transaction first. Other logins' queries may be hidden from us.
+#: The sessions that lock our tables or migrate, oldest transaction first. The queries of other logins may be hidden from us.
 _BLOCKERS = """
 select distinct on (a.xact_start, a.pid) a.pid, a.usename, a.state,
   extract(epoch from clock_timestamp() - a.xact_start)::float8,
@@ -74,16 +73,16 @@ limit 3
 
 
 def migrate(connection: psycopg.Connection, *, wait_seconds: float = WAIT_SECONDS) -> list[str]:
-    """Apply what is missing, and put back what was lost or altered. Returns the names of what was applied, if anything.
+    """Apply what is missing, and restore what was lost or altered. Returns the names of what was applied.
 
-    A database that a newer build has migrated is left as it is: see `version_of`.
+    A database that a newer build has migrated stays as it is: see `version_of`.
     """
     if connection.info.server_version < _OLDEST_SERVER:
         raise SchemaError(
             f"PostgreSQL {connection.info.server_version // 10000} is too old: Faultline needs 15 or newer; "
             "upgrade the server or use another one"
         )
-    # Whatever the database's defaults: a snapshot from before the lock would not show what the last holder applied.
+    # Whatever the database's defaults: a snapshot from before the lock would not show what its last holder applied.
     connection.isolation_level, connection.read_only = psycopg.IsolationLevel.READ_COMMITTED, False
     for tries in _tries(connection, wait_seconds):
         try:
@@ -105,7 +104,7 @@ def recover(
     reason: str | None = None,
     wait_seconds: float = WAIT_SECONDS,
 ) -> tuple[int, int, int]:
-    """`queue.recover`, which locks a table as `migrate` does: asked again and again, so that nobody waits long behind it."""
+    """`verbs.recover` locks a table as `migrate` does: try it again and again, so that no session waits long behind it."""
     for tries in _tries(connection, wait_seconds, "recover"):
         try:
             with connection.transaction():
@@ -118,7 +117,7 @@ def recover(
 
 
 def version_of(connection: psycopg.Connection) -> Protocol | None:
-    """The version of the database's definitions. None where there are none, or those of a build from before versions."""
+    """The version of the database's definitions. None: there are none, or a build from before versions made them."""
     with connection.transaction():
         row = connection.execute("select to_regprocedure('faultline.protocol()') is not null").fetchone()
         if row is None or not row[0]:
@@ -142,7 +141,7 @@ def check(database: Protocol) -> None:
 
 
 def missing(error: psycopg.Error) -> SchemaMissing | None:
-    """Tell whether a database error means that the schema, or a table or view of it, is not there."""
+    """The error to raise if this one means that the schema, or a table or view of it, does not exist."""
     if isinstance(error, psycopg.errors.InvalidSchemaName):
         return SchemaMissing("this database has no schema faultline; run: faultline migrate")
     if isinstance(error, psycopg.errors.UndefinedTable):
@@ -151,7 +150,7 @@ def missing(error: psycopg.Error) -> SchemaMissing | None:
 
 
 def check_files(known: dict[int, str]) -> None:
-    """Raise if a numbered file was applied with another text than this build's. Numbers that we do not know are newer."""
+    """Raise if a numbered file was applied with another text than this build's. Unknown numbers are of newer builds."""
     ours = {migration.number: migration for migration in numbered()}
     for number, checksum in known.items():
         if number in ours and ours[number].checksum != checksum:
@@ -183,7 +182,7 @@ def _apply(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
 
 
 def _apply_file(connection: psycopg.Connection, migration: Migration) -> str:
-    """Apply a numbered file and put that on record, in one transaction: one whose columns are there has lost its record."""
+    """Apply a numbered file and record it, in one transaction. A file whose columns exist has only lost its record."""
     statement = shape.applied()
     was_applied = migration.number in statement.read(connection.execute(statement.sql.encode()).fetchall())
     if not was_applied:
@@ -196,9 +195,9 @@ def _apply_file(connection: psycopg.Connection, migration: Migration) -> str:
 
 
 def _validate(connection: psycopg.Connection) -> None:
-    """Read the rows that a new constraint has not seen yet, in a transaction of its own: others read and write meanwhile.
+    """Validate new constraints on the old rows, in a separate transaction, so that others can read and write meanwhile.
 
-    What is locked is for the next migration. What a row breaks, the doctor tells.
+    The next migration tries again where a table is locked. The doctor reports a constraint that a row violates.
     """
     if _is_newer(version_of(connection)):
         return
@@ -210,7 +209,7 @@ def _validate(connection: psycopg.Connection) -> None:
 
 
 def _count_on(connection: psycopg.Connection) -> list[str]:
-    """Number the journal from its end on, if somebody or a copy without sequences has it done otherwise."""
+    """Repair the journal's numbering, after a change by a person or a copy without sequences."""
     statement = shape.numbering()
     found = statement.read(connection.execute(statement.sql.encode()).fetchall())
     if found is None or (found.plain and not found.behind):
@@ -221,7 +220,7 @@ def _count_on(connection: psycopg.Connection) -> list[str]:
 
 
 def _lock_and_set(connection: psycopg.Connection, wait_seconds: float) -> None:
-    """Wait until no other migration runs, and make sure that a client's own settings do not change what the files mean."""
+    """Wait until no other migration runs. Override client settings that would change the meaning of the files."""
     connection.execute("set local statement_timeout = 0")
     connection.execute(f"set local lock_timeout = {round(wait_seconds * 1000) + 1}".encode())
     connection.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
@@ -232,7 +231,7 @@ def _lock_and_set(connection: psycopg.Connection, wait_seconds: float) -> None:
 
 
 def _tries(connection: psycopg.Connection, wait_seconds: float, command: str = "migrate") -> Iterator[list[psycopg.Error]]:
-    """Go on while locks are not to be had. Between two tries those who waited behind us get their turn."""
+    """Try until the locks are free. Between two tries the sessions that waited behind us get their turn."""
     deadline, (pause, longest) = time.monotonic() + wait_seconds, _PAUSE_SECONDS
     failures: list[psycopg.Error] = []
     while True:
@@ -258,12 +257,12 @@ def _blocked(connection: psycopg.Connection, wait_seconds: float, command: str) 
 
 
 def _is_newer(database: Protocol | None) -> bool:
-    """Whether a newer build has migrated the database: then this one leaves it alone."""
+    """Whether a newer build has migrated the database: then this one changes nothing."""
     return database is not None and database.version > protocol().version
 
 
 def _damage(connection: psycopg.Connection) -> list[str]:
-    """What is missing or was altered since: by a restore without the roles, or by a person."""
+    """What is missing or altered: after a restore without the roles, or by a person."""
     return [
         thing
         for statement in installed.repairable()
@@ -277,7 +276,7 @@ def _fingerprint_of(connection: psycopg.Connection) -> str | None:
 
 
 def _refuse_strangers(connection: psycopg.Connection) -> None:
-    """A schema that somebody else made could hold triggers that would run with our rights, or things that are not ours."""
+    """Raise if another login created the schema: its triggers would run with our rights, or it is another program's."""
     row = connection.execute(
         "select pg_get_userbyid(n.nspowner), current_user,"
         " (select pg_get_userbyid(c.relowner) from pg_class c where c.relnamespace = n.oid and c.relname = 'migrations'),"

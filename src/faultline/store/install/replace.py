@@ -1,9 +1,9 @@
-"""Put this build's definitions in place of those that a database has, under the feet of the programs that use them.
+"""Replace a database's definitions with this build's while programs use them.
 
-A function in PL/pgSQL looks up by name whatever it calls, when it first gets there. A call that began before the migration
-therefore goes on in its old text and asks for old helpers after the migration has committed. So an old function keeps its
-name wherever the new one can stand beside it. It gets another name only if it is a verb, or if some call could mean
-either of them. What is not this build's any more gets a label, and is dropped once all transactions of that time have ended.
+A function in PL/pgSQL looks up the functions it calls by name, when it first reaches the call. So a call that began before
+the migration goes on in its old text and may call old functions after the migration has committed. Therefore an old function
+keeps its name if the new one can exist beside it. It is renamed only if it is a verb, or if a call could mean either of the
+two. Functions that this build does not have are marked, and dropped once all transactions of that time have ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from faultline.store.install.schema_text import Definition, definition_files
 
 #: One migration at a time in a database. The number is "faultline" in ASCII, cut to 63 bits.
 LOCK = 0x6661756C746C696E
-#: How long to wait for the transactions that may still call what was replaced. What is left then, the next migration drops.
+#: How long to wait for transactions that may still call replaced functions. The next migration drops what is left.
 _WAIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.05
 
@@ -28,7 +28,7 @@ _FUNCTIONS = "select oid, ctid::text from pg_proc where pronamespace = 'faultlin
 _OF_NAME = (
     "select oid from pg_proc where pronamespace = 'faultline'::regnamespace and prokind = 'f' and proname = %s order by oid"
 )
-#: Whether a call with some number of arguments fits an old function and a new one, with the same types.
+#: Whether a call with some number of arguments would match both an old function and a new one.
 _OVERLAP = """
 select exists (
   select from pg_proc o
@@ -47,7 +47,7 @@ _TRANSACTIONS = (
 
 
 def replace_definitions(connection: psycopg.Connection) -> None:
-    """Inside the caller's transaction, with `check_function_bodies` off: functions name each other in any order."""
+    """Run in the caller's transaction, with `check_function_bodies` off: functions call each other in any order."""
     ours: set[int] = set()
     for definition in definition_files():
         if definition.is_function:
@@ -65,14 +65,14 @@ def replace_definitions(connection: psycopg.Connection) -> None:
 
 
 def drop_replaced(connection: psycopg.Connection) -> None:
-    """Drop what a migration has replaced, once no transaction from before can be in the middle of it.
+    """Drop what a migration has replaced, once no older transaction can be running it.
 
-    Nothing else: what a person made in the schema stays. A newer build may migrate while we wait: what it replaces then is
-    for its own migration to drop, and what it takes into use again has lost the label.
+    What a person created in the schema stays. A newer build may migrate while we wait: its own migration drops what it
+    replaces, and it removes the mark from what it uses again.
     """
     found = replaced(connection)
     if found and _older_transactions_ended(connection):
-        # What is locked or in use after all is for the next migration.
+        # The next migration drops what is locked or still in use.
         with contextlib.suppress(
             psycopg.errors.LockNotAvailable, psycopg.errors.DependentObjectsStillExist, psycopg.errors.UndefinedFunction
         ):
@@ -91,7 +91,7 @@ def _drop(connection: psycopg.Connection, oids: set[int]) -> None:
 
 
 def _replace_function(connection: psycopg.Connection, definition: Definition) -> set[int]:
-    """Keep its identity if PostgreSQL lets us; else put the old one out of the way. Returns this build's."""
+    """Replace it in place if PostgreSQL allows that; otherwise set the old one aside. Returns this build's functions."""
     before = _of_name(connection, definition.name)
     aside: set[int] = set()
     try:
@@ -103,7 +103,7 @@ def _replace_function(connection: psycopg.Connection, definition: Definition) ->
             _rename(connection, oid, _put_aside(oid))
         made = _made_by(connection, definition)
     for oid in before - made:
-        # Clients may send a verb values without a type: they must find the new one, and only that.
+        # Clients may call a verb with untyped values: their call must match the new one only.
         in_the_way = definition.name in verbs() or connection.execute(_OVERLAP, (list(made), oid)).fetchone() == (True,)
         if in_the_way != (oid in aside):
             _rename(connection, oid, _put_aside(oid) if in_the_way else definition.name)
@@ -111,7 +111,7 @@ def _replace_function(connection: psycopg.Connection, definition: Definition) ->
 
 
 def _made_by(connection: psycopg.Connection, definition: Definition) -> set[int]:
-    """Run it. Which functions has it made or replaced? One that was replaced stands in another place of the catalogue."""
+    """Run it. Returns the functions that it created or replaced: replacing one moves its row in the catalogue."""
     before: dict[int, str] = dict(connection.execute(_FUNCTIONS).fetchall())
     connection.execute(definition.text.encode())
     return {oid for oid, ctid in connection.execute(_FUNCTIONS).fetchall() if before.get(oid) != ctid}
@@ -136,7 +136,7 @@ def _signature(connection: psycopg.Connection, oid: int) -> str:
 
 
 def _replace_views(connection: psycopg.Connection, definition: Definition) -> None:
-    """New columns at the end can be added to a view in place; anything else needs a new one, with new grants."""
+    """Columns can be added at the end of a view in place; any other change needs a new view, with new grants."""
     for text, name in _VIEW.findall(definition.text):
         if _is_there(connection, text, name):
             continue
@@ -149,7 +149,7 @@ def _replace_views(connection: psycopg.Connection, definition: Definition) -> No
 
 
 def _is_there(connection: psycopg.Connection, text: str, name: str) -> bool:
-    """Whether the view is this one. To replace it by itself would take a lock that no enqueue leaves free for long."""
+    """Whether the view is up to date: replacing it would need a lock that enqueues rarely leave free."""
     with connection.transaction(force_rollback=True):
         connection.execute(text.replace(f"faultline.{name}", "faultline.wanted", 1).encode())
         row = connection.execute(
@@ -159,7 +159,7 @@ def _is_there(connection: psycopg.Connection, text: str, name: str) -> bool:
 
 
 def _older_transactions_ended(connection: psycopg.Connection) -> bool:
-    """Wait until every transaction that is open now has ended. False if one of them takes longer than we want to wait."""
+    """Wait until every transaction that is open now has ended. False if one of them takes too long."""
     older, deadline = _transactions(connection), time.monotonic() + _WAIT_SECONDS
     while older:
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The schema as this build has it: numbered files, definitions, and the version of the protocol that they make up.
+"""The schema of this build: numbered files, definitions, and the version of the protocol.
 
 Numbered files (`0001_tables.sql`) change what is stored: each is applied once and never edited afterwards. Definitions
 (functions, guards, views, roles) hold no data and can be replaced at any time.
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
-#: A string, which is kept, or a comment, which is not.
+#: A string, which stays, or a comment, which goes.
 _COMMENT = re.compile(r"('(?:[^']|'')*')|--[^\n]*")
 
 
-#: What is on record of the numbered files; `migrations` for the builds before `schema_files`.
+#: The records of applied numbered files; `migrations` is for the builds before `schema_files`.
 BOOK = """
 create schema if not exists faultline;
 create table if not exists faultline.migrations (
@@ -62,7 +62,7 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One file of definitions. `name` is the function's, or the file's where it holds other things."""
+    """One file of definitions. `name` is that of the function, or of the file where it holds other things."""
 
     name: str
     text: str
@@ -77,14 +77,14 @@ def numbered() -> tuple[Migration, ...]:
 
 @cache
 def definitions() -> Migration:
-    """All definitions as one text, which can be run by itself."""
+    """All definitions as one text that can be run."""
     text = "\n".join(definition.text for definition in definition_files())
     return Migration(0, "definitions", f"set local check_function_bodies = off;\n{text}")
 
 
 @cache
 def definition_files() -> tuple[Definition, ...]:
-    """In the order in which they are applied: functions, guards, views, roles."""
+    """In the order of their application: functions, guards, views, roles."""
     return tuple(_definition_files())
 
 
@@ -96,7 +96,7 @@ def _definition_files() -> Iterator[Definition]:
 
 
 def _functions(schema: Traversable) -> Iterator[Traversable]:
-    """What others may call stands in `verbs`, by family; what only functions call in `internal`."""
+    """Clients may call the functions in `verbs`. Those in `internal` are for our own functions."""
     for part in (schema.joinpath("internal"), *schema.joinpath("verbs").iterdir()):
         if part.is_dir():
             yield from (file for file in part.iterdir() if file.name.endswith(".sql"))
@@ -104,7 +104,7 @@ def _functions(schema: Traversable) -> Iterator[Traversable]:
 
 @cache
 def fingerprint() -> str:
-    """Changes when the meaning of a definition changes, not when a comment does."""
+    """A digest of the definitions that ignores comments and spaces."""
     return hashlib.sha256(meaning(definitions().text).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""What the numbered files say of our tables beside indexes: constraints, and which columns must have a value or get one.
+"""The constraints, NOT NULLs and defaults of our tables in the numbered files, compared with the database's.
 
-A person can drop any of these. `migrate` does not put them back: it would hold up everybody for as long as it takes to read
-a table, and rows that were written meanwhile may stand against it. The statement that does it is told instead.
+A person can drop any of these. `migrate` does not restore them: it would block every program while it reads the table, and
+rows that were written meanwhile may violate them. The doctor prints the statement instead.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _TABLE = re.compile(r"create table (?:if not exists )?faultline\.(\w+) \(([^;]*?
 _ADDED = re.compile(r"alter table faultline\.(\w+) (add (?:column|constraint) [^;]*);")
 _DOMAIN = re.compile(r"create domain faultline\.(\w+) as \w+ constraint (\w+) (check \([^;]*\));")
 _DEFAULT = re.compile(r" default ('[^']*'|[\w.()]+)")
-#: What a column gets that counts its rows.
+#: The default of an identity column.
 _IDENTITY = "identity"
-#: Words that PostgreSQL may write otherwise than we did.
+#: Words that PostgreSQL may print differently.
 _GRAMMAR = {"check", "in", "between", "and", "or", "is", "not", "null", "array"}
-#: What refuses rows of ours and is not ours. Its parameters: tables, constraints, constraints, tables.
+#: Constraints on our tables that others added. Its parameters: tables, constraints, constraints, tables.
 FOREIGN = """select 'constraint', 'constraint ' || k.conname || ' on ' || c.relname,
   format('alter table faultline.%%I drop constraint %%I', c.relname, k.conname)
 from pg_constraint k join pg_class c on c.oid = k.conrelid
@@ -53,15 +53,15 @@ where c.relnamespace = 'faultline'::regnamespace and c.relname = any (%s) and i.
 
 class Lack(NamedTuple):
     what: str
-    #: The statement that brings it back.
+    #: The statement that restores it.
     cure: str
 
 
 class Numbering(NamedTuple):
-    """How the journal's entries get their numbers. A sequence that was never asked has no last number."""
+    """How the journal's entries get their numbers. A sequence that was never used has no last number."""
 
     sequence: str
-    #: One after the other, without end.
+    #: It counts by one, without end.
     plain: bool
     #: False if this login may not see the last number.
     seen: bool
@@ -74,7 +74,7 @@ class Numbering(NamedTuple):
 
     @property
     def cure(self) -> tuple[str, str]:
-        """To be run in one transaction: the first one keeps others from taking numbers."""
+        """Run both in one transaction: the first one keeps others from taking numbers."""
         return (
             f"alter sequence {self.sequence} as bigint increment 1 minvalue 1 no maxvalue no cycle cache 1 restart 1",
             f"select setval('{self.sequence}', max(id)) from faultline.journal",
@@ -84,15 +84,15 @@ class Numbering(NamedTuple):
 class _Shape(NamedTuple):
     #: `table.constraint` → its definition.
     constraints: dict[str, str]
-    #: `table.column` → whether it must have a value, and which one it gets by default.
+    #: `table.column` → whether it is NOT NULL, and its default.
     columns: dict[str, tuple[bool, str | None]]
     domains: set[str]
-    #: The number of a file → the columns it brings.
+    #: The number of a file → the columns it adds.
     files: dict[int, set[str]]
 
 
 def lacks() -> Statement[list[Lack]]:
-    """Constraints, NOT NULLs and defaults of ours that are gone or are others."""
+    """Our constraints, NOT NULLs and defaults that are missing or different."""
     return Statement(
         name="lacks",
         sql="""
@@ -117,7 +117,7 @@ where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
 
 
 def numbering() -> Statement[Numbering | None]:
-    """None where there is no sequence any more: `lacks` tells of that. Logical replication copies rows and no sequences."""
+    """None if the sequence is gone, which `lacks` reports. Logical replication copies rows but no sequences."""
     return Statement(
         name="numbering",
         sql="""
@@ -138,7 +138,7 @@ where s.seqrelid = pg_get_serial_sequence('faultline.journal', 'id')::regclass
 
 
 def applied() -> Statement[set[int]]:
-    """The numbered files of which a column is there, whatever is on record."""
+    """The numbered files of which a column exists, whatever the records say."""
     return Statement(
         name="applied",
         sql="""
@@ -155,7 +155,7 @@ where c.relnamespace = 'faultline'::regnamespace and c.relkind = 'r'
 
 
 def unrecorded() -> Statement[list[str]]:
-    """The numbered files that are not on record as applied. Only the owner sees that."""
+    """The numbered files without a record. Only the owner may read the records."""
     return Statement(
         name="unrecorded",
         sql="select number from faultline.schema_files",
@@ -213,7 +213,7 @@ def _lacking_columns(rows: Rows) -> Iterator[Lack]:
 
 
 def _is_same(ours: str, found: str) -> bool:
-    """PostgreSQL tells a check in its own words: the same columns, values and functions must be in it."""
+    """PostgreSQL prints a check in its own form: compare the columns, values and functions in it."""
     if not ours.startswith("check"):
         return ours == found.lower()
     return _words(ours) <= _words(found)
@@ -224,7 +224,7 @@ def _words(definition: str) -> set[str]:
 
 
 def _plain(default: str | None) -> str | None:
-    """Without the casts that PostgreSQL writes."""
+    """Without the casts that PostgreSQL adds."""
     return re.sub(r"::[\w .\[\]]+", "", default) if default else None
 
 
@@ -248,7 +248,7 @@ def _read(shape: _Shape, number: int, text: str) -> None:
 
 
 def _take(shape: _Shape, table: str, part: str) -> None:
-    """A column or a constraint of a table. One without a name gets the one that PostgreSQL gives it."""
+    """Add a column or a constraint of a table. A constraint without a name gets PostgreSQL's default name."""
     first, _, rest = part.partition(" ")
     if first == "constraint":
         name, _, definition = rest.partition(" ")
@@ -271,7 +271,7 @@ def _take(shape: _Shape, table: str, part: str) -> None:
 
 
 def _parts(body: str) -> Iterator[str]:
-    """Cut at the commas that stand in no brackets."""
+    """Split at the commas outside brackets."""
     depth, part = 0, ""
     for sign in body:
         depth += (sign in "([") - (sign in ")]")

@@ -1,1 +1,1 @@
-"""Questions to the database that change nothing, for pages, commands, metrics and the doctor."""
+"""Read-only statements for pages, commands, metrics and the doctor."""

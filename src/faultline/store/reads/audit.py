@@ -1,6 +1,6 @@
-"""Questions about a whole database and its sessions, for those who judge it: every job, every refusal, who holds what.
+"""Read a whole database and its sessions, to check them: every job, every refusal, who holds what.
 
-Most of them read whole tables. Nothing that serves jobs asks them.
+Most of these read whole tables. Nothing that serves jobs uses them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Held(NamedTuple):
-    """A job in somebody's hands, at this time of the database."""
+    """A job that a worker holds, and the database's time of the look."""
 
     job_id: UUID
     fencing_token: int
@@ -42,7 +42,7 @@ _NUMBER = "(args ->> 'n')::bigint"
 
 
 def there(numbers: Sequence[int]) -> Statement[dict[int, UUID]]:
-    """Those of the jobs with these numbers that exist: a submitter has given each one as its argument `n`."""
+    """The jobs that exist of these numbers: each job has its number as the argument `n`."""
     return Statement(
         name="there",
         sql=f"select {_NUMBER}, id from faultline.jobs where {_NUMBER} = any(%s)",
@@ -53,7 +53,7 @@ def there(numbers: Sequence[int]) -> Statement[dict[int, UUID]]:
 
 
 def numbers_twice() -> Statement[list[int]]:
-    """The numbers that more than one job has."""
+    """The numbers of more than one job."""
     return Statement(
         name="numbers_twice",
         sql=f"select {_NUMBER} from faultline.jobs group by 1 having count(*) > 1",
@@ -64,7 +64,7 @@ def numbers_twice() -> Statement[list[int]]:
 
 
 def unfinished() -> Statement[int]:
-    """How many jobs wait or run."""
+    """How many jobs are queued or running."""
     return Statement(
         name="unfinished",
         sql="select count(*) from faultline.open_jobs where state in ('queued', 'running')",
@@ -75,7 +75,7 @@ def unfinished() -> Statement[int]:
 
 
 def held_by(pid: int) -> Statement[list[Held]]:
-    """What a worker process of this machine holds."""
+    """The jobs that a worker process of this machine holds."""
     return Statement(
         name="held_by",
         sql=f"select {_HELD.columns}"
@@ -99,7 +99,7 @@ def claims(job_ids: Sequence[UUID]) -> Statement[list[Claim]]:
 
 
 def refusals() -> Statement[Counter[str]]:
-    """The refused writes on record, by verb and reason."""
+    """The refused writes in the journal, by verb and reason."""
     return Statement(
         name="refusals",
         sql="select (detail ->> 'verb') || ': ' || (detail ->> 'reason'), count(*)"
@@ -111,7 +111,7 @@ def refusals() -> Statement[Counter[str]]:
 
 
 def reaps() -> Statement[Counter[str]]:
-    """The leases that were taken back, by reason."""
+    """The reaped leases in the journal, by reason."""
     return Statement(
         name="reaps",
         sql="select detail ->> 'reason', count(*) from faultline.journal"
@@ -123,7 +123,7 @@ def reaps() -> Statement[Counter[str]]:
 
 
 def steps_that_differ(tasks: Sequence[str]) -> Statement[list[UUID]]:
-    """The done jobs of these tasks whose result is not the list of their steps' results, by the steps' names."""
+    """The completed jobs of these tasks whose result is not the list of their steps' results, sorted by step name."""
     return Statement(
         name="steps_that_differ",
         sql="select f.job_id from faultline.ledger f where f.task = any(%s) and f.result is distinct from"
@@ -135,7 +135,7 @@ def steps_that_differ(tasks: Sequence[str]) -> Statement[list[UUID]]:
 
 
 def sessions() -> Statement[list[int]]:
-    """The sessions of all clients of this database but the one that asks."""
+    """The sessions of all other clients of this database."""
     return Statement(
         name="sessions",
         sql="select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
@@ -158,10 +158,10 @@ def end_sessions(pids: Sequence[int]) -> Statement[int]:
 
 
 def cancel_statements(most: int) -> Statement[int]:
-    """Cancel what some sessions are doing. Returns how many were at something.
+    """Cancel the statements of some sessions. Returns how many ran one.
 
-    Not those that wait for a synchronous standby: what they did is committed, and they would be told so though it might
-    be lost with this server.
+    Not of those that wait for a synchronous standby: the server would report their commit as done, though it might be lost
+    with this server.
     """
     return Statement(
         name="cancel_statements",
@@ -186,7 +186,7 @@ def waiting_for(table: str) -> Statement[int]:
 
 
 def running(most: int) -> Statement[list[UUID]]:
-    """Some jobs that are running."""
+    """Some running jobs."""
     return Statement(
         name="some_running",
         sql="select id from faultline.open_jobs where state = 'running' limit %s",
@@ -218,5 +218,5 @@ def ended_of(tasks: Sequence[str]) -> Statement[int]:
 
 
 def server_start() -> Statement[datetime]:
-    """When the server was started: another time after every restart."""
+    """When the server started, which shows a restart."""
     return Statement("server_start", "select pg_postmaster_start_time()", (), value, repeatable=True)

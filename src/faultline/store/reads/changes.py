@@ -1,4 +1,4 @@
-"""What has changed, for those who watch: the journal by its numbers."""
+"""Follow the journal by the numbers of its entries, for live pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """A line of the journal, with its number and its queue or that of its job. A job that was pruned has none."""
+    """An entry of the journal, with its number and its queue or that of its job. A pruned job has no queue."""
 
     id: int
     at: datetime
@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 class End(NamedTuple):
-    """The number of the last line so far, and those that are missing among the last ones: they may be committed late."""
+    """The number of the last entry, and the missing ones shortly before it, which may still be committed."""
 
     number: int
     missing: list[int]
@@ -51,7 +51,7 @@ _END = RowOf(
 
 
 def end(numbers_max: int = 0) -> Statement[End]:
-    """Where the journal ends. So many numbers before that are looked at."""
+    """Where the journal ends. Missing numbers are searched among the last `numbers_max`."""
     return Statement(
         name="journal_end",
         sql=f"select {_END.columns} from (select coalesce(max(id), 0) as id from faultline.journal) e",
@@ -63,7 +63,7 @@ def end(numbers_max: int = 0) -> Statement[End]:
 
 
 def writers() -> Statement[frozenset[str]]:
-    """The transactions that have written lines, or are about to. A number is given out only under this lock."""
+    """The transactions that have written entries or are about to: a number is assigned only under this lock."""
     return Statement(
         name="journal_writers",
         sql="select virtualtransaction from pg_locks"
@@ -78,7 +78,7 @@ def writers() -> Statement[frozenset[str]]:
 
 
 def since(number: int, *, also: Sequence[int] = (), lines_max: int) -> Statement[list[Change]]:
-    """The lines behind a number, in order; `also` asks for single ones before it, which may have been committed late."""
+    """The entries after a number, in order. `also`: single numbers before it that may have been committed late."""
     return Statement(
         name="changes",
         sql=f"(select {_CHANGE.columns} from faultline.journal e where e.id = any (%s))"

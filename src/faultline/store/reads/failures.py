@@ -1,4 +1,4 @@
-"""Failed jobs, in groups: what people look at after a bad night, and retry together. Only the newest are looked at."""
+"""Failed jobs in groups, to look at and to retry together. Only the newest are read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from faultline.store.statement import Rows
 
-#: How many failed jobs a question looks at, the newest first. Counts from a full window say "at least".
+#: How many failed jobs a statement reads, newest first. Counts from a full window say "at least".
 WINDOW = 10_000
-#: When a job failed, and which one it is: the newest come first.
+#: When a job failed, and its id. The newest come first.
 Cursor = tuple[datetime, UUID]
 CURSOR_TYPES = ("timestamptz", "uuid")
 _BATCH_MAX = 1000
@@ -25,16 +25,16 @@ _BATCH_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class FailedFilter:
-    """Which failed jobs: all, or those of a queue, of a task, with some error, of some queues only."""
+    """Which failed jobs. None: any."""
 
     queue: str | None = None
     task: str | None = None
     #: What the error begins with.
     error_prefix: str | None = None
-    #: What errors have in common that differ in ids and numbers only: `Group.error_kind`.
+    #: `Group.error_kind`: errors that differ only in ids and numbers have the same kind.
     error_kind: str | None = None
     only_queues: Sequence[str] | None = None
-    #: Only those that failed before this place; the newest have none before them.
+    #: Only jobs that failed before this one.
     before: Cursor | None = None
 
     def behind(self, cursor: Cursor) -> FailedFilter:
@@ -43,7 +43,7 @@ class FailedFilter:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Failed jobs of one task whose errors are of one kind."""
+    """Failed jobs of one task with one kind of error."""
 
     task: str
     error_kind: str
@@ -51,7 +51,7 @@ class Group:
     queues: list[str]
     first_at: datetime
     last_at: datetime
-    #: The one that failed last.
+    #: The job that failed last.
     example: UUID
 
 
@@ -60,7 +60,7 @@ class Groups:
     groups: list[Group]
     #: The window was full: there may be more.
     at_least: bool
-    #: Passed on as `FailedFilter.before`, takes what was seen and nothing that has failed since.
+    #: As `FailedFilter.before`: the jobs that were counted, without those that failed since.
     until: Cursor | None
 
 
@@ -99,7 +99,7 @@ fitting as (
     and (%s::text is null or starts_with(error, %s)) and (%s::text is null or faultline.error_kind(error) = %s)
     and (%s::text[] is null or queue = any (%s))
 ),
--- The place before which everything lies that fits: when others failed is not told.
+-- The cursor behind all that fit. It does not reveal when jobs of other queues failed.
 ended as (
   select
     (select count(*) from seen) >= {WINDOW} as at_least,
@@ -127,7 +127,7 @@ _BATCH = RowOf(_Batch)
 
 
 def count(which: FailedFilter) -> Statement[Count]:
-    """How many jobs `retry` would retry, as far as it looks."""
+    """How many jobs `retry` would retry, within the window."""
     return Statement(
         name="count_failed",
         sql=f"{_SEEN} select {_COUNT.columns} from ended",
@@ -139,7 +139,7 @@ def count(which: FailedFilter) -> Statement[Count]:
 
 
 def groups(which: FailedFilter, *, groups_max: int = 100) -> Statement[Groups]:
-    """By task and kind of error, the largest first."""
+    """By task and kind of error, largest first."""
 
     def read(rows: Rows) -> Groups:
         ended, groups = _COUNT.one(rows), _GROUP.many(rows, behind=_COUNT)
@@ -161,7 +161,7 @@ def groups(which: FailedFilter, *, groups_max: int = 100) -> Statement[Groups]:
 def retry(
     which: FailedFilter, *, max_jobs: int = _BATCH_MAX, by: str | None = None, reason: str | None = None
 ) -> Statement[Retried]:
-    """Retry failed jobs, one batch of them. Not repeatable, but no harm is done: what was retried is failed no more."""
+    """Retry one batch of failed jobs. Not repeatable, but harmless: a retried job is no longer failed."""
     options: dict[str, Any] = {"queue": which.queue, "task": which.task, "error_prefix": which.error_prefix}
     options |= {"error_kind": which.error_kind, "max_jobs": max_jobs, "by": by, "reason": reason}
     if which.before is not None:

@@ -1,6 +1,6 @@
-"""How the database itself is doing: sizes, dead rows, who keeps vacuum from clearing them, connections, WAL. Reads no table.
+"""The health of the database: sizes, dead rows, what keeps vacuum from removing them, connections, WAL. Reads no table.
 
-All from PostgreSQL's own statistics, in one statement of a few milliseconds. Row counts are its estimates.
+All from PostgreSQL's statistics, in one statement of a few milliseconds. Row counts are its estimates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from faultline.store.statement import Statement
 class TableHealth:
     name: str
     rows: int
-    #: Row versions that nobody needs any more and vacuum has not yet cleared.
+    #: Row versions that vacuum has not yet removed.
     dead_rows: int
     table_bytes: int
     index_bytes: int
@@ -31,7 +31,7 @@ class TableHealth:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who keeps the oldest snapshot: no row that died since then can be cleared."""
+    """Who holds the oldest snapshot: vacuum can remove no row that died since."""
 
     #: "session", "slot" or "prepared transaction".
     kind: str
@@ -40,13 +40,13 @@ class Holder:
     application: str | None
     user: str | None
     state: str | None
-    #: In transactions: how many have begun since.
+    #: How many transactions have begun since.
     age: int
     seconds: float | None
 
 
 class ConnectionLimit(NamedTuple):
-    """Who may have how many connections."""
+    """Whose limit of connections it is, and how many are open."""
 
     whose: str
     used: int
@@ -60,18 +60,18 @@ class Health:
     database: str
     database_bytes: int
     tables: list[TableHealth]
-    #: None: nobody holds one, or we may not see who.
+    #: None: there is none, or we may not see it.
     oldest_snapshot: Holder | None
     #: Whether we may see other users' sessions. If not, an old snapshot can stay hidden.
     sees_sessions: bool
-    #: Those of others may count their parallel workers, where we may not see other users' sessions.
+    #: Without the right to see other users' sessions, their parallel workers may be counted too.
     connections: int
     connections_max: int
-    #: Where the login or the database has a limit of its own: whose it is, how many are open, and how many may be.
+    #: Of the login and the database, where they have one.
     limits: list[ConnectionLimit]
-    #: Of connections to this database: those that sit in a transaction without doing anything.
+    #: Connections to this database that are idle in a transaction.
     idle_in_transaction: int
-    #: A position that only grows; None on a standby. Two looks make a rate: `wal_bytes_per_second`.
+    #: A position that only grows; None on a standby. Two readings make a rate: `wal_bytes_per_second`.
     wal_bytes: int | None
 
     @property
@@ -84,7 +84,7 @@ def health() -> Statement[Health]:
 
 
 def wal_bytes_per_second(before: Health | None, after: Health) -> float | None:
-    """How much WAL the whole server wrote between two looks. None: too close together, or not to be told."""
+    """How much WAL the whole server wrote between two readings. None: too close together, or unknown."""
     if before is None or before.wal_bytes is None or after.wal_bytes is None or after.wal_bytes < before.wal_bytes:
         return None
     seconds = (after.at - before.at).total_seconds()
@@ -111,7 +111,7 @@ _ROW = RowOf(
         lambda snapshot: Holder(**snapshot) if snapshot else None,
     ),
     sees_sessions="pg_has_role('pg_read_all_stats', 'usage')",
-    # Of other logins' sessions not everybody sees the kind, but everybody sees whose they are: only clients have a login.
+    # Not every login sees the kind of other logins' sessions, but every login sees whose they are: only clients have one.
     connections="(select count(*) from pg_stat_activity a"
     " where coalesce(a.backend_type = 'client backend', a.datid is not null and a.usesysid is not null))",
     connections_max="current_setting('max_connections')::integer",
@@ -139,7 +139,7 @@ holders as (
     'session' as kind, a.pid::text as name, nullif(a.application_name, '') as application, a.usename::text as user,
     a.state, age(a.backend_xmin) as age, extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds
   from pg_stat_activity a
-  -- Our own snapshot is one as well.
+  -- Not our own snapshot.
   where a.backend_xmin is not null and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'
   union all
   select

@@ -1,6 +1,6 @@
-"""Everything the database holds of its jobs, for those who judge a run when it is over.
+"""All that the database holds about its jobs, to check a run when it is over.
 
-Read from the tables themselves, not through the views and verbs that are being judged. Times are seconds since 1970.
+Read from the tables, not through the views and verbs that are being checked. Times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class JobHeld:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of state that the journal tells of. What it does not tell of: claim, release, complete."""
+    """A change of state in the journal, which does not record claim, release and complete."""
 
     job_id: str
     event: str
-    #: What the job was before, and with which token.
+    #: The state before, and its token.
     was: str
     token_was: int
     state: str
     token: int
-    #: Of an attempt that failed, what was stored of its error.
+    #: The stored error of a failed attempt.
     error: str | None = None
 
 
@@ -78,7 +78,7 @@ _DONE = RowOf(
 _TRANSITION = RowOf(
     Transition,
     job_id="job_id::text",
-    # What ended an attempt does not say what the job was before: it was running.
+    # The end of an attempt has no state before: the job was running.
     was="coalesce(detail ->> 'was', 'running')",
     token_was=f"coalesce((detail ->> 'token_was')::bigint, {_TOKEN})",
     state="case event "
@@ -92,7 +92,7 @@ _STEP = RowOf(StepHeld, job_id="job_id::text", token=_TOKEN)
 
 
 def jobs() -> Statement[list[JobHeld]]:
-    """Every row of every job: one that stands in two places is seen twice."""
+    """Every row of every job: a job in two tables is seen twice."""
     return Statement(
         name="all_jobs",
         sql=f"select {_OPEN.columns} from faultline.open_jobs union all select {_DONE.columns} from faultline.ledger",
@@ -103,7 +103,7 @@ def jobs() -> Statement[list[JobHeld]]:
 
 
 def transitions() -> Statement[list[Transition]]:
-    """The changes of state in the journal, each job's in their order: an entry is made under a lock on the job's row."""
+    """The changes of state in the journal, in order for each job: a verb writes an entry under a lock on the job's row."""
     return Statement(
         name="transitions",
         sql=f"select {_TRANSITION.columns}"
@@ -125,5 +125,5 @@ def steps() -> Statement[list[StepHeld]]:
 
 
 def time() -> Statement[float]:
-    """What time it is in the database, in seconds since 1970."""
+    """The database's time in seconds since 1970."""
     return Statement("time", "select extract(epoch from faultline.clock())::float8", (), value, repeatable=True)

@@ -1,4 +1,4 @@
-"""Leases that were lost and writes that were refused lately, of all jobs. Reads a bounded piece of the journal's end."""
+"""Recently lost leases and refused writes, of all jobs. Reads a limited part of the journal's end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-#: Entries looked at: behind a storm of failed attempts an older refusal is not found, which keeps this cheap.
+#: How many entries to read. Behind so many failed attempts an older refusal is not found, which keeps this cheap.
 _LOOKED_AT = 5000
 
 
@@ -23,12 +23,12 @@ class Incident(NamedTuple):
     fencing_token: int | None
     owner: str | None
     reason: str | None
-    #: What a refused write was to do.
+    #: The verb of a refused write.
     verb: str | None
 
     @property
     def label(self) -> str:
-        """In a few words."""
+        """A few words for people."""
         if self.verb is not None:
             return f"{self.verb} refused"
         kind = kind_of(self.event)
@@ -41,7 +41,7 @@ _INCIDENT = RowOf(
 
 
 def incidents(most: int = 8) -> Statement[list[Incident]]:
-    """Newest first. Attempts that failed are not among them: those are for whoever wrote the task."""
+    """Newest first. Failed attempts are not among them: they concern the author of the task."""
     return Statement(
         name="incidents",
         sql=f"select {_INCIDENT.columns}"
@@ -64,7 +64,7 @@ _REFUSED = RowOf(Refused, times="count(*)", last_at="max(n.at)")
 
 
 def refused_lately() -> Statement[Refused]:
-    """Writes that were refused in the last hour, among the newest entries: whoever sent them, not workers alone."""
+    """Refused writes of the last hour, among the newest entries, of workers and other clients."""
     return Statement(
         name="refused_lately",
         sql=f"select {_REFUSED.columns} from (select at, event from faultline.journal order by id desc limit %s) n"

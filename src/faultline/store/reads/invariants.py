@@ -1,4 +1,4 @@
-"""What must always be true of the database, as named queries that must return no rows. Everyone checks the same files."""
+"""What must always be true in the database, as named queries that must return no rows. All checks use the same files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from faultline.store.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """An invariant that does not hold, with some of the rows that break it."""
+    """A violated invariant, with some of the rows that violate it."""
 
     invariant: str
     rows: list[tuple[Any, ...]]
@@ -34,8 +34,8 @@ def invariant(name: str) -> Statement[Violation | None]:
     text = resources.files("faultline.schema").joinpath("invariants", f"{name}.sql").read_text()
     return Statement(
         name=name,
-        # Materialized: with the limit in sight the planner hopes for rows that are not there, and compares each with each.
-        # psycopg reads a percent sign as a parameter.
+        # Materialized: with a limit the planner expects rows early, and compares each row with each. Doubled percent signs:
+        # psycopg reads one as a parameter.
         sql=(
             f"with broken as materialized ({text.strip().removesuffix(';')}\n) select * from broken limit {_ROWS_SHOWN}"
         ).replace("%", "%%"),
@@ -49,6 +49,6 @@ def invariant(name: str) -> Statement[Violation | None]:
 def violations(
     run: Callable[[Statement[Violation | None]], Violation | None], *, without: tuple[str, ...] = ()
 ) -> list[Violation]:
-    """Check every invariant but those named in `without`. An empty list is what everyone wants to see."""
+    """Check every invariant except those in `without`. The list should be empty."""
     found = (run(invariant(name)) for name in names() if name not in without)
     return [violation for violation in found if violation is not None]

@@ -1,9 +1,8 @@
-"""Lists of jobs, a page at a time. However many jobs there are, a page looks at 10,000 of them at the most.
+"""List jobs, a page at a time. However many jobs there are, a page reads 10,000 of them at the most.
 
-A page begins behind a place, never at an offset: jobs that come and go meanwhile neither repeat nor hide the others. The
-order is the one that an index already has: by id, newest first; jobs that ended badly by when they did; the waiting jobs of
-one queue in the order in which they will run. Everything else that is asked for is looked for within the window, and a page
-that ends there says so.
+A page begins behind a cursor, not at an offset: jobs that come and go meanwhile neither repeat nor hide the others. An index
+gives the order: by id, newest first; failed and cancelled jobs by when they ended; the queued jobs of one queue in the order
+in which they will run. All other filters apply within this window, and a page that ends with it says so.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ WINDOW = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which jobs. What is None is not asked for."""
+    """Which jobs. None: any."""
 
     state: JobState | None = None
     queue: str | None = None
     task: str | None = None
     created_after: datetime | None = None
     created_before: datetime | None = None
-    #: An idempotency key, as it was given: with any API key, or outside of HTTP.
+    #: An idempotency key as the client gave it, with any API key or outside HTTP.
     key: str | None = None
-    #: The queues outside of which no job exists.
+    #: Only jobs of these queues exist for the caller.
     only_queues: Sequence[str] | None = None
 
 
 class _Seen(NamedTuple):
-    """How a job was found: whether it is what was asked for, and its number in the window."""
+    """Whether a job matches the filters, and its position in the window."""
 
     fits: bool
     position: int
@@ -55,7 +54,7 @@ class Page:
     jobs: list[JobSummary]
     #: Where the next page begins; None when there is none.
     behind: Cursor | None
-    #: The page ends because the window did: there may be more that fits, further on.
+    #: The page ends because the window did: more jobs may match further on.
     stopped_early: bool
 
 
@@ -73,7 +72,7 @@ BY_TURN = Order("turn", ("priority", "next_run_at", "id"), ("smallint", "timesta
 
 
 def order_of(wanted: Wanted) -> Order:
-    """The order of this list, which is also the kind of its places."""
+    """The order of this list, which is also the kind of its cursors."""
     if wanted.state in (JobState.FAILED, JobState.CANCELLED):
         return BY_END
     if wanted.state is JobState.QUEUED and wanted.queue is not None:
@@ -91,7 +90,7 @@ def jobs(wanted: Wanted, *, page_jobs: int, behind: Cursor | None = None) -> Sta
     inner = ", ".join(_JOB.names)
     return Statement(
         name="list_jobs",
-        # The last row of a full window is read whether it fits or not: the next page begins behind it.
+        # The last row of a full window is read even if it does not match: the next page begins behind it.
         sql=f"select {_SEEN.columns}, {_JOB.columns} from ("
         f" select {inner}, ({fits}) as fits, row_number() over (order by {by}) as position"
         f" from faultline.jobs where {scope} and {behind_cursor} order by {by} limit {WINDOW}"
@@ -108,24 +107,24 @@ def _behind(order: Order, behind: Cursor | None) -> tuple[str, tuple[Any, ...]]:
         return "true", ()
     sign = "<" if order.descending else ">"
     values = ", ".join(f"%s::{kind}" for kind in order.types)
-    first = f"{order.columns[0]} {sign}= %s::{order.types[0]}"  # what an index on the first column alone can use
+    first = f"{order.columns[0]} {sign}= %s::{order.types[0]}"  # an index on the first column alone can use this
     return f"{first} and ({', '.join(order.columns)}) {sign} ({values})", (behind[0], *behind)
 
 
 def _scope(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
-    """What an index can find by itself."""
+    """The conditions that an index can find."""
     if wanted.key is not None:
         return _OF_KEY, (wanted.key,)
-    # States as literals: the indexes are partial, and a plan must see that theirs are the ones asked for.
+    # States as literals: the planner uses a partial index only if it sees the state in the query.
     if order is BY_TURN:
         return "state = 'queued' and queue = %s", (wanted.queue,)
     return _SCOPES.get(wanted.state, "true"), ()
 
 
-#: Where an index holds more than the state that is asked for, it is looked for within the window: a million failed jobs must
-#: not stand between us and a cancelled one.
+#: Where an index holds more states than the wanted one, the window limits the search: a cancelled job may stand behind a
+#: million failed ones.
 _SCOPES: dict[JobState | None, str] = {
-    # An open job has a time to run at, and its table says so: a plan leaves it out. By the state alone all were read.
+    # Open jobs have a `next_run_at` by a constraint, so the plan skips their table. With the state alone it would read it.
     JobState.SUCCEEDED: "state = 'succeeded' and next_run_at is null",
     JobState.RUNNING: "state = 'running'",
     JobState.QUEUED: "state <> 'succeeded'",
@@ -134,7 +133,7 @@ _SCOPES: dict[JobState | None, str] = {
 }
 
 
-#: Of jobs that came over HTTP, a key is kept under the name of the API key that it came with.
+#: The key of a job that came over HTTP is stored with the name of its API key.
 _OF_KEY = """id in (
   select k.job_id
   from (select %s::text) as given (key)
@@ -150,7 +149,7 @@ _OF_KEY = """id in (
 
 
 def _fits(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
-    """What must be looked for within the window."""
+    """The conditions that are checked within the window."""
     asked: list[tuple[str, Any]] = []
     if wanted.state is not None:
         asked.append(("state = %s", wanted.state.value))
@@ -171,7 +170,7 @@ def _page(rows: Rows, order: Order, page_jobs: int) -> Page:
     seen, jobs = _SEEN.many(rows), _JOB.many(rows, behind=_SEEN)
     found = [job for how, job in zip(seen, jobs, strict=True) if how.fits]
     shown = found[:page_jobs]
-    # The window's last row comes last, and only when everything before it that fits has come too.
+    # The window's last row comes last, and only after every match before it.
     ended = bool(seen) and seen[-1].position == WINDOW and len(found) <= page_jobs
     last = jobs[-1] if ended else shown[-1] if len(found) > page_jobs else None
     behind = None if last is None else tuple(getattr(last, column) for column in order.columns)

@@ -1,4 +1,4 @@
-"""The logins of programs: members of the schema's roles, and what was set for each, which no other session shows."""
+"""The logins of programs: members of the schema's roles, with the settings of each, which no other session shows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Login(NamedTuple):
     is_superuser: bool
     #: Roles whose rights it has only after `set role`.
     not_inherited: list[str]
-    #: -1: none.
+    #: -1: no limit.
     connection_limit: int
-    #: What `alter role` has set for its sessions here.
+    #: What `alter role` has set for its sessions in this database.
     settings: dict[str, str]
 
     def milliseconds(self, setting: str) -> float:
@@ -45,7 +45,7 @@ _LOGIN = RowOf(
     not_inherited="coalesce(array_agg(r.rolname::text order by r.rolname)"
     " filter (where not pg_has_role(l.oid, r.oid, 'usage')), '{}')",
     connection_limit="l.rolconnlimit",
-    # What is set for this database comes last, and counts more.
+    # The settings for this database come last and win.
     settings=Column(
         "array(select c.entry from pg_db_role_setting s cross join unnest(s.setconfig) as c (entry)"
         " where s.setrole = l.oid"
@@ -57,7 +57,7 @@ _LOGIN = RowOf(
 
 
 def logins() -> Statement[list[Login]]:
-    """Everybody may read that. A superuser is a member of every role in PostgreSQL's eyes: only what was granted counts."""
+    """Every login may read this. PostgreSQL counts a superuser as a member of every role; here only grants count."""
     return Statement(
         name="logins",
         sql=f"""

@@ -1,7 +1,7 @@
-"""How the queues are doing, for people and metrics. No question here counts jobs: a full database answers like an empty one.
+"""The state of queues and workers, for people and metrics. Nothing here counts jobs, so it is as fast in a full database.
 
-Everything comes from what workers have told (`tallies`, one row a minute) and what was counted now and then (`samples`).
-The queues are found by jumping from one to the next in the key of those tables.
+Everything comes from the counts of workers (`tallies`, one row a minute) and from regular counts of jobs (`samples`). The
+queues are found by jumping from one to the next in the key of those tables.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from faultline.core.measures import COUNTS, Counted
 from faultline.store.rows import Column, RowOf, value
 from faultline.store.statement import Statement
 
-#: A worker that has not beaten for so long is asked after by `dead_workers`.
+#: `dead_workers` suspects a worker without a heartbeat for so long.
 SILENT_SECONDS = 3.0
-#: A worker that is still connected then is frozen, or cut off.
+#: A worker without a heartbeat for so long whose session is open is frozen or cut off.
 HUNG_SECONDS = 30.0
-#: Counts that are older than this are said to be old, wherever they are shown.
+#: Counts older than this are shown as old.
 OLD_SECONDS = 60.0
 
 
@@ -26,7 +26,7 @@ OLD_SECONDS = 60.0
 class QueueLine:
     """One queue. Counts are as of `sampled_at`; if that is null, the queue was not counted yet and the zeros mean nothing.
     `estimated` names the counts that are estimates, because there were too many jobs to count. `paused_by` is the API key or
-    user, and the database login. Rates and times are of the last five minutes.
+    user, and the database login. Rates and times cover the last five minutes.
     """
 
     name: str
@@ -50,11 +50,11 @@ class QueueLine:
     wait_seconds_p95: float | None
     run_seconds_p50: float | None
     run_seconds_p95: float | None
-    #: How fast `due` has grown (below 0: shrunk) in the last ten minutes. None: not known yet.
+    #: Growth of `due` over the last ten minutes (negative: draining). None: not known yet.
     growth_per_second: float | None
-    #: When nothing will be due, if it goes on like this. None: never, or not known.
+    #: How long until nothing is due, at this rate. None: never, or not known.
     drain_seconds: float | None
-    #: Which of the four counts are estimates: there was too much to count.
+    #: Which of the four counts are estimates.
     estimated: list[str]
     #: The age of the counts, by the database's clock. None: not counted.
     counted_seconds_ago: float | None
@@ -69,7 +69,7 @@ _UNKNOWN = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(slots=True)
 class Minute(Counted):
-    """One minute of a trend. `due` is None where nobody counted."""
+    """One minute of a trend. `due` is None where nothing was counted."""
 
     minute: datetime = _UNKNOWN
     due: int | None = None
@@ -83,19 +83,18 @@ class WorkerState:
     host: str
     pid: int
     version: str
-    #: Silent for longer, it is asked after, and buried once its session is gone.
+    #: Its last heartbeat is recent.
     alive: bool
     queues: list[str]
     sleeping: list[str]
     started_at: datetime
     beat_at: datetime
-    #: Since the last beat, by the database's clock.
+    #: Since the last heartbeat, by the database's clock.
     age_seconds: float
     leases: int
-    #: How far its clock is ahead of the database's. Nothing is decided by it.
+    #: How far its clock is ahead of the database's. For people only.
     clock_ahead_seconds: float | None
-    #: How many connections it may have open at once, with what its jobs borrow. None: it has not said, as workers of
-    #: older builds.
+    #: How many connections it may open at once, with those that its jobs borrow. None: a worker of an older build.
     connections_max: int | None
 
 
@@ -103,13 +102,13 @@ class WorkerState:
 class WorkerLine(WorkerState):
     """A worker with the tasks it knows."""
 
-    #: None: it has not said.
+    #: None: not announced yet.
     tasks: list[str] | None = None
 
 
 @dataclass(slots=True)
 class Total(Counted):
-    """All that was ever counted for a queue."""
+    """The counts of a queue since its beginning."""
 
     queue: str = ""
 
@@ -146,7 +145,7 @@ _QUEUE = RowOf(
     growth_per_second="g.per_second",
     drain_seconds="case when coalesce(s.due, 0) = 0 then 0 when g.per_second < 0 then s.due / -g.per_second end",
     estimated="coalesce(s.estimated, '{}')",
-    # Not `greatest` alone: it passes over a null, and what was never counted would be told as counted just now.
+    # Not `greatest` alone: it ignores null, so a queue that was never counted would look counted just now.
     counted_seconds_ago="case when l.sampled_at is not null"
     " then greatest(extract(epoch from faultline.now() - l.sampled_at)::float8, 0) end",
 )
@@ -161,12 +160,12 @@ _COUNTED = RowOf(Counted, **{name: f"coalesce(sum(t.{name}), 0)::bigint" for nam
 
 
 def queues() -> Statement[list[QueueLine]]:
-    """Every queue that has work, has done some within a day, or is paused."""
+    """Every queue that has jobs, finished some within a day, or is paused."""
     return Statement(name="overview", sql=_QUEUES, params=(), read=_QUEUE.many, repeatable=True, reads=True)
 
 
 def trend(minutes: int = 60, queue: str | None = None) -> Statement[list[Minute]]:
-    """The last minutes, the oldest first, without gaps; of all queues, or of one."""
+    """The last minutes, oldest first, without gaps; of all queues, or of one."""
     return Statement(
         name="trend",
         sql=_TREND,
@@ -190,10 +189,10 @@ def workers() -> Statement[list[WorkerLine]]:
 
 
 def connected_and_silent() -> Statement[int]:
-    """How many workers are hung: no heartbeat for long, and the session that holds their lock lives."""
+    """How many workers are hung: no heartbeat for long, though the session that holds their lock is open."""
     return Statement(
         name="hung_workers",
-        # The key is that of `faultline.worker_lock`, which whoever only looks may not call.
+        # The key of `faultline.worker_lock`, which a viewer may not call.
         sql="select count(*) from faultline.workers w"
         f" where w.beat_at < faultline.clock() - interval '{HUNG_SECONDS} seconds' and exists ("
         "select from pg_locks l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted"
@@ -207,7 +206,7 @@ def connected_and_silent() -> Statement[int]:
 
 
 def counted_seconds_ago() -> Statement[float | None]:
-    """Since all queues were last counted, whatever is known of each. None: never."""
+    """How long ago all queues were last counted. None: never."""
     return Statement(
         name="counted",
         sql="select greatest(extract(epoch from faultline.now() - sampled_at)::float8, 0) from faultline.sampling"
@@ -220,7 +219,7 @@ def counted_seconds_ago() -> Statement[float | None]:
 
 
 def totals() -> Statement[list[Total]]:
-    """For each queue, the sums over all time."""
+    """The counts of each queue since its beginning."""
     return Statement(
         name="totals",
         sql=f"select {_TOTAL.columns} from faultline.tallies group by queue order by queue",
@@ -232,7 +231,7 @@ def totals() -> Statement[list[Total]]:
 
 
 def counted(minutes: int = 60) -> Statement[Counted]:
-    """What was counted in the last minutes, in all queues together."""
+    """The counts of the last minutes, of all queues together."""
     return Statement(
         name="counted_lately",
         sql=f"with recursive {_NAMES} select {_COUNTED.columns} from tallied n join faultline.tallies t on t.queue = n.name"
@@ -244,7 +243,7 @@ def counted(minutes: int = 60) -> Statement[Counted]:
     )
 
 
-#: The names in a table whose key begins with them, one probe of the index for each.
+#: The queues in a table whose key begins with the queue, with one index lookup for each.
 _NAMES = ", ".join(
     f"""{found} (name) as (
   (select queue from faultline.{table} order by queue limit 1)
@@ -282,8 +281,8 @@ left join faultline.queues q on q.name = k.name
 left join lateral (
   select * from faultline.samples x where x.queue = k.name order by x.minute desc limit 1
 ) s on true
--- A queue that the last count has written nothing for was empty. Without any sample of it that is known for a day only:
--- older ones are rolled up.
+-- A queue without a row in the last count was empty. Without any sample of it, that is known for one day only: older samples
+-- are rolled up.
 left join lateral (
   select greatest(s.sampled_at, nullif(x.sampled_at, '-infinity')) as sampled_at
   from (select max(g.sampled_at) as sampled_at from faultline.sampling g) x

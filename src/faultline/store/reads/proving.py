@@ -1,4 +1,4 @@
-"""What proofs need of the tables and no program does: whole rows to compare, and jobs by the hundred thousand."""
+"""Statements for proofs only: whole rows to compare, and jobs by the hundred thousand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def whole(job_ids: Sequence[UUID]) -> Statement[dict[UUID, str]]:
-    """Everything that is stored of these jobs but their journal, as text: the open row, the ledger's row, the steps."""
+    """All that is stored about these jobs except the journal, as text: the open row, the ledger's row, the steps."""
     return Statement(
         name="whole",
         sql="select wanted.id, jsonb_build_object("
@@ -28,7 +28,7 @@ def whole(job_ids: Sequence[UUID]) -> Statement[dict[UUID, str]]:
 
 
 def lapsed(job_ids: Sequence[UUID]) -> Statement[bool]:
-    """Whether none of these jobs has a lease that is still running."""
+    """Whether the leases of all these jobs have expired."""
     return Statement(
         name="lapsed",
         sql="select not exists ("
@@ -40,7 +40,7 @@ def lapsed(job_ids: Sequence[UUID]) -> Statement[bool]:
 
 
 def fill(jobs: int, *, task: str, args: str = "{}", queue: str = "default", delay_seconds: float = 0.0) -> Statement[int]:
-    """Put waiting jobs straight into the table, faster than by enqueueing. Only its owner can, only proofs should."""
+    """Insert queued jobs directly into the table, faster than enqueueing. Only the table's owner can."""
     return Statement(
         name="fill",
         sql="with filled as ("

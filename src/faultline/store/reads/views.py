@@ -1,4 +1,4 @@
-"""The read side: jobs as people see them. Each question is one statement, so a job that is just moving is seen once."""
+"""Read jobs, for people and workers. Each read is one statement, so a job that moves between tables is seen once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FinalState:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A remembered part of a job."""
+    """A completed step of a job."""
 
     name: str
     fencing_token: int
@@ -42,7 +42,7 @@ class Step:
 
 
 class Span(NamedTuple):
-    """When the first job was claimed, and when the last one was done."""
+    """When the first job was claimed and the last one completed."""
 
     first: datetime
     last: datetime
@@ -82,7 +82,7 @@ def job(job_id: object) -> Statement[JobRecord | None]:
 
 
 def ids_between(least: UUID, greatest: UUID, *, ids_max: int) -> Statement[list[UUID]]:
-    """The first ids of this range, of open jobs and of done ones."""
+    """The first ids of this range, of all jobs."""
     return Statement(
         name="ids_between",
         sql="select id from faultline.jobs where id between %s and %s order by id limit %s",
@@ -94,7 +94,7 @@ def ids_between(least: UUID, greatest: UUID, *, ids_max: int) -> Statement[list[
 
 
 def lost(leases: Sequence[Lease]) -> Statement[dict[Lease, Reason]]:
-    """Which of these leases are lost, and why. Only a look: nothing is written, and nothing is refused."""
+    """Which of these leases are lost, and why. Read only: nothing is written or refused."""
 
     def read(rows: Rows) -> dict[Lease, Reason]:
         found = {held.id: held for held in _HELD.many(rows)}
@@ -123,7 +123,7 @@ def _why_lost(lease: Lease, found: _Held | None) -> Reason | None:
 
 
 def due(queues: Sequence[str], bounds: Mapping[str, Sequence[Bound]] | None = None) -> Statement[list[str]]:
-    """Which of these queues have a job that is due. Nothing below a queue's bounds is looked at."""
+    """Which of these queues have a due job. Nothing below a queue's bounds is read."""
     known = [
         (name, bound) for name in queues for bound in sorted((bounds or {}).get(name, ()), key=lambda bound: bound.priority)
     ]
@@ -162,7 +162,7 @@ def final_states(job_ids: Sequence[UUID]) -> Statement[tuple[list[FinalState], s
 
 
 def still_held(leases: Sequence[Lease]) -> Statement[set[Lease]]:
-    """Which of these leases are still good. Asked after an answer was lost, before anything is sent again."""
+    """Which of these leases are still held. Read after a lost answer, before anything is sent again."""
     return _leases_of_jobs("still_held", leases, "running")
 
 
@@ -172,7 +172,7 @@ def completed(leases: Sequence[Lease]) -> Statement[set[Lease]]:
 
 
 def _leases_of_jobs(name: str, leases: Sequence[Lease], state: str) -> Statement[set[Lease]]:
-    """Those that are the last ones of jobs in this state."""
+    """The leases that are the last of their job, where it is in this state."""
     asked = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
 
     def read(rows: Rows) -> set[Lease]:
@@ -190,7 +190,7 @@ def _leases_of_jobs(name: str, leases: Sequence[Lease], state: str) -> Statement
 
 
 def traces(job_ids: Sequence[UUID]) -> Statement[dict[UUID, str]]:
-    """The traces that open jobs were enqueued in, where they were."""
+    """The traces in which open jobs were enqueued."""
     return Statement(
         name="traces",
         sql="select id, trace from faultline.jobs where id = any(%s) and trace is not null",
@@ -214,7 +214,7 @@ def counts() -> Statement[Counter[str]]:
 
 
 def is_drained(queue: str) -> Statement[bool]:
-    """Whether nothing of a queue waits or runs. Cheap enough to be asked while others are at work."""
+    """Whether no job of a queue is queued or running. Cheap enough to be repeated under load."""
     return Statement(
         name="is_drained",
         sql="select not exists (select from faultline.open_jobs where queue = %s and state = 'queued')"
@@ -227,7 +227,7 @@ def is_drained(queue: str) -> Statement[bool]:
 
 
 def workers() -> Statement[list[str]]:
-    """The ids of the workers on the list."""
+    """The ids of all workers."""
     return Statement(
         name="workers",
         sql="select id from faultline.workers order by id",
@@ -252,7 +252,7 @@ def held_by(pid: int) -> Statement[list[UUID]]:
 
 
 def span(queue: str) -> Statement[Span]:
-    """When the first job of a queue was claimed, and when the last one was done."""
+    """When the first job of a queue was claimed and the last one completed."""
     return Statement(
         name="span",
         sql=f"select {_SPAN.columns} from faultline.ledger where queue = %s",
@@ -267,18 +267,18 @@ _SETTINGS = RowOf(DatabaseSettings)
 
 
 def settings() -> Statement[DatabaseSettings | None]:
-    """What holds for every program on the database; None if somebody has deleted the row."""
+    """The settings for every program on the database; None if the row was deleted."""
     sql = f"select {_SETTINGS.columns} from faultline.settings"
     return Statement("settings", sql, (), _SETTINGS.first, repeatable=True, reads=True)
 
 
 def clock() -> Statement[datetime]:
-    """What time it is in the database."""
+    """The database's time."""
     return Statement("clock", "select faultline.clock()", (), value, repeatable=True, reads=True)
 
 
 def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list[JournalEntry]]:
-    """What happened to a job, in order; of a very long story the end."""
+    """What happened to a job, in order; only the end of a long journal."""
     return Statement(
         name="journal",
         sql=f"select {_ENTRY.columns} from faultline.journal where job_id = %s order by id desc limit %s",
@@ -290,7 +290,7 @@ def journal(job_id: object, *, entries_max: int | None = None) -> Statement[list
 
 
 def operations(*, only_queues: Sequence[str] | None = None, keys: bool, entries_max: int) -> Statement[list[JournalEntry]]:
-    """What people last did that concerns no single job: to queues, settings and, if asked for, keys. Newest first."""
+    """The last operations on queues, settings and, if wanted, API keys. Newest first."""
     queues = None if only_queues is None else list(only_queues)
     return Statement(
         name="operations",
@@ -304,7 +304,7 @@ def operations(*, only_queues: Sequence[str] | None = None, keys: bool, entries_
 
 
 def steps(job_id: object) -> Statement[list[Step]]:
-    """The parts of a job that are done, in the order in which they were."""
+    """The completed steps of a job, in order of completion."""
     return Statement(
         name="steps",
         sql=f"select {_STEP.columns} from faultline.steps where job_id = %s order by recorded_at, name limit 1000",
@@ -316,7 +316,7 @@ def steps(job_id: object) -> Statement[list[Step]]:
 
 
 def ledger_rows(job_id: object) -> Statement[int]:
-    """How often this job has been done. One, or something is very wrong."""
+    """How often this job was completed. More than one would be a violated guarantee."""
     return Statement(
         name="ledger_rows",
         sql="select count(*) from faultline.ledger where job_id = %s",

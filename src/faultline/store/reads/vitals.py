@@ -1,7 +1,6 @@
-"""What a doctor looks at beside the database's health: the server, its settings and roles, and what waits for nobody.
+"""What the doctor reads besides the database's health: the server, its settings and roles, and jobs that no worker takes.
 
-Read only, each question one statement, and none needs more than to be connected: what a login may not see is said to be
-unseen instead of being guessed.
+Each read is one statement and needs no rights: what a login may not see is reported as unseen, not guessed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Unseen(NamedTuple):
 
 
 class CutShort(NamedTuple):
-    """A timeout of the session's own ended the question."""
+    """A timeout of the session ended the statement."""
 
     why: str
 
@@ -46,7 +45,7 @@ class Server:
     user: str
     database: str
     is_superuser: bool
-    #: Whether it sees what other logins are doing.
+    #: Whether the login sees the queries of others.
     sees_sessions: bool
     is_standby: bool
     clock: datetime
@@ -55,7 +54,7 @@ class Server:
 
 
 class Setting(NamedTuple):
-    """In the unit of its own (`ms`, `8kB`); empty where there is none."""
+    """A value in its unit (`ms`, `8kB`); the unit is empty where there is none."""
 
     value: str
     unit: str
@@ -67,7 +66,7 @@ class Setting(NamedTuple):
 class Role(NamedTuple):
     name: str
     exists: bool
-    #: It was granted the schema. False also when it does not exist.
+    #: It has the right to use the schema. False also if the role does not exist.
     granted: bool
     #: The connected login may take it.
     ours: bool
@@ -87,7 +86,7 @@ class Slot(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """A queue with due work, and the age of the oldest."""
+    """A queue with due jobs, and the age of the oldest."""
 
     queue: str
     oldest_seconds: float
@@ -95,14 +94,14 @@ class Waiting(NamedTuple):
 
 
 class LostHistory(NamedTuple):
-    """Jobs that workers held under leases which the database has never given, and when that was first seen."""
+    """Jobs that workers held under leases that the database does not know, and when that was first seen."""
 
     jobs: int
     since: datetime | None
 
 
 class InTheWay(NamedTuple):
-    """A session whose locks are waited for. Of other logins' sessions not everything may be seen."""
+    """A session that blocks ours. Parts of other logins' sessions may be hidden."""
 
     pid: int
     application: str | None
@@ -113,7 +112,7 @@ class InTheWay(NamedTuple):
 
 
 class Overdue(NamedTuple):
-    """Leases that ran out and were not taken back."""
+    """Expired leases that are not reaped."""
 
     leases: int
     seconds: float
@@ -128,7 +127,7 @@ class Paused(NamedTuple):
 
 
 class WaitingTask(NamedTuple):
-    """Jobs of one task that wait in one queue."""
+    """Queued jobs of one task in one queue."""
 
     queue: str
     task: str
@@ -190,7 +189,7 @@ _PAUSED = RowOf(Paused, queue="name", at="paused_at", reason="paused_because")
 
 
 def look(connection: psycopg.Connection, statement: Statement[T]) -> T | Unseen | CutShort:
-    """Ask, if we may."""
+    """Run a statement, if we may."""
     try:
         return run_on(connection, statement)
     except PermissionDenied as error:
@@ -206,7 +205,7 @@ def _without_advice(error: FaultlineError) -> str:
 
 
 def in_the_way(pid: int) -> Statement[list[InTheWay]]:
-    """Whose locks this session waits for."""
+    """The sessions that block this one."""
     return Statement(
         "in_the_way",
         f"select {_IN_THE_WAY.columns} from unnest(pg_blocking_pids(%s)) as b (pid) join pg_stat_activity a on a.pid = b.pid"
@@ -219,7 +218,7 @@ def in_the_way(pid: int) -> Statement[list[InTheWay]]:
 
 
 def give_up_waiting(pid: int) -> Statement[None]:
-    """End what a session of our own waits for."""
+    """Cancel the statement of a waiting session of ours."""
     return Statement("give_up_waiting", "select pg_cancel_backend(%s)", (pid,), lambda _: None, reads=True)
 
 
@@ -232,13 +231,13 @@ def server() -> Statement[Server]:
 
 
 def protocol() -> Statement[migrate.Protocol]:
-    """The version of the database's definitions, as `migrate.check` takes it."""
+    """The version of the database's definitions, for `migrate.check`."""
     sql = f"select {_PROTOCOL.columns} from faultline.protocol()"
     return Statement("protocol", sql, (), _PROTOCOL.one, repeatable=True, reads=True)
 
 
 def way_in() -> Statement[str]:
-    """What gives a login the schema that may not use it."""
+    """Who can give this login the right to use the schema, and how."""
     return Statement(
         name="way_in",
         sql="select 'the schema belongs to ' || pg_get_userbyid(n.nspowner) || ', who may: '"
@@ -255,7 +254,7 @@ def way_in() -> Statement[str]:
 
 
 def settings(names: Sequence[str]) -> Statement[dict[str, Setting]]:
-    """As this login's sessions have them."""
+    """The settings of this login's sessions."""
     return Statement(
         name="settings",
         sql=f"select {_SETTING.columns} from pg_settings where name = any(%s)",
@@ -280,14 +279,14 @@ def roles() -> Statement[list[Role]]:
 
 
 def lost_history(days: int = 1) -> Statement[LostHistory]:
-    """Refused writes that only make sense if the database has forgotten commits: by a lossy failover, or a restore."""
+    """Refused writes that show that the database lost commits, in a failover or a restore."""
     return Statement(
         name="lost_history",
         sql=f"""
 select {_LOST_HISTORY.columns}
 from faultline.journal e
 where e.event = '{JournalEvent.STALE_WRITE_BLOCKED}'
-  -- Tokens up to the floor are known: `prune` has forgotten their jobs, or `recover` has dealt with them.
+  -- Tokens up to the floor are known: `prune` has deleted their jobs, or `recover` has handled them.
   and e.fencing_token > (select s.token_floor from faultline.settings s)
   and e.at > greatest(
     faultline.clock() - make_interval(days => %s),
@@ -321,7 +320,7 @@ def slots() -> Statement[list[Slot]]:
 
 
 def never_vacuumed() -> Statement[list[str]]:
-    """The tables of ours for which somebody has switched autovacuum off."""
+    """Our tables with autovacuum switched off."""
     return Statement(
         name="never_vacuumed",
         sql="select relname::text from pg_class where relnamespace = 'faultline'::regnamespace"
@@ -335,7 +334,7 @@ def never_vacuumed() -> Statement[list[str]]:
 
 
 def waiting_tasks() -> Statement[list[WaitingTask]]:
-    """Of which tasks jobs wait, due or not. Looks at 100,000 of them at the most, so that a large backlog costs little."""
+    """The tasks of queued jobs, due or not. Reads 100,000 jobs at the most, so that a large backlog costs little."""
     return _rows(
         "tasks",
         _WAITING_TASK,
@@ -349,7 +348,7 @@ order by w.queue, w.task
 
 
 def waiting() -> Statement[list[Waiting]]:
-    """The queues with due work. One probe of the index for each queue and priority, however much waits."""
+    """The queues with due jobs, with one index lookup for each queue and priority, however many jobs wait."""
     return _rows(
         "waiting",
         _WAITING,
@@ -395,7 +394,7 @@ def overdue() -> Statement[Overdue]:
 
 
 def failed() -> Statement[int]:
-    """How many jobs have failed for good and wait for somebody to look at them."""
+    """How many jobs are in the state failed."""
     return Statement(
         name="failed",
         sql="select count(*) from faultline.jobs where state in ('failed', 'cancelled') and state = 'failed'",

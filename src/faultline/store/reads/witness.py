@@ -1,4 +1,4 @@
-"""What stands in the database about some jobs, told in one statement: for those who check that it is what it should be."""
+"""All that the database holds about some jobs, in one statement, to check it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Found:
-    """One job. Nothing is hidden: a job that stands in two places has two rows."""
+    """One job. A job in two tables has two rows."""
 
     #: (state, token, owner, attempt), open or done
     rows: list[tuple[str, int, str | None, int]] = field(default_factory=list)
@@ -63,7 +63,7 @@ def testimony(job_ids: Sequence[UUID]) -> Statement[dict[UUID, Found]]:
 
 
 def token_floor() -> Statement[int]:
-    """Below which `claim` grants no token."""
+    """All tokens of later claims are above it."""
     return Statement("token_floor", "select token_floor from faultline.settings", (), value, repeatable=True)
 
 

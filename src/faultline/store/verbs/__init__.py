@@ -1,4 +1,4 @@
-"""The verbs of the protocol, one function each, by family: each makes the statement that calls its SQL function."""
+"""The verbs of the protocol, by family. Each function builds the statement that calls its SQL function."""
 
 from faultline.store.verbs.lease import claim as claim
 from faultline.store.verbs.lease import claimed_by as claimed_by

@@ -1,4 +1,4 @@
-"""Keys of the HTTP API. The database keeps digests: who reads it cannot use what it finds there."""
+"""Keys of the HTTP API. The database stores digests only, so a reader of the database cannot use them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ApiKeyLine:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
-    #: Who did it, as far as the journal remembers: the name that was given, and the database login.
+    #: Who did it, if the journal still has it: the name that was given, and the database login.
     created_by: str | None
     created_login: str | None
     revoked_by: str | None
@@ -68,14 +68,14 @@ _LINE = RowOf(
 
 
 def new_key(chance: random.Random) -> tuple[UUID, str]:
-    """A key's id and its text, which is shown once. The text begins with the id's, so that a leaked one can be revoked."""
+    """A key's id, and its text, which is shown once. The text begins with the id, so that a leaked key can be revoked."""
     key_id = UUID(int=chance.getrandbits(128), version=4)
     secret = base64.urlsafe_b64encode(chance.randbytes(32)).rstrip(b"=").decode()
     return key_id, f"fl_{key_id.hex[:12]}_{secret}"
 
 
 def digest_of(text: str) -> bytes | None:
-    """The digest of a key's text; None if that is no key at all, which nobody needs to ask the database about."""
+    """The digest of a key's text; None if the text cannot be a key, so that no query is needed."""
     return hashlib.sha256(text.encode()).digest() if _TEXT.fullmatch(text) else None
 
 
@@ -106,7 +106,7 @@ def revoke(key_id: UUID, *, by: str | None = None, reason: str | None = None) ->
 
 
 def find(digest: bytes) -> Statement[ApiKey | None]:
-    """Who holds the key with this digest."""
+    """The valid key with this digest."""
     return Statement(
         name="api_key",
         sql=f"select {_KEY.columns} from faultline.api_key(%s)",
@@ -117,7 +117,7 @@ def find(digest: bytes) -> Statement[ApiKey | None]:
 
 
 def exist() -> Statement[bool]:
-    """Whether there is any key, good or not."""
+    """Whether there is any key, valid or not."""
     return Statement(
         name="api_keys_exist",
         sql="select exists (select k.id from faultline.api_keys k)",
@@ -129,7 +129,7 @@ def exist() -> Statement[bool]:
 
 
 def lines() -> Statement[list[ApiKeyLine]]:
-    """All keys, newest first, without what could be used."""
+    """All keys, newest first, without their digests."""
     return Statement(
         name="api_keys",
         sql=f"select {_LINE.columns} from faultline.api_keys k {_journal('added', JournalEvent.API_KEY_ADDED)}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Refused(NamedTuple):
-    """A lease for which nothing was written, as every verb that takes leases answers."""
+    """A lease for which nothing was written. Every verb that takes leases returns these rows."""
 
     job_id: UUID
     fencing_token: int
@@ -31,13 +31,13 @@ class _Refused(NamedTuple):
 
 
 _REFUSED = RowOf(_Refused, reason=Column("reason", Reason))
-#: Every job that runs is one of these rows, so no reader stands between: they are made into leases as they are, and what
-#: of a lease is no column comes last.
+#: Every job that runs is one of these rows, so each row becomes a lease directly, for speed. The fields of a lease that are
+#: not columns come last.
 _CLAIMED = RowOf(Lease, ("owner", "fault"), args="args::text", key="idempotency_key").columns
 
 
 def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()) -> Statement[list[Lease]]:
-    """Take due jobs, the most urgent first. `owner` must be new for every call."""
+    """Claim due jobs, the most urgent first. `owner` must be new for every call."""
     ordered = sorted(bounds, key=lambda bound: bound.priority)
     return Statement(
         name="claim",
@@ -57,7 +57,7 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
 
 
 def claimed_by(owner: str) -> Statement[list[Lease]]:
-    """What a claim whose answer was lost has taken, if it has."""
+    """The jobs that a claim took whose answer was lost."""
     return Statement(
         name="claimed_by",
         sql=f"select {_CLAIMED} from (select *, id as job_id,"
@@ -75,7 +75,7 @@ def renew(leases: Sequence[Lease]) -> Statement[Unwritten]:
 
 
 def mark_started(leases: Sequence[Lease]) -> Statement[Unwritten]:
-    """Put on record that these attempts are about to run. Do not run the ones that come back as stale."""
+    """Record that these attempts are about to run. Do not run those that are stale in the answer."""
     return _for_leases("mark_started", leases)
 
 
@@ -90,7 +90,7 @@ def complete(leases: Sequence[Lease], results: Sequence[str], *, only_if: str = 
 
 
 def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Unwritten]:
-    """End attempts that did not succeed: queue them again, or end the job."""
+    """End attempts that did not succeed: queue the job again, or end it."""
     endings = [
         {"then": failure.then, "error": failure.error, "delay_seconds": failure.delay_seconds}
         for _, failure in zip(leases, failures, strict=True)
@@ -99,13 +99,13 @@ def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Unwr
 
 
 def release(leases: Sequence[Lease], delays_seconds: Sequence[float | None] | None = None) -> Statement[Unwritten]:
-    """Give jobs back unfinished, with their attempt. With a delay they sleep that long, otherwise they keep their place."""
+    """Release jobs unfinished, without using up the attempt. A delay reschedules them; None keeps their position."""
     delays = None if delays_seconds is None else list(delays_seconds)
     return _for_leases("release", leases, delays, "%s::float8[]", repeatable=False)
 
 
 def fence(lease: Lease) -> Statement[None]:
-    """Guard the effects that follow in the same transaction. Raises `StaleLease` when the lease is not good."""
+    """Guard the effects that follow in the same transaction. Raises `StaleLease` if the lease is lost."""
     return Statement(
         name="fence",
         sql="select faultline.fence(%s, %s, %s)",
@@ -115,7 +115,7 @@ def fence(lease: Lease) -> Statement[None]:
 
 
 def record_refusal(lease: Lease) -> Statement[Unwritten]:
-    """Put a refused fence on record, after its transaction was rolled back."""
+    """Record a refused fence after the rollback of its transaction."""
     return _for_one_lease("record_refusal", lease, ())
 
 
@@ -125,7 +125,7 @@ def step(lease: Lease, name: str, result: Json) -> Statement[Unwritten]:
 
 
 def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
-    """Ask whether a step was done before, and what it gave."""
+    """Whether a step was completed before, and its result."""
     return Statement(
         name="recall",
         sql="select result::text from faultline.recall(%s, %s)",
@@ -141,7 +141,7 @@ def progress(lease: Lease, progress: Json) -> Statement[Unwritten]:
 
 
 def _leases(rows: Rows, owner: str) -> list[Lease]:
-    """The rows come in physical order; they are to be run in the order of the queue."""
+    """Sort the rows, which come in physical order, into the order of the queue."""
     new_lease: Callable[..., Lease] = Lease
     leases = [new_lease(*row, owner) for row in rows]
     leases.sort(key=_position)
@@ -149,13 +149,13 @@ def _leases(rows: Rows, owner: str) -> list[Lease]:
         try:
             lease.args = jsontext.decode_args(lease.args)
         except UnreadableJson as error:
-            # The claim is committed: raising here would strand the whole batch for the sake of one job.
+            # The claim is committed: raising here would strand the whole batch because of one job.
             lease.args, lease.fault = {}, str(error)
     return leases
 
 
 def _position(lease: Lease) -> tuple[int, datetime, int]:
-    # Its number: UUIDs are compared in Python, and jobs that were enqueued together are due at the same moment.
+    # The id as a number: `UUID.__lt__` is slow, and jobs that were enqueued together are due at the same moment.
     return lease.priority, lease.next_run_at, lease.job_id.int
 
 
@@ -179,7 +179,7 @@ def _for_leases(
 
 
 def _array(elements: Iterable[str]) -> str:
-    """In its text form: psycopg looks at every element of a list in Python, which costs more than all the rest."""
+    """An array in its text form: psycopg inspects every element of a list in Python, which costs more than all the rest."""
     return f"{{{','.join(elements)}}}"
 
 
@@ -204,7 +204,7 @@ def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], slots: str =
 def _unwritten(rows: Rows, leases: Sequence[Lease]) -> Unwritten:
     unwritten = Unwritten()
     if rows:
-        # By the whole lease: after a failover that took tokens back, one worker may hold two with the same token.
+        # By the whole lease: after a failover that lost commits, one worker may hold two leases with the same token.
         held = {(lease.job_id, lease.fencing_token, lease.owner): lease for lease in leases}
         for refused in _REFUSED.many(rows):
             lease = held[refused.job_id, refused.fencing_token, refused.owner]

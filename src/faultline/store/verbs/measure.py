@@ -1,4 +1,4 @@
-"""What is counted and summed for people who look."""
+"""Count and sum up, for pages and metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]:
-    """Store what this worker counted, for each queue since its row's minute began."""
+    """Store this worker's counts for each queue, since the minute of the row began."""
     return Statement(
         name="tally",
         sql="select faultline.tally(%s, %s::jsonb)",
@@ -27,12 +27,12 @@ def tally(worker_id: str, rows: Sequence[Mapping[str, Json]]) -> Statement[None]
 
 
 def sample() -> Statement[bool]:
-    """Count what waits, unless that was done a moment ago. Returns whether it was done now."""
+    """Count the waiting jobs, unless that was done a moment ago. Returns whether it counted."""
     sampled = Statement("sample", "select faultline.sample()", (), value, repeatable=True)
     return replace(sampled, seconds=UPKEEP_SECONDS)
 
 
 def roll_up() -> Statement[int]:
-    """Sum up what was measured long ago."""
+    """Sum up old measurements."""
     summed = Statement("roll_up", "select faultline.roll_up()", (), value, repeatable=True)
     return replace(summed, seconds=UPKEEP_SECONDS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def cancel(
     job_id: object, reason: str | None = None, *, only_queues: Sequence[str] | None = None, by: str | None = None
 ) -> Statement[JobState]:
-    """Cancel a job. Its worker can write nothing more. With `only_queues`, jobs of other queues are not found."""
+    """Cancel a job: its worker can write nothing more. With `only_queues`, jobs of other queues are not found."""
     sql = "select faultline.cancel(%s, %s, %s::text[], %s)"
     params = (job_id, reason, None if only_queues is None else list(only_queues), by)
     return Statement("cancel", sql, params, _state, repeatable=True)
@@ -38,7 +38,7 @@ def _state(rows: Rows) -> JobState:
 
 
 def pause(queue: str, reason: str | None = None, *, by: str | None = None) -> Statement[datetime]:
-    """Pause a queue: workers stop claiming from it. Returns since when."""
+    """Pause a queue: workers stop claiming from it. Returns since when it is paused."""
     sql = "select faultline.pause(%s, %s, %s)"
     return Statement("pause", sql, (queue, reason, by), value, repeatable=True)
 
@@ -50,13 +50,13 @@ def resume(queue: str, *, by: str | None = None, reason: str | None = None) -> S
 
 
 def change_setting(name: str, to: int, reason: str | None = None, *, by: str | None = None) -> Statement[int]:
-    """Change one setting of the database. Returns its value before."""
+    """Change one setting of the database. Returns its old value."""
     sql, params = "select faultline.change_setting(%s, %s, %s, %s)", (name, to, reason, by)
     return Statement("change_setting", sql, params, value, repeatable=True)
 
 
 class Recovered(NamedTuple):
-    """What `recover` did: the floor, the tokens that were lifted to it, and the jobs that were queued again."""
+    """What `recover` did: the floor, how many tokens it raised to it, and how many jobs it queued again."""
 
     lifted_to: int
     lifted: int
@@ -67,7 +67,7 @@ _RECOVERED = RowOf(Recovered)
 
 
 def recover(floor: int | None = None, *, by: str | None = None, reason: str | None = None) -> Statement[Recovered]:
-    """Void every lease, and grant only tokens above a floor."""
+    """Void every lease. Later claims get only tokens above the floor."""
     return Statement(
         name="recover",
         sql=f"select {_RECOVERED.columns} from faultline.recover(%s, %s, %s)",

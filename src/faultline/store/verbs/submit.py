@@ -27,7 +27,7 @@ _ENQUEUED = RowOf(Enqueued)
 def enqueue_many(
     submissions: Sequence[Submission], ids: Ids | None = None, *, appears_late: bool = False
 ) -> Statement[list[Enqueued]]:
-    """Put jobs into queues, all or none. With `ids`, jobs without one get theirs here, and the statement is repeatable.
+    """Enqueue jobs, all or none. With `ids`, jobs without an id get one here, so the statement is repeatable.
 
     `appears_late`: the transaction is a larger one and commits some time after this statement.
     """
@@ -45,9 +45,9 @@ def enqueue_many(
 
 
 def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late: bool) -> Statement[list[Enqueued]]:
-    """Ids that were made just now cannot be known yet: the database need not look for them, nor tell them back to us.
+    """The database cannot know new ids yet, so it need neither look for them nor return them.
 
-    Sent again, they can be; then it is said which ones were there already.
+    When the statement is sent again it may know them. Then it returns the positions of those that it had already.
     """
     numbers = ids.new_numbers(len(submissions))
     texts = [_job_text(job, f"{number:032x}") for job, number in zip(submissions, numbers, strict=True)]
@@ -55,7 +55,7 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
 
     def read(rows: Rows) -> list[Enqueued]:
         known = set(values(rows))
-        return [Enqueued(UUID(int=number), place not in known) for place, number in enumerate(numbers, start=1)]
+        return [Enqueued(UUID(int=number), position not in known) for position, number in enumerate(numbers, start=1)]
 
     return Statement(
         name="enqueue",
@@ -69,7 +69,7 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
 
 
 def _job_text(job: Submission, fresh_id: str | None = None) -> str:
-    """Build the JSON of one job by hand: its arguments are JSON text already and must not be parsed and written again."""
+    """Build the JSON of one job by hand: its arguments are JSON text already, and parsing them again would cost time."""
     own = "" if fresh_id is None else f',"id":"{fresh_id}"'
     values = _own_of(job)
     if values != _NOTHING:
@@ -78,7 +78,7 @@ def _job_text(job: Submission, fresh_id: str | None = None) -> str:
     return f'{{{_common_text(_common_of(job))}{own},"args":{job.args}}}'
 
 
-#: The fields of a submission are those of its JSON: each job's own, and those that many have in common.
+#: The fields of a submission are those of its JSON: each job's own, and those that many jobs share.
 _OWN = tuple(one.name for one in fields(Submission) if one.metadata.get("own"))
 _COMMON = tuple(one.name for one in fields(Submission) if one.name not in (*_OWN, "args"))
 _own_of, _common_of = attrgetter(*_OWN), attrgetter(*_COMMON)

@@ -1,4 +1,4 @@
-"""What workers do for all of them: beat, take back the jobs of the dead, mend, prune."""
+"""What each worker does for all: beat, reap, reconcile, prune."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def beat(
     leases: int = 0,
     clock_ahead_seconds: float | None = None,
 ) -> Statement[datetime]:
-    """Say that this worker is alive. Returns the database's time."""
+    """Send a heartbeat. Returns the database's time."""
     return Statement(
         name="beat",
         sql="select faultline.beat(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
@@ -38,7 +38,7 @@ def beat(
 
 
 def announce(worker_id: str, tasks: Sequence[str], connections_max: int | None = None) -> Statement[bool]:
-    """Say which tasks this worker knows and what it may open. Returns whether it is on the list of workers yet."""
+    """Store which tasks this worker knows and how many connections it may open. Returns whether its row exists yet."""
     return Statement(
         name="announce",
         sql="select faultline.announce(%s, %s::text[], %s)",
@@ -53,7 +53,7 @@ def leave(worker_id: str) -> Statement[None]:
 
 
 def first_expired(lower_bound: datetime | None = None) -> Statement[datetime]:
-    """From which time on leases may have run out that nobody has taken back; nothing before the bound is looked at."""
+    """The first moment when a lease that is not reaped may have expired. Nothing before the bound is read."""
     return Statement(
         name="first_expired",
         sql="select faultline.first_expired(coalesce(%s, '-infinity'::timestamptz))",
@@ -71,10 +71,10 @@ def reap(
     withheld: Callable[[], bool] = lambda: False,
     lower_bound: datetime | None = None,
 ) -> Statement[list[Reaped]]:
-    """Take back the jobs of the dead. Before the bound nothing that has run out is held any more: see `first_expired`.
+    """Requeue jobs whose lease expired or whose worker died. No lease expired before the bound: see `first_expired`.
 
-    Functions are asked at the moment of each send: a connection may have been waited for, or lost, or this process may have
-    been stopped meanwhile. While `withheld`, nothing is taken.
+    Functions are called before each send: it may have waited for a connection, or lost one, or this process may have been
+    stopped meanwhile. While `withheld`, nothing is reaped.
     """
 
     def params() -> tuple[Any, ...]:
@@ -93,7 +93,7 @@ def reap(
 
 
 def reconcile(*, max_jobs: int = 1000) -> Statement[list[Any]]:
-    """Close open rows whose job stands in the ledger."""
+    """Close open rows of jobs that the ledger has."""
     return Statement(
         name="reconcile",
         sql="select * from faultline.reconcile(%s)",
@@ -105,7 +105,7 @@ def reconcile(*, max_jobs: int = 1000) -> Statement[list[Any]]:
 
 
 def prune(what: str, *, older_than_seconds: float | None = None, max_rows: int = 1000) -> Statement[int]:
-    """Forget ledger, failed, journal or keys rows of that age; without one, of the age that the settings say."""
+    """Delete ledger, failed, journal or keys rows of this age; None: the age in the settings."""
     return Statement(
         name="prune",
         sql="select faultline.prune(%s, make_interval(secs => %s), %s)",
