@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import BlockingJob, Faultline, Job, JobFailed, StaleLease
-from tests.waiting import auntil
+from tests.waiting import auntil, until
 from tests.worker.working import PATIENCE, logged, results, work
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable
 
+    from faultline import JobHandle
     from tests.driver import Driver
 
 
@@ -218,13 +219,13 @@ def test_a_blocking_task_that_ignores_its_timeout_is_abandoned_and_can_write_not
 def test_a_transaction_that_outlives_its_timeout_is_rolled_back(app: Faultline, queue: Driver, kind: str) -> None:
     """Its thread cannot be stopped and its coroutine minds no cancellation: neither may commit, nor keep the job's row."""
     queue.connection.execute("create table paid (n integer)")
-    ended, tried = threading.Event(), []
+    inserted, ended, tried = threading.Event(), threading.Event(), []
 
-    @app.task(name="async", max_attempts=1, timeout=0.2)
     async def stubborn(job: Job) -> None:
         try:
             async with job.transaction() as tx:
                 await tx.execute("insert into paid values (1)")
+                inserted.set()
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.Event().wait()
                 tx.complete("too late")
@@ -232,24 +233,29 @@ def test_a_transaction_that_outlives_its_timeout_is_rolled_back(app: Faultline, 
             tried.append((job.lease_lost, error))
             raise
 
-    @app.task(name="blocking", max_attempts=1, timeout=0.2)
     def stubborn_blocking(job: BlockingJob) -> None:
         try:
             with job.transaction() as tx:
                 tx.execute("insert into paid values (1)")
+                inserted.set()
                 ended.wait(PATIENCE)
                 tx.complete("too late")
         except Exception as error:
             tried.append((job.lease_lost, error))
             raise
 
-    handle = app.tasks[kind].enqueue()
-    (error,) = results(app, [handle])
-    ended.set()
-    while not tried:
-        time.sleep(0)
+    def outlive(seconds: float) -> tuple[float, JobHandle[Any], object]:
+        tried.clear()
+        task: Any = stubborn if kind == "async" else stubborn_blocking
+        handle = app.task(name=f"{kind} {seconds:g}", max_attempts=1, timeout=seconds)(task).enqueue()
+        return seconds, handle, results(app, [handle])[0]
 
-    assert "timed out after 0.2 s" in str(error)
+    # A busy machine may take longer than the timeout to begin the transaction.
+    seconds, handle, error = next(run for run in map(outlive, (0.2, 2.0, 20.0)) if inserted.is_set())
+    ended.set()
+    until(lambda: tried)
+
+    assert f"timed out after {seconds:g} s" in str(error)
     assert tried[0][0] is True
     assert queue.value("select count(*) from paid") == 0
     assert queue.job(handle.id).result is None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import socket
+import sys
+import termios
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,11 +169,17 @@ def test_a_companion_ends_when_it_is_told_to_though_somebody_else_holds_its_pipe
     assert process is not None
     assert process.stdin is not None
     other = os.dup(process.stdin.fileno())
+    until(lambda: unread(other) == 0)  # it runs: a Python that still starts may take longer than `stop` waits
 
     standby.stop()
     os.close(other)
 
     assert process.returncode == 0  # it was not killed
+
+
+def unread(pipe: int) -> int:
+    """How many bytes its reader has not read yet."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_a_child_of_a_branch_runs_nothing_of_what_is_due_in_pythons_own_loop_either(app: Faultline) -> None:
