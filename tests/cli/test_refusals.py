@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import DiagnosticField
 
+from faultline.core.errors import PermissionDenied
 from faultline.store.install.rights import advice
+from faultline.store.translation import translated
 from tests.cli.commands import faultline
 
 if TYPE_CHECKING:
@@ -52,18 +55,39 @@ def test_the_first_migration_of_a_login_that_may_create_nothing_is_told_what_to_
     assert asked.stderr == f"faultline: permission denied for database {name}; {told}\n"
 
 
-def test_a_function_of_another_login_is_sent_to_the_doctor_who_knows_the_statement(queue: Driver) -> None:
-    queue.connection.execute("alter function faultline.reap owner to faultline_viewer")
-    queue.connection.execute("set role faultline_worker")
+@pytest.mark.parametrize(
+    "message",
+    [
+        "permission denied for function cancel",
+        "keine Berechtigung für Funktion cancel",
+        'წვდომა აკრძალულია ფუნქციაზე: "cancel"',
+        "関数 cancel へのアクセスが拒否されました",
+        "cancel 함수 접근 권한 없음",
+    ],
+    ids=["en", "de", "ka", "ja", "ko"],
+)
+def test_a_refusal_in_any_language_is_told_who_has_the_right(message: str) -> None:
+    with pytest.raises(PermissionDenied) as refused, translated():
+        raise refusal(message)
 
-    with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
-        queue.connection.execute("alter function faultline.reap stable")
-
-    assert advice(str(refused.value)) == (
-        "it belongs to another login: faultline doctor says whose it is and prints the statement that gives it back"
-    )
+    assert str(refused.value) == f"{message}; {GRANTED} faultline_producer or faultline_operator"
 
 
-def test_what_is_not_ours_gets_no_advice_of_ours() -> None:
-    assert advice("permission denied for table orders") is None
-    assert advice("permission denied to create role") is None
+@pytest.mark.parametrize(
+    ("message", "source"),
+    [
+        ("permission denied for table orders", "aclcheck_error"),
+        ("permission denied to create role", "CreateRole"),
+        ("permission denied to cancel query", "pg_cancel_backend"),
+    ],
+)
+def test_what_is_not_ours_gets_no_advice_of_ours(message: str, source: str) -> None:
+    assert advice(refusal(message, source)) is None
+
+
+def refusal(message: str, source: str = "aclcheck_error") -> psycopg.errors.InsufficientPrivilege:
+    """As a server raises it whose lc_messages says so."""
+    fields: dict[int, bytes | None] = dict.fromkeys(map(int, DiagnosticField))
+    fields[DiagnosticField.MESSAGE_PRIMARY] = message.encode()
+    fields[DiagnosticField.SOURCE_FUNCTION] = source.encode()
+    return psycopg.errors.InsufficientPrivilege(message, info=fields)

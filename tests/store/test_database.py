@@ -21,6 +21,7 @@ from faultline.store.database import Database, run_on
 from faultline.store.deadline import Deadline
 from faultline.store.reads import views
 from faultline.store.statement import Rows, Statement
+from faultline.store.translation import translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +57,31 @@ def test_a_server_that_is_down_is_named_without_the_password() -> None:
 def test_nonsense_is_said_to_be_no_dsn() -> None:
     with pytest.raises(errors.ConfigError, match="invalid DSN: it does not begin with postgresql://"):
         Database("nonsense").facts()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'missing "=" after "shop:SECRET" in connection info string',
+        "fehlendes »=« nach »shop:SECRET« in der Zeichenkette der Verbindungsdaten",
+        "« = » manquant après « shop:SECRET » dans la chaîne des paramètres de connexion",
+        '接続情報文字列において"shop:SECRET"の後に"="がありませんでした',
+    ],
+    ids=["en", "de", "fr", "ja"],
+)
+def test_libpq_may_say_in_any_language_what_is_no_dsn(message: str) -> None:
+    with pytest.raises(errors.ConfigError) as refused, translated("shop:SECRET"):
+        raise psycopg.ProgrammingError(message)
+
+    assert str(refused.value).startswith("invalid DSN: it does not begin with postgresql://, and a part of it is not NAME=")
+    assert "SECRET" not in str(refused.value)
+
+
+def test_what_libpq_quotes_of_a_dsn_is_shown_in_no_language() -> None:
+    with pytest.raises(errors.ConfigError) as refused, translated("postgresql://h/d?SECRET=1"):
+        raise psycopg.ProgrammingError("ungültiger URI-Query-Parameter: »SECRET«")
+
+    assert str(refused.value).startswith("invalid DSN: ungültiger URI-Query-Parameter; the text is not shown")
 
 
 def test_an_unknown_database_is_named(dsn: str) -> None:

@@ -287,6 +287,26 @@ def test_the_schema_works_without_the_right_to_create_roles(connection: psycopg.
         connection.execute("drop role owner_of_the_test")
 
 
+@pytest.mark.parametrize("thing", ["function faultline.reap", "table faultline.schema_files"])
+def test_what_belongs_to_another_login_is_left_to_the_doctor(
+    connection: psycopg.Connection, empty_dsn: str, thing: str
+) -> None:
+    connection.execute("create role owner_of_the_test login")
+    connection.execute("create role other_of_the_test")
+    try:
+        connection.execute(f'grant create on database "{connection.info.dbname}" to owner_of_the_test'.encode())
+        with psycopg.connect(empty_dsn, user="owner_of_the_test", autocommit=True) as own:
+            migrate.migrate(own)
+            own.execute("comment on function faultline.protocol() is 'definitions of another text'")
+            connection.execute(f"alter {thing} owner to other_of_the_test".encode())
+
+            with pytest.raises(errors.PermissionDenied, match="; it belongs to another login: faultline doctor says whose"):
+                migrate.migrate(own)
+    finally:
+        connection.execute("drop owned by owner_of_the_test, other_of_the_test cascade")
+        connection.execute("drop role owner_of_the_test, other_of_the_test")
+
+
 def test_a_clients_search_path_does_not_change_what_the_files_mean(connection: psycopg.Connection) -> None:
     connection.execute("create schema trap")
     connection.execute(

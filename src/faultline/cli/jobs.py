@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from faultline.store.statement import Statement
 
 _GONE = "it was never enqueued in this database, or it was pruned after its retention time"
-_REFUSED = "permission denied for function retry_failed"
 #: `--because` is its older name.
 Why = Annotated[
     str | None, typer.Option("--reason", "--because", metavar="TEXT", help="Recorded in the journal, with who did it.")
@@ -286,7 +285,8 @@ def _previewed(database: Database, which: FailedFilter) -> FailedFilter | None:
         found = database.run(failures.groups(which))
     except PermissionDenied as error:
         # This login may not count failed jobs: name the right to retry, which includes it and is needed next.
-        raise PermissionDenied(f"{_REFUSED}; {rights.advice(_REFUSED)}") from error
+        needed = rights.right_to_use("retry_failed")
+        raise PermissionDenied(f"permission denied for function retry_failed; {needed}") from error
     if not found.groups or found.until is None:
         print("no failed jobs match" + (f" among the newest {failures.WINDOW:,}" if found.at_least else ""))
         return None

@@ -69,7 +69,7 @@ class FrozenTime:
                 self._set(self._value("select clock_timestamp()"))
         except PermissionDenied as error:
             self._session.close()
-            raise ConfigError(f"only the owner of the schema faultline can freeze time: {error}") from error
+            raise ConfigError("only the owner of the schema faultline can freeze time; connect as that login") from error
         except BaseException:
             self._session.close()
             raise

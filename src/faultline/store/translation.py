@@ -84,9 +84,16 @@ def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
             return errors.DatabaseUnavailable(f"cannot use {dsn or 'the database'}: {message}")
         case psycopg.ProgrammingError() if error.sqlstate is None:
             # Show neither the text nor libpq's quotes of it: we cannot tell where its password is.
-            about = _NO_PAIRS if message.startswith('missing "="') else re.sub(r':?\s*".*"', "", message, flags=re.DOTALL)
+            is_uri = dsn.startswith(("postgresql://", "postgres://"))
+            about = _QUOTED.sub("", message) if is_uri or not _QUOTED_SIGN.search(message) else _NO_PAIRS
             return errors.ConfigError(f"invalid DSN: {about}; {_DSN_FORM}")
     return None
+
+
+#: libpq writes in the language of the program's locale, with the quotation marks of that language.
+_QUOTED = re.compile(r'\s*:?\s*["«»„“”].*["«»„“”]', re.DOTALL)
+#: What stands between NAME and VALUE, of which libpq says that it is missing.
+_QUOTED_SIGN = re.compile(r'["«»„“”]\s*=\s*["«»„“”]')
 
 
 _DOCTOR = "run faultline doctor, which names the rights that this login lacks"
@@ -108,7 +115,7 @@ _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] =
     "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
     "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
     "FL006": lambda error, message: errors.FenceBroken(_with_hint(error, message)),
-    "42501": lambda _, message: errors.PermissionDenied(f"{message}; {rights.advice(message) or _DOCTOR}"),
+    "42501": lambda error, message: errors.PermissionDenied(f"{message}; {rights.advice(error) or _DOCTOR}"),
     "57014": lambda _, message: errors.StatementTimeout(f"{message}; nothing was written"),
     "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),
 }

@@ -20,6 +20,7 @@ import psycopg
 
 from faultline.core.errors import (
     MigrationBlocked,
+    PermissionDenied,
     RecoverBlocked,
     SchemaAhead,
     SchemaAltered,
@@ -87,11 +88,13 @@ def migrate(connection: psycopg.Connection, *, wait_seconds: float = WAIT_SECOND
     for tries in _tries(connection, wait_seconds):
         try:
             applied = _apply(connection, wait_seconds)
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
-            tries.append(error)
-        else:
             _validate(connection)
             drop_replaced(connection)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+            tries.append(error)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise PermissionDenied(f"{error.diag.message_primary}; {_right_to_migrate(connection)}") from error
+        else:
             return applied
     raise AssertionError("the last try raises")
 
@@ -241,6 +244,17 @@ def _tries(connection: psycopg.Connection, wait_seconds: float, command: str = "
             raise blocked(_blocked(connection, wait_seconds, command)) from failures[-1]
         time.sleep(pause)
         pause = min(longest, pause * 1.5)
+
+
+def _right_to_migrate(connection: psycopg.Connection) -> str:
+    """What a refused login needs. It is the owner of the schema, if there is one: see `_refuse_strangers`."""
+    with connection.transaction():
+        row = connection.execute(
+            "select to_regnamespace('faultline') is null and not has_database_privilege(current_database(), 'create')"
+        ).fetchone()
+    if row == (True,):
+        return f"as the owner of the database: grant create on database {connection.info.dbname} to this login"
+    return "it belongs to another login: faultline doctor says whose it is and prints the statement that gives it back"
 
 
 def _blocked(connection: psycopg.Connection, wait_seconds: float, command: str) -> str:

@@ -1,30 +1,40 @@
-"""Who may do what, as `roles.sql` grants it, and what a login lacks that was refused."""
+"""Who may do what, as `roles.sql` grants it, and which right a refused login lacks."""
 
 from __future__ import annotations
 
 import json
 import re
 from functools import cache
+from typing import TYPE_CHECKING
 
 from faultline.store.install.schema_text import definition_files
 
-#: What every role may read, and what those may who look at everything.
+if TYPE_CHECKING:
+    import psycopg
+
+#: What every role may read, and what the roles in `_LOOKING` may read besides.
 _FOR_ALL = {"faultline", "jobs", "migrations", "settings"}
 _FOR_LOOKING = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "api_keys"}
 _LOOKING = ("faultline_viewer", "faultline_operator")
 _OWNER = "only the owner of the schema faultline may do that: connect as that login"
 
 
-def advice(refusal: str) -> str | None:
-    """What to do about this refusal of the server (SQLSTATE 42501). The name that it is about comes last."""
-    words = re.findall(r"\w+", refusal)
-    name = words[-1] if words else ""
-    if refusal.startswith("must be owner"):
-        return "it belongs to another login: faultline doctor says whose it is and prints the statement that gives it back"
-    if "database" in words:
-        return f"as the owner of the database: grant create on database {name} to this login"
+def advice(refusal: psycopg.Error) -> str | None:
+    """What to do about this refusal of the server (SQLSTATE 42501).
+
+    The server writes its message in the language of lc_messages, which only a superuser can set. So look for the name of the
+    object in it, wherever it is. Only messages of this function of PostgreSQL contain one: another may mention `cancel`.
+    """
+    if refusal.diag.source_function != "aclcheck_error":
+        return None
+    names = re.findall(r"[a-z_]+", refusal.diag.message_primary or "")
+    return next((right for name in reversed(names) if (right := right_to_use(name))), None)
+
+
+def right_to_use(name: str) -> str | None:
+    """What a login needs to call this function, or to read this table; None if it is not ours."""
     roles = [role for role, granted in granted_verbs().items() if name in granted]
-    if "function" not in words and (name in _FOR_ALL or name in _FOR_LOOKING):
+    if name in _FOR_ALL or name in _FOR_LOOKING:
         roles = list(granted_verbs() if name in _FOR_ALL else _LOOKING)
     if roles:
         either = " or ".join(filter(None, (", ".join(roles[:-1]), roles[-1])))
