@@ -85,18 +85,13 @@ def migrate(connection: psycopg.Connection, *, wait_seconds: float = WAIT_SECOND
         )
     # Whatever the database's defaults: a snapshot from before the lock would not show what its last holder applied.
     connection.isolation_level, connection.read_only = psycopg.IsolationLevel.READ_COMMITTED, False
-    for tries in _tries(connection, wait_seconds):
-        try:
-            applied = _apply(connection, wait_seconds)
-            _validate(connection)
-            drop_replaced(connection)
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
-            tries.append(error)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise PermissionDenied(f"{error.diag.message_primary}; {_right_to_migrate(connection)}") from error
-        else:
-            return applied
-    raise AssertionError("the last try raises")
+    try:
+        applied = _apply_in_time(connection, wait_seconds)
+        _validate(connection)
+        drop_replaced(connection)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise PermissionDenied(f"{error.diag.message_primary}; {_right_to_migrate(connection)}") from error
+    return applied
 
 
 def recover(
@@ -161,6 +156,15 @@ def check_files(known: dict[int, str]) -> None:
                 f"schema {number} ({ours[number].name}) was applied to this database with another text than in this build; "
                 "use the build that applied it, or restore the file: applied migrations are never edited"
             )
+
+
+def _apply_in_time(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
+    for tries in _tries(connection, wait_seconds):
+        try:
+            return _apply(connection, wait_seconds)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected) as error:
+            tries.append(error)
+    raise AssertionError("the last try raises")
 
 
 def _apply(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
