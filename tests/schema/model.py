@@ -77,7 +77,7 @@ class Model:
         self.token_floor = 0
         self.pruned = 0
         #: (event, job, token, owner), as often as it is on record.
-        self.journal: Counter[tuple[str, UUID, int, str | None]] = Counter()
+        self.journal: Counter[tuple[str, UUID | None, int | None, str | None]] = Counter()
         #: Whose starts were taken back, and when.
         self._taken: list[tuple[str, datetime]] = []
 
@@ -289,6 +289,7 @@ class Model:
 
     def recover(self, floor: int) -> tuple[int, int, int]:
         self.token_floor = max(self.token_floor, floor)
+        self.journal["setting_changed", None, None, None] += 1
         running = [job for job in self.jobs.values() if job.state is RUNNING]
         lifted = [job for job in running if job.token < self.token_floor]
         for job in running:
