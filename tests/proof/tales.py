@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from faultline.store.reads.holdings import JobHeld, StepHeld, Transition
+from faultline.store.reads.holdings import CallHeld, EdgeHeld, JobHeld, SignalHeld, StepHeld, Transition
 from faultline_proof.checker import check
 from faultline_proof.faults import Fault, Limits
 from faultline_proof.history import Effect, Final, History, Operation
@@ -78,6 +78,22 @@ class Tale:
 
     def step(self, name: str, token: int) -> None:
         self.final.steps.append(StepHeld("j", name, token))
+
+    def waits(self, kind: str, number: str = "1", job_id: str = "j", **facts: Any) -> None:
+        values: dict[str, Any] = {
+            "name": "n", "awaited": True, "begun_at": 0.0, "until": None, "total": None, "fast": False, "fresh": False,
+            "outcome": None,
+        }  # fmt: skip
+        call_id = len(self.final.calls) + 1
+        self.final.calls.append(CallHeld(call_id, job_id, number, kind, **(values | facts)))
+
+    def child(self, job_id: str, index: int = 0, call_id: int = 1) -> None:
+        self.final.edges.append(EdgeHeld(call_id, index, job_id))
+
+    def kept_signal(self, key: str, received_by: str | None = None, job_id: str = "j", **facts: Any) -> None:
+        values: dict[str, Any] = {"name": "n", "for_call": None, "sent_at": self.now, "sent_by": None}
+        held = SignalHeld(len(self.final.signals) + 1, job_id, key=key, received_by=received_by, **(values | facts))
+        self.final.signals.append(held)
 
     def faults(self) -> list[Fault]:
         self.final.at = self.now

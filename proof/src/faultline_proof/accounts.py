@@ -50,10 +50,14 @@ class Case:
     nameless: bool = False
 
 
-WRITES = frozenset({"renew", "mark_started", "complete", "fail", "release", "step", "progress", "fence"})
+#: What only the holder of a lease may write for a flow.
+FLOW_WRITES = frozenset({"record", "spawn", "receive", "take", "watch", "stream"})
+WRITES = (
+    frozenset({"renew", "mark_started", "complete", "fail", "release", "suspend", "step", "progress", "fence"}) | FLOW_WRITES
+)
 GRANTS = frozenset({"claim", "claimed_by"})
 #: After an accepted one of these a lease is good for nothing more.
-ENDINGS = frozenset({"complete", "fail", "release", "reap"})
+ENDINGS = frozenset({"complete", "fail", "release", "suspend", "reap"})
 
 
 def told(history: History, final: Final, case: Case) -> dict[str, Story]:

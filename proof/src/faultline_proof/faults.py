@@ -22,6 +22,11 @@ class Rule(StrEnum):
     LEGAL = "a job changes its state in legal ways only"
     ONE_TRUTH = "what was answered stays true, and what was not has one truth"
     IN_TIME = "every job ends in time once the faults have stopped"
+    WOKEN = "a waiting job goes on once what it waits for has happened"
+    SIGNAL_ONCE = "an acknowledged signal is kept once, and received by one call at most"
+    SIGNAL_ORDER = "the signals of one sender are received in the order in which they were sent"
+    SPAWN_ONCE = "each child of a call exists exactly once"
+    TREE_ENDS = "no child goes on after its parent has failed or was cancelled"
     SPARED = "only its task or the loss of its worker uses up an attempt of a job"
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from faultline.store.reads.holdings import JobHeld, StepHeld, Transition
+    from faultline.store.reads.holdings import CallHeld, EdgeHeld, JobHeld, SignalHeld, StepHeld, Transition
 
 Outcome = Literal["ok", "failed", "unknown"]
 
@@ -36,7 +36,7 @@ class Operation:
     job_id: str | None = None
     token: int | None = None
     owner: str | None = None
-    #: Of an enqueue: its idempotency key.
+    #: Of an enqueue: its idempotency key. Of a signal: its own key.
     key: str | None = None
     #: Of a failure: why. Of a step: its name. Of `saw`: the state.
     detail: str | None = None
@@ -116,6 +116,9 @@ class Final:
     journal: list[Transition] = field(default_factory=list)
     steps: list[StepHeld] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+    calls: list[CallHeld] = field(default_factory=list)
+    edges: list[EdgeHeld] = field(default_factory=list)
+    signals: list[SignalHeld] = field(default_factory=list)
 
     @classmethod
     def read(cls, connection: Connection[Any], *, effects: str | None = None) -> Self:
@@ -129,4 +132,7 @@ class Final:
                 journal=run_on(connection, holdings.transitions()),
                 steps=run_on(connection, holdings.steps()),
                 effects=[Effect(str(key), token) for key, token in rows],
+                calls=run_on(connection, holdings.calls()),
+                edges=run_on(connection, holdings.edges()),
+                signals=run_on(connection, holdings.signals()),
             )

@@ -27,11 +27,14 @@ class JobHeld:
     due_at: float | None
     finished_at: float | None
     key: str | None = None
+    #: The job at the root of its flow.
+    flow_id: str | None = None
+    suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of state in the journal, which does not record claim, release and complete."""
+    """A change of state in the journal, which does not record claim, release, suspend and complete."""
 
     job_id: str
     event: str
@@ -51,6 +54,50 @@ class StepHeld:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class CallHeld:
+    """A call of a flow: a step, or something that its program waited for."""
+
+    call_id: int
+    job_id: str
+    number: str
+    kind: str
+    name: str
+    awaited: bool
+    begun_at: float
+    #: When it is over at the latest; None: never.
+    until: float | None
+    #: How many children it is to have.
+    total: int | None
+    #: Whether it is over when the first of its children has failed.
+    fast: bool
+    #: Of a signal: only what was sent after `begun_at` counts.
+    fresh: bool
+    outcome: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeHeld:
+    """A call waits for this job."""
+
+    call_id: int
+    index: int
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignalHeld:
+    id: int
+    job_id: str
+    name: str
+    key: str | None
+    for_call: str | None
+    sent_at: float
+    sent_by: str | None
+    #: The number of the call that received it.
+    received_by: str | None
+
+
 def _seconds(column: str) -> str:
     return f"extract(epoch from {column})::float8"
 
@@ -64,6 +111,8 @@ _OPEN = RowOf(
     owner="lease_owner",
     due_at=_seconds("next_run_at"),
     key="idempotency_key",
+    flow_id="flow_id::text",
+    suspended="coalesce(suspended, false)",
     **_TIMES,
 )
 _DONE = RowOf(
@@ -73,6 +122,8 @@ _DONE = RowOf(
     token=_TOKEN,
     due_at="null",
     key="idempotency_key",
+    flow_id="flow_id::text",
+    suspended="false",
     **_TIMES,
 )
 _TRANSITION = RowOf(
@@ -89,6 +140,19 @@ _TRANSITION = RowOf(
     error="detail ->> 'error'",
 )
 _STEP = RowOf(StepHeld, job_id="job_id::text", token=_TOKEN)
+_CALL = RowOf(
+    CallHeld,
+    call_id="id",
+    job_id="job_id::text",
+    begun_at=_seconds("begun_at"),
+    until=f"case when until < '9999-01-01Z' then {_seconds('until')} end",
+    fast="coalesce(policy in ('fast', 'cancel'), false)",
+    fresh="coalesce(fresh, false)",
+)
+_EDGE = RowOf(EdgeHeld, job_id="job_id::text")
+_SIGNAL = RowOf(SignalHeld, job_id="job_id::text", sent_at=_seconds("sent_at"))
+#: What changes the state of a job. Claim, release, suspend and complete leave no entry.
+_CHANGES = ("attempt_failed", "lease_reaped", "cancelled", "retried", "recovered", "reconciled")
 
 
 def jobs() -> Statement[list[JobHeld]]:
@@ -106,9 +170,8 @@ def transitions() -> Statement[list[Transition]]:
     """The changes of state in the journal, in order for each job: a verb writes an entry under a lock on the job's row."""
     return Statement(
         name="transitions",
-        sql=f"select {_TRANSITION.columns}"
-        f" from faultline.journal where job_id is not null and event <> '{JournalEvent.STALE_WRITE_BLOCKED}' order by id",
-        params=(),
+        sql=f"select {_TRANSITION.columns} from faultline.journal where job_id is not null and event = any (%s) order by id",
+        params=(list(_CHANGES),),
         read=_TRANSITION.many,
         repeatable=True,
     )
@@ -122,6 +185,18 @@ def steps() -> Statement[list[StepHeld]]:
         read=_STEP.many,
         repeatable=True,
     )
+
+
+def calls() -> Statement[list[CallHeld]]:
+    return Statement("all_calls", f"select {_CALL.columns} from faultline.calls", (), _CALL.many, repeatable=True)
+
+
+def edges() -> Statement[list[EdgeHeld]]:
+    return Statement("all_edges", f"select {_EDGE.columns} from faultline.edges", (), _EDGE.many, repeatable=True)
+
+
+def signals() -> Statement[list[SignalHeld]]:
+    return Statement("all_signals", f"select {_SIGNAL.columns} from faultline.signals", (), _SIGNAL.many, repeatable=True)
 
 
 def time() -> Statement[float]:
