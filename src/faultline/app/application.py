@@ -9,9 +9,10 @@ from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
-from faultline import embedded, operate
+from faultline import embedded
 from faultline.app import tracing
 from faultline.app.handle import JobHandle, Poller
+from faultline.app.operations import Operations
 from faultline.app.options import Options, id_of
 from faultline.app.tasks import Task
 from faultline.core import events
@@ -28,7 +29,6 @@ from faultline.store.reads import views
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
     from uuid import UUID
 
     from psycopg import AsyncConnection, Connection
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from faultline.app.job import Job
     from faultline.app.options import Duration, TaskOptions
     from faultline.app.outcomes import Cancel, Retry, Snooze
-    from faultline.core.model import Enqueued, JobRecord, JobState, Submission
+    from faultline.core.model import Enqueued, JobRecord, Submission
     from faultline.core.settings import WorkerOptions
     from faultline.store.facts import Facts
     from faultline.store.statement import Statement
@@ -66,7 +66,7 @@ class TaskDecorator(Protocol):
     def __call__(self, fn: Callable[P, R | Retry | Snooze | Cancel], /) -> Task[P, R]: ...
 
 
-class Faultline:
+class Faultline(Operations):
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
     :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Default:
@@ -195,54 +195,6 @@ class Faultline:
         else:
             enqueued = []
         return self._handles(jobs, enqueued, positions)
-
-    def cancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
-        """Cancel a queued or running job. Raises `IllegalTransition` if it has already ended.
-
-        :param job_id: Which job.
-        :param reason: Recorded in the journal, and shown as the error of the job.
-        :param by: Who cancels it, for the journal, which records the database login in any case. Default: the login.
-        """
-        return self.database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
-
-    async def acancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
-        return await self.async_database.run(operate.cancel(id_of(job_id), reason=reason, by=by))
-
-    def retry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
-        """Retry a failed or cancelled job, with all its attempts again. Raises `IllegalTransition` for any other job.
-
-        :param job_id: Which job.
-        :param reason: Recorded in the journal.
-        :param by: Who retries it, as for `cancel`.
-        """
-        return self.database.run(operate.retry(id_of(job_id), reason=reason, by=by))
-
-    async def aretry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
-        return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
-
-    def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
-        """Pause a queue: workers stop claiming from it until `resume`. Returns since when.
-
-        :param name: Which queue.
-        :param reason: Recorded in the journal, and shown with the queue.
-        :param by: Who pauses it, as for `cancel`.
-        """
-        return self.database.run(operate.pause(name, reason=reason, by=by))
-
-    async def apause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
-        return await self.async_database.run(operate.pause(name, reason=reason, by=by))
-
-    def resume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
-        """Resume a queue: workers claim from it again. Returns whether it was paused.
-
-        :param name: Which queue.
-        :param reason: Recorded in the journal.
-        :param by: Who resumes it, as for `cancel`.
-        """
-        return self.database.run(operate.resume(name, reason=reason, by=by))
-
-    async def aresume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
-        return await self.async_database.run(operate.resume(name, reason=reason, by=by))
 
     def job(self, job_id: UUID | str) -> JobRecord:
         """Look up a job, open or ended. Raises `JobNotFound`.

@@ -205,6 +205,15 @@ class JobSummary:
     lease_expires_at: datetime | None
     idempotency_key: str | None
     last_error: str | None
+    #: The job at the root of its flow. None: it has neither waited nor called, nor is it a child.
+    flow_id: UUID | None
+    #: It waits without a lease: `next_run_at` says when it stops waiting.
+    suspended: bool
+
+    @property
+    def shown_state(self) -> str:
+        """Its state for people: a queued job that waits for something other than a worker is waiting."""
+        return "waiting" if self.suspended else str(self.state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,9 @@ begin
       execute format(
         -- The tables of the view `jobs` too: the invariants read them.
         'grant select on faultline.open_jobs, faultline.ledger, faultline.journal, faultline.steps, faultline.keys,'
-        ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples, faultline.sampling to %I',
+        ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples, faultline.sampling,'
+        ' faultline.flows, faultline.calls, faultline.edges, faultline.signals, faultline.nudges, faultline.sweeps,'
+        ' faultline.streams, faultline.subscriptions to %I',
         role_name
       );
       -- All columns but the digests.

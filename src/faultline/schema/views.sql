@@ -6,14 +6,16 @@ select
   j.fencing_token::bigint,
   j.created_at, j.next_run_at, j.claimed_at, j.finished_at,
   j.lease_owner as owner, j.lease_expires_at, j.renewals, j.reaps,
-  j.idempotency_key, j.last_error, j.progress, j.args, null::jsonb as result, j.trace
+  j.idempotency_key, j.last_error, j.progress, j.args, null::jsonb as result, j.trace,
+  j.flow_id, j.suspended
 from faultline.open_jobs j
 union all
 select
   f.job_id, 'succeeded', f.queue, f.task, f.priority, f.attempt, f.max_attempts, f.fencing_token,
   f.created_at, null, f.claimed_at, f.finished_at,
   f.owner, null, null, null,
-  f.idempotency_key, null, null, f.args, f.result, null
+  f.idempotency_key, null, null, f.args, f.result, null,
+  f.flow_id, null
 from faultline.ledger f;
 
 -- What a job is given when it is enqueued: the columns of `parse_new_jobs`, in its order. All others have defaults.

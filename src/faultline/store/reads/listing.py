@@ -43,7 +43,12 @@ class _Seen(NamedTuple):
     position: int
 
 
-_JOB = RowOf(JobSummary, state=Column("state", JobState), last_error="left(last_error, 2000)")
+_JOB = RowOf(
+    JobSummary,
+    state=Column("state", JobState),
+    last_error="left(last_error, 2000)",
+    suspended="coalesce(suspended, false)",
+)
 _SEEN = RowOf(_Seen)
 #: The values of a row by which its list is ordered.
 Cursor = tuple[Any, ...]

@@ -59,6 +59,7 @@ _STATE = Column("state", JobState)
 JOB = RowOf(
     JobRecord,
     state=_STATE,
+    suspended="coalesce(suspended, false)",
     progress=as_json("progress"),
     args=as_json("args", jsontext.decode_args),
     result=as_json("result"),
