@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from faultline.app.outcomes import Snooze as Snooze
     from faultline.app.tasks import Task as Task
     from faultline.app.transaction import Transaction as Transaction
+    from faultline.core.errors import ChildFailed as ChildFailed
     from faultline.core.errors import ConfigError as ConfigError
     from faultline.core.errors import DatabaseUnavailable as DatabaseUnavailable
     from faultline.core.errors import EmbeddedError as EmbeddedError
     from faultline.core.errors import FaultlineError as FaultlineError
     from faultline.core.errors import FenceBroken as FenceBroken
+    from faultline.core.errors import FlowTooLong as FlowTooLong
     from faultline.core.errors import IllegalTransition as IllegalTransition
     from faultline.core.errors import JobCancelled as JobCancelled
     from faultline.core.errors import JobFailed as JobFailed
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
     from faultline.core.errors import SchemaBehind as SchemaBehind
     from faultline.core.errors import SchemaError as SchemaError
     from faultline.core.errors import SchemaMissing as SchemaMissing
+    from faultline.core.errors import SignalTimeout as SignalTimeout
     from faultline.core.errors import StaleLease as StaleLease
     from faultline.core.errors import StatementTimeout as StatementTimeout
+    from faultline.core.errors import StepFailed as StepFailed
     from faultline.core.errors import Unprepared as Unprepared
     from faultline.core.errors import UnreadableJson as UnreadableJson
     from faultline.core.events import JsonLines as JsonLines
@@ -64,10 +68,11 @@ _HOME = {
     "app.tasks": "Task",
     "app.transaction": "Transaction",
     "core.errors": (
-        "ConfigError DatabaseUnavailable EmbeddedError FaultlineError FenceBroken IllegalTransition "
-        "JobCancelled JobFailed JobNotFound JobRejected KeyConflict MigrationBlocked OutcomeUnknown "
-        "PermissionDenied PostgresNotFound RecoverBlocked ResultRejected ResultTimeout SchemaAhead "
-        "SchemaAltered SchemaBehind SchemaError SchemaMissing StaleLease StatementTimeout Unprepared "
+        "ChildFailed ConfigError DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
+        "FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
+        "MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound RecoverBlocked "
+        "ResultRejected ResultTimeout SchemaAhead SchemaAltered SchemaBehind SchemaError "
+        "SchemaMissing SignalTimeout StaleLease StatementTimeout StepFailed Unprepared "
         "UnreadableJson"
     ),
     "core.events": "JsonLines log_events",

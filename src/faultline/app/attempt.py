@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from faultline.app.transaction import Transaction
     from faultline.core.host import Host
     from faultline.core.model import JobRecord, Unwritten
+    from faultline.flow.program import Program
     from faultline.store.lending import Loan
 
 #: As long as the server lets a transaction be idle. Then branches that wait for each other get an error.
@@ -71,6 +72,8 @@ class Attempt:
         self._monotonic = host.monotonic
         #: If a call is not answered for so long, the database is to blame.
         self._patience_seconds = min(_PATIENCE_SECONDS, (timeout_seconds or inf) / 2)
+        #: The calls of its flow. None: it made none, and has none on record.
+        self.program: Program | None = None
         self._transaction: Transaction | None = None
         #: The loan of that transaction, or of one that is about to begin.
         self._loan: Loan | None = None

@@ -38,3 +38,13 @@ CLAIMS_AT_ONCE = 16
 JOB_CONNECTIONS_MAX = 20
 #: How long one call of a program waits for the database. Longer than a restart or a failover takes.
 TIMEOUT_SECONDS = 30.0
+
+#: Of one flow's job: remembered calls, and bytes of their results.
+CALLS_MAX, HISTORY_BYTES_MAX = 10_000, 64 * 1024 * 1024
+#: Of one call, and how many are enqueued in one statement.
+CHILDREN_MAX, SPAWN_CHUNK = 100_000, 1_000
+#: Signals of one job that nobody has received.
+SIGNALS_KEPT_MAX = 1_000
+STREAM_BYTES_MAX = 16 * 1024 * 1024
+#: How long a wait without a limit lasts: nobody may wait for ever without being noticed.
+WAIT_SECONDS = 30 * 86_400.0

@@ -25,6 +25,10 @@ FaultlineError
 ├── JobFailed                   `result()`: the job failed
 ├── JobCancelled                `result()`: the job was cancelled
 ├── ResultTimeout               `result()`: the job did not end within the timeout
+├── StepFailed                  a step of a flow used up its tries
+├── ChildFailed                 a job that a flow called, or waited for, failed or was cancelled
+├── SignalTimeout               no signal came within the timeout of `receive`
+├── FlowTooLong                 a job has recorded as many calls, or as large results, as one job may
 └── EmbeddedError
     └── PostgresNotFound        no PostgreSQL binaries; the message lists every way to provide them
 """
@@ -141,6 +145,34 @@ class JobCancelled(FaultlineError):
 
 
 class ResultTimeout(FaultlineError, TimeoutError):
+    pass
+
+
+class StepFailed(FaultlineError):
+    """A step used up its tries. Every run of the program gets this error, so that it goes the same way each time.
+
+    `kind` is the name of the class of the step's own exception, which is the cause in the run in which the step failed.
+    """
+
+    def __init__(self, message: str, *, step: str, kind: str) -> None:
+        super().__init__(message)
+        self.step = step
+        self.kind = kind
+
+
+class ChildFailed(FaultlineError):
+    """Jobs that a flow called failed or were cancelled. `errors` has the error of each by its index."""
+
+    def __init__(self, message: str, *, errors: dict[int, str] | None = None) -> None:
+        super().__init__(message)
+        self.errors = errors or {}
+
+
+class SignalTimeout(FaultlineError, TimeoutError):
+    pass
+
+
+class FlowTooLong(FaultlineError):
     pass
 
 

@@ -1,0 +1,31 @@
+"""What the engine raises to end a run of a program before its task is finished.
+
+No `except Exception` catches it, and it is sticky: every later call of the same run raises it again. So a program that
+catches it nevertheless can run nothing more.
+"""
+
+from __future__ import annotations
+
+
+class RunEnded(BaseException):
+    """The run is over. The job is not: what becomes of it depends on the kind."""
+
+
+class Suspended(RunEnded):
+    """The job waits: `Program.waits` says for what. It gives its lease back, and the attempt with it."""
+
+
+class CodeChanged(RunEnded):
+    """The program does not fit what the job has on record. Nothing was run; no attempt is used up."""
+
+
+class Interrupted(RunEnded):
+    """A call could not be recorded. `error` says why and decides what follows, as if the task had raised it."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+
+class Undone(RunEnded):
+    """A saga failed, and its steps were undone. The job has failed for good."""

@@ -1,0 +1,255 @@
+"""The program of one run: which calls it makes, and whether they are those that the job has on record.
+
+A call's number is its position: a counter in each branch, and the numbers of the branches around it ('3', '3.1.2'). It does
+not depend on which branch is quicker, so that every run gives each call the number that the first run gave it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from faultline.core.bounds import CALLS_MAX, HISTORY_BYTES_MAX
+from faultline.core.errors import ConfigError, FlowTooLong
+from faultline.flow.ending import CodeChanged, RunEnded, Suspended
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+    from uuid import UUID
+
+#: Kinds of recorded calls that are no positions of the program: pauses between the tries of a step, what a job of a graph
+#: comes after, and the changes that `patched` guards.
+BESIDE = frozenset({"retry", "after", "patch"})
+_ADVICE = (
+    "Nothing was run. Give the call its old name and arguments, guard the change with job.patched(...), or bring the old"
+    " code back"
+)
+
+
+class Recorded(Protocol):
+    """A call on record: a row of `history`."""
+
+    number: str
+    kind: str
+    name: str
+    digest: str | None
+    call_id: int
+    until: datetime | None
+    is_over: bool
+    policy: str | None
+    total: int | None
+    spawned: int
+    tries: int
+    outcome: str | None
+    result: Any
+    error: str | None
+
+
+class Branch:
+    """A part of the program that runs in one order. The program itself is one; `job.branch` makes others."""
+
+    def __init__(self, program: Program, path: str, owner: object) -> None:
+        self.program = program
+        #: The number of the call that made it; empty: the program itself.
+        self.path = path
+        #: The asyncio task or thread that runs it. No other may make calls in it.
+        self.owner = owner
+        self.counter = 0
+        #: It waits: set when it cannot go on before something has happened.
+        self.ended: Suspended | None = None
+        #: For what it waits, as `suspend` takes it.
+        self.waits: list[dict[str, Any]] = []
+
+    def next_number(self) -> str:
+        self.counter += 1
+        return self.number(self.counter)
+
+    def number(self, position: int) -> str:
+        return f"{self.path}.{position}" if self.path else str(position)
+
+    def suspend(self, waits: Iterable[dict[str, Any]]) -> Suspended:
+        """It waits for these. Every later call in it raises the same."""
+        self.waits = list(waits)
+        names = ", ".join(f"{wait['kind']} {wait['name']}" for wait in self.waits)
+        self.ended = Suspended(f"job {self.program.job_id} waits: {names}")
+        return self.ended
+
+
+class Program:
+    """One run of a program, and the history of the runs before it."""
+
+    def __init__(self, job_id: UUID, owner: object = None) -> None:
+        self.job_id = job_id
+        self.root = Branch(self, "", owner)
+        #: By number. None: not loaded yet.
+        self.history: dict[str, Recorded] | None = None
+        #: The numbers that this run came to.
+        self._passed: set[str] = set()
+        #: Calls that were made and are not awaited yet: their names by number.
+        self.unawaited: dict[str, str] = {}
+        #: Steps that failed for good in this run. They become history with what is recorded next: then the program has
+        #: caught their errors and gone on.
+        self.failures: list[dict[str, Any]] = []
+        self._ended: RunEnded | None = None
+        self._bytes = 0
+
+    # What the worker asks
+
+    @property
+    def ended(self) -> RunEnded | None:
+        """Why the run is over, whatever its task returned or raised afterwards. None: it is not, by the engine."""
+        return self._ended or self.root.ended
+
+    def waits(self) -> list[dict[str, Any]]:
+        """For what the job waits, as `suspend` takes it."""
+        return self.root.waits
+
+    def unpassed(self) -> str | None:
+        """A message if the job has calls on record that this run did not come to: it must not complete."""
+        missed = [row for row in (self.history or {}).values() if row.kind not in BESIDE and row.number not in self._passed]
+        if not missed:
+            return None
+        first = min(missed, key=lambda row: position(row.number))
+        return self._changed(
+            f"call {first.number} was {first.name!r} when this job ran it, and the program did not come to it"
+        )
+
+    def verdict(self, error: BaseException | None, *, completes: bool = True) -> BaseException | None:
+        """What a run ended by: an ending of the engine, an error of the task, or None if it returned and that counts.
+
+        The program remembers that it waits, not the exception: one that comes out as a group, that was swallowed or
+        became a cancellation is a suspension all the same. An error of the task's own beside it is a failure.
+
+        :param error: What the task raised; None: it returned.
+        :param completes: Whether what it returned would complete the job; an outcome like `Snooze` does not.
+        """
+        leaves = list(_leaves(error))
+        others = [leaf for leaf in leaves if not _is_ours(leaf)]
+        if self.ended is not None:
+            return error if others else self.ended
+        if error is not None:
+            endings = [leaf for leaf in leaves if isinstance(leaf, RunEnded)]
+            return endings[0] if endings and not others else error
+        if not completes:
+            return None
+        changed = self.unpassed()
+        if changed is not None:
+            return CodeChanged(changed)
+        return self._forgotten()
+
+    def _forgotten(self) -> ConfigError | None:
+        if not self.unawaited:
+            return None
+        number, name = next(iter(self.unawaited.items()))
+        return ConfigError(
+            f"job {self.job_id}: call {number} ({name}) was made and never awaited, so it did not run; await it, or pass it"
+            " to job.gather or job.race"
+        )
+
+    # What calls ask
+
+    def end(self, ended: RunEnded) -> RunEnded:
+        """The run is over: every later call raises this."""
+        self._ended = self._ended or ended
+        return self._ended
+
+    def refuse_if_ended(self, branch: Branch) -> None:
+        ended = self._ended or branch.ended
+        if ended is not None:
+            raise ended
+
+    def load(self, rows: Iterable[Recorded]) -> None:
+        """Take what the runs before this one have recorded."""
+        self.history = {row.number: row for row in rows}
+
+    def made(self, branch: Branch, name: str) -> str:
+        """The number of a new call."""
+        if branch.counter >= CALLS_MAX or len(self._passed) >= CALLS_MAX:
+            raise self._too_long(f"more than {CALLS_MAX:,} calls")
+        number = branch.next_number()
+        self.unawaited[number] = name
+        return number
+
+    def came_to(self, number: str, kind: str, name: str, digest: str | None) -> Recorded | None:
+        """The program comes to a call. What is on record of it, or `CodeChanged` if that was another call."""
+        self.unawaited.pop(number, None)
+        known = (self.history or {}).get(number)
+        self._passed.add(number)
+        if known is None:
+            inside = self._inside(number)
+            if inside is not None:
+                self._differs(f"call {number} was a branch with {inside.name!r} when this job ran it, and is {name!r} now")
+            return None
+        if (known.kind, known.name) != (kind, name):
+            was, now = (repr(known.name), repr(name)) if known.name != name else (known.kind, kind)
+            self._differs(f"call {number} was {was} when this job ran it, and is {now} now")
+        if known.digest is not None and digest is not None and known.digest != digest:
+            self._differs(
+                f"call {number} ({name!r}) had other arguments when this job ran it. What changes from run to run, as the"
+                " time or a random number, belongs into a step"
+            )
+        return known
+
+    def came_to_branch(self, number: str, name: str) -> None:
+        """The program comes to a branch, which is not on record by itself."""
+        self.unawaited.pop(number, None)
+        known = (self.history or {}).get(number)
+        if known is not None:
+            self._differs(f"call {number} was {known.name!r} when this job ran it, and is the branch {name!r} now")
+
+    def pass_over(self, number: str) -> None:
+        """A call that lost a race: it counts as passed, with all that is inside."""
+        self.unawaited.pop(number, None)
+        self._passed.add(number)
+        self._passed |= {other for other in self.history or {} if other.startswith(f"{number}.")}
+
+    def is_behind(self, branch: Branch) -> bool:
+        """Whether the job has calls on record that this branch has not come to yet."""
+        depth = branch.path.count(".") + 1 if branch.path else 0
+        prefix = f"{branch.path}." if branch.path else ""
+        return any(
+            row.kind not in BESIDE and number.startswith(prefix) and position(number)[depth] > branch.counter
+            for number, row in (self.history or {}).items()
+        )
+
+    def weigh(self, size: int) -> None:
+        """Count what this run has of results in memory."""
+        self._bytes += size
+        if self._bytes > HISTORY_BYTES_MAX:
+            raise self._too_long(f"more than {HISTORY_BYTES_MAX // 1024**2} MiB of results")
+
+    def _inside(self, number: str) -> Recorded | None:
+        prefix = f"{number}."
+        return next(
+            (row for other, row in (self.history or {}).items() if other.startswith(prefix) and row.kind not in BESIDE), None
+        )
+
+    def _differs(self, how: str) -> None:
+        raise self.end(CodeChanged(self._changed(how)))
+
+    def _changed(self, how: str) -> str:
+        return f"job {self.job_id}: the program has changed: {how}. {_ADVICE}"
+
+    def _too_long(self, what: str) -> FlowTooLong:
+        return FlowTooLong(
+            f"job {self.job_id} has recorded {what}, the limit of one job; return Again(...) to start over with an empty"
+            " history, or give parts of the work to children with job.call or job.map"
+        )
+
+
+def position(number: str) -> tuple[int, ...]:
+    """A number to sort by."""
+    return tuple(map(int, number.split(".")))
+
+
+def _leaves(error: BaseException | None) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    elif error is not None:
+        yield error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Ours, or a cancellation: task groups turn the first into the second."""
+    return isinstance(error, RunEnded) or type(error).__name__ == "CancelledError"
