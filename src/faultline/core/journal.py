@@ -106,6 +106,14 @@ class JournalEvent(StrEnum):
             operated=True,
         ),
     )
+    PROGRAM_CHANGED = (
+        "program_changed",
+        _Kind(
+            "The code of the task does not fit the history of the job. Nothing was run; the job waits for code that fits.",
+            incident=True,
+            label="program changed",
+        ),
+    )
     PAUSED = ("paused", _Kind("Somebody paused a queue.", about="queue"))
     RESUMED = ("resumed", _Kind("Somebody resumed a queue.", about="queue"))
     API_KEY_ADDED = ("api_key_added", _Kind("Somebody created an API key.", about="key"))

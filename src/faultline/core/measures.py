@@ -39,6 +39,10 @@ class Counted:
     failed: int = _counted("jobs_failed", "Jobs failed, with no attempt left.")
     retried: int = _counted("jobs_rescheduled", "Attempts failed and rescheduled.")
     released: int = _counted("jobs_released", "Jobs released unfinished.")
+    suspended: int = _counted("jobs_suspended", "Jobs suspended: they wait, and hold no lease.")
+    programs_changed: int = _counted(
+        "programs_changed", "Runs that did not fit the history of their job, because the code of its task has changed."
+    )
     lost: int = _counted(
         "leases_lost",
         "Leases lost, or given up because they could not be renewed in time.",

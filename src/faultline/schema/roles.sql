@@ -31,7 +31,7 @@ declare
     "faultline_worker": ["enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "mark_start", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
-                         "announce"],
+                         "announce", "program_changed"],
     "faultline_viewer": ["api_key", "error_kind", "sample"],
     "faultline_operator": ["enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting",
                            "reap", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind"]

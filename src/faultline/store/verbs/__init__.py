@@ -6,6 +6,7 @@ from faultline.store.verbs.lease import complete as complete
 from faultline.store.verbs.lease import fail as fail
 from faultline.store.verbs.lease import fence as fence
 from faultline.store.verbs.lease import mark_started as mark_started
+from faultline.store.verbs.lease import program_changed as program_changed
 from faultline.store.verbs.lease import progress as progress
 from faultline.store.verbs.lease import recall as recall
 from faultline.store.verbs.lease import record_refusal as record_refusal

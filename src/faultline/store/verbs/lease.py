@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from faultline.core.errors import UnreadableJson
 from faultline.core.model import Lease, Reason, Refusal, Unwritten
 from faultline.store import jsontext
-from faultline.store.rows import Column, RowOf, values
+from faultline.store.rows import Column, RowOf, value, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -138,6 +138,17 @@ def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
 def progress(lease: Lease, progress: Json) -> Statement[Unwritten]:
     """Store the progress of the job, for people to see."""
     return _for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
+
+
+def program_changed(lease: Lease, code: str, error: str) -> Statement[float | None]:
+    """The program does not fit the history of its job. Returns the seconds until the next try; None: the lease is lost."""
+    return Statement(
+        name="program_changed",
+        sql="select faultline.program_changed(%s, %s, %s, %s, %s)",
+        params=(lease.job_id, lease.fencing_token, lease.owner, code, error),
+        read=value,
+        repeatable=True,
+    )
 
 
 def _leases(rows: Rows, owner: str) -> list[Lease]:

@@ -12,16 +12,18 @@ begin
     raise exception 'a tally needs the id of its worker: rows without one are rolled up' using errcode = 'FL005';
   end if;
   insert into faultline.tallies as t (
-    queue, minute, worker, started, succeeded, failed, retried, released, lost, refused, recovered,
-    wait_seconds_sum, run_seconds_sum, waits, runs
+    queue, minute, worker, started, succeeded, failed, retried, released, suspended, programs_changed,
+    lost, refused, recovered, wait_seconds_sum, run_seconds_sum, waits, runs
   )
   select
     r.queue, date_trunc('minute', r.minute), tally.worker_id, r.started, r.succeeded, r.failed, r.retried, r.released,
+    -- The build before this one does not count these.
+    coalesce(r.suspended, 0), coalesce(r.programs_changed, 0),
     r.lost, r.refused, r.recovered, r.wait_seconds_sum, r.run_seconds_sum, r.waits, r.runs
   from jsonb_to_recordset(tally.rows) as r (
     queue text, minute timestamptz, started bigint, succeeded bigint, failed bigint, retried bigint, released bigint,
-    lost bigint, refused bigint, recovered bigint, wait_seconds_sum float8, run_seconds_sum float8, waits bigint[],
-    runs bigint[]
+    suspended bigint, programs_changed bigint, lost bigint, refused bigint, recovered bigint,
+    wait_seconds_sum float8, run_seconds_sum float8, waits bigint[], runs bigint[]
   )
   where r.minute > faultline.clock() - interval '55 minutes'
     and r.minute < faultline.clock() + interval '5 minutes'
@@ -31,6 +33,8 @@ begin
       failed = excluded.failed,
       retried = excluded.retried,
       released = excluded.released,
+      suspended = excluded.suspended,
+      programs_changed = excluded.programs_changed,
       lost = excluded.lost,
       refused = excluded.refused,
       recovered = excluded.recovered,
@@ -39,8 +43,9 @@ begin
       waits = excluded.waits,
       runs = excluded.runs
   -- Within a minute counts only grow, so the larger sum is the newer one.
-  where t.started + t.succeeded + t.failed + t.retried + t.released + t.lost + t.refused + t.recovered
-    <= excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.lost
-      + excluded.refused + excluded.recovered;
+  where t.started + t.succeeded + t.failed + t.retried + t.released + t.suspended + t.programs_changed + t.lost + t.refused
+      + t.recovered
+    <= excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.suspended
+      + excluded.programs_changed + excluded.lost + excluded.refused + excluded.recovered;
 end
 $$;
