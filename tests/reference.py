@@ -72,6 +72,7 @@ def http_paths() -> str:
 FAMILIES = {
     "submit": "Submit",
     "lease": "Hold a lease",
+    "flow": "Flows",
     "operate": "Operate",
     "upkeep": "Upkeep of the workers",
     "measure": "Measure",

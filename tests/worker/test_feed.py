@@ -46,6 +46,7 @@ def held(*, reaps: int = 0) -> Hold:
         next_run_at=NOW,
         lease_seconds=30.0,
         key="k",
+        in_flow=False,
     )
     return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 

@@ -45,6 +45,7 @@ def held(task: str) -> Hold:
         next_run_at=datetime(2030, 1, 1, tzinfo=UTC),
         lease_seconds=30.0,
         key=None,
+        in_flow=False,
     )
     return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 

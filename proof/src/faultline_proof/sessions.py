@@ -333,5 +333,8 @@ delete from faultline.keys; delete from faultline.workers; delete from faultline
 delete from faultline.api_keys; delete from faultline.queues; delete from story.effects;
 insert into faultline.settings (server_run, server_run_noticed_at) values (faultline.server_run(), '-infinity');
 delete from faultline.tallies; delete from faultline.samples;
+delete from faultline.flows; delete from faultline.calls; delete from faultline.edges; delete from faultline.signals;
+delete from faultline.nudges; delete from faultline.sweeps; delete from faultline.streams;
+delete from faultline.subscriptions;
 update faultline.sampling set sampled_at = '-infinity', took_seconds = 0;
 """

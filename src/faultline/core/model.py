@@ -111,6 +111,8 @@ class Lease:
     lease_seconds: float
     #: The key of the submission, if it had one.
     key: str | None
+    #: Whether it is a job of a flow: it may have a history, and others may wait for its end.
+    in_flow: bool
     #: This field and the next are not columns.
     owner: str
     #: Why Python cannot read the arguments, if so. A job that was enqueued by SQL may contain such values.

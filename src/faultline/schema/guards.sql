@@ -149,6 +149,109 @@ create or replace trigger never_emptied
 before truncate on faultline.keys
 execute function faultline.refuse_change('idempotency keys cannot be truncated');
 
+-- The history of flows. What a program has passed decides what it does when it runs again, so nobody rewrites it.
+create or replace trigger never_rewritten
+before update on faultline.calls
+for each row
+when (old.ended_at is not null and coalesce(current_setting('faultline.verb', true), '') <> 'retry')
+execute function faultline.refuse_change('a call that has ended is history and cannot be changed');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.calls
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
+execute function faultline.refuse_change('only prune and start_again delete calls');
+
+create or replace trigger never_rewritten
+before update on faultline.edges
+for each row
+execute function faultline.refuse_change('edges cannot be changed');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.edges
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
+execute function faultline.refuse_change('only prune and start_again delete edges');
+
+create or replace trigger never_rewritten
+before update on faultline.signals
+for each row
+when (
+  old.received_by is not null
+  or (old.id, old.job_id, old.name, old.payload, old.key, old.for_call, old.sent_at, old.sent_by)
+    is distinct from (new.id, new.job_id, new.name, new.payload, new.key, new.for_call, new.sent_at, new.sent_by)
+)
+execute function faultline.refuse_change('a signal can only be received, and only once');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.signals
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
+execute function faultline.refuse_change('only prune and start_again delete signals');
+
+create or replace trigger never_rewritten
+before update on faultline.streams
+for each row
+execute function faultline.refuse_change('what was written to a stream cannot be changed');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.streams
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
+execute function faultline.refuse_change('only prune and start_again delete chunks of a stream');
+
+create or replace trigger never_rewritten
+before update on faultline.flows
+for each row
+execute function faultline.refuse_change('flows cannot be changed');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.flows
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
+execute function faultline.refuse_change('only prune deletes rows');
+
+-- Without its nudge a job would wait until its time is up, and without its sweep a child would outlive its parent.
+create or replace trigger looked_at_by_resolve
+before delete on faultline.nudges
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('resolve', 'prune'))
+execute function faultline.refuse_change('only resolve deletes nudges');
+
+create or replace trigger finished_by_sweep
+before delete on faultline.sweeps
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('sweep', 'retry', 'prune'))
+execute function faultline.refuse_change('only sweep and retry delete sweeps');
+
+create or replace trigger never_emptied
+before truncate on faultline.flows
+execute function faultline.refuse_change('flows cannot be truncated');
+
+create or replace trigger never_emptied
+before truncate on faultline.calls
+execute function faultline.refuse_change('calls cannot be truncated');
+
+create or replace trigger never_emptied
+before truncate on faultline.edges
+execute function faultline.refuse_change('edges cannot be truncated');
+
+create or replace trigger never_emptied
+before truncate on faultline.signals
+execute function faultline.refuse_change('signals cannot be truncated');
+
+create or replace trigger never_emptied
+before truncate on faultline.streams
+execute function faultline.refuse_change('streams cannot be truncated');
+
+create or replace trigger never_emptied
+before truncate on faultline.nudges
+execute function faultline.refuse_change('nudges cannot be truncated');
+
+create or replace trigger never_emptied
+before truncate on faultline.sweeps
+execute function faultline.refuse_change('sweeps cannot be truncated');
+
 -- Builds older than `faultline.protocol()` store a checksum of their functions in row 0, and replace all functions if
 -- it is not their own. The row keeps the checksum of the last of those builds, which goes on working; the others are
 -- refused here.

@@ -131,4 +131,5 @@ class Rescue:
             next_run_at=_SOME_DAY,
             lease_seconds=entry.lease_seconds,
             key=None,
+            in_flow=False,
         )

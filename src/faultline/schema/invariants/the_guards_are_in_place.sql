@@ -11,12 +11,21 @@ from (values
   ('steps.recorded_by_step'), ('steps.never_rewritten'), ('steps.forgotten_by_prune'),
   ('steps.never_emptied'), ('keys.forgotten_by_prune'), ('keys.never_emptied'),
   ('settings.floor_grows of token_floor'), ('settings.never_forgotten'), ('settings.never_emptied'),
+  ('calls.never_rewritten'), ('calls.forgotten_by_prune'), ('calls.never_emptied'),
+  ('edges.never_rewritten'), ('edges.forgotten_by_prune'), ('edges.never_emptied'),
+  ('signals.never_rewritten'), ('signals.forgotten_by_prune'), ('signals.never_emptied'),
+  ('streams.never_rewritten'), ('streams.forgotten_by_prune'), ('streams.never_emptied'),
+  ('flows.never_rewritten'), ('flows.forgotten_by_prune'), ('flows.never_emptied'),
+  ('nudges.looked_at_by_resolve'), ('nudges.never_emptied'),
+  ('sweeps.finished_by_sweep'), ('sweeps.never_emptied'),
   ('migrations.never_taken_back'),
   ('state.known_state'), ('token.token_not_negative'),
   ('open_jobs.running_means_leased'), ('open_jobs.finished_means_ended'), ('open_jobs.attempts_in_bounds'),
   ('open_jobs.running_means_token'),
   ('ledger.ledger_pkey'), ('ledger.token_positive'), ('steps.steps_pkey'), ('steps.token_positive'), ('keys.keys_pkey'),
-  ('open_jobs.open_jobs_pkey')
+  ('open_jobs.open_jobs_pkey'),
+  ('calls.calls_pkey'), ('calls.calls_number'), ('calls.ended_has_outcome'), ('edges.edges_pkey'), ('signals.signals_pkey'),
+  ('signals.signals_key'), ('streams.streams_pkey'), ('flows.flows_pkey'), ('nudges.nudges_pkey'), ('sweeps.sweeps_pkey')
 ) as wanted (name)
 where wanted.name not in (
   select c.relname || '.' || t.tgname || coalesce(' of ' || (

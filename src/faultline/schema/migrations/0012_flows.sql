@@ -35,6 +35,8 @@ create table faultline.calls (
   begun_at timestamptz not null,
   -- The job is suspended until this call, or another that is awaited, is over.
   awaited boolean not null default false,
+  -- One of several that are waited for together: the job goes on when all of these are over. Otherwise one is enough.
+  together boolean,
   -- When it is over at the latest. Set when the program first came to it.
   until timestamptz,
   -- children: raise, keep, fast. after: cancel, run.
@@ -51,7 +53,7 @@ create table faultline.calls (
   outcome text,
   result jsonb,
   error text,
-  unique (job_id, number),
+  constraint calls_number unique (job_id, number),
   constraint sane_number check (number ~ '^[0-9]+([.][0-9]+)*$' and length(number) <= 200),
   constraint sane_name check (length(name) between 1 and 200),
   constraint known_kind check (kind in (
@@ -90,10 +92,10 @@ create table faultline.signals (
   received_by text,
   received_at timestamptz,
   constraint sane_name check (length(name) between 1 and 200),
+  constraint signals_key unique (job_id, key),
   constraint sane_key check (length(key) between 1 and 500)
 );
-create unique index signals_key on faultline.signals (job_id, key) where key is not null;
-create index signals_kept on faultline.signals (job_id, name, id);
+create index signals_kept on faultline.signals (job_id, name, id) where received_by is null;
 
 -- Notes that a job should be looked at. Those who cause them only insert, so nobody waits for anybody.
 create table faultline.nudges (
@@ -119,6 +121,9 @@ create table faultline.sweeps (
   -- Children up to here are done, in the order of (call_id, index).
   at_call bigint not null default 0,
   at_index integer not null default -1,
+  -- The first child that was locked when it was come to: the sweep goes back to it.
+  missed_call bigint,
+  missed_index integer,
   reason text,
   at timestamptz not null default clock_timestamp()
 ) with (autovacuum_vacuum_scale_factor = 0.02, vacuum_truncate = off);

@@ -241,7 +241,8 @@ where r.rolname = any (%s) and r.oid <> g.owner and not case
   when g.kind = 'function' then (r.rolname, g.name) in (select * from unnest(%s::text[], %s::text[]))
   else g.privilege = 'select' and (
     g.name in ('jobs', 'migrations', 'settings') or r.rolname in ('faultline_viewer', 'faultline_operator')
-    and (g.name in ('open_jobs', 'ledger', 'journal', 'steps', 'keys', 'workers', 'queues', 'tallies', 'samples', 'sampling')
+    and (g.name in ('open_jobs', 'ledger', 'journal', 'steps', 'keys', 'workers', 'queues', 'tallies', 'samples', 'sampling',
+        'flows', 'calls', 'edges', 'signals', 'nudges', 'sweeps', 'streams', 'subscriptions')
       or g.name = 'api_keys' and g.thing not in ('api_keys', 'api_keys.digest'))
   )
 end

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 #: What every role may read, and what the roles in `_LOOKING` may read besides.
 _FOR_ALL = {"faultline", "jobs", "migrations", "settings"}
-_FOR_LOOKING = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "api_keys"}
+_FOR_LOOKING = {
+    "open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "api_keys",
+    "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions",
+}  # fmt: skip
 _LOOKING = ("faultline_viewer", "faultline_operator")
 _OWNER = "only the owner of the schema faultline may do that: connect as that login"
 

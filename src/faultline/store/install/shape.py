@@ -215,7 +215,8 @@ def _lacking_columns(rows: Rows) -> Iterator[Lack]:
 def _is_same(ours: str, found: str) -> bool:
     """PostgreSQL prints a check in its own form: compare the columns, values and functions in it."""
     if not ours.startswith("check"):
-        return ours == found.lower()
+        # It quotes columns with the name of a keyword: "position".
+        return ours == found.lower().replace('"', "")
     return _words(ours) <= _words(found)
 
 

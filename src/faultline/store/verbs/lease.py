@@ -37,11 +37,11 @@ _CLAIMED = RowOf(Lease, ("owner", "fault"), args="args::text", key="idempotency_
 
 
 def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()) -> Statement[list[Lease]]:
-    """Claim due jobs, the most urgent first. `owner` must be new for every call."""
+    """Claim due jobs, those of flows too, the most urgent first. `owner` must be new for every call."""
     ordered = sorted(bounds, key=lambda bound: bound.priority)
     return Statement(
         name="claim",
-        sql=f"select {_CLAIMED} from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[])",
+        sql=f"select {_CLAIMED} from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[], true)",
         params=(
             queue,
             owner,
@@ -61,7 +61,7 @@ def claimed_by(owner: str) -> Statement[list[Lease]]:
     return Statement(
         name="claimed_by",
         sql=f"select {_CLAIMED} from (select *, id as job_id,"
-        " faultline.mark_start(attempt, max_attempts, reaps) as mark_start,"
+        " faultline.mark_start(attempt, max_attempts, reaps) as mark_start, flow_id is not null as in_flow,"
         " extract(epoch from lease_expires_at - claimed_at)::real as lease_seconds from faultline.jobs) j"
         " where state = 'running' and owner = %s",
         params=(owner,),

@@ -6,6 +6,8 @@
 -- `priorities`, `lower_bounds` and `lower_ids` are hints: the caller has seen no queued job below this bound. They let a
 -- claim skip dead rows that vacuum cannot remove while a session holds an old snapshot. The ids order jobs that are due
 -- at the same time, as all jobs of one submission are.
+-- `flows`: the caller knows flows. Without it, no job of a flow is claimed: code that does not read the job's history
+-- would do again what was done. A suspended job is claimed when its time is up: that is the timeout of its waits.
 --
 -- Each priority is a range scan of its own: one scan over all of them would read every delayed job.
 -- Rows are returned in physical order: sort them before you run them.
@@ -15,7 +17,8 @@ create or replace function faultline.claim(
   max_jobs integer,
   priorities integer[] default '{}',
   lower_bounds timestamptz[] default '{}',
-  lower_ids uuid[] default '{}'
+  lower_ids uuid[] default '{}',
+  flows boolean default false
 ) returns table (
   job_id uuid,
   fencing_token faultline.token,
@@ -28,7 +31,8 @@ create or replace function faultline.claim(
   priority faultline.priority,
   next_run_at timestamptz,
   lease_seconds faultline.lease_seconds,
-  idempotency_key text
+  idempotency_key text,
+  in_flow boolean
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -108,7 +112,8 @@ begin
           fencing_token = greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1,
           attempt = j.attempt + 1::smallint,
           started = false,
-          renewals = 0
+          renewals = 0,
+          suspended = null
       where j.ctid = any (array(
         select r.ctid
         from faultline.open_jobs r
@@ -117,6 +122,7 @@ begin
           and r.priority = level
           and (r.next_run_at, r.id) >= (lower_bound, lower_id)
           and r.next_run_at <= due
+          and (claim.flows or r.flow_id is null)
         order by r.next_run_at, r.id
         limit remaining
         for update skip locked
@@ -124,7 +130,7 @@ begin
       returning
         j.id, j.fencing_token, j.task, j.args, j.attempt, j.max_attempts,
         faultline.mark_start(j.attempt, j.max_attempts, j.reaps), j.reaps,
-        j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key;
+        j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key, j.flow_id is not null;
     get diagnostics claimed = row_count;
     remaining := remaining - claimed;
     previous := level;

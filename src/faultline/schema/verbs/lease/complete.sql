@@ -24,6 +24,9 @@ as $$
 #variable_conflict use_column
 declare
   done bigint[];
+  -- What waits for these jobs: calls in their own rows, and jobs that further calls wait for.
+  call_ids bigint[];
+  watched uuid[];
   patience constant text := current_setting('lock_timeout');
   -- Positions of the leases whose rows no other session has locked. Null during the first try.
   free bigint[];
@@ -54,16 +57,21 @@ begin
       entered as (
         insert into faultline.ledger (
           job_id, fencing_token, created_at, claimed_at, finished_at, priority, attempt, max_attempts,
-          owner, queue, task, idempotency_key, args, result
+          owner, queue, task, idempotency_key, args, result, flow_id
         )
         select
           -- One time for the whole batch: with different times, every row would add a WAL record of the index by time.
           f.id, f.fencing_token, f.created_at, f.claimed_at, (select faultline.clock()), f.priority, f.attempt, f.max_attempts,
           f.lease_owner, f.queue, f.task, f.idempotency_key, case when f.keep_args then f.args end,
-          nullif(complete.results -> (f.position::integer - 1), 'null')
+          nullif(complete.results -> (f.position::integer - 1), 'null'), f.flow_id
         from finished f
       )
-      select array_agg(f.position) into done from finished f;
+      select
+        array_agg(f.position),
+        array_agg(f.call_id) filter (where f.call_id is not null),
+        array_agg(f.id) filter (where f.watched)
+      into done, call_ids, watched
+      from finished f;
       perform set_config('lock_timeout', patience, true);
       exit;
     exception when lock_not_available then
@@ -80,6 +88,9 @@ begin
     end;
   end loop;
   perform faultline.as_verb('');
+  if call_ids is not null or watched is not null then
+    perform faultline.nudge_waiters(call_ids, watched);
+  end if;
   if coalesce(cardinality(done), 0) < cardinality(complete.job_ids) then
     return query select * from faultline.refuse('complete', complete.job_ids, complete.tokens, complete.owners, done);
   end if;

@@ -3,7 +3,8 @@
 --   retry   rescheduled after `delay_seconds`, or failed if this was the last attempt
 --   fail    failed
 --   cancel  cancelled
--- In every case the owner is cleared, the token stays, and the journal records the error.
+-- In every case the owner is cleared, the token stays, and the journal records the error. If the job has ended, those who
+-- wait for it are nudged, and its open children are swept.
 --
 -- `failures` is a JSON array with one failure per lease: [{"then": "retry", "delay_seconds": 5, "error": "…"}, …].
 -- The default delay doubles with each attempt, from 2 seconds up to an hour.
@@ -24,6 +25,9 @@ as $$
 #variable_conflict use_column
 declare
   done bigint[];
+  call_ids bigint[];
+  watched uuid[];
+  parents uuid[];
 begin
   perform faultline.check_leases(fail.job_ids, fail.tokens, fail.owners);
   if jsonb_typeof(fail.failures) is distinct from 'array'
@@ -74,7 +78,7 @@ begin
     where j.ctid = held.ctid
     returning
       j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error, held.position,
-      j.claimed_at, held.lease_expires_at, j.renewals
+      j.claimed_at, held.lease_expires_at, j.renewals, j.flow_id, j.call_id, j.watched
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -87,7 +91,19 @@ begin
     from ended e
     order by e.id
   )
-  select array_agg(e.position) into done from ended e;
+  select
+    array_agg(e.position),
+    array_agg(e.call_id) filter (where e.call_id is not null and e.state <> 'queued'),
+    array_agg(e.id) filter (where e.watched and e.state <> 'queued'),
+    array_agg(e.id) filter (where e.flow_id is not null and e.state <> 'queued')
+  into done, call_ids, watched, parents
+  from ended e;
+  if call_ids is not null or watched is not null then
+    perform faultline.nudge_waiters(call_ids, watched, true);
+  end if;
+  if parents is not null then
+    insert into faultline.sweeps (job_id) select p.id from unnest(parents) as p (id);
+  end if;
   if coalesce(cardinality(done), 0) < cardinality(fail.job_ids) then
     return query select * from faultline.refuse('fail', fail.job_ids, fail.tokens, fail.owners, done);
   end if;

@@ -1,6 +1,6 @@
 -- Cancel a job. Returns its state, `cancelled`.
 -- Before: queued or running. After: cancelled, no owner: every verb refuses the worker that runs it with `not_running`.
--- The worker learns of it by a notification, or at its next renewal.
+-- The worker learns of it by a notification, or at its next renewal. The open children of the job are swept.
 -- Waits while the job's own transaction locks the row, and raises FL002 if that completes the job. With `only_queues`,
 -- a job of any other queue is not found. The journal records who did it and why: see signature.
 create or replace function faultline.cancel(
@@ -19,7 +19,9 @@ declare
   signed constant jsonb := faultline.signature(cancel.by, cancel.reason);
 begin
   perform faultline.durable();
-  select j.state, j.fencing_token, j.lease_owner, j.claimed_at, j.lease_expires_at, j.renewals into job
+  select j.state, j.fencing_token, j.lease_owner, j.claimed_at, j.lease_expires_at, j.renewals,
+    j.flow_id, j.call_id, j.watched
+  into job
   from faultline.open_jobs j
   where j.id = cancel.job_id and (cancel.only_queues is null or j.queue = any (cancel.only_queues))
   for update;
@@ -33,7 +35,8 @@ begin
         finished_at = faultline.clock(),
         last_error = 'cancelled' || coalesce(': ' || cancel.reason, ''),
         lease_owner = null,
-        lease_expires_at = null
+        lease_expires_at = null,
+        suspended = null
     where j.id = cancel.job_id;
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
     values (
@@ -42,6 +45,15 @@ begin
         when 'running' then faultline.epoch(job.claimed_at, job.lease_expires_at, job.renewals) else '{}'
       end
     );
+    if job.call_id is not null or job.watched then
+      perform faultline.nudge_waiters(array[job.call_id], case when job.watched then array[cancel.job_id] end, true);
+    end if;
+    if job.flow_id is not null then
+      insert into faultline.sweeps (job_id) values (cancel.job_id);
+    end if;
+    if job.flow_id is not null or job.watched then
+      perform faultline.wake_resolvers();
+    end if;
     if job.state = 'running' and coalesce(current_setting('faultline.notify', true), '') <> 'off' then
       perform pg_notify('faultline', json_build_object('cancelled', cancel.job_id)::text);
     end if;

@@ -1,43 +1,55 @@
 -- Delete open rows of jobs that are in the ledger, as after a restore or hand-written SQL. Returns the ids of these jobs.
 -- The ledger is right: a job in it must not run again. The floor is raised to the token of a deleted row, which may be
--- greater than the ledger's.
+-- greater than the ledger's. Those who wait for these jobs are nudged.
 create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
+declare
+  ids uuid[];
+  call_ids bigint[];
+  watched uuid[];
 begin
   perform faultline.durable();
   perform faultline.as_verb('reconcile');
-  return query
-    with doubled as materialized (
-      select j.id
-      from faultline.open_jobs j
-      where exists (select from faultline.ledger f where f.job_id = j.id)
-      order by j.id
-      limit reconcile.max_jobs
-      for update skip locked
-    ),
-    closed as (
-      delete from faultline.open_jobs j
-      using doubled
-      where j.id = doubled.id
-      returning j.id, j.state, j.fencing_token, j.lease_owner
-    ),
-    recorded as (
-      insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
-      select faultline.clock(), c.id, 'reconciled', c.fencing_token, c.lease_owner, jsonb_build_object('was', c.state)
-      from closed c
-      order by c.id
-    ),
-    remembered as (
-      update faultline.settings s
-      set token_floor = highest.token
-      from (select max(c.fencing_token) as token from closed c) highest
-      where s.token_floor < highest.token
-    )
-    select c.id from closed c;
+  with doubled as materialized (
+    select j.id
+    from faultline.open_jobs j
+    where exists (select from faultline.ledger f where f.job_id = j.id)
+    order by j.id
+    limit reconcile.max_jobs
+    for update skip locked
+  ),
+  closed as (
+    delete from faultline.open_jobs j
+    using doubled
+    where j.id = doubled.id
+    returning j.id, j.state, j.fencing_token, j.lease_owner, j.call_id, j.watched
+  ),
+  recorded as (
+    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+    select faultline.clock(), c.id, 'reconciled', c.fencing_token, c.lease_owner, jsonb_build_object('was', c.state)
+    from closed c
+    order by c.id
+  ),
+  remembered as (
+    update faultline.settings s
+    set token_floor = highest.token
+    from (select max(c.fencing_token) as token from closed c) highest
+    where s.token_floor < highest.token
+  )
+  select
+    array_agg(c.id),
+    array_agg(c.call_id) filter (where c.call_id is not null),
+    array_agg(c.id) filter (where c.watched)
+  into ids, call_ids, watched
+  from closed c;
   perform faultline.as_verb('');
+  if call_ids is not null or watched is not null then
+    perform faultline.nudge_waiters(call_ids, watched);
+  end if;
+  return query select u.id from unnest(ids) as u (id);
 end
 $$;
