@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from faultline.core.errors import JobNotFound as JobNotFound
     from faultline.core.errors import JobRejected as JobRejected
     from faultline.core.errors import KeyConflict as KeyConflict
+    from faultline.core.errors import LimitReached as LimitReached
     from faultline.core.errors import MigrationBlocked as MigrationBlocked
     from faultline.core.errors import OutcomeUnknown as OutcomeUnknown
     from faultline.core.errors import PermissionDenied as PermissionDenied
@@ -70,7 +71,7 @@ _HOME = {
     "core.errors": (
         "ChildFailed ConfigError DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
         "FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
-        "MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound RecoverBlocked "
+        "LimitReached MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound RecoverBlocked "
         "ResultRejected ResultTimeout SchemaAhead SchemaAltered SchemaBehind SchemaError "
         "SchemaMissing SignalTimeout StaleLease StatementTimeout StepFailed Unprepared "
         "UnreadableJson"

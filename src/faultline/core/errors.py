@@ -21,6 +21,7 @@ FaultlineError
 ├── FenceBroken       (FL006)   the task ended the job's transaction itself; the job is not completed
 ├── IllegalTransition (FL002)   the job's state does not allow this
 ├── JobNotFound       (FL004)   no such job
+├── LimitReached      (FL007)   there are as many as there may be: children of a call, signals that a job keeps
 ├── UnreadableJson              the database holds JSON that Python cannot read
 ├── JobFailed                   `result()`: the job failed
 ├── JobCancelled                `result()`: the job was cancelled
@@ -130,6 +131,10 @@ class IllegalTransition(FaultlineError):
 
 class JobNotFound(FaultlineError, LookupError):
     sqlstate = "FL004"
+
+
+class LimitReached(FaultlineError):
+    sqlstate = "FL007"
 
 
 class UnreadableJson(FaultlineError):

@@ -115,6 +115,7 @@ _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] =
     "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
     "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
     "FL006": lambda error, message: errors.FenceBroken(_with_hint(error, message)),
+    "FL007": lambda error, message: errors.LimitReached(_with_hint(error, message)),
     "42501": lambda error, message: errors.PermissionDenied(f"{message}; {rights.advice(error) or _DOCTOR}"),
     "57014": lambda _, message: errors.StatementTimeout(f"{message}; nothing was written"),
     "FL005": lambda error, message: errors.JobRejected(_with_hint(error, message)),

@@ -1,5 +1,17 @@
 """The verbs of the protocol, by family. Each function builds the statement that calls its SQL function."""
 
+from faultline.store.verbs.flow import history as history
+from faultline.store.verbs.flow import outcomes as outcomes
+from faultline.store.verbs.flow import receive as receive
+from faultline.store.verbs.flow import record as record
+from faultline.store.verbs.flow import record_text as record_text
+from faultline.store.verbs.flow import resolve as resolve
+from faultline.store.verbs.flow import signal as signal
+from faultline.store.verbs.flow import spawn as spawn
+from faultline.store.verbs.flow import suspend as suspend
+from faultline.store.verbs.flow import sweep as sweep
+from faultline.store.verbs.flow import take as take
+from faultline.store.verbs.flow import watch as watch
 from faultline.store.verbs.lease import claim as claim
 from faultline.store.verbs.lease import claimed_by as claimed_by
 from faultline.store.verbs.lease import complete as complete

@@ -71,12 +71,12 @@ def claimed_by(owner: str) -> Statement[list[Lease]]:
 
 
 def renew(leases: Sequence[Lease]) -> Statement[Unwritten]:
-    return _for_leases("renew", leases)
+    return for_leases("renew", leases)
 
 
 def mark_started(leases: Sequence[Lease]) -> Statement[Unwritten]:
     """Record that these attempts are about to run. Do not run those that are stale in the answer."""
-    return _for_leases("mark_started", leases)
+    return for_leases("mark_started", leases)
 
 
 def complete(leases: Sequence[Lease], results: Sequence[str], *, only_if: str = "true") -> Statement[Unwritten]:
@@ -86,7 +86,7 @@ def complete(leases: Sequence[Lease], results: Sequence[str], *, only_if: str = 
     """
     given = "%s::jsonb" if only_if == "true" else f"case when {only_if} then %s::jsonb end"
     texts = [text for _, text in zip(leases, results, strict=True)]
-    return _for_leases("complete", leases, f"[{','.join(texts)}]", given)
+    return for_leases("complete", leases, f"[{','.join(texts)}]", given)
 
 
 def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Unwritten]:
@@ -95,13 +95,13 @@ def fail(leases: Sequence[Lease], failures: Sequence[Failure]) -> Statement[Unwr
         {"then": failure.then, "error": failure.error, "delay_seconds": failure.delay_seconds}
         for _, failure in zip(leases, failures, strict=True)
     ]
-    return _for_leases("fail", leases, jsontext.encode(endings, "failures"), "%s::jsonb", repeatable=False)
+    return for_leases("fail", leases, jsontext.encode(endings, "failures"), "%s::jsonb", repeatable=False)
 
 
 def release(leases: Sequence[Lease], delays_seconds: Sequence[float | None] | None = None) -> Statement[Unwritten]:
     """Release jobs unfinished, without using up the attempt. A delay reschedules them; None keeps their position."""
     delays = None if delays_seconds is None else list(delays_seconds)
-    return _for_leases("release", leases, delays, "%s::float8[]", repeatable=False)
+    return for_leases("release", leases, delays, "%s::float8[]", repeatable=False)
 
 
 def fence(lease: Lease) -> Statement[None]:
@@ -116,12 +116,12 @@ def fence(lease: Lease) -> Statement[None]:
 
 def record_refusal(lease: Lease) -> Statement[Unwritten]:
     """Record a refused fence after the rollback of its transaction."""
-    return _for_one_lease("record_refusal", lease, ())
+    return for_one_lease("record_refusal", lease, ())
 
 
 def step(lease: Lease, name: str, result: Json) -> Statement[Unwritten]:
     """Remember the result of a named part of the job."""
-    return _for_one_lease("step", lease, (name, jsontext.encode(result, f"result of step {name}")), "%s, %s::jsonb")
+    return for_one_lease("step", lease, (name, jsontext.encode(result, f"result of step {name}")), "%s, %s::jsonb")
 
 
 def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
@@ -137,7 +137,7 @@ def recall(lease: Lease, name: str) -> Statement[tuple[bool, Json]]:
 
 def progress(lease: Lease, progress: Json) -> Statement[Unwritten]:
     """Store the progress of the job, for people to see."""
-    return _for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
+    return for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
 
 
 def program_changed(lease: Lease, code: str, error: str) -> Statement[float | None]:
@@ -170,9 +170,10 @@ def _position(lease: Lease) -> tuple[int, datetime, int]:
     return lease.priority, lease.next_run_at, lease.job_id.int
 
 
-def _for_leases(
+def for_leases(
     verb: str, leases: Sequence[Lease], extra: object = None, slot: str = "", *, repeatable: bool = True
 ) -> Statement[Unwritten]:
+    """The statement of a verb that takes many leases, and one further argument."""
     return Statement(
         name=verb,
         sql=f"select {_REFUSED.columns}"
@@ -201,7 +202,8 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], slots: str = "") -> Statement[Unwritten]:
+def for_one_lease(verb: str, lease: Lease, extra: tuple[Any, ...], slots: str = "") -> Statement[Unwritten]:
+    """The statement of a verb that takes one lease, and further arguments."""
     return Statement(
         name=verb,
         sql=f"select {_REFUSED.columns} from faultline.{verb}(%s, %s, %s{', ' + slots if slots else ''})",

@@ -37,7 +37,7 @@ def enqueue_many(
     return Statement(
         name="enqueue",
         sql=f"select {_ENQUEUED.columns} from faultline.enqueue_many(%s::text, %s) order by place",
-        params=(f"[{','.join([_job_text(job) for job in named])}]", appears_late),
+        params=(jobs_text(named), appears_late),
         read=_ENQUEUED.many,
         repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
         often=True,
@@ -66,6 +66,11 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
         repeatable=True,
         often=True,
     )
+
+
+def jobs_text(submissions: Sequence[Submission]) -> str:
+    """The JSON text of jobs, as `enqueue_many` reads it."""
+    return f"[{','.join([_job_text(job) for job in submissions])}]"
 
 
 def _job_text(job: Submission, fresh_id: str | None = None) -> str:

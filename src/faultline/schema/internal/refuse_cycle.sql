@@ -1,0 +1,32 @@
+-- Raise FL005 if one of these jobs is the job itself, or waits for it, however indirectly: they would wait for each other.
+create or replace function faultline.refuse_cycle(job_id uuid, targets uuid[]) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  cycle uuid;
+begin
+  with recursive waiting (id) as (
+    select refuse_cycle.job_id
+    union
+    select c.job_id
+    from waiting w
+    join faultline.edges e on e.job_id = any (array[w.id])
+    join faultline.calls c on c.id = any (array[e.call_id])
+    where c.ended_at is null
+  )
+  select w.id into cycle from waiting w where w.id = any (refuse_cycle.targets) limit 1;
+  if cycle = refuse_cycle.job_id then
+    raise exception 'job % cannot wait for itself', refuse_cycle.job_id
+      using errcode = 'FL005', hint = 'wait for another job, or give the child a key of its own';
+  elsif found then
+    raise exception 'job % cannot wait for job %, which waits for it', refuse_cycle.job_id, cycle
+      using errcode = 'FL005', hint = 'they would wait for each other; return the result to the job that waits';
+  end if;
+end
+$$;

@@ -1,0 +1,63 @@
+-- How the jobs of a call stand, in their order: a page of them, after an index. `state` is that of each job; what has been taken
+-- (see `take`) is told as it was taken, whatever became of the job since.
+-- Needs no lease, as `history`.
+create or replace function faultline.outcomes(
+  call_id bigint,
+  after_index integer default -1,
+  max_rows integer default 1000
+) returns table (
+  index integer,
+  job_id uuid,
+  state text,
+  result jsonb,
+  error text
+)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  taken jsonb;
+begin
+  select case when c.outcome in ('done', 'failed') then c.result end into taken
+  from faultline.calls c
+  where c.id = outcomes.call_id;
+  for index, job_id, state, result, error in
+    select
+      e.index,
+      e.job_id,
+      case
+        when t.failed is not null then t.failed ->> 'state'
+        when f.job_id is not null or t.results ? e.index::text then 'succeeded'
+        else j.state
+      end,
+      case when t.failed is null then coalesce(f.result, t.results -> e.index::text) end,
+      case when t.failed is not null then t.failed ->> 'error' when f.job_id is null then j.last_error end
+    from (
+      select x.index, x.job_id
+      from faultline.edges x
+      where x.call_id = outcomes.call_id and x.index > outcomes.after_index
+      order by x.index
+      limit outcomes.max_rows
+    ) e
+    cross join lateral (
+      select taken -> 'failed' -> e.index::text as failed, taken -> 'results' as results
+    ) t
+    -- Looked up one by one, as in `complete`.
+    left join faultline.ledger f on f.job_id = any (array[e.job_id])
+    left join faultline.open_jobs j on j.id = any (array[e.job_id])
+    order by e.index
+  loop
+    if state is null then
+      raise exception 'job %, which is number % of this call, is gone: it was pruned', job_id, index
+        using errcode = 'FL004', hint = 'keep jobs that others wait for longer: see the retention settings';
+    end if;
+    return next;
+  end loop;
+end
+$$;

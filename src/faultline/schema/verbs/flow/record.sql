@@ -1,0 +1,81 @@
+-- Write calls of a program into the history of its job. Returns a refusal if the lease is lost, otherwise no row.
+-- Before: the caller holds the lease. After: each call is begun, or has ended with its outcome; the job belongs to a flow.
+-- `calls` is an array of {"number", "kind", "name", "digest", "outcome", "result", "error", "tries", "until_seconds"}. Without an
+-- outcome the call has only begun. One that has ended stays as it is: sent again, nothing happens.
+-- A call that is `closed` is waited for no longer: its open children are cancelled.
+create or replace function faultline.record(
+  job_id uuid,
+  fencing_token bigint,
+  owner text,
+  calls jsonb
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_custom_plan
+as $$
+#variable_conflict use_column
+declare
+  at timestamptz;
+  given record;
+  known faultline.calls;
+begin
+  perform faultline.durable();
+  if jsonb_typeof(record.calls) is distinct from 'array' then
+    raise exception 'calls must be a JSON array of objects' using errcode = 'FL005';
+  end if;
+  if not faultline.hold(record.job_id, record.fencing_token, record.owner) then
+    return query
+      select * from faultline.refuse('record', array[record.job_id], array[record.fencing_token], array[record.owner], '{}');
+    return;
+  end if;
+  at := faultline.clock();
+  perform faultline.as_verb('flow');
+  for given in
+    select c.*
+    from jsonb_to_recordset(record.calls) as c (
+      number text, kind text, name text, digest text, outcome text, result jsonb, error text, tries integer,
+      until_seconds float8
+    )
+  loop
+    if given.until_seconds not between 0 and 315360000 then
+      raise exception 'job %: call %, % "%", cannot wait for % seconds; it can for 0 to 315360000',
+        record.job_id, given.number, given.kind, given.name, given.until_seconds using errcode = 'FL005';
+    end if;
+    select c.* into known from faultline.calls c where c.job_id = record.job_id and c.number = given.number;
+    if known.id is null then
+      insert into faultline.calls (
+        job_id, number, kind, name, digest, fencing_token, begun_at, until, tries, ended_at, outcome, result, error
+      )
+      values (
+        record.job_id, given.number, given.kind, given.name, given.digest, record.fencing_token, at,
+        at + make_interval(secs => given.until_seconds), coalesce(given.tries, 0),
+        case when given.outcome is not null then at end, given.outcome, given.result, left(given.error, 16384)
+      );
+      continue;
+    end if;
+    perform faultline.same_call(known, given.kind, given.name, given.digest);
+    continue when known.ended_at is not null;
+    if given.outcome in ('done', 'failed') and known.kind in ('signal', 'children', 'watch', 'after') then
+      -- How these end is for the database to say: by what it has, under the lock.
+      raise exception 'job %: call %, % "%", cannot be recorded as %; use %',
+        record.job_id, known.number, known.kind, known.name, given.outcome,
+        case known.kind when 'signal' then 'receive' else 'take' end
+        using errcode = 'FL005';
+    end if;
+    update faultline.calls c
+    set fencing_token = record.fencing_token,
+        tries = greatest(c.tries, given.tries),
+        ended_at = case when given.outcome is not null then at end,
+        outcome = given.outcome,
+        awaited = c.awaited and given.outcome is null,
+        result = given.result,
+        error = left(given.error, 16384)
+    where c.id = known.id;
+    if given.outcome = 'closed' and known.kind = 'children' then
+      insert into faultline.sweeps (job_id, call_id, reason, at) values (record.job_id, known.id, 'closed', at);
+    end if;
+  end loop;
+  perform faultline.join_flow(record.job_id);
+  perform faultline.as_verb('');
+end
+$$;

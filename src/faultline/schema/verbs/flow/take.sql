@@ -1,0 +1,92 @@
+-- Take what became of the jobs that a call waits for. Returns one row:
+--   taken    all have ended, or one has failed and the call is over by that (policy `fast`). It is history now
+--   timeout  the time is over and some are still open. That is history too
+--   closed   another call of its race was over first
+--   open     some are still open: suspend
+--   stale    the lease is lost, for this reason; nothing was written
+-- `result` is {"failed": {index: {"state", "error"}}, "results": {index: …}}: who has failed, and the results of jobs that are not
+-- pruned with this flow. All others have succeeded, and `outcomes` has their results. A later run of the program reads this, and
+-- not what has become of the jobs since: one of them may be retried, or pruned.
+-- Before: the caller holds the lease. Sent again, it returns what it returned.
+create or replace function faultline.take(
+  job_id uuid,
+  fencing_token bigint,
+  owner text,
+  number text
+) returns table (
+  status text,
+  result jsonb,
+  reason text,
+  current_token bigint
+)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  at timestamptz;
+  call faultline.calls;
+  flow uuid;
+  still_open bigint;
+  failed jsonb;
+  results jsonb;
+begin
+  perform faultline.read_committed('take');
+  perform faultline.durable();
+  if not faultline.hold(take.job_id, take.fencing_token, take.owner) then
+    return query
+      select 'stale', null::jsonb, r.reason, r.current_token
+      from faultline.refuse('take', array[take.job_id], array[take.fencing_token], array[take.owner], '{}') r;
+    return;
+  end if;
+  select c.* into call from faultline.calls c where c.job_id = take.job_id and c.number = take.number;
+  if call.id is null or call.kind not in ('children', 'watch', 'after') then
+    raise exception 'job % has no call % that waits for jobs', take.job_id, take.number
+      using errcode = 'FL005', hint = 'spawn its children first, or watch a job';
+  end if;
+  if call.ended_at is null then
+    at := faultline.clock();
+    select j.flow_id into flow from faultline.open_jobs j where j.id = take.job_id;
+    if call.spawned < call.total then
+      still_open := call.total - call.spawned;
+    else
+      -- In one statement, after the lock: a job is open or in the ledger, and what was committed before is seen.
+      select
+        count(*) filter (where j.state in ('queued', 'running') and f.job_id is null),
+        jsonb_object_agg(e.index, case when j.id is not null
+          then jsonb_build_object('state', j.state, 'error', j.last_error)
+          else jsonb_build_object('state', 'pruned', 'error', 'it was pruned before its end was looked at')
+        end) filter (where f.job_id is null and coalesce(j.state not in ('queued', 'running'), true)),
+        jsonb_object_agg(e.index, f.result) filter (where f.job_id is not null and f.flow_id is distinct from flow)
+      into still_open, failed, results
+      from faultline.edges e
+      -- Looked up one by one, as in `complete`.
+      left join faultline.open_jobs j on j.id = any (array[e.job_id])
+      left join faultline.ledger f on f.job_id = any (array[e.job_id])
+      where e.call_id = call.id;
+    end if;
+    if still_open = 0 or (failed is not null and call.policy = 'fast') then
+      call.outcome := case when failed is not null and call.policy in ('raise', 'fast', 'cancel') then 'failed' else 'done' end;
+      call.result := jsonb_build_object('failed', coalesce(failed, '{}'), 'results', coalesce(results, '{}'));
+    elsif call.until <= at then
+      call.outcome := 'timeout';
+    end if;
+    if call.outcome is not null then
+      perform faultline.as_verb('flow');
+      update faultline.calls c
+      set fencing_token = take.fencing_token, awaited = false, ended_at = at, outcome = call.outcome, result = call.result
+      where c.id = call.id;
+      perform faultline.as_verb('');
+    end if;
+  end if;
+  return query
+    select
+      case when call.outcome is null then 'open' when call.outcome in ('done', 'failed') then 'taken' else call.outcome end,
+      call.result, null::text, null::bigint;
+end
+$$;

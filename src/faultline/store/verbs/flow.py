@@ -1,0 +1,290 @@
+"""Jobs that wait, have children, receive signals and go on: the verbs of flows.
+
+A verb for a lease that is lost writes nothing. `record` returns that as `Unwritten`; `spawn`, `take`, `receive` and
+`watch` raise `StaleLease`. The database has recorded the refusal either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime  # noqa: TC003 - the fields of a named tuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID  # noqa: TC003 - likewise
+
+from faultline.core.errors import StaleLease
+from faultline.core.model import Json  # noqa: TC001 - likewise
+from faultline.store import jsontext
+from faultline.store.rows import Column, RowOf, value
+from faultline.store.statement import Statement
+from faultline.store.verbs.lease import for_leases, for_one_lease
+from faultline.store.verbs.submit import jobs_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from faultline.core.model import Lease, Submission, Unwritten
+    from faultline.store.statement import Rows
+
+
+def _decoded(text: str | None) -> Json:
+    return None if text is None else jsontext.decode(text)
+
+
+def _json(column: str) -> Column:
+    """A column of JSON that a program goes on with: raises `UnreadableJson`, and never passes for another value."""
+    return Column(f"{column}::text", _decoded)
+
+
+class KnownCall(NamedTuple):
+    """A call in the history of a job. Without an outcome it has begun, and has not ended."""
+
+    number: str
+    kind: str
+    name: str
+    digest: str | None
+    call_id: int
+    until: datetime | None
+    #: Its time is over, by the clock of the database.
+    is_over: bool
+    policy: str | None
+    total: int | None
+    spawned: int
+    tries: int
+    outcome: str | None
+    result: Json
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOutcome:
+    """How one of the jobs of a call stands."""
+
+    index: int
+    job_id: UUID
+    state: str
+    result: Json
+    error: str | None
+
+
+class Taken(NamedTuple):
+    """What became of the jobs of a call. `status`: taken, timeout, closed, or open: wait on."""
+
+    status: str
+    result: Json
+
+
+class Received(NamedTuple):
+    """What came of asking for a signal. `status`: received, timeout, closed, or none: wait until then."""
+
+    status: str
+    payload: Json
+    until: datetime | None
+
+
+class Resolved(NamedTuple):
+    """What `resolve` did. `cursor` goes into the next one: nudges that it has seen are not read again."""
+
+    woken: int
+    left_over: int
+    cursor: str | None
+
+
+_KNOWN_CALL = RowOf(KnownCall, result=_json("result"))
+_CHILD_OUTCOME = RowOf(ChildOutcome, result=_json("result"))
+_TAKEN = RowOf(Taken, result=_json("result"))
+_RECEIVED = RowOf(Received, payload=_json("payload"))
+_RESOLVED = RowOf(Resolved, cursor="cursor::text")
+
+
+# By the lease of a running job
+
+
+def record(lease: Lease, calls: Sequence[Mapping[str, Json]]) -> Statement[Unwritten]:
+    """Write calls into the history of the job: begun ones, and how others ended. One that has ended stays as it is."""
+    return for_one_lease("record", lease, (jsontext.encode(list(calls), "calls"),), "%s::jsonb")
+
+
+def record_text(lease: Lease, calls: str) -> Statement[Unwritten]:
+    """The same for the text of the JSON array."""
+    return for_one_lease("record", lease, (calls,), "%s::jsonb")
+
+
+def spawn(
+    lease: Lease,
+    number: str,
+    jobs: Sequence[Submission],
+    *,
+    name: str,
+    digest: str | None,
+    total: int | None = None,
+    first_index: int = 0,
+    kind: str = "children",
+    policy: str | None = None,
+) -> Statement[int]:
+    """Enqueue jobs for a call, once, and return the id of the call. More than a thousand are sent in chunks, in their order.
+
+    `total`: how many there are in all; `digest`: of all of them. With others, the program has changed.
+    """
+    return Statement(
+        name="spawn",
+        sql="select call_id, reason, current_token from faultline.spawn(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text)",
+        params=(
+            *_of(lease),
+            number,
+            kind,
+            name,
+            digest,
+            policy or ("raise" if kind == "children" else None),
+            len(jobs) if total is None else total,
+            first_index,
+            jobs_text(jobs),
+        ),
+        read=lambda rows: _call_id("spawn", lease, rows),
+        repeatable=True,
+        often=True,
+    )
+
+
+def watch(
+    lease: Lease, number: str, targets: Sequence[UUID], *, name: str, digest: str | None, policy: str = "raise"
+) -> Statement[int]:
+    """Have a call wait for jobs that are not its children, and return the id of the call."""
+    return Statement(
+        name="watch",
+        sql="select call_id, reason, current_token from faultline.watch(%s, %s, %s, %s, %s, %s, %s, %s::uuid[])",
+        params=(*_of(lease), number, name, digest, policy, list(targets)),
+        read=lambda rows: _call_id("watch", lease, rows),
+        repeatable=True,
+    )
+
+
+def take(lease: Lease, number: str) -> Statement[Taken]:
+    """Take what became of the jobs that a call waits for. It is history then."""
+    return Statement(
+        name="take",
+        sql=f"select {_TAKEN.columns}, reason, current_token from faultline.take(%s, %s, %s, %s)",
+        params=(*_of(lease), number),
+        read=lambda rows: _TAKEN.one(_unless_stale("take", lease, rows)),
+        repeatable=True,
+        often=True,
+    )
+
+
+def receive(
+    lease: Lease, number: str, *, name: str, digest: str | None = None, seconds: float | None = None, fresh: bool = False
+) -> Statement[Received]:
+    """Receive the oldest signal of this name. `fresh`: only what was sent since the program first came to this call."""
+    return Statement(
+        name="receive",
+        sql=f"select {_RECEIVED.columns}, reason, current_token from faultline.receive(%s, %s, %s, %s, %s, %s, %s, %s)",
+        params=(*_of(lease), number, name, digest, seconds, fresh),
+        read=lambda rows: _RECEIVED.one(_unless_stale("receive", lease, rows)),
+        repeatable=True,
+        often=True,
+    )
+
+
+def suspend(leases: Sequence[Lease], waits: Sequence[str]) -> Statement[Unwritten]:
+    """Give leases back to wait, each for the JSON text of an array of waits."""
+    texts = [text for _, text in zip(leases, waits, strict=True)]
+    return for_leases("suspend", leases, f"[{','.join(texts)}]", "%s::jsonb", repeatable=False)
+
+
+# Without a lease
+
+
+def history(job_id: UUID) -> Statement[list[KnownCall]]:
+    """What the program of a job has called so far, in the order of the numbers."""
+    return Statement(
+        name="history",
+        sql=f"select {_KNOWN_CALL.columns} from faultline.history(%s)",
+        params=(job_id,),
+        read=_KNOWN_CALL.many,
+        repeatable=True,
+        reads=True,
+        often=True,
+    )
+
+
+def outcomes(call_id: int, after_index: int = -1, max_rows: int = 1000) -> Statement[list[ChildOutcome]]:
+    """How the jobs of a call stand, a page of them in their order."""
+    return Statement(
+        name="outcomes",
+        sql=f"select {_CHILD_OUTCOME.columns} from faultline.outcomes(%s, %s, %s)",
+        params=(call_id, after_index, max_rows),
+        read=_CHILD_OUTCOME.many,
+        repeatable=True,
+        reads=True,
+        often=True,
+    )
+
+
+def signal(
+    job_id: object,
+    name: str,
+    payload: Json = None,
+    *,
+    key: str | None = None,
+    for_call: str | None = None,
+    sent_by: str | None = None,
+    idempotency_key: str | None = None,
+    only_queues: Sequence[str] | None = None,
+) -> Statement[bool]:
+    """Send a signal to a job: by its id, or None and its idempotency key. Returns whether it is new.
+
+    With a `key` it counts once, however often it is sent. `for_call`: the number of the wait that it answers.
+    """
+    return Statement(
+        name="signal",
+        sql="select faultline.signal(%s, %s, %s::jsonb, %s, %s, %s, %s, %s::text[])",
+        params=(
+            job_id,
+            name,
+            jsontext.encode(payload, f"payload of signal {name}"),
+            key,
+            for_call,
+            sent_by,
+            idempotency_key,
+            None if only_queues is None else list(only_queues),
+        ),
+        read=value,
+        repeatable=key is not None,
+    )
+
+
+def resolve(max_nudges: int = 100, cursor: str | None = None) -> Statement[Resolved]:
+    """Wake jobs that can go on. Never waits for a lock: what is locked is left over."""
+    return Statement(
+        name="resolve",
+        sql=f"select {_RESOLVED.columns} from faultline.resolve(%s, %s::jsonb)",
+        params=(max_nudges, cursor),
+        read=_RESOLVED.one,
+        repeatable=True,
+        often=True,
+    )
+
+
+def sweep(max_jobs: int = 500) -> Statement[int]:
+    """Cancel open children of jobs that have ended badly. Returns how many sweeps are left that can go on now."""
+    return Statement("sweep", "select faultline.sweep(%s)", (max_jobs,), value, repeatable=True, often=True)
+
+
+def _of(lease: Lease) -> tuple[Any, ...]:
+    return lease.job_id, lease.fencing_token, lease.owner
+
+
+def _call_id(verb: str, lease: Lease, rows: Rows) -> int:
+    found: int = _unless_stale(verb, lease, rows)[0][0]
+    return found
+
+
+def _unless_stale(verb: str, lease: Lease, rows: Rows) -> Rows:
+    """The rows, unless their last two columns say that the lease is lost."""
+    *_, reason, current_token = rows[0]
+    if reason is not None:
+        raise StaleLease(
+            f"job {lease.job_id} token {lease.fencing_token}: the lease is lost ({reason}); {verb} wrote nothing",
+            reason=reason,
+            current_token=current_token,
+        )
+    return rows
