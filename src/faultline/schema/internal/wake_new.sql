@@ -12,9 +12,9 @@ declare
   late constant boolean := statement_timestamp() - transaction_timestamp() > interval '5 milliseconds'
     or clock_timestamp() - statement_timestamp() > interval '50 milliseconds';
   few constant boolean := cardinality(wake_new.job_ids) <= 20;
-  place record;
+  lowest record;
 begin
-  for place in
+  for lowest in
     select j.queue, min(j.priority) as priority, min(j.next_run_at) as run_at
     from unnest(wake_new.job_ids) as u (id)
     -- Looked up one by one, as in `complete`.
@@ -22,17 +22,17 @@ begin
     where j.next_run_at <= wake_new.at
     group by j.queue
   loop
-    perform faultline.wake(place.queue, place.priority, least(place.run_at, transaction_timestamp()), w.chosen)
+    perform faultline.wake(lowest.queue, lowest.priority, least(lowest.run_at, transaction_timestamp()), w.chosen)
     from (
       select
-        case when few and not late and place.run_at = wake_new.at then
+        case when few and not late and lowest.run_at = wake_new.at then
           (array_agg(w.id order by random()) filter (
             where w.beat_at > wake_new.at - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
           ))[:cardinality(wake_new.job_ids) + 2]
         end as chosen
       from faultline.workers w
-      where place.queue = any (w.queues)
-        and (place.queue = any (w.sleeping) or late or place.run_at < wake_new.at)
+      where lowest.queue = any (w.queues)
+        and (lowest.queue = any (w.sleeping) or late or lowest.run_at < wake_new.at)
       having count(*) > 0
     ) w;
   end loop;

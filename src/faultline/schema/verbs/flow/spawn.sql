@@ -6,7 +6,7 @@
 --   children  end with their parent if it ends badly, and the call waits for all of them. One whose idempotency key exists is that
 --             job: it is waited for, and belongs to itself.
 --   detached  are nobody's. The call has ended when they are enqueued, with their ids as its result.
--- The jobs are placed first and the lease is compared last: keys before rows, as everywhere.
+-- The jobs are inserted first and the lease is compared last: keys before rows, as everywhere.
 create or replace function faultline.spawn(
   job_id uuid,
   fencing_token bigint,
@@ -85,7 +85,7 @@ begin
           where u.new and j.id = any (array[u.id]);
         end if;
       else
-        with placed as (
+        with inserted as (
           insert into faultline.open_jobs (
             id, task, args, queue, priority, next_run_at, max_attempts, lease_seconds, keep_args, idempotency_key, trace, created_at,
             flow_id, call_id
@@ -95,7 +95,7 @@ begin
           returning id
         )
         -- In the order in which they were read.
-        select array_agg(p.id) into ids from placed p;
+        select array_agg(p.id) into ids from inserted p;
         if exists (select from unnest(ids) as u (id) join faultline.ledger f on f.job_id = any (array[u.id])) then
           raise unique_violation;
         end if;
@@ -133,7 +133,7 @@ begin
       end if;
       if spawn.kind = 'children' then
         insert into faultline.edges (call_id, index, job_id)
-        select new_call, spawn.first_index + u.place - 1, u.id from unnest(ids) with ordinality as u (id, place);
+        select new_call, spawn.first_index + u.position - 1, u.id from unnest(ids) with ordinality as u (id, position);
         if known <> '{}' then
           perform faultline.refuse_cycle(spawn.job_id, known);
           perform faultline.mark_watched(known);
@@ -145,7 +145,7 @@ begin
       return query select new_call, null::text, null::bigint;
       return;
     exception
-      -- What was placed here is taken back.
+      -- What was inserted here is undone.
       when sqlstate 'FL000' then null;
       when unique_violation then
         raise exception 'job %: call %, "%": a job with the id of one of its jobs exists', spawn.job_id, spawn.number, spawn.name
@@ -160,7 +160,7 @@ begin
   end if;
   select c.* into call from faultline.calls c where c.job_id = spawn.job_id and c.number = spawn.number;
   if call.id is null then
-    raise exception 'job %: call %, "%", was written and taken back at this moment', spawn.job_id, spawn.number, spawn.name
+    raise exception 'job %: call %, "%", was written and undone at this moment', spawn.job_id, spawn.number, spawn.name
       using errcode = 'serialization_failure', hint = 'Nothing was enqueued; send this again.';
   end if;
   perform faultline.same_spawn(call, spawn.kind, spawn.name, spawn.digest, spawn.total);

@@ -70,7 +70,7 @@ begin
   )
   returning c.id into call.id;
   insert into faultline.edges (call_id, index, job_id)
-  select call.id, t.place - 1, t.id from unnest(watch.targets) with ordinality as t (id, place);
+  select call.id, t.position - 1, t.id from unnest(watch.targets) with ordinality as t (id, position);
   perform faultline.mark_watched(watch.targets);
   perform faultline.join_flow(watch.job_id);
   perform faultline.as_verb('');
