@@ -86,7 +86,8 @@ begin
     (select n.xid from new n order by n.xid, n.id offset most - 1) as last_xid
   into batch
   from there t;
-  upper_bound := coalesce(batch.last_xid, pg_snapshot_xmax(seen));
+  -- Not above what was seen first: a transaction that began since may commit a nudge below the last one that was read.
+  upper_bound := least(batch.last_xid, pg_snapshot_xmax(seen));
   under_way := case when batch.more_late then under_way else '{}' end
     || array(select x.xid from pg_snapshot_xip(seen) as x (xid) where x.xid < upper_bound);
   chosen := coalesce(batch.due[:most], '{}');
