@@ -46,7 +46,7 @@ default_role = "py:obj"
 #: Public for Faultline's own modules, and no promise to other programs.
 INNER = {
     "abandon", "async_database", "begin", "check", "database", "decided", "enqueued", "fn", "handles", "host", "is_async",
-    "poller", "program", "signature", "takes_job", "timed_out",
+    "poller", "program", "signature", "submitted", "subscriptions", "takes_job", "timed_out",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from faultline.app.handle import JobHandle, Poller
 from faultline.app.operations import Operations
 from faultline.app.options import Options, id_of
 from faultline.app.tasks import Task
+from faultline.app.topics import Topics
 from faultline.core import events
 from faultline.core.bounds import CONCURRENCY
 from faultline.core.database_time import DatabaseTime
@@ -66,7 +67,7 @@ class TaskDecorator(Protocol):
     def __call__(self, fn: Callable[P, R | Retry | Snooze | Cancel], /) -> Task[P, R]: ...
 
 
-class Faultline(Operations):
+class Faultline(Operations, Topics):
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
     :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Default:
@@ -87,6 +88,7 @@ class Faultline(Operations):
         timeout: float | None = None,
         host: Host | None = None,
     ) -> None:
+        super().__init__()
         self._named = dsn
         self._timeout = choose_timeout(timeout)
         self.host = host or Host()

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from faultline.app.tasks import Task
     from faultline.core.host import Host
+    from faultline.store.statement import Statement
 
 
 class Registry(Protocol):
@@ -18,3 +19,5 @@ class Registry(Protocol):
 
     @property
     def dsn(self) -> str: ...
+
+    def subscriptions(self) -> list[Statement[bool]]: ...

@@ -91,6 +91,10 @@ class Task(Generic[P, R]):
         """The queue of its jobs."""
         return self._options.queue or "default"
 
+    def submitted(self) -> dict[str, Any]:
+        """The options of its jobs, as fields of a `Submission`."""
+        return self._options.submitted()
+
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
 

@@ -76,6 +76,7 @@ LEVELS: dict[str, int] = {
     "job_connections_short": WARNING,
     "heartbeat_failed": WARNING,
     "announce_failed": WARNING,
+    "subscribe_failed": WARNING,
     "claim_failed": WARNING,
     "claim_unanswered": WARNING,
     "claim_answered_late": INFO,
@@ -100,6 +101,7 @@ LEVELS: dict[str, int] = {
     "api_key_added": INFO,
     "api_key_revoked": INFO,
     "setting_changed": INFO,
+    "task_unsubscribed": INFO,
 }
 
 EventField = str | int | float | bool | UUID | None

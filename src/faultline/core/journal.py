@@ -31,7 +31,7 @@ class EpochEnd(StrEnum):
 class _Kind:
     meaning: str
     #: What the entry is about, which decides who may see it. Entries about a job have its id.
-    about: Literal["job", "queue", "worker", "key", "setting"] = "job"
+    about: Literal["job", "queue", "worker", "key", "setting", "topic"] = "job"
     #: How it ends the lease that it names. None: it does not.
     ends: EpochEnd | None = None
     #: The state of the job afterwards. None: the entry contains it, or nothing changes.
@@ -119,6 +119,8 @@ class JournalEvent(StrEnum):
     API_KEY_ADDED = ("api_key_added", _Kind("Somebody created an API key.", about="key"))
     API_KEY_REVOKED = ("api_key_revoked", _Kind("Somebody revoked an API key.", about="key"))
     SETTING_CHANGED = ("setting_changed", _Kind("Somebody changed a setting of the database.", about="setting"))
+    SUBSCRIBED = ("subscribed", _Kind("A task was subscribed to a topic, or its options for it changed.", about="topic"))
+    UNSUBSCRIBED = ("unsubscribed", _Kind("Somebody ended the subscription of a task to a topic.", about="topic"))
 
 
 _KINDS = {event.value: event.kind for event in JournalEvent}

@@ -14,7 +14,7 @@ select
   f.job_id, 'succeeded', f.queue, f.task, f.priority, f.attempt, f.max_attempts, f.fencing_token,
   f.created_at, null, f.claimed_at, f.finished_at,
   f.owner, null, null, null,
-  f.idempotency_key, null, null, f.args, f.result, null,
+  f.idempotency_key, null, f.progress, f.args, f.result, null,
   f.flow_id, null
 from faultline.ledger f;
 

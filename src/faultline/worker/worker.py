@@ -15,7 +15,7 @@ from faultline.core.errors import ConfigError
 from faultline.core.model import Retention
 from faultline.core.settings import WorkerSettings, check_options, whole
 from faultline.worker import leaving, poll, tracing
-from faultline.worker.announcing import Announcing
+from faultline.worker.announcing import Announcing, Subscribing
 from faultline.worker.company import Company
 from faultline.worker.completer import Completer
 from faultline.worker.databases import Connections, Databases
@@ -115,6 +115,7 @@ class Worker:
         self._make_feeds(queues)
         self._upkeep = self._new_upkeep(retention or Retention())
         self._announcing = Announcing(database, self.id, app.tasks, self.connections.most, tally)
+        self._subscribing = Subscribing(database, self.id, app.subscriptions(), tally)
 
     def _make_feeds(self, queues: Mapping[str, int]) -> None:
         company: Company[Feed] = Company()
@@ -197,6 +198,7 @@ class Worker:
         self._executor.know(facts)
         self._tally.set_clock(facts.clock, self._monotonic())
         self._executor.tracing = tracing.configured()
+        await self._subscribing.begin()
         for feed in self._feeds.values():
             feed.tracing = self._executor.tracing
         if self._app.host.companion:
@@ -205,7 +207,7 @@ class Worker:
         self._heartbeat.start()
         self._stop.watch(self._last_services)
         self._last_services.start(self._stand_in)
-        upkeep = (self._upkeep.run, self._upkeep.sample, self._announcing.run, self._databases.shrink)
+        upkeep = (self._upkeep.run, self._upkeep.sample, self._announcing.run, self._subscribing.run, self._databases.shrink)
         loops = (each.run for each in (*self._feeds.values(), self._hints.notifier, self._poll) if each is not None)
         self._services.start(*loops, *upkeep)
         queues, connections_max = ",".join(self._feeds), self.connections.most

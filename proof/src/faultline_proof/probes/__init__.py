@@ -11,6 +11,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     flow_calls,
     flow_children,
     flow_signals,
+    flow_topics,
     ground,
     leases,
     locks,

@@ -9,8 +9,11 @@ alter table faultline.open_jobs
   add column watched boolean,
   -- It gave its lease back to wait. next_run_at says when it stops waiting.
   add column suspended boolean;
--- Such a row is pruned with its flow, not by its own age.
-alter table faultline.ledger add column flow_id uuid;
+alter table faultline.ledger
+  -- Such a row is pruned with its flow, not by its own age.
+  add column flow_id uuid,
+  -- What the job said last of how far it was.
+  add column progress jsonb;
 
 -- One row per flow: what `prune` walks, and what a list of flows shows.
 create table faultline.flows (
@@ -129,13 +132,18 @@ create table faultline.sweeps (
 ) with (autovacuum_vacuum_scale_factor = 0.02, vacuum_truncate = off);
 create index sweeps_job on faultline.sweeps (job_id);
 
--- What running jobs write for readers to follow, by attempt: a later attempt begins anew.
+-- What running jobs write for readers to follow. A later attempt writes again what an earlier one had not put on record:
+-- a row with a greater token and a position that was there before says from where.
 create table faultline.streams (
   job_id uuid not null,
   name text not null,
   fencing_token bigint not null,
+  -- Of its first item in the stream, from 0.
   position integer not null,
+  -- The items that were sent together: a JSON array.
   chunk jsonb not null,
+  -- All items up to and with these.
+  bytes integer not null,
   written_at timestamptz not null,
   primary key (job_id, name, fencing_token, position),
   constraint sane_name check (length(name) between 1 and 200)
@@ -147,6 +155,8 @@ create table faultline.subscriptions (
   task faultline.task_name not null,
   -- Options of the job as for enqueue_many: queue, priority, max_attempts, lease_seconds …
   options jsonb not null default '{}',
+  -- The fields of a payload that become arguments. Null: all.
+  takes text[],
   subscribed_at timestamptz not null,
   primary key (topic, task),
   constraint sane_topic check (length(topic) between 1 and 200)
