@@ -79,9 +79,7 @@ class Topics:
 
         def subscribe(task: Task[P, R]) -> Task[P, R]:
             if not isinstance(task, Task):
-                raise ConfigError(
-                    f"@app.on({names[0]!r}) was given {task!r}, which is no task; put it above @app.task, not below"
-                )
+                raise ConfigError(f"@app.on({names[0]!r}) needs a task, not {task!r}; put it above @app.task")
             for name in names:
                 self._subscribed[name, task.name] = task
             return task

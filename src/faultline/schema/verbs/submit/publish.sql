@@ -79,9 +79,9 @@ begin
     return;
   end if;
   return query
-    select tasks[e.place], queues[e.place], e.job_id, e.created
-    from faultline.enqueue_many(jobs, publish.appears_late) e
-    order by e.place;
+    select tasks[e.position], queues[e.position], e.job_id, e.created
+    from faultline.enqueue_many(jobs, publish.appears_late) as e (position, job_id, created)
+    order by e.position;
 end
 $$;
 
