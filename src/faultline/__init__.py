@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from faultline.app.job import Job as Job
     from faultline.app.options import Duration as Duration
     from faultline.app.options import TaskOptions as TaskOptions
+    from faultline.app.outcomes import Again as Again
     from faultline.app.outcomes import Cancel as Cancel
     from faultline.app.outcomes import Retry as Retry
     from faultline.app.outcomes import Snooze as Snooze
@@ -65,7 +66,7 @@ _HOME = {
     "app.handle": "JobHandle",
     "app.job": "Job",
     "app.options": "Duration TaskOptions",
-    "app.outcomes": "Cancel Retry Snooze",
+    "app.outcomes": "Again Cancel Retry Snooze",
     "app.tasks": "Task",
     "app.transaction": "Transaction",
     "core.errors": (

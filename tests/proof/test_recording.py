@@ -204,7 +204,11 @@ class Taped:
         self._file.seek(self._start)
 
 
-CUTS = [point for point in faults.POINTS if point.endswith(("_sent", "_committed")) and "_beat_" not in point]
+CUTS = [
+    point
+    for point in faults.POINTS
+    if point.endswith(("_sent", "_committed")) and "_beat_" not in point and point not in faults.FLOW_POINTS
+]
 
 
 class CutEvery(faults.Faults):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 
 JOBS = 30
-POINTS = [point for point in faults.POINTS if point.endswith(("_sent", "_committed"))]
+POINTS = [point for point in faults.POINTS if point.endswith(("_sent", "_committed")) and point not in faults.FLOW_POINTS]
 
 
 class CutOnce(faults.Faults):

@@ -1,7 +1,8 @@
 """What a task may return or raise instead of a result. Checked when created: an invalid one fails in the task itself.
 
-`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Snooze` and `Cancel`. A new outcome is a class here
-whose `decided` returns what to write for the attempt; export it from the package, and name it in `Faultline.task`.
+`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Snooze`, `Cancel` and `Again`. A new outcome is a
+class here whose `decided` returns what to write for the attempt. Export it from the package, and name it in
+`Faultline.task`.
 """
 
 from __future__ import annotations
@@ -95,6 +96,34 @@ class Cancel(Outcome):
 
     def decided(self, backoff: Callable[[], float]) -> Failure:  # noqa: ARG002 - there is no next attempt
         return Failure(self.reason, then="cancel")
+
+
+@dataclass(eq=False, init=False)
+class Again(Outcome):
+    """Return or raise `Again(...)` to begin this job anew, with these arguments and without its history.
+
+    For programs that never end, such as a loop that waits: their history would grow without end. It is the same job, with
+    the same id and key. Signals that nobody has received yet stay.
+
+    :param args: Positional arguments of the task, without the job.
+    :param kwargs: Named arguments of the task.
+    """
+
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._keep(positional=args, named=kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self.positional, self.named)
+
+    def decided(self, backoff: Callable[[], float]) -> Failure:  # noqa: ARG002 - there is no next attempt
+        return Failure("the task asked to begin anew, which its worker does not know how to do", then="fail")
+
+
+def _again(positional: tuple[Any, ...], named: dict[str, Any]) -> Again:
+    return Again(*positional, **named)
 
 
 def delay_seconds(duration: Duration) -> float:

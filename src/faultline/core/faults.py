@@ -10,9 +10,15 @@ _SENT = (
     "enqueue", "claim", "mark_started", "recall", "step", "progress", "fence", "commit", "complete", "fail", "release",
     "renew", "beat", "reap",
 )  # fmt: skip
+#: Those that are sent for jobs of flows, and by every worker for all of them.
+_SENT_FOR_FLOWS = (
+    "history", "record", "spawn", "take", "receive", "watch", "outcomes", "signal", "suspend", "resolve", "sweep",
+    "start_again", "program_changed", "stream",
+)  # fmt: skip
+FLOW_POINTS = tuple(point for verb in _SENT_FOR_FLOWS for point in (f"before_{verb}_sent", f"after_{verb}_committed"))
 POINTS = (
-    *(f"before_{verb}_sent" for verb in _SENT),
-    *(f"after_{verb}_committed" for verb in _SENT),
+    *(f"before_{verb}_sent" for verb in (*_SENT, *_SENT_FOR_FLOWS)),
+    *(f"after_{verb}_committed" for verb in (*_SENT, *_SENT_FOR_FLOWS)),
     "before_execution",  # the task is about to be called
     "after_execution",  # it has returned or raised; nothing is written yet
 )

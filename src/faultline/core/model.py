@@ -244,6 +244,8 @@ class Retention:
     journal: float | None = None
     #: Idempotency keys. A key of an open job is never deleted.
     keys: float | None = None
+    #: Flows, from the end of the job at their root: all their jobs, with what they called and received.
+    flows: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def _points_of(*verbs: str) -> frozenset[str]:
 
 
 #: These run beside the task, so a crash there is a crash at a random moment and cannot be repeated.
-_BESIDE = _points_of("beat", "renew", "reap")
+_BESIDE = _points_of("beat", "renew", "reap", "resolve", "sweep")
 #: The first claim gets the job; later ones find nothing.
 _ONCE = _points_of("claim") | _BESIDE
 #: A point that is reached more often, as in a loop, is not crashed at every visit.

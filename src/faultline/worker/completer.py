@@ -1,7 +1,7 @@
 """Write how jobs ended, in batches. Each ending is written once, or refused and recorded; none is lost.
 
-The three kinds (completed, failed, released) are separate statements. After a lost answer, `complete` is simply sent again;
-the others first read which leases are still held.
+Each kind (completed, failed, released, suspended, started over) is a statement of its own. After a lost answer, `complete`
+is simply sent again; the others first read which leases are still held.
 
 The class of an error decides. A data error is about one ending: find it and write it without the bad value. Any other error
 is about the moment (a lock, a cancelled statement, a migration, a full disk): send the batch again until it is written.
@@ -22,10 +22,12 @@ from faultline.store import verbs
 from faultline.store.reads import views
 from faultline.store.translation import is_about_data
 from faultline.worker.batcher import Batcher
-from faultline.worker.endings import Completed, Ending, Failed, Released, unstorable
+from faultline.worker.endings import Completed, Ending, Failed, Released, StartedOver, Suspended, unstorable
 from faultline.worker.services import cancel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from faultline.core.model import Lease
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.statement import Statement
@@ -47,23 +49,39 @@ _ERROR_LENGTH_MAX = 2000
 _PLAIN_DELAY_SECONDS = 60.0
 
 
-_DETAILS: dict[type[Ending], str] = {Completed: "job_completed", Released: "job_released"}
+_DETAILS: dict[type[Ending], str] = {
+    Completed: "job_completed",
+    Released: "job_released",
+    Suspended: "job_suspended",
+    StartedOver: "job_started_over",
+}
 
-_VERBS: dict[type[Ending], str] = {Completed: "complete", Failed: "fail", Released: "release"}
+_VERBS: dict[type[Ending], str] = {
+    Completed: "complete",
+    Failed: "fail",
+    Released: "release",
+    Suspended: "suspend",
+    StartedOver: "start_again",
+}
 
 
 class Completer:
-    """Drops a lease once its ending is written or refused."""
+    """Drops a lease once its ending is written or refused. `on_flow_ended`: others may wait for a job that has ended."""
 
-    def __init__(self, database: AsyncDatabase, leases: Leases, tally: Tally) -> None:
+    def __init__(
+        self, database: AsyncDatabase, leases: Leases, tally: Tally, on_flow_ended: Callable[[], None] = lambda: None
+    ) -> None:
         self._database = database
         self._leases = leases
         self._tally = tally
+        self._on_flow_ended = on_flow_ended
         #: Endings whose rows are locked. They go with the next batch.
         self._aside = 0
         #: Parts of batches that the database keeps refusing. Few at a time: they must not use all connections.
         self._parts: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(_PARTS_AT_ONCE)
+        #: A job of a flow has run here. Until then, endings are not searched for those that others may wait for.
+        self.sees_flows = False
         #: The last ending was refused: another worker has the job.
         self.refused_last = False
         self._closed = False
@@ -75,6 +93,8 @@ class Completer:
             ),
             Failed: Batcher(self._send, size=lambda ending: len(str(ending.failure.error))),  # type: ignore[union-attr]
             Released: Batcher(self._send),
+            Suspended: Batcher(self._send, size=lambda ending: len(ending.waits)),  # type: ignore[union-attr]
+            StartedOver: Batcher(self._send, size=lambda ending: len(ending.args)),  # type: ignore[union-attr]
         }
 
     def put(self, ending: Ending) -> None:
@@ -85,6 +105,8 @@ class Completer:
         self._leases.drop([hold])
         if hold.completed:
             hold.counts.succeeded += 1
+            if hold.lease.in_flow:
+                self._on_flow_ended()
             if events.are_detailed():
                 events.emit_detail("job_completed", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
@@ -158,10 +180,18 @@ class Completer:
                 reason=refusal.reason.value,
             )
         _log(written)
+        if self.sees_flows:
+            self._ask_to_resolve(written)
         self.refused_last = bool(unwritten.stale)
         busy: set[Lease] = set(unwritten.busy)
         self._leases.drop([ending.hold for ending in endings if ending.hold.lease not in busy])
         return [ending for ending in endings if ending.hold.lease in busy]
+
+    def _ask_to_resolve(self, written: list[Ending]) -> None:
+        """Others may wait for these jobs. Have them looked at now, not when the next worker looks."""
+        may_end = isinstance(written[0] if written else None, Completed | Failed)
+        if may_end and any(ending.hold.lease.in_flow for ending in written):
+            self._on_flow_ended()
 
     def _put_aside(self, busy: list[Ending]) -> None:
         """A row may be locked for long, and other endings must not wait for it."""
@@ -278,6 +308,11 @@ def _plainly(ending: Ending, error: Exception) -> Ending | None:
             return Failed(hold, Failure(f"its error cannot be stored: {why}", then), plain=True)
         case Released(hold, delay) if delay != _PLAIN_DELAY_SECONDS:
             return Released(hold, _PLAIN_DELAY_SECONDS, ending.may_have_ended)
+        case Suspended(hold):
+            # Another attempt would come to the same waits.
+            return Failed(hold, Failure(f"what it waits for cannot be stored: {why}", "fail"))
+        case StartedOver(hold):
+            return Failed(hold, Failure(f"it cannot begin anew with these arguments: {why}", "fail"))
     return None
 
 
@@ -337,8 +372,10 @@ def _count(written: list[Ending]) -> None:
         match ending:
             case Completed():
                 counts.succeeded += 1
-            case Released():
+            case Released() | StartedOver():
                 counts.released += 1
+            case Suspended():
+                counts.suspended += 1
             case Failed(failure=failure) if failure.then == "cancel":
                 pass
             case Failed(is_final=False):
@@ -368,3 +405,7 @@ def statement_for(endings: list[Ending]) -> Statement[Unwritten]:
         case Released():
             delays = [ending.delay_seconds for ending in endings if isinstance(ending, Released)]
             return verbs.release(leases, [None if delay is None else float(delay) for delay in delays])
+        case Suspended():
+            return verbs.suspend(leases, [ending.waits for ending in endings if isinstance(ending, Suspended)])
+        case StartedOver():
+            return verbs.start_again(leases, [ending.args for ending in endings if isinstance(ending, StartedOver)])

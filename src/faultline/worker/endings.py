@@ -39,7 +39,25 @@ class Released:
     may_have_ended: bool = False
 
 
-Ending = Completed | Failed | Released
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """The job releases its lease and waits. Its attempt is given back."""
+
+    hold: Hold
+    #: The calls that it waits for, as the text of a JSON array.
+    waits: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartedOver:
+    """The job begins anew, with new arguments and without its history."""
+
+    hold: Hold
+    #: The text of a JSON object.
+    args: str
+
+
+Ending = Completed | Failed | Released | Suspended | StartedOver
 
 
 def unstorable(hold: Hold, why: str) -> Failed:

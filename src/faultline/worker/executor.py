@@ -11,8 +11,10 @@ from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
 from faultline.core import events, forks
 from faultline.core.model import Reason
+from faultline.flow.ending import RunEnded
 from faultline.worker import leaving
 from faultline.worker.endings import Completed, Failed, Released
+from faultline.worker.flow_judge import FlowJudge
 from faultline.worker.hold import LEAVE_SECONDS
 from faultline.worker.judge import Judge
 from faultline.worker.services import cancel
@@ -73,6 +75,7 @@ class Executor:
         self._unstarted = unstarted
         self._stop = stop
         self._judge = Judge(app.host, stop)
+        self._flows = FlowJudge(self._judge, databases.engine, app.tasks, app.host.chance)
         self._threads = Threads()
         self._monotonic = app.host.monotonic
         self._faults = app.host.faults
@@ -176,7 +179,7 @@ class Executor:
         self._turn += 1
         self._in_this_turn = 0
 
-    async def _attempt(self, hold: Hold, runner: asyncio.Task[Any]) -> None:
+    async def _attempt(self, hold: Hold, runner: asyncio.Task[Any]) -> None:  # noqa: C901, PLR0912 - see below
         """From the lease to its ending, in one coroutine: every further one would cost time for every job."""
         ending: Ending | None = None
         raised: BaseException | None = None
@@ -195,6 +198,11 @@ class Executor:
             ending = self._judge.misfit(hold, task, self._tasks)
             if task is None or ending is not None:
                 return
+            if hold.lease.in_flow:
+                self._completer.sees_flows = True
+                ending = await self._flows.misfit(hold, task)
+                if ending is not None:
+                    return
             hold.run_by(runner, self._leave_behind)
             try:
                 result = await self._call(hold, task)
@@ -202,6 +210,8 @@ class Executor:
             except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
                 raised = error
                 ending = self._judge.raised(hold, task, error, first=runner not in self._reused)
+            if hold.job is not None and hold.job.program is not None:
+                ending = await self._flows.judged(hold, task, hold.job.program, ending, raised)
             if self._faults.wanted:
                 self._faults.reach("after_execution")
             if hold.completed or (hold.lost is not None and not (hold.distrusted and isinstance(ending, Completed))):
@@ -292,9 +302,8 @@ class Executor:
             late.cancel()
 
     async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
-        job = BlockingJob(hold, self._databases.blocking_jobs, limit) if task.takes_job else None
-        first = () if job is None else (job,)
-        outcome = self._threads.run(lambda: task.fn(*first, **hold.lease.args))
+        hold.job = job = BlockingJob(hold, self._databases.blocking_jobs, limit) if task.takes_job else None
+        outcome = self._threads.run(lambda: _run_in_thread(job, task, hold.lease))
         over = "attempt_ended"
         try:
             done, _ = await asyncio.wait([outcome], timeout=limit)
@@ -310,6 +319,12 @@ class Executor:
         finally:
             if job is not None:
                 job.abandon(over)
+
+
+def _run_in_thread(job: BlockingJob | None, task: Task[..., Any], lease: Lease) -> Any:
+    if job is None:
+        return task.fn(**lease.args)
+    return task.fn(job, **lease.args)
 
 
 def _drop(hold: Hold, ending: Ending | None) -> None:
@@ -333,7 +348,7 @@ async def _as_long_as(job: Job, call: Awaitable[Any], limit: float | None) -> An
     timer = None if limit is None else asyncio.get_running_loop().call_later(limit, job.abandon, TIMED_OUT)
     try:
         return await call
-    except Exception as error:
+    except (Exception, RunEnded) as error:
         # Its session was cut, so its statement fails as if the server were gone.
         if job.timed_out and not isinstance(error, TimedOut):
             raise TimedOut(f"timed out after {limit:g} s") from error

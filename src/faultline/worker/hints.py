@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from faultline.worker.notifier import Notifier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from faultline.core.model import Bound
     from faultline.store.async_database import AsyncDatabase
@@ -21,11 +21,20 @@ class Hinted(Protocol):
 class Hints:
     """`feeds`: of one worker, by queue."""
 
-    def __init__(self, database: AsyncDatabase, worker_id: str, heartbeat: Heartbeat, feeds: Mapping[str, Hinted]) -> None:
+    def __init__(
+        self,
+        database: AsyncDatabase,
+        worker_id: str,
+        heartbeat: Heartbeat,
+        feeds: Mapping[str, Hinted],
+        on_nudge: Callable[[], None],
+    ) -> None:
         self._heartbeat = heartbeat
         self._feeds = feeds
         self._resting: frozenset[str] = frozenset()
-        self.notifier = Notifier(database, worker_id=worker_id, on_work=self._pass_on, on_cancel=heartbeat.doubt)
+        self.notifier = Notifier(
+            database, worker_id=worker_id, on_work=self._pass_on, on_cancel=heartbeat.doubt, on_nudge=on_nudge
+        )
 
     def rests(self, queue: str) -> bool:
         """A feed found nothing. Returns whether a hint may be missed: the notifier does not listen, or this is new."""

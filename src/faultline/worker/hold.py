@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from faultline.app.attempt import Attempt
     from faultline.core.model import Lease
+    from faultline.flow.program import Program
     from faultline.worker.tally import Counts
 
 #: How often to try a lease again that the job's own transaction kept from being renewed. While the heartbeats come, a reap
@@ -76,10 +77,15 @@ class Hold:
         self.epoch = 0
         #: The asyncio task that runs the job. It is cancelled when the lease is lost.
         self.attempt: asyncio.Task[Any] | None = None
-        #: Set for async tasks that take their job.
+        #: Set for tasks that take their job.
         self.job: Attempt | None = None
         #: Called if the attempt ignores its cancellation.
         self.leave: Callable[[Hold], None] | None = None
+
+    @property
+    def program(self) -> Program | None:
+        """What the running task calls and waits for; None: it has not, and the job has no history."""
+        return None if self.job is None else self.job.program
 
     @property
     def trusted_until(self) -> float:

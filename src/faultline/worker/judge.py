@@ -7,13 +7,14 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.blame import is_caused_by
-from faultline.app.outcomes import Outcome
+from faultline.app.outcomes import Again, Outcome
 from faultline.app.texts import result_text, text_of
 from faultline.core import backoff, events
 from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
-from faultline.worker.endings import Completed, Failed, Released, unstorable
+from faultline.flow.ending import RunEnded
+from faultline.worker.endings import Completed, Failed, Released, StartedOver, unstorable
 from faultline.worker.releases import Releases
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class Judge:
             return Completed(hold, "null")
         if isinstance(result, Outcome):
             self._releases.went_well(hold.lease)
+            if isinstance(result, Again):
+                return self._began_anew(hold, task, result)
             decided = result.decided(lambda: self._backoff(hold, task))
             return Failed(hold, decided) if isinstance(decided, Failure) else Released(hold, decided.delay_seconds)
         if inspect.iscoroutine(result):
@@ -66,6 +69,12 @@ class Judge:
         except Exception as error:  # noqa: BLE001 - a result may be anything
             return unstorable(hold, str(error))
 
+    def _began_anew(self, hold: Hold, task: Task[..., Any], again: Again) -> Ending:
+        try:
+            return StartedOver(hold, task.bind(*again.positional, **again.named).args)
+        except Exception as error:  # noqa: BLE001 - values that JSON cannot hold, and whatever their own methods raise
+            return self.failed(hold, task, f"the arguments of Again(...) do not fit {task.name}: {text_of(error)}")
+
     def raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:
         """Works even if reading the error raises another. `first`: no other job has run in this asyncio task before."""
         try:
@@ -74,12 +83,17 @@ class Judge:
             why = "the task raised an exception whose text cannot be read without raising another one"
             return Failed(hold, Failure(why, delay_seconds=self._usual_backoff(hold)))
 
-    def _raised(self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool) -> Ending | None:
+    def _raised(  # noqa: PLR0911 - one for each kind of error
+        self, hold: Hold, task: Task[..., Any], error: BaseException, *, first: bool
+    ) -> Ending | None:
         match error:
             case asyncio.CancelledError() if hold.lost is not None:
                 return None
             case Outcome():
                 return self.returned(hold, task, error)
+            case RunEnded() if hold.program is not None:
+                # The program knows what it waits for.
+                return None
             case _ if self._stop.has_cancelled(error):
                 # The worker stopped it, so the error is not the job's.
                 return Released(hold)
@@ -98,6 +112,10 @@ class Judge:
                 # An earlier job in this asyncio task may have cancelled it, by a timer that it left behind.
                 interrupted = isinstance(error, asyncio.CancelledError) or is_caused_by(error, hold.failed_by or ())
                 return self._releases.interrupted(hold, error) if interrupted else self.failed(hold, task, text_of(error))
+
+    def interrupted(self, hold: Hold, error: BaseException) -> Released | Failed:
+        """The database failed a call that was made for the job."""
+        return self._releases.interrupted(hold, error)
 
     def failed(self, hold: Hold, task: Task[..., Any], error: str) -> Failed:
         self._releases.went_well(hold.lease)

@@ -31,7 +31,8 @@ _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 
 class Notifier:
     """Calls `on_work(queue, lowest, is_for_us)` for every hint (queue None: all queues), and `on_cancel(job_ids)` once for
-    all jobs that are called cancelled in one turn of the loop: any login can send any number of hints.
+    all jobs that are called cancelled in one turn of the loop: any login can send any number of hints. `on_nudge()`: a job
+    that waits may be able to go on.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Notifier:
         worker_id: str | None = None,
         on_work: Callable[[str | None, Bound | None, bool], None],
         on_cancel: Callable[[set[UUID]], None],
+        on_nudge: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._worker_id = worker_id
         self.listening = False
         self._on_work = on_work
         self._on_cancel = on_cancel
+        self._on_nudge = on_nudge
         self._cancelled: set[UUID] = set()
 
     async def run(self) -> None:
@@ -88,6 +91,8 @@ class Notifier:
                 if not self._cancelled:
                     asyncio.get_running_loop().call_soon(self._pass_on_cancelled)
                 self._cancelled.add(job_id)
+            elif "nudge" in hint:
+                self._on_nudge()
             else:
                 lowest, chosen = _bound(hint["priority"], hint["run_at"]), hint.get("workers")
                 self._on_work(hint["queue"], lowest, chosen is None or self._worker_id in chosen)

@@ -31,7 +31,18 @@ NUMBERS = (*COUNTS, "wait_seconds_sum", "run_seconds_sum")
 #: All that the database can refuse, and why. Only a fence is refused because the lease expired.
 REFUSALS = tuple(
     (verb, reason.value)
-    for verb in ("mark_started", "renew", "step", "progress", "fence", "complete", "fail", "release")
+    for verb in (
+        "mark_started",
+        "renew",
+        "step",
+        "progress",
+        "fence",
+        "complete",
+        "fail",
+        "release",
+        "suspend",
+        "start_again",
+    )
     for reason in (Reason.TOKEN_MISMATCH, Reason.LEASE_LOST, Reason.NOT_RUNNING, Reason.LEASE_EXPIRED)
     if verb == "fence" or reason is not Reason.LEASE_EXPIRED
 )

@@ -37,7 +37,7 @@ _BITES_MAX = 20
 
 class Upkeep:
     """`may_judge`: whether this worker has been connected long enough to call others dead. `behind`: whether its own leases
-    may have expired in a stall; then it reaps nothing before they are renewed.
+    may have expired in a stall; then it reaps nothing before they are renewed. `on_failed`: called when a reap ended a job.
     """
 
     def __init__(
@@ -49,9 +49,11 @@ class Upkeep:
         retention: Retention,
         chance: random.Random,
         tally: Tally,
+        on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._tally = tally
+        self._on_failed = on_failed
         self._may_judge = may_judge
         self._behind = behind
         self._retention = retention
@@ -123,6 +125,7 @@ class Upkeep:
         else:
             # The worker that ran it is gone, so the reaper logs and counts the failure.
             self._tally.of(reaped.queue).failed += 1
+            self._on_failed()
             events.emit(
                 "job_failed",
                 job_id=reaped.job_id,

@@ -28,6 +28,7 @@ from faultline.worker.loop_tick import LoopTick
 from faultline.worker.marks import Marks
 from faultline.worker.poll import Poll
 from faultline.worker.reaching import reached
+from faultline.worker.resolver import Resolver
 from faultline.worker.services import Services
 from faultline.worker.standby import Standby
 from faultline.worker.stop import Stop
@@ -98,7 +99,8 @@ class Worker:
         self._heartbeat = Heartbeat(app.dsn, self.id, queues, host, tally)
         self._leases = Leases(self.id, queues, self._heartbeat)
         self._feeds: dict[str, Feed] = {}
-        self._completer = Completer(database, self._leases, tally)
+        self._resolver = Resolver(database, host.chance, tally)
+        self._completer = Completer(database, self._leases, tally, self._resolver.ask)
         self._unstarted = Unstarted(self._leases, database, self._completer, self._feeds, host.monotonic)
         self._stop = Stop(self.id, self._leases, host.monotonic, abandoned_threads_max=abandoned_threads_max)
         self._executor = Executor(
@@ -110,7 +112,7 @@ class Worker:
             unstarted=self._unstarted,
             stop=self._stop,
         )
-        self._hints = Hints(database, self.id, self._heartbeat, self._feeds)
+        self._hints = Hints(database, self.id, self._heartbeat, self._feeds, self._resolver.hint)
         self._poll = Poll(database, host.chance, tally) if len(queues) > poll.QUEUES_APART else None
         self._make_feeds(queues)
         self._upkeep = self._new_upkeep(retention or Retention())
@@ -142,6 +144,7 @@ class Worker:
             retention=retention,
             chance=self._app.host.chance,
             tally=self._tally,
+            on_failed=self._resolver.ask,
         )
 
     @property
@@ -208,7 +211,8 @@ class Worker:
         self._stop.watch(self._last_services)
         self._last_services.start(self._stand_in)
         upkeep = (self._upkeep.run, self._upkeep.sample, self._announcing.run, self._subscribing.run, self._databases.shrink)
-        loops = (each.run for each in (*self._feeds.values(), self._hints.notifier, self._poll) if each is not None)
+        every = (*self._feeds.values(), self._hints.notifier, self._poll, self._resolver)
+        loops = (each.run for each in every if each is not None)
         self._services.start(*loops, *upkeep)
         queues, connections_max = ",".join(self._feeds), self.connections.most
         events.emit("worker_started", worker=self.id, queues=queues, connections_max=connections_max)

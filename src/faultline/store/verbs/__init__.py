@@ -8,6 +8,7 @@ from faultline.store.verbs.flow import record_text as record_text
 from faultline.store.verbs.flow import resolve as resolve
 from faultline.store.verbs.flow import signal as signal
 from faultline.store.verbs.flow import spawn as spawn
+from faultline.store.verbs.flow import start_again as start_again
 from faultline.store.verbs.flow import suspend as suspend
 from faultline.store.verbs.flow import sweep as sweep
 from faultline.store.verbs.flow import take as take

@@ -93,7 +93,7 @@ _KNOWN_CALL = RowOf(KnownCall, result=_json("result"))
 _CHILD_OUTCOME = RowOf(ChildOutcome, result=_json("result"))
 _TAKEN = RowOf(Taken, result=_json("result"))
 _RECEIVED = RowOf(Received, payload=_json("payload"))
-_RESOLVED = RowOf(Resolved, cursor="cursor::text")
+_RESOLVED = RowOf(Resolved, cursor="next_cursor::text")
 
 
 # By the lease of a running job
@@ -188,6 +188,12 @@ def suspend(leases: Sequence[Lease], waits: Sequence[str]) -> Statement[Unwritte
     """Give leases back to wait, each for the JSON text of an array of waits."""
     texts = [text for _, text in zip(leases, waits, strict=True)]
     return for_leases("suspend", leases, f"[{','.join(texts)}]", "%s::jsonb", repeatable=False)
+
+
+def start_again(leases: Sequence[Lease], args: Sequence[str]) -> Statement[Unwritten]:
+    """Begin jobs anew, each with the JSON text of its new arguments and without its history."""
+    texts = [text for _, text in zip(leases, args, strict=True)]
+    return for_leases("start_again", leases, f"[{','.join(texts)}]", "%s::jsonb", repeatable=False)
 
 
 # Without a lease

@@ -1,0 +1,139 @@
+"""Decide how an attempt of a flow ended. Its program remembers that it waits, whatever came out of the task.
+
+An exception that ends a run passes through code that others wrote: a task group wraps it, a cancellation replaces it, a
+careless `except` swallows it. So the program is asked first. What came out counts only if it is an error of the task's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from faultline.app.texts import storable, text_of
+from faultline.core import events
+from faultline.core.backoff import jittered
+from faultline.core.errors import ChildFailed, FlowTooLong, SignalTimeout
+from faultline.core.model import Failure
+from faultline.flow import ending as flow
+from faultline.flow.ending import CodeChanged, Interrupted, Undone
+from faultline.flow.program import Program
+from faultline.store import jsontext, verbs
+from faultline.worker.endings import Completed, Failed, Released, Suspended
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from faultline.app.tasks import Task
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.worker.endings import Ending
+    from faultline.worker.hold import Hold
+    from faultline.worker.judge import Judge
+
+#: A job whose program has changed, if the database cannot say how long it should wait.
+_CHANGED_SECONDS = 5.0
+_WHY_LENGTH_MAX = 2000
+
+
+class FlowJudge:
+    def __init__(
+        self, judge: Judge, database: AsyncDatabase, tasks: Mapping[str, Task[..., Any]], chance: random.Random
+    ) -> None:
+        self._judge = judge
+        self._database = database
+        self._tasks = tasks
+        self._chance = chance
+        self._code: str | None = None
+
+    async def misfit(self, hold: Hold, task: Task[..., Any]) -> Ending | None:
+        """The ending of a job that has called, if its task cannot call any more; None: it can run."""
+        if task.takes_job or hold.lease.fencing_token == 1:
+            # The first run of a job has no history.
+            return None
+        program = Program(hold.lease.job_id)
+        try:
+            history: Any = await self._database.run(verbs.history(hold.lease.job_id))
+        except Exception as error:  # noqa: BLE001 - the job has not begun
+            return self._judge.interrupted(hold, error)
+        program.load(history)
+        changed = program.unpassed()
+        return None if changed is None else await self._changed(hold, f"{changed} (the task takes no job now)")
+
+    async def judged(
+        self, hold: Hold, task: Task[..., Any], program: Program, ending: Ending | None, raised: BaseException | None
+    ) -> Ending | None:
+        """`ending`: what it would be without a flow."""
+        if isinstance(program.ended, CodeChanged):
+            # Whatever its `finally` blocks raised: the run was over before.
+            return await self._changed(hold, str(program.ended))
+        verdict = program.verdict(raised, completes=isinstance(ending, Completed))
+        match verdict:
+            case None:
+                return ending
+            case CodeChanged():
+                return await self._changed(hold, str(verdict))
+            case flow.Suspended():
+                return Suspended(hold, jsontext.encode(program.waits(), "waits"))
+            case Interrupted():
+                return self._judge.raised(hold, task, verdict.error, first=True)
+            case Undone():
+                return Failed(hold, Failure(text_of(verdict), then="fail"))
+            case _ if is_final(verdict):
+                # Another attempt would read the same history and raise the same error.
+                return Failed(hold, Failure(text_of(verdict), then="fail"))
+        return ending if verdict is raised else self._judge.raised(hold, task, verdict, first=True)
+
+    async def _changed(self, hold: Hold, why: str) -> Released:
+        """Keep the job and its attempts: a worker whose code fits may take it. The database says how long to wait."""
+        lease, why = hold.lease, storable(why)[:_WHY_LENGTH_MAX]
+        try:
+            pause = await self._database.run(verbs.program_changed(lease, self._digest(), why))
+        except Exception as error:  # noqa: BLE001 - the pause is not worth an attempt
+            events.emit("program_change_not_recorded", job_id=lease.job_id, error=str(error)[:_WHY_LENGTH_MAX])
+            pause = None
+        pause = jittered(_CHANGED_SECONDS if pause is None else pause, self._chance)
+        hold.counts.programs_changed += 1
+        events.emit(
+            "program_changed",
+            job_id=lease.job_id,
+            task=lease.task,
+            token=lease.fencing_token,
+            again_in=round(pause, 3),
+            error=why,
+        )
+        return Released(hold, pause)
+
+    def _digest(self) -> str:
+        """Of the code of all tasks that this worker has: with another one, a job that did not fit is tried again soon."""
+        if self._code is None:
+            self._code = code_digest(self._tasks)
+        return self._code
+
+
+def is_final(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_final(one) for one in error.exceptions)
+    return isinstance(error, ChildFailed | SignalTimeout | FlowTooLong)
+
+
+def code_digest(tasks: Mapping[str, Task[..., Any]]) -> str:
+    """Of the files in which these tasks are written."""
+    digest = hashlib.sha256()
+    files = {name for task in tasks.values() if (name := _file_of(task)) is not None}
+    for name in sorted(files):
+        try:
+            digest.update(Path(name).read_bytes())
+        except OSError:
+            digest.update(name.encode())
+    for name in sorted(tasks):
+        digest.update(name.encode())
+    return digest.hexdigest()[:16]
+
+
+def _file_of(task: Task[..., Any]) -> str | None:
+    try:
+        return inspect.getsourcefile(inspect.unwrap(task.fn))
+    except (TypeError, ValueError):
+        return None
