@@ -114,6 +114,7 @@ class JournalEvent(StrEnum):
             label="program changed",
         ),
     )
+    SIGNALLED = ("signalled", _Kind("Somebody sent the job a signal.", operated=True))
     PAUSED = ("paused", _Kind("Somebody paused a queue.", about="queue"))
     RESUMED = ("resumed", _Kind("Somebody resumed a queue.", about="queue"))
     API_KEY_ADDED = ("api_key_added", _Kind("Somebody created an API key.", about="key"))

@@ -240,6 +240,8 @@ def signal(
 
     With a `key` it counts once, however often it is sent. `for_call`: the number of the wait that it answers.
     """
+    for what, text in (("name", name), ("key", key), ("idempotency key", idempotency_key)):
+        jsontext.encode(text, f"{what} of a signal")
     return Statement(
         name="signal",
         sql="select faultline.signal(%s, %s, %s::jsonb, %s, %s, %s, %s, %s::text[])",

@@ -26,5 +26,5 @@ as $$
     c.tries, c.outcome, c.result, c.error
   from faultline.calls c
   where c.job_id = history.job_id
-  order by string_to_array(c.number, '.')::bigint[];
+  order by string_to_array(c.number, '.')::numeric[];
 $$;

@@ -46,7 +46,6 @@ begin
     return;
   end if;
   at := faultline.clock();
-  perform faultline.as_verb('flow');
   select c.* into call from faultline.calls c where c.job_id = receive.job_id and c.number = receive.number;
   if call.id is null then
     insert into faultline.calls as c (job_id, number, kind, name, digest, fencing_token, begun_at, until, fresh)
@@ -76,7 +75,6 @@ begin
       where c.id = call.id;
     end if;
   end if;
-  perform faultline.as_verb('');
   return query
     select
       case when call.outcome is null then 'none' when call.outcome = 'done' then 'received' else call.outcome end,

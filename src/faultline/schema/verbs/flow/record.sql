@@ -29,7 +29,6 @@ begin
     return;
   end if;
   at := faultline.clock();
-  perform faultline.as_verb('flow');
   for given in
     select c.*
     from jsonb_to_recordset(record.calls) as c (
@@ -41,8 +40,24 @@ begin
       raise exception 'job %: call %, % "%", cannot wait for % seconds; it can for 0 to 315360000',
         record.job_id, given.number, given.kind, given.name, given.until_seconds using errcode = 'FL005';
     end if;
+    if given.outcome <> 'closed' and given.kind in ('signal', 'children', 'watch', 'after') then
+      -- How these end is for the database to say, by what it has under the lock.
+      raise exception 'job %: call %, % "%", cannot be recorded as %; % says how it ends',
+        record.job_id, given.number, given.kind, given.name, given.outcome,
+        case given.kind when 'signal' then 'receive' else 'take' end
+        using errcode = 'FL005';
+    end if;
     select c.* into known from faultline.calls c where c.job_id = record.job_id and c.number = given.number;
     if known.id is null then
+      if (
+        given.number ~ '^[0-9]{1,9}([.][0-9]{1,9})*$'
+        and length(given.number) <= 200
+        and length(given.name) between 1 and 200
+        and given.kind is not null
+      ) is not true then
+        raise exception 'job %: a call needs a number such as 3 or 3.1, a kind, and a name of 1 to 200 characters; not "%", %, "%"',
+          record.job_id, given.number, given.kind, given.name using errcode = 'FL005';
+      end if;
       insert into faultline.calls (
         job_id, number, kind, name, digest, fencing_token, begun_at, until, tries, ended_at, outcome, result, error
       )
@@ -55,15 +70,8 @@ begin
     end if;
     perform faultline.same_call(known, given.kind, given.name, given.digest);
     continue when known.ended_at is not null;
-    if given.outcome in ('done', 'failed') and known.kind in ('signal', 'children', 'watch', 'after') then
-      -- How these end is for the database to say: by what it has, under the lock.
-      raise exception 'job %: call %, % "%", cannot be recorded as %; use %',
-        record.job_id, known.number, known.kind, known.name, given.outcome,
-        case known.kind when 'signal' then 'receive' else 'take' end
-        using errcode = 'FL005';
-    end if;
     update faultline.calls c
-    set fencing_token = record.fencing_token,
+    set fencing_token = case when given.outcome is null then c.fencing_token else record.fencing_token end,
         tries = greatest(c.tries, given.tries),
         ended_at = case when given.outcome is not null then at end,
         outcome = given.outcome,
@@ -76,6 +84,5 @@ begin
     end if;
   end loop;
   perform faultline.join_flow(record.job_id);
-  perform faultline.as_verb('');
 end
 $$;

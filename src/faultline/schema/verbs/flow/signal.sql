@@ -36,7 +36,10 @@ declare
   call record;
 begin
   if coalesce(length(signal.name), 0) not between 1 and 200 then
-    raise exception 'the name of a signal has 1 to 200 characters' using errcode = 'FL005';
+    raise exception 'the name of a signal has 1 to 200 characters, not %', coalesce(length(signal.name), 0)
+      using errcode = 'FL005';
+  elsif signal.name ~ '[[:cntrl:]]' or signal.key ~ '[[:cntrl:]]' then
+    raise exception 'the name and the key of a signal must not contain control characters' using errcode = 'FL005';
   elsif length(signal.key) not between 1 and 500 then
     raise exception 'signal "%": its key has % characters; it must have 1 to 500', signal.name, length(signal.key)
       using errcode = 'FL005';
@@ -94,18 +97,15 @@ begin
       using errcode = 'FL007', hint = 'send it less often, or have the job receive what it is sent';
   end if;
   perform faultline.durable();
-  perform faultline.as_verb('flow');
   insert into faultline.signals (job_id, name, payload, key, for_call, sent_at, sent_by)
   values (
     target, signal.name, nullif(signal.payload, 'null'), signal.key, signal.for_call, at, signed ->> 'by'
   )
   on conflict (job_id, key) where key is not null do nothing;
   if not found then
-    perform faultline.as_verb('');
     return false;
   end if;
   insert into faultline.nudges (job_id, kind, at) values (target, 0, at);
-  perform faultline.as_verb('');
   if signal.sent_by is not null then
     insert into faultline.journal (at, job_id, event, fencing_token, detail)
     values (

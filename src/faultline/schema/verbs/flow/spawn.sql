@@ -46,6 +46,9 @@ declare
   ids uuid[];
   news boolean[];
   known uuid[];
+  queues text[];
+  lowest_priority integer;
+  lowest_run_at timestamptz;
 begin
   perform faultline.read_committed('spawn');
   if spawn.kind is distinct from 'children' and spawn.kind is distinct from 'detached' then
@@ -77,7 +80,9 @@ begin
         select coalesce(j.flow_id, j.id) into flow from faultline.open_jobs j where j.id = spawn.job_id;
       end if;
       if exists (select from json_array_elements(document) j where j ->> 'idempotency_key' is not null) then
-        select k.ids, k.news into ids, news from faultline.place_known(document, at, limits.args_bytes_max) k;
+        select k.ids, k.news, k.lowest_priority, k.lowest_run_at into ids, news, lowest_priority, lowest_run_at
+        from faultline.place_known(document, at, limits.args_bytes_max) k;
+        queues := array(select distinct coalesce(j ->> 'queue', 'default') from json_array_elements(document) j);
         known := array(select u.id from unnest(ids, news) as u (id, new) where not u.new);
         if spawn.kind = 'children' then
           update faultline.open_jobs j set flow_id = flow, call_id = new_call
@@ -92,10 +97,12 @@ begin
           )
           select p.*, flow, case spawn.kind when 'children' then new_call end
           from faultline.parse_new_jobs(document, at, limits.args_bytes_max) p
-          returning id
+          returning id, queue, priority, next_run_at
         )
         -- In the order in which they were read.
-        select array_agg(p.id) into ids from inserted p;
+        select array_agg(i.id), array_agg(distinct i.queue), min(i.priority), min(i.next_run_at)
+        into ids, queues, lowest_priority, lowest_run_at
+        from inserted i;
         if exists (select from unnest(ids) as u (id) join faultline.ledger f on f.job_id = any (array[u.id])) then
           raise unique_violation;
         end if;
@@ -103,7 +110,6 @@ begin
       if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then
         raise exception 'the lease is lost' using errcode = 'FL000';
       end if;
-      perform faultline.as_verb('flow');
       -- In a new statement, after the lock: no other session writes calls of this job now.
       select c.* into call from faultline.calls c where c.job_id = spawn.job_id and c.number = spawn.number;
       if call.id is not null then
@@ -140,8 +146,7 @@ begin
         end if;
       end if;
       perform faultline.join_flow(spawn.job_id);
-      perform faultline.as_verb('');
-      perform faultline.wake_new(ids, at);
+      perform faultline.wake_new(queues, lowest_priority, lowest_run_at, at, size);
       return query select new_call, null::text, null::bigint;
       return;
     exception

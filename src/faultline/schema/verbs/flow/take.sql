@@ -77,11 +77,9 @@ begin
       call.outcome := 'timeout';
     end if;
     if call.outcome is not null then
-      perform faultline.as_verb('flow');
       update faultline.calls c
       set fencing_token = take.fencing_token, awaited = false, ended_at = at, outcome = call.outcome, result = call.result
       where c.id = call.id;
-      perform faultline.as_verb('');
     end if;
   end if;
   return query

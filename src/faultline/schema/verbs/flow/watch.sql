@@ -61,7 +61,6 @@ begin
     raise exception 'job % cannot wait for job %, which does not exist', watch.job_id, missing
       using errcode = 'FL004', hint = 'it was never enqueued in this database, or it was pruned after its retention time';
   end if;
-  perform faultline.as_verb('flow');
   insert into faultline.calls as c (job_id, number, kind, name, digest, fencing_token, begun_at, until, policy, total, spawned)
   values (
     watch.job_id, watch.number, 'watch', watch.name, watch.digest, watch.fencing_token, at,
@@ -73,7 +72,6 @@ begin
   select call.id, t.position - 1, t.id from unnest(watch.targets) with ordinality as t (id, position);
   perform faultline.mark_watched(watch.targets);
   perform faultline.join_flow(watch.job_id);
-  perform faultline.as_verb('');
   return query select call.id, null::text, null::bigint;
 end
 $$;
