@@ -108,7 +108,7 @@ begin
         end if;
       end if;
       if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then
-        raise exception 'the lease is lost' using errcode = 'FL000';
+        raise exception 'the lease is lost' using errcode = 'FL099';
       end if;
       -- In a new statement, after the lock: no other session writes calls of this job now.
       select c.* into call from faultline.calls c where c.job_id = spawn.job_id and c.number = spawn.number;
@@ -116,7 +116,7 @@ begin
         perform faultline.same_spawn(call, spawn.kind, spawn.name, spawn.digest, spawn.total);
       end if;
       if call.ended_at is not null or call.spawned >= spawn.first_index + size then
-        raise exception 'these jobs exist' using errcode = 'FL000';
+        raise exception 'these jobs exist' using errcode = 'FL099';
       elsif coalesce(call.spawned, 0) <> spawn.first_index then
         raise exception 'job %: call %, "%", has % of its jobs and cannot go on with number %',
           spawn.job_id, spawn.number, spawn.name, coalesce(call.spawned, 0), spawn.first_index
@@ -151,7 +151,7 @@ begin
       return;
     exception
       -- What was inserted here is undone.
-      when sqlstate 'FL000' then null;
+      when sqlstate 'FL099' then null;
       when unique_violation then
         raise exception 'job %: call %, "%": a job with the id of one of its jobs exists', spawn.job_id, spawn.number, spawn.name
           using errcode = 'FL003', hint = 'Nothing was enqueued. Give every job an id of its own, or leave the ids to the database.';
