@@ -9,7 +9,7 @@ import pytest
 from faultline.core.errors import ConfigError
 from faultline.store.install import migrate
 from faultline_proof.explorer import SCENARIOS, explore
-from faultline_proof.explorer.search import Orders
+from faultline_proof.explorer.orders import Orders
 
 pytestmark = pytest.mark.long
 

@@ -13,6 +13,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from faultline.core.errors import FaultlineError
 from faultline.store.translation import translated
 from faultline_proof.explorer.rules import Deed, Wrong
+from faultline_proof.explorer.stops import SAYS, Gate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,10 +42,20 @@ class Session:
         self._cursor = psycopg.ClientCursor(connection)
         self._results: list[PGresult] = []
         self.pid = connection.info.backend_pid
+        #: Where it stands still inside a verb until it is let go on.
+        self.stop: str | None = None
+        connection.add_notice_handler(self._hear)
+
+    def _hear(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.message_primary and notice.message_primary.startswith(SAYS):
+            self.stop = notice.message_primary.removeprefix(SAYS)
 
     @property
     def in_transaction(self) -> bool:
         return self._pgconn.transaction_status != TransactionStatus.IDLE
+
+    def tell(self, settings: str) -> None:
+        self._pgconn.exec_(settings.encode())
 
     def send(self, steps: Sequence[Step]) -> None:
         self._results = []
@@ -87,9 +98,10 @@ class Session:
 class Player:
     """One program on one session."""
 
-    def __init__(self, name: str, session: Session, program: Program) -> None:
+    def __init__(self, name: str, session: Session, program: Program, gate: Gate | None = None) -> None:
         self.name = name
         self.session = session
+        self._gate = gate
         self._program = program
         #: The step that its next turn begins with; None when the program has ended.
         self.next = next(program, None)
@@ -97,15 +109,20 @@ class Player:
 
     @property
     def waits(self) -> bool:
-        return bool(self._turn) and not self.session.has_answered()
+        return bool(self._turn) and not self.session.has_answered() and self.session.stop is None
 
     @property
     def may_be_stuck(self) -> bool:
         return self._turn[-1].statement.name != _NEVER_STUCK
 
     @property
+    def stop(self) -> str | None:
+        """Where it stands still inside a verb. Its next turn goes on from there."""
+        return self.session.stop
+
+    @property
     def ready(self) -> bool:
-        return self.next is not None and not self._turn
+        return self.stop is not None or (self.next is not None and not self._turn)
 
     @property
     def doing(self) -> Sequence[Step]:
@@ -113,6 +130,10 @@ class Player:
         return self._turn
 
     def start_turn(self) -> None:
+        if self._gate is not None and self.session.stop is not None:
+            self.session.stop = None
+            self._gate.open()
+            return
         while self.next is not None:
             self._turn.append(self.next)
             if not self.next.silent:
@@ -148,12 +169,18 @@ class Sessions:
         self._watcher = watcher
         self._stack = contextlib.ExitStack()
         self._opened: list[Session] = []
+        self._gates: list[Gate] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def gate(self, number: int) -> Gate:
+        while len(self._gates) <= number:
+            self._gates.append(Gate(self._watcher, len(self._gates) + 1))
+        return self._gates[number]
 
     def open(self, number: int) -> Sequence[Session]:
         while len(self._opened) < number:

@@ -31,6 +31,10 @@ class Scene:
     floor: int = 0
     jobs: dict[str, UUID] = field(default_factory=dict)
     leases: list[Lease] = field(default_factory=list)
+    #: What was still busy when a program gave up on it: its worker would send it again until it is not.
+    unsent: list[Step] = field(default_factory=list)
+    #: What else the judge wants to know, by name.
+    notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def queue(self) -> str:

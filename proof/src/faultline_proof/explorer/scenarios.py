@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -12,6 +13,9 @@ from faultline_proof.explorer.steps import LEASES_RUN_OUT
 
 if TYPE_CHECKING:
     from faultline_proof.explorer.programs import Program, Scene, Script
+
+#: Asks the database: a query and its parameters.
+Ask = Callable[..., list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,10 @@ class Scenario:
     with_recover: bool = False
     #: Whether the programs take locks in an order that no protocol could save from a deadlock.
     may_deadlock: bool = False
+    #: The functions in whose middle a program stops, by program.
+    stops: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: What is wrong in the end, in words. Where there is a judge, the rules of plain jobs are not asked.
+    judge: Callable[[Scene, Ask], list[str]] | None = None
 
 
 # Set-ups

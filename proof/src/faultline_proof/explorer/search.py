@@ -13,12 +13,17 @@ from faultline.core.model import JobState
 from faultline.store import scratch, verbs
 from faultline.store.database import run_on
 from faultline.store.reads import invariants, views, witness
-from faultline_proof.explorer import steps
+from faultline_proof.explorer import steps, stops
+from faultline_proof.explorer.flows import FLOW_SCENARIOS, judge
+from faultline_proof.explorer.orders import DrawnOrders, Orders
 from faultline_proof.explorer.players import Player, Sessions
 from faultline_proof.explorer.programs import Scene
 from faultline_proof.explorer.rules import Referee, Wrong
 from faultline_proof.explorer.scenarios import SCENARIOS
 from faultline_proof.explorer.story import Broken, Exploration, Explored, Line
+
+#: So many orders are tried of a scenario that stops inside the verbs.
+MOST = 400
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,15 +34,37 @@ if TYPE_CHECKING:
 
 
 def explore(
-    server_dsn: str, *, only: str | None = None, mutant: str = "", tell: Callable[[str], None] = print
+    server_dsn: str,
+    *,
+    only: str | None = None,
+    mutant: str = "",
+    most: int = MOST,
+    tell: Callable[[str], None] = print,
 ) -> Exploration:
     """Explore every scenario, or only one, in a scratch database of that server. Stops at the first broken schedule.
 
-    `mutant` is SQL that takes a guard out of the protocol, to see whether the explorer notices.
+    `mutant` is SQL that takes a guard out of the protocol, to see whether the explorer notices. Of a scenario that stops
+    inside the verbs, at most `most` orders are tried.
     """
-    if only is not None and only not in SCENARIOS:
-        raise ConfigError(f"there is no scenario named {only}; there are: {', '.join(SCENARIOS)}")
+    known = SCENARIOS | FLOW_SCENARIOS
+    if only is not None and only not in known:
+        raise ConfigError(f"there is no scenario named {only}; there are: {', '.join(known)}")
     exploration = Exploration()
+    for group in (SCENARIOS, FLOW_SCENARIOS):
+        chosen = [one for name, one in group.items() if only in (None, name)]
+        if chosen and exploration.broken is None:
+            _explore(server_dsn, chosen, exploration, mutant, most, tell)
+    return exploration
+
+
+def _explore(
+    server_dsn: str,
+    scenarios: Sequence[Scenario],
+    exploration: Exploration,
+    mutant: str,
+    most: int,
+    tell: Callable[[str], None],
+) -> None:
     with (
         scratch.database(server_dsn) as dsn,
         psycopg.connect(dsn, autocommit=True) as watcher,
@@ -45,15 +72,18 @@ def explore(
     ):
         watcher.execute(mutant.encode())
         watcher.execute(steps.GROUND.encode())
+        stopped_in = {function for one in scenarios for functions in one.stops.values() for function in functions}
+        if stopped_in:
+            stops.put_into(watcher, stopped_in)
         explorer = _Explorer(sessions, watcher)
-        for name in SCENARIOS if only is None else [only]:
-            seen = Explored(name)
+        for scenario in scenarios:
+            seen = Explored(scenario.name)
             exploration.explored.append(seen)
-            exploration.broken = explorer.try_every_order(SCENARIOS[name], seen)
+            orders = DrawnOrders(most) if scenario.stops else Orders()
+            exploration.broken = explorer.try_every_order(scenario, seen, orders)
             tell(str(exploration.broken or seen))
             if exploration.broken is not None:
                 break
-    return exploration
 
 
 class _Explorer:
@@ -63,9 +93,8 @@ class _Explorer:
         self._scenes = 0
         self._jobs = 0
 
-    def try_every_order(self, scenario: Scenario, seen: Explored) -> Broken | None:
+    def try_every_order(self, scenario: Scenario, seen: Explored, orders: Orders | DrawnOrders) -> Broken | None:
         begun = time.monotonic()
-        orders = Orders()
         broken: Broken | None = None
         while broken is None and orders.another():
             seen.schedules += 1
@@ -73,12 +102,16 @@ class _Explorer:
             floor = run_on(self._watcher, witness.token_floor())
             broken = self._try(Play(scenario, Scene(self._scenes, floor), seen), orders)
         seen.seconds = time.monotonic() - begun
+        seen.drawn = broken is None and orders.drawn
         return broken or self._look_over(scenario)
 
-    def _try(self, play: Play, orders: Orders) -> Broken | None:
+    def _try(self, play: Play, orders: Orders | DrawnOrders) -> Broken | None:
         try:
             play.perform(self._sessions, orders)
-            self._compare(play.referee.jobs)
+            if play.scenario.judge is None:
+                self._compare(play.referee.jobs)
+            else:
+                judge.end(self._watcher, play.scenario, play.scene)
         except Wrong as wrong:
             return Broken(play.scenario.name, tuple(play.schedule), str(wrong), tuple(play.lines))
         return None
@@ -119,23 +152,27 @@ class Play:
 
     def __init__(self, scenario: Scenario, scene: Scene, seen: Explored) -> None:
         self.scenario = scenario
-        self.referee = Referee(floor=scene.floor, may_deadlock=scenario.may_deadlock)
+        self.referee = Referee(floor=scene.floor, may_deadlock=scenario.may_deadlock, by_answers=scenario.judge is None)
         self.schedule: list[str] = []
         self.lines: list[Line] = []
-        self._scene = scene
+        self.scene = scene
         self._seen = seen
         #: Who waits, and for whom.
         self._waiting: dict[str, list[str]] = {}
 
-    def perform(self, sessions: Sessions, orders: Orders) -> None:
+    def perform(self, sessions: Sessions, orders: Orders | DrawnOrders) -> None:
         opened = sessions.open(len(self.scenario.programs))
-        set_up = Player("set-up", opened[0], self.scenario.set_up(self._scene))
+        for session in opened if self.scenario.stops else ():
+            session.tell("reset stops.number")
+        set_up = Player("set-up", opened[0], self.scenario.set_up(self.scene))
         while set_up.ready:
             self._turn(set_up, [set_up], sessions)
-        players = {
-            name: Player(name, session, script(self._scene))
-            for session, (name, script) in zip(opened, self.scenario.programs.items(), strict=True)
-        }
+        players: dict[str, Player] = {}
+        for number, (name, script) in enumerate(self.scenario.programs.items()):
+            gate = sessions.gate(number) if name in self.scenario.stops else None
+            if gate is not None:
+                opened[number].tell(gate.settings(self.scenario.stops[name]))
+            players[name] = Player(name, opened[number], script(self.scene), gate)
         while ready := [name for name, player in players.items() if player.ready]:
             name = orders.choose(len(self.schedule), ready)
             self.schedule.append(name)
@@ -151,39 +188,15 @@ class Play:
             if not step.may_wait and not self.scenario.with_recover:
                 raise Wrong(f"{player.name}'s {step.verb} waits for a lock, and should skip what is locked")
         answered = [player, *(one for one in players if one.name in waited)]
-        turns = [one.end_turn() for one in answered if one.name not in self._waiting]
+        for one in answered:
+            if one.stop is not None:
+                self.lines.append(Line(one.name, str(one.doing[-1]), f"stops in {one.stop}"))
+        turns = [one.end_turn() for one in answered if one.name not in self._waiting and one.stop is None]
         for turn in turns:
             for deed in turn[-1:] if turn[0].who in waited else turn:
                 self.lines.append(Line(deed.who, str(deed.step), steps.told(deed.answer)))
             self._seen.deadlocks += isinstance(turn[-1].answer, psycopg.errors.DeadlockDetected)
         self.referee.hear(turns, list(self._waiting))
-
-
-class Orders:
-    """Every order of turns, depth first: each one keeps as much of the one before it as it can."""
-
-    def __init__(self) -> None:
-        #: For every turn of the present order: whose turn it is, and then whose it could be as well.
-        self._left: list[list[str]] = []
-        self._first = True
-
-    def another(self) -> bool:
-        """Go on to the next order. False when there is none."""
-        if self._first:
-            self._first = False
-            return True
-        while self._left and len(self._left[-1]) == 1:
-            self._left.pop()
-        if self._left:
-            self._left[-1].pop(0)
-        return bool(self._left)
-
-    def choose(self, turn: int, ready: list[str]) -> str:
-        if turn == len(self._left):
-            self._left.append(list(ready))
-        name = self._left[turn][0]
-        # Which of two waiting sessions goes on first is the server's choice, and may differ from one time to the next.
-        return name if name in ready else ready[0]
 
 
 def _same(place: str, found: Iterable[object], wanted: Iterable[object]) -> None:

@@ -21,6 +21,20 @@ _owners = itertools.count(1)
 _ids = Ids()
 
 
+#: They may wait for the row of their job, or for somebody who uses the same key.
+_OF_ONE_JOB = {"enqueue", "fence", "step", "progress", "cancel", "retry", "record_refusal", "recover"} | {
+    "record",
+    "spawn",
+    "receive",
+    "take",
+    "watch",
+    "signal",
+    "stream",
+    "fork",
+    "start_again",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One statement of a program."""
@@ -38,11 +52,13 @@ class Step:
     floor: int = 0
     #: When it is done makes no difference to anybody else: it is done in one turn with the step that follows.
     silent: bool = False
+    #: What it may raise, where the verb does not say it.
+    foreseen: tuple[type[Exception], ...] = ()
 
     @property
     def may_wait(self) -> bool:
         """Verbs for many jobs skip what is locked: one row must not hold up all the others."""
-        return self.verb in ("enqueue", "fence", "step", "progress", "cancel", "retry", "record_refusal", "recover")
+        return self.verb in _OF_ONE_JOB
 
     def __str__(self) -> str:
         return f"{self.verb} ({self.about})" if self.about else self.verb

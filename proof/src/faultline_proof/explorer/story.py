@@ -40,11 +40,13 @@ class Explored:
     lock_waits: int = 0
     deadlocks: int = 0
     seconds: float = 0.0
+    #: There are more orders than were tried: these were drawn by chance.
+    drawn: bool = False
 
     def __str__(self) -> str:
         return (
-            f"{self.scenario}: {self.schedules:,} schedules, {self.lock_waits:,} lock waits,"
-            f" {self.deadlocks:,} deadlocks, {self.seconds:.1f} s"
+            f"{self.scenario}: {self.schedules:,} schedules{' drawn from more' if self.drawn else ''},"
+            f" {self.lock_waits:,} lock waits, {self.deadlocks:,} deadlocks, {self.seconds:.1f} s"
         )
 
 

@@ -1,0 +1,269 @@
+"""Scenes in which whole trees end, are retried, begin again or are copied."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from faultline_proof.explorer.flows import programs as does
+from faultline_proof.explorer.flows import steps
+from faultline_proof.explorer.flows.judge import expect, state
+from faultline_proof.explorer.scenarios import Scenario
+from faultline_proof.explorer.steps import LEASES_RUN_OUT
+
+if TYPE_CHECKING:
+    from faultline_proof.explorer.programs import Program, Scene
+    from faultline_proof.explorer.scenarios import Ask
+
+
+def _nothing_lives(scene: Scene, ask: Ask) -> list[str]:
+    live = ask("select task, state from faultline.open_jobs where state in ('queued', 'running')")
+    return [f"of a cancelled tree live on: {live}"] if live else expect(ask, scene.jobs["parent"], "cancelled")
+
+
+def _with_a_child(scene: Scene) -> Program:
+    """A running job with a child, which may spawn more."""
+    yield from does.running(scene, "parent")
+    yield steps.spawn(scene.notes["parent"], scene.queue, number="9")
+
+
+# Retries
+
+
+def _failed_parent(scene: Scene) -> Program:
+    """It has failed with two open children, and its sweep is due."""
+    yield from does.family(2, waits=False, claims=False)(scene)
+    yield steps.fail(scene.notes["parent"])
+
+
+def _children_follow_their_parent(scene: Scene, ask: Ask) -> list[str]:
+    """Retried, it has its children again, whatever a sweep did before; without, none is left."""
+    children = [row[0] for row in ask("select state from faultline.open_jobs where task <> 'parent' order by id")]
+    wanted = ["queued"] * 2
+    faults = [] if children == wanted else [f"the retried parent's children are {children}"]
+    return faults + expect(ask, scene.jobs["parent"], "due")
+
+
+# The same call twice
+
+
+def _one_child(_: Scene, ask: Ask) -> list[str]:
+    ((children, edges),) = ask(
+        "select (select count(*) from faultline.open_jobs where task <> 'parent'), (select count(*) from faultline.edges)"
+    )
+    return [] if (children, edges) == (1, 1) else [f"there are {children} children and {edges} edges"]
+
+
+def _keyed(scene: Scene) -> Program:
+    yield from does.running(scene, "parent")
+    yield from does.running(scene, "stranger", idempotency_key=f"key-{scene.number}")
+
+
+def _spawns_the_keyed(scene: Scene) -> Program:
+    job = [{"task": "stranger", "queue": scene.queue, "idempotency_key": f"key-{scene.number}"}]
+    yield from does.until_free(steps.spawn(scene.notes["parent"], scene.queue, jobs=job))
+    yield from does.patiently(scene, [scene.notes["parent"]], steps.suspend)
+
+
+# Zombies
+
+
+def _taken_over(scene: Scene) -> Program:
+    yield from does.running(scene, "parent")
+    scene.notes["stale"] = scene.notes["parent"]
+    yield steps.release(scene.notes["parent"])
+    yield from does.claimed(scene)
+
+
+def _records(name: str) -> Any:
+    def program(scene: Scene) -> Program:
+        yield steps.record(scene.notes[name], steps.call("1", result=name))
+        yield steps.stream(scene.notes[name], 0, name)
+
+    return program
+
+
+def _only_the_holder_wrote(_: Scene, ask: Ask) -> list[str]:
+    calls = ask("select number, result, fencing_token from faultline.calls")
+    chunks = ask("select chunk, fencing_token from faultline.streams")
+    fine = calls == [("1", "parent", 2)] and chunks == [("parent", 2)]
+    return [] if fine else [f"the calls are {calls}, the chunks {chunks}"]
+
+
+# Reaps
+
+
+def _reaped(_: Scene) -> Program:
+    yield steps.reap()
+    yield steps.resolve()
+    yield steps.sweep()
+
+
+def _expired(scene: Scene) -> Program:
+    yield from does.family(1, waits=False)(scene)
+    yield steps.mark_started(scene.notes["child-0"])
+    yield LEASES_RUN_OUT
+
+
+def _the_parent_goes_on(scene: Scene, ask: Ask) -> list[str]:
+    return expect(ask, scene.jobs["parent"], "due")
+
+
+# Graphs
+
+
+def _chain(scene: Scene) -> Program:
+    """Three jobs of a graph, one after the other; the first one runs."""
+    nodes: list[dict[str, Any]] = [
+        {"task": "first", "queue": scene.queue},
+        {"task": "second", "queue": scene.queue, "after": [0]},
+        {"task": "third", "queue": scene.queue, "after": [1]},
+    ]
+    placed = yield steps.enqueue_flow(json.dumps(nodes))
+    scene.notes["nodes"] = [row[1] for row in placed]
+    scene.jobs["second"] = scene.notes["nodes"][1]
+    yield from does.claimed(scene)
+
+
+def _the_rest_is_cancelled(scene: Scene, ask: Ask) -> list[str]:
+    states = [state(ask, job_id) for job_id in scene.notes["nodes"]]
+    return [] if states == ["succeeded", "cancelled", "cancelled"] else [f"the jobs of the graph are {states}"]
+
+
+# Again
+
+
+def _starts_again(scene: Scene) -> Program:
+    yield from does.patiently(scene, [scene.notes["job"]], steps.start_again)
+
+
+def _with_history(scene: Scene) -> Program:
+    yield from does.running(scene, "job")
+    yield steps.record(scene.notes["job"], steps.call("1"))
+    yield steps.receive(scene.notes["job"], "2", name="approval")
+
+
+def _kept_for_the_next_life(scene: Scene, ask: Ask) -> list[str]:
+    """A signal that came before or after is kept; the history is empty; the job is due."""
+    calls = ask("select number from faultline.calls")
+    kept = ask("select payload, received_by from faultline.signals")
+    faults = [] if (calls, kept) == ([], [(1, None)]) else [f"the calls are {calls}, the signals {kept}"]
+    return faults + expect(ask, scene.jobs["job"], "due")
+
+
+# Forks
+
+
+def _forks(scene: Scene) -> Program:
+    scene.notes["fork"] = yield steps.fork(scene.jobs["job"], "3")
+
+
+def _goes_on_recording(scene: Scene) -> Program:
+    yield steps.record(scene.notes["job"], steps.call("2"))
+    yield steps.record(scene.notes["job"], steps.call("3"))
+
+
+def _a_beginning_of_its_history(scene: Scene, ask: Ask) -> list[str]:
+    numbers = [
+        row[0] for row in ask("select number from faultline.calls where job_id = %s order by number", scene.notes["fork"])
+    ]
+    return [] if numbers in (["1"], ["1", "2"]) else [f"the fork has the calls {numbers}"]
+
+
+def _with_one_call(scene: Scene) -> Program:
+    yield from does.running(scene, "job")
+    yield steps.record(scene.notes["job"], steps.call("1"))
+
+
+SCENES = [
+    Scenario(
+        "cancel-tree-end",
+        "the tree is cancelled while the child completes",
+        does.family(1),
+        {"operator": does.cancels("parent"), "child": does.completes("child-0")},
+        stops={"operator": ("cancel", "sweep"), "child": ("complete", "resolve")},
+        judge=lambda scene, ask: (
+            expect(ask, scene.jobs["parent"], "cancelled") + expect(ask, scene.jobs["child-0"], "cancelled", "succeeded")
+        ),
+    ),
+    Scenario(
+        "cancel-tree-spawn",
+        "the tree is cancelled while a child spawns children of its own",
+        does.family(1),
+        {"operator": does.cancels("parent"), "child": does.spawns("child-0")},
+        stops={"operator": ("cancel", "sweep"), "child": ("spawn",)},
+        judge=_nothing_lives,
+    ),
+    Scenario(
+        "cancel-spawn",
+        "a job is cancelled while it spawns children itself",
+        _with_a_child,
+        {"operator": does.cancels("parent"), "parent": does.spawns("parent")},
+        stops={"operator": ("cancel", "sweep"), "parent": ("spawn",)},
+        judge=_nothing_lives,
+    ),
+    Scenario(
+        "retry-sweep",
+        "a failed parent is retried while its children are swept",
+        _failed_parent,
+        {"operator": does.retries("parent"), "sweeper": does.sweeps},
+        stops={"operator": ("retry", "start_over"), "sweeper": ("sweep",)},
+        judge=_children_follow_their_parent,
+    ),
+    Scenario(
+        "spawn-spawn",
+        "the same children are asked for twice at once, since an answer was late",
+        lambda scene: does.running(scene, "parent"),
+        {"parent": does.spawns("parent"), "again": does.spawns("parent")},
+        stops={"parent": ("spawn",), "again": ("spawn",)},
+        judge=_one_child,
+    ),
+    Scenario(
+        "spawn-key-end",
+        "a child's key is that of a job which completes meanwhile",
+        _keyed,
+        {"parent": _spawns_the_keyed, "stranger": does.completes("stranger")},
+        stops={"parent": ("spawn", "mark_watched", "suspend"), "stranger": ("complete", "resolve")},
+        judge=_the_parent_goes_on,
+    ),
+    Scenario(
+        "record-record-stale",
+        "a worker that lost its lease records a call and streams, and so does its successor",
+        _taken_over,
+        {"stale": _records("stale"), "parent": _records("parent")},
+        stops={"stale": ("record", "stream"), "parent": ("record", "stream")},
+        judge=_only_the_holder_wrote,
+    ),
+    Scenario(
+        "reap-wait",
+        "the last attempt of a child is reaped while its parent goes to wait",
+        _expired,
+        {"reaper": _reaped, "parent": does.waits("parent")},
+        stops={"reaper": ("reap", "resolve"), "parent": ("suspend",)},
+        judge=_the_parent_goes_on,
+    ),
+    Scenario(
+        "graph-cancel",
+        "the first job of a chain completes while the next one is cancelled",
+        _chain,
+        {"first": does.completes("first"), "operator": does.cancels("second")},
+        stops={"first": ("complete", "resolve"), "operator": ("cancel", "sweep")},
+        judge=_the_rest_is_cancelled,
+    ),
+    Scenario(
+        "again-signal",
+        "a job starts again with an empty history while a signal comes for its former life",
+        _with_history,
+        {"job": _starts_again, "sender": does.signals("job")},
+        stops={"job": ("start_again",), "sender": ("signal", "resolve")},
+        judge=_kept_for_the_next_life,
+    ),
+    Scenario(
+        "fork-record",
+        "a job is forked while it goes on",
+        _with_one_call,
+        {"operator": _forks, "job": _goes_on_recording},
+        stops={"operator": ("fork",), "job": ("record",)},
+        judge=_a_beginning_of_its_history,
+    ),
+]
