@@ -6,10 +6,14 @@ or the first that did not is told step by step. A schedule, here, is such an ord
 
 `steps` are single statements, `programs` are lists of them, `scenarios` say which programs meet; `players` take the steps on
 their sessions, `rules` judge the answers, `search` goes through the schedules, `story` tells what was seen.
+
+Scenarios of `flows` stop inside the verbs as well (`stops`). That makes more orders than anybody can wait for, so of each
+at most so many are drawn (`orders`), and they are judged by their end.
 """
 
+from faultline_proof.explorer.flows import FLOW_SCENARIOS
 from faultline_proof.explorer.scenarios import SCENARIOS, Scenario
 from faultline_proof.explorer.search import explore
 from faultline_proof.explorer.story import Broken, Exploration, Explored, Line
 
-__all__ = ["SCENARIOS", "Broken", "Exploration", "Explored", "Line", "Scenario", "explore"]
+__all__ = ["FLOW_SCENARIOS", "SCENARIOS", "Broken", "Exploration", "Explored", "Line", "Scenario", "explore"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from faultline_proof.explorer.flows import programs as does
 from faultline_proof.explorer.flows import steps
-from faultline_proof.explorer.flows.judge import expect, state
+from faultline_proof.explorer.flows.judge import expect
 from faultline_proof.explorer.scenarios import Scenario
 from faultline_proof.explorer.steps import LEASES_RUN_OUT
 
@@ -78,16 +77,13 @@ def _taken_over(scene: Scene) -> Program:
 def _records(name: str) -> Any:
     def program(scene: Scene) -> Program:
         yield steps.record(scene.notes[name], steps.call("1", result=name))
-        yield steps.stream(scene.notes[name], 0, name)
 
     return program
 
 
 def _only_the_holder_wrote(_: Scene, ask: Ask) -> list[str]:
     calls = ask("select number, result, fencing_token from faultline.calls")
-    chunks = ask("select chunk, fencing_token from faultline.streams")
-    fine = calls == [("1", "parent", 2)] and chunks == [("parent", 2)]
-    return [] if fine else [f"the calls are {calls}, the chunks {chunks}"]
+    return [] if calls == [("1", "parent", 2)] else [f"the calls are {calls}"]
 
 
 # Reaps
@@ -107,72 +103,6 @@ def _expired(scene: Scene) -> Program:
 
 def _the_parent_goes_on(scene: Scene, ask: Ask) -> list[str]:
     return expect(ask, scene.jobs["parent"], "due")
-
-
-# Graphs
-
-
-def _chain(scene: Scene) -> Program:
-    """Three jobs of a graph, one after the other; the first one runs."""
-    nodes: list[dict[str, Any]] = [
-        {"task": "first", "queue": scene.queue},
-        {"task": "second", "queue": scene.queue, "after": [0]},
-        {"task": "third", "queue": scene.queue, "after": [1]},
-    ]
-    placed = yield steps.enqueue_flow(json.dumps(nodes))
-    scene.notes["nodes"] = [row[1] for row in placed]
-    scene.jobs["second"] = scene.notes["nodes"][1]
-    yield from does.claimed(scene)
-
-
-def _the_rest_is_cancelled(scene: Scene, ask: Ask) -> list[str]:
-    states = [state(ask, job_id) for job_id in scene.notes["nodes"]]
-    return [] if states == ["succeeded", "cancelled", "cancelled"] else [f"the jobs of the graph are {states}"]
-
-
-# Again
-
-
-def _starts_again(scene: Scene) -> Program:
-    yield from does.patiently(scene, [scene.notes["job"]], steps.start_again)
-
-
-def _with_history(scene: Scene) -> Program:
-    yield from does.running(scene, "job")
-    yield steps.record(scene.notes["job"], steps.call("1"))
-    yield steps.receive(scene.notes["job"], "2", name="approval")
-
-
-def _kept_for_the_next_life(scene: Scene, ask: Ask) -> list[str]:
-    """A signal that came before or after is kept; the history is empty; the job is due."""
-    calls = ask("select number from faultline.calls")
-    kept = ask("select payload, received_by from faultline.signals")
-    faults = [] if (calls, kept) == ([], [(1, None)]) else [f"the calls are {calls}, the signals {kept}"]
-    return faults + expect(ask, scene.jobs["job"], "due")
-
-
-# Forks
-
-
-def _forks(scene: Scene) -> Program:
-    scene.notes["fork"] = yield steps.fork(scene.jobs["job"], "3")
-
-
-def _goes_on_recording(scene: Scene) -> Program:
-    yield steps.record(scene.notes["job"], steps.call("2"))
-    yield steps.record(scene.notes["job"], steps.call("3"))
-
-
-def _a_beginning_of_its_history(scene: Scene, ask: Ask) -> list[str]:
-    numbers = [
-        row[0] for row in ask("select number from faultline.calls where job_id = %s order by number", scene.notes["fork"])
-    ]
-    return [] if numbers in (["1"], ["1", "2"]) else [f"the fork has the calls {numbers}"]
-
-
-def _with_one_call(scene: Scene) -> Program:
-    yield from does.running(scene, "job")
-    yield steps.record(scene.notes["job"], steps.call("1"))
 
 
 SCENES = [
@@ -228,10 +158,10 @@ SCENES = [
     ),
     Scenario(
         "record-record-stale",
-        "a worker that lost its lease records a call and streams, and so does its successor",
+        "a worker that lost its lease records a call, and so does its successor",
         _taken_over,
         {"stale": _records("stale"), "parent": _records("parent")},
-        stops={"stale": ("record", "stream"), "parent": ("record", "stream")},
+        stops={"stale": ("record",), "parent": ("record",)},
         judge=_only_the_holder_wrote,
     ),
     Scenario(
@@ -241,29 +171,5 @@ SCENES = [
         {"reaper": _reaped, "parent": does.waits("parent")},
         stops={"reaper": ("reap", "resolve"), "parent": ("suspend",)},
         judge=_the_parent_goes_on,
-    ),
-    Scenario(
-        "graph-cancel",
-        "the first job of a chain completes while the next one is cancelled",
-        _chain,
-        {"first": does.completes("first"), "operator": does.cancels("second")},
-        stops={"first": ("complete", "resolve"), "operator": ("cancel", "sweep")},
-        judge=_the_rest_is_cancelled,
-    ),
-    Scenario(
-        "again-signal",
-        "a job starts again with an empty history while a signal comes for its former life",
-        _with_history,
-        {"job": _starts_again, "sender": does.signals("job")},
-        stops={"job": ("start_again",), "sender": ("signal", "resolve")},
-        judge=_kept_for_the_next_life,
-    ),
-    Scenario(
-        "fork-record",
-        "a job is forked while it goes on",
-        _with_one_call,
-        {"operator": _forks, "job": _goes_on_recording},
-        stops={"operator": ("fork",), "job": ("record",)},
-        judge=_a_beginning_of_its_history,
     ),
 ]
