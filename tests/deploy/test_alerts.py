@@ -51,6 +51,10 @@ WELL = UP | {
     "faultline_queue_depth_age_seconds": "4x120",
     'faultline_queue_oldest_waiting_seconds{queue="mail"}': "1x120",
     'faultline_queue_paused{queue="mail"}': "0x120",
+    'faultline_queue_waiting{kind="signal"}': "5x120",
+    "faultline_queue_oldest_nudge_seconds": "0.2x120",
+    "faultline_queue_sweeps_left": "0x120",
+    'faultline_programs_changed_total{queue="mail"}': "0x120",
 }
 #: And while the database is down: what it does not know is left out.
 DOWN = UP | {
@@ -135,6 +139,15 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
         WELL | {"faultline_queue_depth_age_seconds": " ".join(["Inf"] * 121)},
         {"FaultlineDepthsOld"},
     ),
+    "a waiting job is not looked at": (
+        WELL | {"faultline_queue_oldest_nudge_seconds": "40+15x120"},
+        {"FaultlineWakeUpsLate"},
+    ),
+    "a deployment does not fit its jobs": (
+        WELL | {'faultline_programs_changed_total{queue="mail"}': "0x80 3x40"},
+        {"FaultlineProgramsChanged"},
+    ),
+    "children of cancelled jobs stay open": (WELL | {"faultline_queue_sweeps_left": "2x120"}, {"FaultlineSweepsLeft"}),
     "depths are old": (WELL | {"faultline_queue_depth_age_seconds": "90+15x120"}, {"FaultlineDepthsOld"}),
 }
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from faultline.store.reads import vitals
     from faultline.store.reads.health import Health
     from faultline.store.reads.overview import WorkerLine
+    from faultline.store.reads.waiting import FlowTotals, Some
 
 
 class Level(StrEnum):
@@ -56,6 +57,7 @@ _WAL_RETAINED_BYTES = 1 << 30
 _DEAD_ROWS = 100_000
 _CONNECTIONS_SHARE = 0.8
 _SILENT_SECONDS = 10.0
+_NUDGE_SECONDS = 10.0
 _WAITED_SECONDS = 60.0
 _PAUSED_LONG_SECONDS = 86_400.0
 
@@ -359,6 +361,28 @@ def known_tasks(waiting: Sequence[vitals.WaitingTask], workers: Sequence[WorkerL
             yield Finding("tasks", WARNING, fact, todo)
     if waiting and not unknown:
         yield Finding("tasks", OK, "every queued task is known to a worker of its queue, or no worker serves the queue")
+
+
+def flows(totals: FlowTotals, for_nothing: Some, changed: Some) -> Iterator[Finding]:
+    """Jobs that wait: are they looked at in time, and do they wait for something?"""
+    late = totals.oldest_nudge_seconds > _NUDGE_SECONDS
+    if late:
+        fact = f"what a job waited for happened {span(totals.oldest_nudge_seconds)} ago, and the job was not looked at"
+        todo = "workers look within a second: start one, or look for a transaction that holds the row of the job"
+        yield Finding("flows", WARNING, fact, todo)
+    if for_nothing.jobs:
+        fact = f"{for_nothing.jobs:,} jobs wait for nothing, for example {for_nothing.example}"
+        todo = "look at one: faultline flow ID; cancel it, or retry it from its beginning"
+        yield Finding("flows", WARNING, fact, todo)
+    if changed.jobs:
+        fact = f"{changed.jobs:,} jobs do not go on because their code has changed, for example {changed.example}"
+        todo = "`faultline job ID` names the call; deploy the code that they began with, or use job.patched"
+        yield Finding("flows", WARNING, fact, todo)
+    if totals.sweeps_left:
+        yield Finding("flows", NOTE, f"the children of {totals.sweeps_left:,} ended jobs are being cancelled")
+    if not (late or for_nothing.jobs or changed.jobs):
+        kinds = ", ".join(f"{number:,} for {kind}" for kind, number in sorted(totals.waiting.items()))
+        yield Finding("flows", OK, f"waiting: {kinds}" if kinds else "nothing waits")
 
 
 def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], now: datetime) -> Iterator[Finding]:

@@ -126,8 +126,22 @@ def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
         yield from _under("work", visit.about(checks.at_work, vitals.overdue(), workers, waiting))
     if workers is not None:
         yield from _under("work", visit.about(checks.known_tasks, vitals.waiting_tasks(), workers))
+    yield from _flows(visit)
     paused = yield from visit.list_of("paused", vitals.paused())
     yield from _under("work", visit.about(checks.set_aside, vitals.failed(), paused or [], server.clock))
+
+
+def _flows(visit: Visit) -> Iterator[tuple[str, Finding]]:
+    from faultline.cli.visit import NotSeen  # noqa: PLC0415
+    from faultline.store.reads import waiting  # noqa: PLC0415
+
+    totals = visit.look(waiting.totals())
+    if isinstance(totals, NotSeen):
+        yield "work", totals.finding("flows")
+        return
+    some = [visit.look(waiting.for_nothing()), visit.look(waiting.changed_programs())]
+    known = [waiting.Some(0, None) if isinstance(one, NotSeen) else one for one in some]
+    yield from _under("work", checks.flows(totals, *known))
 
 
 def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:

@@ -10,6 +10,7 @@ from rich.text import Text
 from faultline import operate
 from faultline.cli import screen
 from faultline.drawing.text import lanes
+from faultline.drawing.tree import limit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,7 @@ def print_record(
     console: Console, record: JobRecord, journal: Sequence[JournalEntry], *, now: datetime, in_ledger: int
 ) -> None:
     console.print(
-        Text.assemble((record.task, "bold"), ("  in queue ", "quiet"), record.queue, "  ", screen.state(record.state))
+        Text.assemble((record.task, "bold"), ("  in queue ", "quiet"), record.queue, "  ", screen.state(record.shown_state))
     )
     console.print(screen.quiet(str(record.id)))
     console.print()
@@ -35,7 +36,11 @@ def print_record(
         "priority": str(record.priority) if record.priority else "",
         "key": record.idempotency_key or "",
     }
-    if record.state == "queued" and record.next_run_at is not None:
+    if record.suspended:
+        over = limit(record.next_run_at)
+        facts["waits"] = "see: faultline flow " + str(record.id)
+        facts["until"] = "" if over is None else f"{screen.clock(over)}  ({screen.since(over, now)})"
+    elif record.state == "queued" and record.next_run_at is not None:
         again = "next try" if record.attempt else "due"
         facts[again] = f"{screen.clock(record.next_run_at)}  ({screen.since(record.next_run_at, now)})"
     if record.lease_expires_at is not None:

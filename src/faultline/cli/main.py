@@ -30,6 +30,9 @@ SECTIONS = {
         "job": "jobs.job",
         "cancel": "jobs.cancel",
         "retry": "jobs.retry",
+        "flow": "flows.flow",
+        "signal": "flows.signal",
+        "waiting": "flows.waiting",
     },
     "Running": {
         "worker": "work.worker",

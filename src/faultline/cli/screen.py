@@ -35,6 +35,7 @@ THEME = Theme(
     {
         "queued": "cyan",
         "running": "blue",
+        "waiting": "magenta",
         "succeeded": "green",
         "failed": "red",
         "cancelled": "yellow",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from faultline.cli import screen
+from faultline.drawing.tree import limit, waits_for
 from faultline.drawing.words import span
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from faultline.store.reads.failures import Group
     from faultline.store.reads.overview import QueueLine, WorkerLine
     from faultline.store.reads.views import Step
+    from faultline.store.reads.waiting import Waiting
 
 _RESULT_MAX = 80
 
@@ -67,7 +69,7 @@ def job_table(lines: Sequence[JobSummary], now: datetime) -> Table:
     for line in lines:
         made.add_row(
             str(line.id),
-            screen.state(line.state),
+            screen.state(line.shown_state),
             line.queue,
             Text(line.task, style="bold"),
             f"{line.attempt} of {line.max_attempts}",
@@ -81,6 +83,9 @@ def _stands(line: JobSummary, now: datetime) -> Text:
     """The most important thing about a job in its state."""
     if line.state == "running":
         return screen.quiet(f"{line.owner}, for {screen.length(now - line.claimed_at)}" if line.claimed_at else "")
+    if line.suspended:
+        over = limit(line.next_run_at)
+        return screen.quiet("" if over is None else f"until {screen.since(over, now)}")
     if line.state == "queued" and line.next_run_at is not None and line.next_run_at > now:
         return screen.quiet(f"runs {screen.since(line.next_run_at, now)}")
     if line.last_error:
@@ -89,6 +94,22 @@ def _stands(line: JobSummary, now: datetime) -> Text:
     if line.finished_at and line.claimed_at:
         return screen.quiet(f"took {screen.length(line.finished_at - line.claimed_at)}")
     return Text()
+
+
+def waiting_table(lines: Sequence[Waiting], now: datetime) -> Table:
+    made = screen.table("job", "call", "task", "queue", "since", "until", "waits", last_wraps=True)
+    for line in lines:
+        over = limit(line.until)
+        made.add_row(
+            str(line.job_id),
+            line.number,
+            Text(line.task, style="bold"),
+            line.queue,
+            screen.since(line.since, now),
+            "" if over is None else screen.since(over, now),
+            waits_for(line.kind, line.name),
+        )
+    return made
 
 
 def step_table(steps: Sequence[Step], now: datetime) -> Table:

@@ -55,8 +55,15 @@ def seconds(text: str) -> float:
 
 def cursor(text: str, kinds: Sequence[str]) -> tuple[str, ...]:
     """Where a page of jobs begins, as `cursor_text` wrote it. Each kind of list has its own."""
-    parts = tuple(text.split("/"))
-    readers: dict[str, Callable[[str], Any]] = {"uuid": UUID, "timestamptz": datetime.fromisoformat, "smallint": int}
+    # A name may contain the sign between the parts; it comes first.
+    parts = tuple(text.rsplit("/", len(kinds) - 1))
+    readers: dict[str, Callable[[str], Any]] = {
+        "uuid": UUID,
+        "timestamptz": datetime.fromisoformat,
+        "smallint": int,
+        "bigint": int,
+        "text": str,
+    }
     try:
         for part, kind in zip(parts, kinds, strict=True):
             readers[kind](part)

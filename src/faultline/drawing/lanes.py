@@ -14,7 +14,7 @@ from markupsafe import Markup
 from faultline.core.journal import EpochEnd
 from faultline.drawing.picture import Lane, Picture
 from faultline.drawing.scale import Scale
-from faultline.drawing.svg import SHAPES, Label, apart, escaped, label_at, line, text
+from faultline.drawing.svg import HATCH, SHAPES, Label, apart, escaped, label_at, line, text
 from faultline.drawing.words import duration, moment, times, words
 
 if TYPE_CHECKING:
@@ -51,7 +51,13 @@ _LEGEND = {
     "refused": "write refused",
     "fail": "attempt failed",
     "ledger": "completed: row in the ledger",
+    "hatched": "waits, holds no lease",
+    "signal": "signal",
 }
+#: From when to when the job waited, and for what.
+Wait = tuple["datetime", "datetime", str]
+#: When a signal was sent, and its name.
+Sent = tuple["datetime", str]
 
 
 def letters(epochs: Sequence[Epoch]) -> dict[str, str]:
@@ -65,9 +71,10 @@ def worker_of(owner: str | None) -> str:
     return (owner or "").split("/", 1)[0]
 
 
-def legend(epochs: Sequence[Epoch]) -> list[tuple[Markup, str]]:
+def legend(epochs: Sequence[Epoch], waits: Sequence[Wait] = (), signals: Sequence[Sent] = ()) -> list[tuple[Markup, str]]:
     """The shapes in the picture, and what they mean."""
-    shown = {"claim", "run"}
+    shown = {"claim", "run"} if epochs else set()
+    shown |= ({"hatched"} if waits else set()) | ({"signal"} if signals else set())
     for epoch in epochs:
         shown |= {"reap"} if epoch.end is EpochEnd.REAPED else set()
         shown |= {"refused", "beyond"} if epoch.refusals else set()
@@ -80,13 +87,21 @@ def legend(epochs: Sequence[Epoch]) -> list[tuple[Markup, str]]:
     ]
 
 
-def draw(job: JobRecord, epochs: Sequence[Epoch], *, now: datetime, description: str) -> Markup:
-    """The picture. `description`: the same in words, for screen readers."""
-    drawing = _Drawing(job, epochs[-LANES_MAX:], letters(epochs), now)
+def draw(
+    job: JobRecord,
+    epochs: Sequence[Epoch],
+    *,
+    now: datetime,
+    description: str,
+    waits: Sequence[Wait] = (),
+    signals: Sequence[Sent] = (),
+) -> Markup:
+    """The picture. `description`: the same in words, for screen readers. Waits have a lane of their own."""
+    drawing = _Drawing(job, epochs[-LANES_MAX:], letters(epochs), now, waits, signals)
     return Markup(  # noqa: S704 - every text in it was escaped when it was put in
         f'<svg class="lanes" role="img" height="{drawing.height:g}" aria-labelledby="lanes-title lanes-description">'
         f'<title id="lanes-title">The epochs of this job</title><desc id="lanes-description">{escaped(description)}</desc>'
-        f"{drawing.markup()}</svg>"
+        f"{HATCH if waits else ''}{drawing.markup()}</svg>"
     )
 
 
@@ -98,16 +113,27 @@ def held(epoch: Epoch, now: datetime) -> tuple[datetime, datetime] | None:
 
 
 class _Drawing:
-    def __init__(self, job: JobRecord, epochs: Sequence[Epoch], names: Mapping[str, str], now: datetime) -> None:
+    def __init__(
+        self,
+        job: JobRecord,
+        epochs: Sequence[Epoch],
+        names: Mapping[str, str],
+        now: datetime,
+        waits: Sequence[Wait],
+        signals: Sequence[Sent],
+    ) -> None:
         self._names = names
         self._now = now
         self._midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-        self._scale = _scale(job, epochs, now, self._seconds)
+        outside = [at for start, end, _ in waits for at in (start, end)] + [at for at, _ in signals]
+        self._scale = _scale(job, epochs, now, self._seconds, outside)
         self._picture = Picture(_WIDTH_MIN)
         lanes = [self._lane(epoch) for epoch in epochs]
         if epochs and epochs[0].claimed_at is not None:
             lanes[0].waited_from = self._x(job.created_at)
             lanes[0].mark("queued", lanes[0].waited_from, f"enqueued, {moment(job.created_at)}")
+        if waits or signals:
+            lanes.append(self._waits(waits, signals))
         bottom = self._picture.draw(lanes, 4.0) + 6
         if any(epoch.end is EpochEnd.RUNNING for epoch in epochs):
             self._picture.below.append(line(self._x(now), 0, self._x(now), bottom, "now"))
@@ -139,6 +165,13 @@ class _Drawing:
 
     def _axis_label(self, x: float, name: str, kind: str) -> Label:
         return label_at(x, name, kind, width_min=_WIDTH_MIN)
+
+    def _waits(self, waits: Sequence[Wait], signals: Sequence[Sent]) -> Lane:
+        made = Lane('<tspan class="token">waits</tspan><tspan> \N{MIDDLE DOT} without a lease</tspan>', _WIDTH_MIN)
+        made.bars += [(self._x(start), self._x(end), 12, "hatched") for start, end, _ in waits]
+        for at, name in signals:
+            made.mark("signal", self._x(at), f"signal {name}, {moment(at)}", name)
+        return made
 
     def _lane(self, epoch: Epoch) -> Lane:
         name = escaped(self._names.get(worker_of(epoch.owner)) or "unknown")
@@ -192,9 +225,17 @@ class _Drawing:
             mark("refused", write.at, f"{write.verb} refused: {words(write.reason)}", f"{write.verb} refused")
 
 
-def _scale(job: JobRecord, epochs: Sequence[Epoch], now: datetime, seconds: Callable[[datetime], float]) -> Scale:
+def _scale(
+    job: JobRecord,
+    epochs: Sequence[Epoch],
+    now: datetime,
+    seconds: Callable[[datetime], float],
+    outside: Sequence[datetime],
+) -> Scale:
+    """`outside`: further times to show, in which the job was not held."""
     spans: list[tuple[float, float]] = []
     times = [job.created_at] if epochs and epochs[0].token == 1 else []
+    times += outside
     for epoch in epochs:
         last = [write.at for write in epoch.refusals]
         span = held(epoch, now)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from faultline.drawing.svg import WIDTH_MIN, Label, bar, in_rows, label_at, line, mark, text
+from faultline.drawing.svg import WIDTH_MIN, Label, bar, hatched, in_rows, label_at, line, mark, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,7 +69,9 @@ class Picture:
             self.above.append(f'<text class="who" x="0" y="{y + 14:g}">{lane.name}</text>')
             if lane.waited_from is not None and lane.taken is not None:
                 self.below.append(line(lane.waited_from, y + 32, lane.taken[0], y + 32, "wait"))
-            self.above += [bar(start, end, y + 32, thick, kind) for start, end, thick, kind in lane.bars]
+            for start, end, thick, kind in lane.bars:
+                drawn = hatched(start, end, y + 32, thick) if kind == "hatched" else bar(start, end, y + 32, thick, kind)
+                self.above.append(drawn)
             self.above += [mark(shape, x, y + 32, what) for shape, x, what in lane.marks]
             y += 56 + self.write(lane.labels, y + 57)
         for (before, start), (after, end) in pairwise(zip(lanes, middles, strict=True)):

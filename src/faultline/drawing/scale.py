@@ -34,8 +34,9 @@ class Scale:
         end = max(end, start + 0.001)
         spans = _merged([(max(a, start), min(b, end)) for a, b in held])
         holding = sum(b - a for a, b in spans) or end - start
-        self.pieces: list[Piece] = []
-        at = start
+        #: Without any, time runs evenly.
+        self.pieces: list[Piece] = [] if spans else [Piece(start, end, end - start)]
+        at = start if spans else end
         for a, b in [*spans, (end, end)]:
             if a > at:
                 self.pieces.append(Piece(at, a, min(a - at, _WAIT_SHARE * holding)))

@@ -37,10 +37,18 @@ SHAPES = {
     "death": '<path class="death" d="M0 -8V8"/>',
     "right": '<path class="head" d="M-6 0L-13 -4V4Z"/>',
     "down": '<path class="head" d="M0 -6L-4 -13H4Z"/>',
+    "signal": '<path class="signal" d="M0 -5L5 0L0 5L-5 0Z"/>',
     "beat": '<path class="beat" d="M0 8V13"/>',
     "run": '<rect class="run" x="-9" y="-6" width="18" height="12" rx="3"/>',
     "beyond": '<rect class="beyond" x="-9" y="-6" width="18" height="12" rx="3"/>',
+    "hatched": '<rect class="hatched" fill="url(#hatch)" x="-9" y="-6" width="18" height="12" rx="3"/>',
 }
+#: The filling of waits. A page that shows one has it somewhere.
+HATCH = (
+    '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect class="hatch-ground" width="6" height="6"/><line class="hatch-line" x1="0" y1="0" x2="0" y2="6"/>'
+    "</pattern></defs>"
+)
 
 STYLE = f"""
 .lanes {{ display: block; width: 100%; min-width: {WIDTH_MIN}px; overflow: visible; }}
@@ -123,6 +131,11 @@ def bar(start: float, end: float, middle: float, thick: int, kind: str) -> str:
         f'<rect class="{kind}" x="{start:.2f}%" y="{middle - thick / 2:g}" width="{max(end - start, 0.3):.2f}%" '
         f'height="{thick}" rx="{thick // 4}"/>'
     )
+
+
+def hatched(start: float, end: float, middle: float, thick: int) -> str:
+    """A bar for a wait. It needs `HATCH`."""
+    return bar(start, end, middle, thick, "hatched").replace("<rect ", '<rect fill="url(#hatch)" ')
 
 
 def mark(shape: str, x: float, y: float, what: str) -> str:

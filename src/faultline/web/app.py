@@ -106,6 +106,8 @@ def _describe_arguments(app: FastAPI) -> None:
         shapes = found["components"]["schemas"]
         shapes |= {"JsonValue": JSON_VALUE, "JsonObject": JSON_OBJECT}
         shapes["NewJob"]["properties"]["args"] |= JSON_OBJECT
+        for name in ("NewSignal", "NewSignalByKey"):
+            shapes[name]["properties"]["payload"] |= {"$ref": "#/components/schemas/JsonValue"}
         return found
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
@@ -148,7 +150,7 @@ _PLAIN = {
     403: ("Forbidden", "Use a key that may do this."),
 }
 #: Paths with a job's id. An invalid id would match no route.
-_JOB_PATH = re.compile(r"/api/v1/jobs/[^/]+(/cancel|/retry)?")
+_JOB_PATH = re.compile(r"/api/v1/jobs/[^/]+(/cancel|/retry|/signals|/flow)?")
 
 
 def _problem(error: Exception) -> Problem:

@@ -16,6 +16,7 @@ from faultline.web.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_NEXT_STEP = "Omit it to start from the beginning, and use the same filters for every page."
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 #: Up to the last year.
 _TIME = r"(0|[1-9][0-9]{0,16}|1[0-9]{17}|2[0-4][0-9]{16}|25[0-2][0-9]{15}|253[0-3][0-9]{14})"
@@ -24,6 +25,9 @@ _SMALL = r"(0|-?[1-9][0-9]{0,3})"
 #: By id, by the end of failed and cancelled jobs, and by turn.
 PATTERN = rf"^(id~{_UUID}|end~{_TIME}~{_UUID}|turn~{_SMALL}~{_TIME}~{_UUID})$"
 FAILED_PATTERN = rf"^failed~{_TIME}~{_UUID}$"
+_NUMBER = r"(0|[1-9][0-9]{0,17})"
+#: Of what waits: signals by their names, all else by the job. The name as hexadecimal digits of its UTF-8.
+WAITING_PATTERN = rf"^(signal~([0-9a-f]{{2}}){{1,800}}~{_TIME}~{_NUMBER}|job~{_UUID}~{_NUMBER})$"
 
 
 def encode(kind: str, position: Sequence[Any]) -> str:
@@ -33,23 +37,33 @@ def encode(kind: str, position: Sequence[Any]) -> str:
 
 def decode(text: str, kind: str, types: Sequence[str]) -> tuple[Any, ...]:
     """The position. Every value is parsed as its type, so a forged cursor can do no harm."""
-    next_step = "Omit it to start from the beginning, and use the same filters for every page."
-    if not (re.fullmatch(PATTERN, text) or re.fullmatch(FAILED_PATTERN, text)):
-        raise Problem(400, "BadCursor", "Invalid cursor.", next_step=next_step)
+    if not any(re.fullmatch(pattern, text) for pattern in (PATTERN, FAILED_PATTERN, WAITING_PATTERN)):
+        raise Problem(400, "BadCursor", "Invalid cursor.", next_step=_NEXT_STEP)
     found, *words = text.split("~")
     if found != kind:
-        raise Problem(409, "OtherList", "The cursor belongs to a list with other filters.", next_step=next_step)
+        raise Problem(409, "OtherList", "The cursor belongs to a list with other filters.", next_step=_NEXT_STEP)
     return tuple(_READERS[type_](word) for type_, word in zip(types, words, strict=True))
 
 
 def _word(value: Any) -> str:
     if isinstance(value, datetime):
         return str((value - _START) // timedelta(microseconds=1))
+    if isinstance(value, str):
+        return value.encode().hex()
     return value.hex if isinstance(value, UUID) else str(value)
+
+
+def _text(word: str) -> str:
+    try:
+        return bytes.fromhex(word).decode()
+    except UnicodeDecodeError as error:
+        raise Problem(400, "BadCursor", "Invalid cursor.", next_step=_NEXT_STEP) from error
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "uuid": UUID,
     "timestamptz": lambda word: _START + timedelta(microseconds=int(word)),
     "smallint": int,
+    "bigint": int,
+    "text": _text,
 }

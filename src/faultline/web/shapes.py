@@ -26,6 +26,7 @@ from faultline.drawing.epochs import Epoch
 from faultline.store.reads.failures import Group
 from faultline.store.reads.overview import QueueLine, WorkerState
 from faultline.store.reads.views import Step
+from faultline.store.reads.waiting import Waiting
 from faultline.web import cursors
 
 BATCH_JOBS_MAX = 1000
@@ -79,6 +80,10 @@ Reason = Annotated[str, StringConstraints(max_length=bounds.REASON_LENGTH_MAX, p
 Time = Annotated[AwareDatetime, Strict(False), BeforeValidator(_only_text), AfterValidator(_in_utc)]
 RunAt = Annotated[Time, BeforeValidator(_is_kept), Field(json_schema_extra={"pattern": _RUN_AT})]
 Cursor = Annotated[str, StringConstraints(pattern=cursors.PATTERN)]
+WaitingCursor = Annotated[str, StringConstraints(pattern=cursors.WAITING_PATTERN)]
+_CALL_NUMBER = r"^[0-9]+([.][0-9]+)*$"
+SignalName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_NO_NUL)]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_NUL)]
 FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
 
 
@@ -90,6 +95,8 @@ PATTERNS_IN_WORDS = {
     _PLAIN: "No control characters, but for tabs and line ends.",
     cursors.PATTERN: _OF_ANSWER,
     cursors.FAILED_PATTERN: _OF_ANSWER,
+    cursors.WAITING_PATTERN: _OF_ANSWER,
+    _CALL_NUMBER: "The number of a call, such as 3 or 3.1.2.",
 }
 #: No job may have both a delay and a time.
 _TWO_TIMES: dict[str, Any] = {
@@ -182,9 +189,7 @@ class JobFilter(Asked):
     task: TaskName | None = None
     created_after: Time | None = None
     created_before: Time | None = None
-    key: Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_NUL)] | None = Field(
-        None, description="An idempotency key as the caller gave it, over HTTP or not."
-    )
+    key: Key | None = Field(None, description="An idempotency key as the caller gave it, over HTTP or not.")
     limit: int = Field(50, ge=1, le=PAGE_JOBS_MAX)
     cursor: Cursor | None = Field(None, description="`next_cursor` of the previous page, with the same filters.")
 
@@ -227,6 +232,46 @@ class Why(Asked):
 class Changed(BaseModel):
     id: UUID
     state: JobState
+
+
+class NewSignal(Asked):
+    """A signal for a job."""
+
+    name: SignalName
+    payload: Any = Field(None, description="Any JSON. The task gets it as the result of `receive`.")
+    key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_NO_NUL)] | None = Field(
+        None, description="The same key counts once per job, however often it is sent."
+    )
+    for_call: Annotated[str, StringConstraints(max_length=200, pattern=_CALL_NUMBER)] | None = Field(
+        None, description="The `number` of the wait that it answers. When that is over, the signal is refused."
+    )
+
+
+class NewSignalByKey(NewSignal):
+    """A signal for the job with this idempotency key."""
+
+    idempotency_key: Key = Field(description="An idempotency key as the caller gave it, over HTTP or not.")
+
+
+class SentSignal(BaseModel):
+    job_id: UUID
+    created: bool = Field(description="false: a signal with this key was sent before.")
+
+
+class WaitingFilter(Asked):
+    """Which waits are listed, and where the page begins."""
+
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    kind: Literal["signal", "sleep", "children", "watch", "after", "retry"] | None = None
+    name: SignalName | None = Field(None, description="Only signals of this name.")
+    limit: int = Field(50, ge=1, le=PAGE_JOBS_MAX)
+    cursor: WaitingCursor | None = Field(None, description="`next_cursor` of the previous page, with the same filters.")
+
+
+class WaitingPage(BaseModel):
+    waiting: list[Waiting]
+    next_cursor: str | None = Field(description="The cursor of the next page; null at the end.")
 
 
 class RetryFailed(Asked):

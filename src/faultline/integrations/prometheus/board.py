@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.core.errors import DatabaseUnavailable
 from faultline.store import verbs
-from faultline.store.reads import invariants, overview
+from faultline.store.reads import invariants, overview, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +44,8 @@ class Seen:
     workers_silent: int
     #: Since jobs were counted; None: never.
     counted_seconds_ago: float | None = None
+    #: None: not counted yet.
+    flows: waiting.FlowTotals | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Board:
         self._seen: Seen | None = None
         self._seen_at = self._failed_at = float("-inf")
         self._asked_at = 0.0
+        self._flows: waiting.FlowTotals | None = None
         self._broken: set[str] = set()
         self._unchecked: set[str] = set()
         self._checked_at = monotonic()
@@ -108,6 +111,7 @@ class Board:
             sum(worker.alive for worker in self._database.run(overview.workers())),
             self._database.run(overview.connected_and_silent()),
             self._database.run(overview.counted_seconds_ago()),
+            self._flows if self._threads else self._database.run(waiting.totals()),
         )
         with self._looked:
             self._seen, self._seen_at = seen, now
@@ -135,6 +139,10 @@ class Board:
         try:
             self._database.run(verbs.sample())
         except Exception as error:  # noqa: BLE001 - a login that may only read cannot count
+            events.emit("sample_failed", error=str(error))
+        try:
+            self._flows = self._database.run(waiting.totals())
+        except Exception as error:  # noqa: BLE001 - likewise
             events.emit("sample_failed", error=str(error))
         sampled = self._monotonic()
         if sampled >= self._invariants_at:

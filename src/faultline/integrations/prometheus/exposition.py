@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from faultline.core.buckets import BOUNDS
 from faultline.core.errors import FaultlineError
 from faultline.core.measures import MEASURES
+from faultline.store.reads.waiting import KINDS
 from faultline.worker.tally import NOTHING, REFUSALS
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from faultline.integrations.prometheus.board import Board, Seen
+    from faultline.store.reads.waiting import FlowTotals
     from faultline.worker.tally import Report
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -171,8 +173,27 @@ class Exposition(Collector):
             oldest.add_metric([queue], seconds)
         yield oldest
 
+    def _of_flows(self, flows: FlowTotals) -> Iterator[Metric]:
+        """The same on every target, like all that is of the whole database."""
+        family = GaugeMetricFamily(
+            "faultline_queue_waiting", "Calls that suspended jobs wait for, by kind.", labels=["kind"]
+        )
+        for kind in sorted({*KINDS, *flows.waiting}):
+            family.add_metric([kind], flows.waiting.get(kind, 0))
+        yield family
+        yield GaugeMetricFamily(
+            "faultline_queue_oldest_nudge_seconds",
+            "Seconds since the oldest note that a waiting job should be looked at; workers look within about a second.",
+            flows.oldest_nudge_seconds,
+        )
+        yield GaugeMetricFamily(
+            "faultline_queue_sweeps_left", "Ended jobs whose open children are not all cancelled yet.", flows.sweeps_left
+        )
+
     def _of_database(self, seen: Seen) -> Iterator[Metric]:
         yield from self._depths(seen)
+        if seen.flows is not None:
+            yield from self._of_flows(seen.flows)
         for name, help_text, numbers in (
             (
                 "backlog_growth_per_second",

@@ -25,7 +25,7 @@ CALLS_MAX = 2000
 SIGNALS_MAX = 200
 DEPTH_MAX = 20
 #: Of a value that is stored: the whole may have megabytes.
-VALUE_LENGTH_MAX = 20_000
+VALUE_LENGTH_MAX = 4000
 _ERROR_LENGTH_MAX = 2000
 _FAILED_SHOWN = 10
 

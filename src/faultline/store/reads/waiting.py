@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - FastAPI looks at the types of fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID  # noqa: TC003 - likewise
 
+from faultline.core.journal import JournalEvent
 from faultline.store.rows import RowOf
 from faultline.store.statement import Statement
 
@@ -181,4 +182,51 @@ select
         repeatable=True,
         reads=True,
         seconds=30.0,
+    )
+
+
+class Some(NamedTuple):
+    """How many jobs, and one of them."""
+
+    jobs: int
+    example: UUID | None
+
+
+def for_nothing() -> Statement[Some]:
+    """Suspended jobs that wait for no call: only their time limit ends that. Reads 100,000 queued jobs at the most."""
+    return Statement(
+        name="waiting_for_nothing",
+        sql="""
+select count(*), min(w.id::text)::uuid
+from (select j.id, j.suspended from faultline.jobs j where j.state = 'queued' limit 100000) w
+where w.suspended
+  and not exists (
+    select from faultline.calls c where c.job_id = w.id and c.awaited and c.ended_at is null
+  )
+""",
+        params=(),
+        read=lambda rows: Some(*rows[0]),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def changed_programs(days: int = 7) -> Statement[Some]:
+    """Open jobs whose code did not fit their history, and that have not gone on since."""
+    return Statement(
+        name="changed_programs",
+        sql=f"""
+select count(distinct e.job_id), min(e.job_id::text)::uuid
+from faultline.journal e
+join faultline.open_jobs j on j.id = e.job_id and j.state in ('queued', 'running')
+where e.event = '{JournalEvent.PROGRAM_CHANGED}'
+  and e.at > faultline.clock() - make_interval(days => %s)
+  and not exists (
+    select from faultline.calls c where c.job_id = e.job_id and greatest(c.begun_at, c.ended_at) > e.at
+  )
+""",
+        params=(days,),
+        read=lambda rows: Some(*rows[0]),
+        repeatable=True,
+        reads=True,
     )

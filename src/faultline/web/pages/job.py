@@ -17,7 +17,9 @@ from faultline.drawing.epochs import epochs as epochs_of
 from faultline.store.reads import views
 from faultline.web.access import needs
 from faultline.web.caller import Caller
+from faultline.web.flows import flow_of
 from faultline.web.forms import form_of
+from faultline.web.pages import flow as flow_part
 from faultline.web.pages import story
 from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem
@@ -40,8 +42,10 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
     journal, steps, now = await asyncio.gather(
         read.run(views.journal(found.id)), read.run(views.steps(found.id)), read.run(views.clock())
     )
+    flow = None if found.flow_id is None else await flow_of(found, read, caller)
     life = epochs_of(found, journal)
-    sentences = story.sentences(found, life, now)
+    sentences = story.sentences(found, life, now, flow_part.awaited(found, flow))
+    waits, signals = flow_part.waits_of(found, flow, now), flow_part.signals_of(found, flow)
     return show(
         request,
         caller,
@@ -52,8 +56,17 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         names=lanes.letters(life),
         worker_of=lanes.worker_of,
         story=sentences,
-        picture=lanes.draw(found, life, now=now, description=Markup(" ").join(sentences).striptags()) if life else None,
-        legend=lanes.legend(life),
+        picture=lanes.draw(
+            found,
+            life,
+            now=now,
+            description=Markup(" ").join(sentences).striptags(),
+            waits=waits,
+            signals=signals,
+        )
+        if life or waits
+        else None,
+        legend=lanes.legend(life, waits, signals),
         lanes_max=lanes.LANES_MAX,
         others=[entry for entry in journal if (kind := kind_of(entry.event)) and kind.operated],
         steps=steps,
@@ -61,6 +74,7 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         can_cancel=caller.may("operate") and found.state in (JobState.QUEUED, JobState.RUNNING),
         can_retry=caller.may("operate") and found.state in (JobState.FAILED, JobState.CANCELLED),
         text_max=TEXT_MAX,
+        **flow_part.facts(found, flow, now, may_operate=caller.may("operate")),
     )
 
 

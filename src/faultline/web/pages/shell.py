@@ -30,6 +30,7 @@ _UNAVAILABLE = 503
 _SAID = {
     "cancelled": "Cancelled. The database refuses every further write of the worker that held it.",
     "retried": "Requeued. Its attempts start from zero; its token keeps growing.",
+    "signalled": "Sent. A job that waits for it goes on at once.",
     "paused": "Paused. Running jobs finish; workers claim nothing more until the queue is resumed.",
     "resumed": "Resumed. Idle workers were woken.",
     "was_not_paused": "The queue was not paused.",
@@ -52,6 +53,7 @@ environment.globals["static"] = assets.address
 environment.globals["pages"] = [
     ("/", "overview", "Overview"),
     ("/jobs", "jobs", "Jobs"),
+    ("/waiting", "waiting", "Waiting"),
     ("/queues", "queues", "Queues"),
     ("/workers", "workers", "Workers"),
     ("/failures", "failures", "Failures"),

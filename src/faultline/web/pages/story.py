@@ -10,6 +10,7 @@ from faultline.core.journal import EpochEnd
 from faultline.core.model import JobState
 from faultline.drawing.epochs import unrecorded
 from faultline.drawing.lanes import letters, worker_of
+from faultline.drawing.tree import limit, waits_for
 from faultline.drawing.words import ago, clock, count, duration, headline, times, words
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import JobRecord
     from faultline.drawing.epochs import Epoch, RefusedWrite
+    from faultline.store.reads.flows import Call
 
 #: Earlier epochs are only counted.
 _SHOWN_MAX = 6
@@ -30,9 +32,12 @@ class _Sentence(NamedTuple):
     text: Markup
 
 
-def sentences(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Markup]:
-    """In the order in which it happened. Every value is escaped."""
-    unknown = unrecorded(job, epochs)
+def sentences(job: JobRecord, epochs: Sequence[Epoch], now: datetime, waits: Sequence[Call] = ()) -> list[Markup]:
+    """In the order in which it happened. `waits`: what a suspended job waits for. Every value is escaped."""
+    unknown = None if job.suspended and not epochs else unrecorded(job, epochs)
+    if job.suspended and not epochs:
+        ran = Markup("It ran under token <b>{}</b>, and released its lease to wait.").format(job.fencing_token)
+        return [*([ran] if job.fencing_token else []), *_waits(job, waits, now)]
     if not epochs and unknown is None:
         return [_untouched(job, now)]
     story = _Story(letters(epochs), now)
@@ -44,7 +49,19 @@ def sentences(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Ma
     if len(shown) < len(epochs):
         sentences.insert(0, Markup("The first {} epochs are not shown here.").format(count(len(epochs) - len(shown))))
     sentences += [Markup.escape(unknown)] if unknown else []
-    return [*sentences, *_after(job, epochs, now)]
+    return [*sentences, *(_waits(job, waits, now) if job.suspended else _after(job, epochs, now))]
+
+
+def _waits(job: JobRecord, waits: Sequence[Call], now: datetime) -> list[Markup]:
+    found = []
+    for call in waits:
+        over = limit(call.until)
+        until = "" if over is None else f", until {clock(over, now)} at the latest"
+        what = waits_for(call.kind, call.name)
+        found.append(Markup("Since {} it waits {}{}.").format(clock(call.begun_at, now), what, until))
+    if job.next_run_at is not None and job.next_run_at <= now:
+        return [*found, Markup("The time of its wait is over: it goes on when a worker claims it.")]
+    return [*found, Markup("Meanwhile it holds no lease and no worker.")]
 
 
 def _untouched(job: JobRecord, now: datetime) -> Markup:

@@ -1,0 +1,99 @@
+"""Flows: send a signal, read a job with all below it, list what waits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query, Request
+
+from faultline import operate
+from faultline.core.errors import JobNotFound
+from faultline.store.reads import listing, views, waiting
+from faultline.store.reads.flows import Flow
+from faultline.web import cursors
+from faultline.web.access import needs
+from faultline.web.caller import Caller
+from faultline.web.flows import flow_of
+from faultline.web.problems import Problem
+from faultline.web.routes import CheckedRoute
+from faultline.web.service import service_of
+from faultline.web.shapes import NewSignal, NewSignalByKey, SentSignal, WaitingFilter, WaitingPage
+
+router = APIRouter(tags=["flows"], route_class=CheckedRoute)
+
+Operator = Annotated[Caller, Depends(needs("operate"))]
+Reader = Annotated[Caller, Depends(needs("read"))]
+#: Jobs with the same key, of different API keys, that an answer names.
+_ALIKE_MAX = 10
+
+
+@router.post("/jobs/{job_id:uuid}/signals", summary="Send a signal to a job")
+async def signal(request: Request, job_id: UUID, body: NewSignal, caller: Operator) -> SentSignal:
+    """A job that waits for it goes on at once; one that does not yet keeps it. Without a `key`, send it once only."""
+    return await _send(request, caller, job_id, body)
+
+
+@router.post("/signals", summary="Send a signal to the job with an idempotency key")
+async def signal_by_key(request: Request, body: NewSignalByKey, caller: Operator) -> SentSignal:
+    wanted = listing.Wanted(key=body.idempotency_key, only_queues=caller.only_queues)
+    found = await service_of(request).read_for(caller).run(listing.jobs(wanted, page_jobs=_ALIKE_MAX))
+    open_jobs = [job for job in found.jobs if not job.state.ended] or found.jobs
+    if not open_jobs:
+        raise JobNotFound(f"no job with the idempotency key {body.idempotency_key!r}; it was never enqueued, or was pruned")
+    if len(open_jobs) > 1:
+        raise Problem(
+            409,
+            "SeveralJobs",
+            "Several jobs have this idempotency key, of different API keys.",
+            next_step="Send it to one of `job_ids`.",
+            job_ids=[str(job.id) for job in open_jobs],
+        )
+    return await _send(request, caller, open_jobs[0].id, body)
+
+
+async def _send(request: Request, caller: Caller, job_id: UUID, body: NewSignal) -> SentSignal:
+    doing = operate.signal(
+        job_id,
+        body.name,
+        body.payload,
+        key=body.key,
+        for_call=body.for_call,
+        by=caller.signed(),
+        only_queues=caller.only_queues,
+    )
+    return SentSignal(job_id=job_id, created=await service_of(request).operate.run(doing))
+
+
+@router.get("/jobs/{job_id:uuid}/flow", summary="A job with its calls, children, waits and signals")
+async def one_flow(request: Request, job_id: UUID, caller: Reader) -> Flow:
+    """Of a large flow only a part: `is_cut`. Long results and payloads are cut to text of 4,000 characters."""
+    read = service_of(request).read_for(caller)
+    record = await read.run(views.job(job_id))
+    if record is None or not caller.may_touch(record.queue):
+        raise JobNotFound(
+            f"no job {job_id}; it was never enqueued in this database, or it was pruned after its retention time"
+        )
+    return await flow_of(record, read, caller)
+
+
+@router.get("/waiting", summary="List what suspended jobs wait for")
+async def list_waiting(request: Request, wanted: Annotated[WaitingFilter, Query()], caller: Reader) -> WaitingPage:
+    """Signals by name, those that have waited longest first; all other waits by the age of their jobs."""
+    order = waiting.order_of("signal" if wanted.name is not None else wanted.kind)
+    behind = None if wanted.cursor is None else cursors.decode(wanted.cursor, order.name, order.types)
+    page = await (
+        service_of(request)
+        .read_for(caller)
+        .run(
+            waiting.waiting(
+                kind=wanted.kind,
+                name=wanted.name,
+                only_queues=caller.only_queues,
+                page_rows=wanted.limit,
+                behind=behind,
+            )
+        )
+    )
+    cursor = None if page.behind is None else cursors.encode(order.name, page.behind)
+    return WaitingPage(waiting=page.waiting, next_cursor=cursor)
