@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.app.options import Duration
+    from faultline.core.model import Json
     from faultline.store.database import Database
     from faultline.store.reads.views import FinalState
 
@@ -32,6 +33,14 @@ class Looks(Protocol):
     def job(self, job_id: UUID | str) -> JobRecord: ...
 
     async def ajob(self, job_id: UUID | str) -> JobRecord: ...
+
+    def signal(
+        self, job_id: UUID, name: str, payload: Json, *, key: str | None, for_call: str | None, by: str | None
+    ) -> bool: ...
+
+    async def asignal(
+        self, job_id: UUID, name: str, payload: Json, *, key: str | None, for_call: str | None, by: str | None
+    ) -> bool: ...
 
 
 class JobHandle(Generic[R]):
@@ -74,6 +83,25 @@ class JobHandle(Generic[R]):
 
     async def ajob(self) -> JobRecord:
         return await self._app.ajob(self.id)
+
+    def signal(
+        self, name: str, payload: Json = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
+    ) -> bool:
+        """Send a signal to the job: if it waits for it, it goes on; if not yet, it keeps it. Returns whether it is new.
+
+        :param name: The name for which the task calls `job.receive`.
+        :param payload: What it carries: any JSON.
+        :param key: The same key counts once per job, however often it is sent.
+        :param for_call: The number of the wait that it answers. No other receives it; when that is over, it is refused.
+        :param by: Who sends it. The journal then records it, with the login.
+        """
+        return self._app.signal(self.id, name, payload, key=key, for_call=for_call, by=by)
+
+    async def asignal(
+        self, name: str, payload: Json = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
+    ) -> bool:
+        """`signal` for async programs."""
+        return await self._app.asignal(self.id, name, payload, key=key, for_call=for_call, by=by)
 
     def _read(self, ending: FinalState) -> R:
         if ending.state is JobState.SUCCEEDED:

@@ -1,17 +1,21 @@
-"""What a program does to jobs and queues: cancel, retry, pause, resume. Who did it, and why, is recorded."""
+"""What a program does to jobs and queues: cancel, retry, signal, pause, resume. Who did it, and why, is recorded."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faultline import operate
 from faultline.app.options import id_of
+from faultline.store.async_database import arun_on
+from faultline.store.database import run_on
 
 if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from faultline.core.model import JobState
+    from psycopg import AsyncConnection, Connection
+
+    from faultline.core.model import JobState, Json
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
 
@@ -49,6 +53,67 @@ class Operations:
 
     async def aretry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
         return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
+
+    def signal(
+        self,
+        job_id: UUID | str | None,
+        name: str,
+        payload: Json = None,
+        *,
+        idempotency_key: str | None = None,
+        key: str | None = None,
+        for_call: str | None = None,
+        by: str | None = None,
+        conn: Connection[Any] | None = None,
+    ) -> bool:
+        """Send a signal to a job: one that waits for it goes on, one that does not yet keeps it. Returns whether it is new.
+
+        Raises `IllegalTransition` if the job has ended or no longer waits at `for_call`, `LimitReached` if it keeps as many
+        signals as it may.
+
+        :param job_id: Which job; None with an `idempotency_key`.
+        :param name: The name for which the task calls `job.receive`.
+        :param payload: What it carries: any JSON.
+        :param idempotency_key: The key with which the job was enqueued, instead of its id.
+        :param key: The same key counts once per job, however often it is sent.
+        :param for_call: The number of the wait that it answers. No other receives it.
+        :param by: Who sends it. The journal then records it, with the login.
+        :param conn: A psycopg connection. The signal joins its transaction, and exists once that commits.
+        """
+        doing = operate.signal(
+            None if job_id is None else id_of(job_id),
+            name,
+            payload,
+            key=key,
+            for_call=for_call,
+            by=by,
+            idempotency_key=idempotency_key,
+        )
+        return self.database.run(doing) if conn is None else run_on(conn, doing)
+
+    async def asignal(
+        self,
+        job_id: UUID | str | None,
+        name: str,
+        payload: Json = None,
+        *,
+        idempotency_key: str | None = None,
+        key: str | None = None,
+        for_call: str | None = None,
+        by: str | None = None,
+        conn: AsyncConnection[Any] | None = None,
+    ) -> bool:
+        """`signal` for async programs."""
+        doing = operate.signal(
+            None if job_id is None else id_of(job_id),
+            name,
+            payload,
+            key=key,
+            for_call=for_call,
+            by=by,
+            idempotency_key=idempotency_key,
+        )
+        return await (self.async_database.run(doing) if conn is None else arun_on(conn, doing))
 
     def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
         """Pause a queue: workers stop claiming from it until `resume`. Returns since when.
