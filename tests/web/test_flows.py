@@ -1,0 +1,218 @@
+"""Flows on pages and over HTTP: trees, what waits, and signals by form and by request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from faultline.store import verbs
+from faultline.store.reads import flows, views
+from tests.flow.scenes import asked, begun, done, spawned, suspended
+from tests.web.conftest import refused
+from tests.web.site import browsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.driver import Driver
+    from tests.web.conftest import Api
+
+NOBODY = "0198c2e4-5d3a-7b11-9f60-2a54c0de7f01"
+
+
+def kept(db: Driver, job_id: object) -> list[tuple[str, object, str | None]]:
+    found = db.run(flows.signals([job_id]))  # type: ignore[list-item]
+    return [(signal.name, signal.payload, signal.for_call) for signal in found]
+
+
+# Over HTTP
+
+
+def test_a_signal_reaches_its_job_and_the_journal_says_who_sent_it(api: Api, db: Driver) -> None:
+    job_id = asked(db)
+
+    answer = api.post(f"/jobs/{job_id}/signals", json={"name": "approval", "payload": {"ok": True}, "for_call": "1"})
+
+    assert (answer.status_code, answer.json()) == (200, {"job_id": str(job_id), "created": True})
+    assert kept(db, job_id) == [("approval", {"ok": True}, "1")]
+    (entry,) = db.run(views.journal(job_id))
+    assert (entry.event, entry.detail["name"]) == ("signalled", "approval")
+    assert entry.detail["by"].startswith("test (API key")
+
+
+def test_a_signal_with_a_key_is_sent_once(api: Api, db: Driver) -> None:
+    job_id = asked(db)
+
+    answers = [api.post(f"/jobs/{job_id}/signals", json={"name": "n", "key": "k"}).json() for _ in range(3)]
+
+    assert [answer["created"] for answer in answers] == [True, False, False]
+    assert kept(db, job_id) == [("n", None, None)]
+
+
+def test_a_signal_finds_its_job_by_an_idempotency_key(api: Api, db: Driver) -> None:
+    by_python = asked(db, idempotency_key="order:42")
+    by_http = api.post("/jobs", json={"task": "t"}, headers={"Idempotency-Key": "order-43"}).json()["id"]
+
+    first = api.post("/signals", json={"idempotency_key": "order:42", "name": "paid", "payload": 7})
+    second = api.post("/signals", json={"idempotency_key": "order-43", "name": "paid"})
+
+    assert first.json() == {"job_id": str(by_python), "created": True}
+    assert second.json() == {"job_id": by_http, "created": True}
+    assert kept(db, by_python) == [("paid", 7, None)]
+    refused(api.post("/signals", json={"idempotency_key": "none", "name": "paid"}), 404, "JobNotFound")
+
+
+def test_signals_to_unknown_and_ended_jobs_and_to_waits_that_are_over_are_refused(api: Api, db: Driver) -> None:
+    ended = db.new_lease()
+    db.complete(ended)
+    job_id = asked(db)
+
+    refused(api.post(f"/jobs/{NOBODY}/signals", json={"name": "n"}), 404, "JobNotFound")
+    refused(api.post(f"/jobs/{ended.job_id}/signals", json={"name": "n"}), 409, "IllegalTransition")
+    refused(api.post(f"/jobs/{job_id}/signals", json={"name": "approval", "for_call": "2"}), 404, "JobNotFound")
+    refused(api.post("/jobs/x/signals", json={"name": "n"}), 404, "JobNotFound")
+    for bad in ({}, {"name": ""}, {"name": "n", "for_call": "x"}, {"name": "n", "more": 1}):
+        refused(api.post(f"/jobs/{job_id}/signals", json=bad), 422, "InvalidRequest")
+    assert kept(db, job_id) == []
+
+
+def test_only_a_key_with_the_scope_and_the_queue_sends_signals_and_sees_flows(
+    caller: Callable[..., Api], db: Driver
+) -> None:
+    job_id = asked(db, idempotency_key="k")
+    reader, other = caller("read"), caller("operate", "read", queues=["other"])
+
+    refused(reader.post(f"/jobs/{job_id}/signals", json={"name": "n"}), 403, "Forbidden")
+    refused(reader.post("/signals", json={"idempotency_key": "k", "name": "n"}), 403, "Forbidden")
+    refused(other.post(f"/jobs/{job_id}/signals", json={"name": "n"}), 404, "JobNotFound")
+    refused(other.post("/signals", json={"idempotency_key": "k", "name": "n"}), 404, "JobNotFound")
+    refused(other.get(f"/jobs/{job_id}/flow"), 404, "JobNotFound")
+    assert other.get("/waiting").json() == {"waiting": [], "next_cursor": None}
+    assert reader.get("/waiting").json()["waiting"][0]["job_id"] == str(job_id)
+    assert kept(db, job_id) == []
+
+
+def test_a_flow_is_read_with_its_calls_children_and_signals(api: Api, db: Driver) -> None:
+    lease = begun(db)
+    done(db, lease, "1", result={"text": "…"})
+    spawned(db, lease, "2", 2)
+    suspended(db, lease, "2", kind="children", name="part")
+    api.post(f"/jobs/{lease.job_id}/signals", json={"name": "extra"})
+
+    found = api.get(f"/jobs/{lease.job_id}/flow").json()
+
+    assert (found["job_id"], found["flow_id"], found["is_cut"]) == (str(lease.job_id), str(lease.job_id), False)
+    assert [(call["number"], call["kind"], call["result"]) for call in found["calls"]] == [
+        ("1", "step", {"text": "…"}),
+        ("2", "children", None),
+    ]
+    assert found["children"][0]["cells"] == "qq"
+    assert [job["depth"] for job in found["jobs"]] == [0, 1, 1]
+    assert found["signals"][0]["name"] == "extra"
+    assert api.get(f"/jobs/{lease.job_id}").json()["suspended"] is True
+
+
+def test_what_waits_is_listed_in_pages(api: Api, db: Driver) -> None:
+    jobs = [str(asked(db, name=f"n/{number} ü")) for number in range(3)]
+
+    first = api.get("/waiting", params={"kind": "signal", "limit": 2}).json()
+    second = api.get("/waiting", params={"kind": "signal", "limit": 2, "cursor": first["next_cursor"]}).json()
+
+    assert [wait["job_id"] for wait in first["waiting"] + second["waiting"]] == jobs
+    assert second["next_cursor"] is None
+    assert api.get("/waiting", params={"name": "n/1 ü"}).json()["waiting"][0]["job_id"] == jobs[1]
+    refused(api.get("/waiting", params={"cursor": first["next_cursor"]}), 409, "OtherList")
+    refused(api.get("/waiting", params={"kind": "signal", "cursor": "signal~ff~0~1"}), 400, "BadCursor")
+    refused(api.get("/waiting", params={"kind": "nonsense"}), 422, "InvalidRequest")
+
+
+# On pages
+
+
+def test_the_page_of_a_job_shows_its_tree_and_what_it_waits_for(dsn: str, queue: Driver) -> None:
+    lease = begun(queue)
+    done(queue, lease, "1", name="<b>draft</b>", result={"text": "…"}, tries=3)
+    spawned(queue, lease, "2", 60)
+    suspended(queue, lease, "3", name="approval")
+
+    with browsed(dsn) as site:
+        page = site.page(f"/jobs/{lease.job_id}")
+        listed = site.page("/jobs?task=article")
+
+    assert "waiting for the signal approval" in page.text
+    assert "1 step <b>draft</b> 3 tries" in page.text
+    assert "0 of 60 ended, 60 queued" in page.text
+    assert len([cell for cell in page.of("rect") if "cell" in (cell.get("class") or "")]) == 60
+    assert any(bar.get("class") == "hatched" for bar in page.of("rect"))
+    assert "Meanwhile it holds no lease and no worker." in page.text
+    assert "Cancel job and its children" in page.text
+    assert "waiting" in listed.text
+
+
+def test_a_plain_job_has_no_tree(dsn: str, queue: Driver) -> None:
+    job_id = queue.enqueue()
+
+    with browsed(dsn) as site:
+        assert 'id="flow"' not in site.page(f"/jobs/{job_id}").html
+
+
+def test_a_signal_is_sent_from_the_page_of_its_job_to_the_wait_that_the_page_shows(dsn: str, queue: Driver) -> None:
+    job_id = asked(queue)
+
+    with browsed(dsn) as site:
+        answer = site.send(f"/jobs/{job_id}", f"/jobs/{job_id}/signals", payload='{"ok": true}')
+        assert answer.headers["location"] == f"/jobs/{job_id}?said=signalled"
+        page = site.page(f"/jobs/{job_id}?said=signalled")
+
+    assert kept(queue, job_id) == [("approval", {"ok": True}, "1")]
+    assert "Sent. A job that waits for it goes on at once." in page.text
+    assert "signalled" in page.text
+    assert any(mark.get("class") == "mark-signal" for mark in page.of("svg"))
+
+
+def test_the_inbox_has_a_form_for_each_signal_that_is_waited_for(dsn: str, queue: Driver) -> None:
+    asked(queue, name="other")
+    job_id = asked(queue, name="<i>approval</i>")
+    suspended(queue, begun(queue), "1", kind="sleep", name="sleep")
+
+    with browsed(dsn) as site:
+        page = site.page("/waiting")
+        named = site.page("/waiting?name=%3Ci%3Eapproval%3C%2Fi%3E")
+        everything = site.page("/waiting?kind=all")
+        answer = site.send("/waiting", f"/jobs/{job_id}/signals", payload="")
+        wrong = site.send("/waiting", f"/jobs/{job_id}/signals", payload="yes")
+
+    assert "2 waits" in page.text
+    assert "1 wait" in named.text
+    assert "3 waits" in everything.text
+    assert answer.headers["location"] == "/waiting?said=signalled"
+    assert (wrong.status_code, "not JSON" in wrong.text) == (422, True)
+    assert kept(queue, job_id) == [("<i>approval</i>", None, "1")]
+
+
+def test_a_form_without_its_token_sends_nothing(dsn: str, queue: Driver) -> None:
+    job_id = asked(queue)
+
+    with browsed(dsn) as site:
+        answer = site.post(f"/jobs/{job_id}/signals", {"name": "approval"})
+
+    assert answer.status_code == 403
+    assert kept(queue, job_id) == []
+
+
+@pytest.mark.parametrize("state", ["cancelled", "succeeded"])
+def test_a_flow_that_has_ended_offers_no_form(dsn: str, queue: Driver, state: str) -> None:
+    lease = begun(queue)
+    done(queue, lease, "1")
+    if state == "succeeded":
+        queue.complete(lease)
+    else:
+        suspended(queue, lease, "2")
+        queue.run(verbs.cancel(lease.job_id))
+
+    with browsed(dsn) as site:
+        page = site.page(f"/jobs/{lease.job_id}")
+
+    assert "Waits for a signal" not in page.text
+    assert f"article {state}" in page.text or state in page.text
