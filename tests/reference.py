@@ -160,11 +160,12 @@ def metric_names() -> str:
 def metrics() -> list[Metric]:
     from faultline.integrations.prometheus import Exposition  # noqa: PLC0415 - an extra
     from faultline.integrations.prometheus.board import Checked, Seen  # noqa: PLC0415
+    from faultline.store.reads.waiting import FlowTotals  # noqa: PLC0415
 
     class Empty:
         @staticmethod
         def read() -> Seen:
-            return Seen([], [], workers_alive=0, workers_silent=0)
+            return Seen([], [], workers_alive=0, workers_silent=0, flows=FlowTotals({}, 0.0, 0))
 
         @staticmethod
         def checked() -> Checked:

@@ -30,7 +30,7 @@ _ALIKE_MAX = 10
 
 @router.post("/jobs/{job_id:uuid}/signals", summary="Send a signal to a job")
 async def signal(request: Request, job_id: UUID, body: NewSignal, caller: Operator) -> SentSignal:
-    """A job that waits for it goes on at once; one that does not yet keeps it. Without a `key`, send it once only."""
+    """Send a signal to a job: one that waits for it goes on at once, one that does not yet keeps it."""
     return await _send(request, caller, job_id, body)
 
 
@@ -67,7 +67,10 @@ async def _send(request: Request, caller: Caller, job_id: UUID, body: NewSignal)
 
 @router.get("/jobs/{job_id:uuid}/flow", summary="A job with its calls, children, waits and signals")
 async def one_flow(request: Request, job_id: UUID, caller: Reader) -> Flow:
-    """Of a large flow only a part: `is_cut`. Long results and payloads are cut to text of 4,000 characters."""
+    """A job with its calls, children, waits and signals. Of a large flow only a part: `is_cut`.
+
+    Long results and payloads are cut to text of 4,000 characters.
+    """
     read = service_of(request).read_for(caller)
     record = await read.run(views.job(job_id))
     if record is None or not caller.may_touch(record.queue):
@@ -79,7 +82,7 @@ async def one_flow(request: Request, job_id: UUID, caller: Reader) -> Flow:
 
 @router.get("/waiting", summary="List what suspended jobs wait for")
 async def list_waiting(request: Request, wanted: Annotated[WaitingFilter, Query()], caller: Reader) -> WaitingPage:
-    """Signals by name, those that have waited longest first; all other waits by the age of their jobs."""
+    """What suspended jobs wait for: signals by name, longest first; all other waits by the age of their jobs."""
     order = waiting.order_of("signal" if wanted.name is not None else wanted.kind)
     behind = None if wanted.cursor is None else cursors.decode(wanted.cursor, order.name, order.types)
     page = await (
