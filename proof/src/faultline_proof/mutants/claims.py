@@ -67,7 +67,7 @@ GUARDS: Guards = {
         "notices a floor that is raised meanwhile": "    perform from faultline.settings s for share;\n",
         "counts the attempt": ("attempt = j.attempt + 1::smallint", "attempt = greatest(j.attempt, 1::smallint)"),
         "forgets the mark of the last attempt": "          started = false,\n",
-        "forgets the renewals of the last lease": (",\n          renewals = 0\n", "\n"),
+        "forgets the renewals of the last lease": "          renewals = 0,\n",
     },
     "pause": {
         "wants a name": "pause.queue is null or ",

@@ -23,8 +23,8 @@ GUARDS: Guards = {
         "takes no minute of the future": "\n    and r.minute < faultline.clock() + interval '5 minutes'",
         "counts by the minute": ("date_trunc('minute', r.minute)", "r.minute"),
         "takes nothing back": (
-            "excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.lost",
-            "1000 + excluded.released + excluded.lost",
+            "excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released",
+            "1000 + excluded.released",
         ),
         **{
             f"takes the newest {name}": (f"{name} = excluded.{name}", f"{name} = t.{name}")

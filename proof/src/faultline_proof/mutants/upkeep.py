@@ -37,7 +37,7 @@ GUARDS: Guards = {
         "leaves a failed job alone": ("elsif job.state = 'failed' then", "elsif false then"),
         "cancels once": ("elsif job.state in ('queued', 'running') then", "else"),
         "clears the owner": "        lease_owner = null,\n",
-        "clears the expiry": (",\n        lease_expires_at = null\n", "\n"),
+        "clears the expiry": "        lease_expires_at = null,\n",
         "is recorded in the journal": (
             "    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)\n"
             "    values (\n      faultline.clock(), cancel.job_id, 'cancelled', job.fencing_token, job.lease_owner,\n"
@@ -117,10 +117,10 @@ GUARDS: Guards = {
             "where true",
         ),
         "remembers the highest token": ("set token_floor = highest.token", "set token_floor = s.token_floor"),
-        "never lowers the floor": "\n      where s.token_floor < highest.token",
-        "passes over locked rows": "      for update skip locked\n",
-        "takes no more than it was asked for": "      limit reconcile.max_jobs\n",
-        "is recorded in the journal": ("      from closed c\n      order by c.id", "      from closed c\n      where false"),
+        "never lowers the floor": "\n    where s.token_floor < highest.token",
+        "passes over locked rows": "    for update skip locked\n",
+        "takes no more than it was asked for": "    limit reconcile.max_jobs\n",
+        "is recorded in the journal": ("    from closed c\n    order by c.id", "    from closed c\n    where false"),
     },
     "prune": {
         **{

@@ -92,7 +92,7 @@ def cancel(job_id: UUID) -> Step:
 
 
 def retry(job_id: UUID) -> Step:
-    return _step("retry", "select faultline.retry(%s)", (job_id,), foreseen=(IllegalTransition,))
+    return _step("retry", "select faultline.retry(%s)", (job_id,), foreseen=(IllegalTransition, *_BUSY))
 
 
 def reap() -> Step:

@@ -44,7 +44,8 @@ begin
       from faultline.refuse('take', array[take.job_id], array[take.fencing_token], array[take.owner], '{}') r;
     return;
   end if;
-  select c.* into call from faultline.calls c where c.job_id = take.job_id and c.number = take.number;
+  -- Locked before its jobs are looked at: a retry of one of them locks the call too, and is refused once it is taken.
+  select c.* into call from faultline.calls c where c.job_id = take.job_id and c.number = take.number for update;
   if call.id is null or call.kind not in ('children', 'watch', 'after') then
     raise exception 'job % has no call % that waits for jobs', take.job_id, take.number
       using errcode = 'FL005', hint = 'spawn its children first, or watch a job';
