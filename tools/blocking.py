@@ -18,30 +18,53 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/faultline"
 #: Each generated file and its source.
 GENERATED = {
+    PACKAGE / "app/blocking_beside.py": PACKAGE / "app/async_beside.py",
+    PACKAGE / "app/blocking_calling.py": PACKAGE / "app/async_calling.py",
+    PACKAGE / "app/blocking_flows.py": PACKAGE / "app/async_flows.py",
     PACKAGE / "app/blocking_job.py": PACKAGE / "app/job.py",
+    PACKAGE / "app/blocking_programs.py": PACKAGE / "app/async_programs.py",
+    PACKAGE / "app/blocking_recording.py": PACKAGE / "app/async_recording.py",
+    PACKAGE / "app/blocking_sagas.py": PACKAGE / "app/async_sagas.py",
+    PACKAGE / "app/blocking_stepping.py": PACKAGE / "app/async_stepping.py",
+    PACKAGE / "app/later.py": PACKAGE / "app/async_flows.py",
     PACKAGE / "store/database.py": PACKAGE / "store/async_database.py",
     PACKAGE / "store/pool.py": PACKAGE / "store/async_pool.py",
 }
 
 _NAMES = {
+    "AbstractAsyncContextManager": "AbstractContextManager",
     "AsyncConnection": "Connection",
     "AsyncDatabase": "Database",
     "AsyncExitStack": "ExitStack",
     "AsyncIterator": "Iterator",
     "AsyncPool": "Pool",
     "AsyncPools": "Pools",
+    "Call": "BlockingCall",
+    "Flows": "BlockingFlows",
     "Job": "BlockingJob",
+    "Saga": "BlockingSaga",
     "aacquired": "acquired",
+    "abeside": "beside",
     "acalled": "called",
     "aconnect": "connect",
     "aenter": "enter",
+    "afirst": "first",
     "alittle": "little",
     "apause": "pause",
+    "apaused": "paused",
     "arun_on": "run_on",
+    "async_beside": "blocking_beside",
+    "async_calling": "blocking_calling",
+    "async_flows": "blocking_flows",
+    "async_programs": "blocking_programs",
+    "async_recording": "blocking_recording",
+    "async_sagas": "blocking_sagas",
+    "async_stepping": "blocking_stepping",
     "async_database": "database",
     "async_pool": "pool",
     "asynccontextmanager": "contextmanager",
     "asyncio": "threading",
+    "atimed": "timed",
     "auntil": "until",
     "current_task": "current_thread",
     "enter_async_context": "enter_context",
@@ -57,21 +80,54 @@ _PROSE = {
     "  # being cancelled counts": "",
     "  # which never really waits: a cancellation would hide the error": "",
 }
+#: A call runs when it is awaited there, and when it is made here.
+_CALL, _MAKE = re.compile(r"-> Call\[(.*)\]:"), re.compile(r"\bself\._make\(")
+#: `job.later` makes calls that do not run yet. It asks its job for them.
+_FLOWS = re.compile(r"class Flows\(Programs\):\n    .*\n")
+_LATER = '''class Later:
+    """Makes calls for `job.gather` and `job.race`: `job.later.do(step)` is as `job.do(step)`, and does not run yet."""
+
+    def __init__(self, job_id: UUID, make: Callable[..., Call[Any]], beside: Callable[..., tuple[Call[Any], ...]]) -> None:
+        self.id = job_id
+        self._make = make
+        self._beside = beside
+'''
+_AT_ONCE = '''class Flows(Programs):
+    """What a program calls. Each call runs at once; `later` makes those that run beside each other."""
+
+    @property
+    def later(self) -> Later:
+        """Makes calls for `gather` and `race`: `job.gather(job.later.do(one), job.later.do(other))`."""
+        return Later(self.id, self._make, self._beside)
+'''
 #: What is awaited there is answered here.
 _AWAITABLE = re.compile(r"\bAwaitable\[([^\[\]]*)\]")
 #: What takes both a function and an async one there takes only the first here: what is left of its overloads is the same.
 _SAME_OVERLOADS = re.compile(r"( +@overload\n +def .*: \.\.\.\n)\1")
 
 
-def blocking(source: Path) -> str:
-    """The blocking side of a module, as ruff would have it."""
-    text = exchanged(source.read_text())
+def blocking(source: Path, *, later: bool = False) -> str:
+    """The blocking side of a module, as ruff would have it. `later`: that of calls which do not run yet."""
+    text = exchanged(_shaped(source, later=later))
     name = source.relative_to(ROOT)
     text = f"# Generated from {name} by `make generate`: change that file, not this one.\n{text}"
-    for command in (["check", "--fix-only", "--select", "I,F401,PYI016,SIM117", "-"], ["format", "-"]):
+    for command in (
+        ["check", "--fix-only", "--unsafe-fixes", "--select", "I,F401,PYI016,SIM117,UP028", "-"],
+        ["format", "-"],
+    ):
         ruff = [sys.executable, "-m", "ruff", *command, "--quiet", "--stdin-filename", str(source)]
         text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     return text
+
+
+def _shaped(source: Path, *, later: bool) -> str:
+    text = source.read_text()
+    if source.name != "async_flows.py":
+        return text
+    if later:
+        return _FLOWS.sub(_LATER, text)
+    text = text.replace("from faultline.app.options", "from faultline.app.later import Later\nfrom faultline.app.options", 1)
+    return _FLOWS.sub(_AT_ONCE, _MAKE.sub("self._make_now(", _CALL.sub(r"-> \1:", text)))
 
 
 def exchanged(text: str) -> str:
@@ -101,7 +157,7 @@ def _edit(token: tokenize.TokenInfo, lines: list[str]) -> tuple[int, int, int, s
 
 def main() -> None:
     for generated, source in GENERATED.items():
-        generated.write_text(blocking(source))
+        generated.write_text(blocking(source, later=generated.name == "later.py"))
 
 
 if __name__ == "__main__":

@@ -7,15 +7,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from faultline.app.application import Faultline as Faultline
     from faultline.app.application import TaskDecorator as TaskDecorator
+    from faultline.app.async_sagas import Saga as Saga
     from faultline.app.blocking_job import BlockingJob as BlockingJob
+    from faultline.app.blocking_sagas import BlockingSaga as BlockingSaga
+    from faultline.app.callee import Callee as Callee
+    from faultline.app.callee import OneByOne as OneByOne
     from faultline.app.handle import JobHandle as JobHandle
     from faultline.app.job import Job as Job
+    from faultline.app.later import Later as Later
     from faultline.app.options import Duration as Duration
     from faultline.app.options import TaskOptions as TaskOptions
     from faultline.app.outcomes import Again as Again
     from faultline.app.outcomes import Cancel as Cancel
     from faultline.app.outcomes import Retry as Retry
     from faultline.app.outcomes import Snooze as Snooze
+    from faultline.app.steps import Retries as Retries
+    from faultline.app.steps import Step as Step
+    from faultline.app.steps import StepDecorator as StepDecorator
     from faultline.app.tasks import Task as Task
     from faultline.app.transaction import Transaction as Transaction
     from faultline.core.errors import ChildFailed as ChildFailed
@@ -58,28 +66,36 @@ if TYPE_CHECKING:
     from faultline.core.model import Retention as Retention
     from faultline.core.model import Submission as Submission
     from faultline.core.settings import WorkerOptions as WorkerOptions
+    from faultline.flow.calls import BlockingCall as BlockingCall
+    from faultline.flow.calls import Call as Call
     from faultline.worker.worker import Worker as Worker
 
 _HOME = {
     "app.application": "Faultline TaskDecorator",
+    "app.async_sagas": "Saga",
     "app.blocking_job": "BlockingJob",
+    "app.blocking_sagas": "BlockingSaga",
+    "app.callee": "Callee OneByOne",
     "app.handle": "JobHandle",
     "app.job": "Job",
+    "app.later": "Later",
     "app.options": "Duration TaskOptions",
     "app.outcomes": "Again Cancel Retry Snooze",
+    "app.steps": "Retries Step StepDecorator",
     "app.tasks": "Task",
     "app.transaction": "Transaction",
     "core.errors": (
         "ChildFailed ConfigError DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
         "FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
-        "LimitReached MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound RecoverBlocked "
-        "ResultRejected ResultTimeout SchemaAhead SchemaAltered SchemaBehind SchemaError "
-        "SchemaMissing SignalTimeout StaleLease StatementTimeout StepFailed Unprepared "
+        "LimitReached MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound "
+        "RecoverBlocked ResultRejected ResultTimeout SchemaAhead SchemaAltered SchemaBehind "
+        "SchemaError SchemaMissing SignalTimeout StaleLease StatementTimeout StepFailed Unprepared "
         "UnreadableJson"
     ),
     "core.events": "JsonLines log_events",
     "core.model": "JobRecord JobState Json Retention Submission",
     "core.settings": "WorkerOptions",
+    "flow.calls": "BlockingCall Call",
     "worker.worker": "Worker",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

@@ -14,6 +14,7 @@ from faultline.app import tracing
 from faultline.app.handle import JobHandle, Poller
 from faultline.app.operations import Operations
 from faultline.app.options import Options, id_of
+from faultline.app.steps import Retries, Step, StepDecorator
 from faultline.app.tasks import Task
 from faultline.app.topics import Topics
 from faultline.core import events
@@ -29,7 +30,7 @@ from faultline.store.database import Database, run_on
 from faultline.store.reads import views
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
     from uuid import UUID
 
     from psycopg import AsyncConnection, Connection
@@ -158,6 +159,36 @@ class Faultline(Operations, Topics):
             return task
 
         return register if fn is None else register(fn)
+
+    @overload
+    def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def step(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def step(
+        self, *, name: str | None = None, retries: Retries | int = 0, timeout: Duration | None = None
+    ) -> StepDecorator: ...
+    def step(  # type: ignore[misc]
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retries: Retries | int = 0,
+        timeout: Duration | None = None,
+    ) -> Any:  # see the overloads
+        """Make a function a step of flows: `@app.step` or `@app.step(retries=3, timeout=60)`. Run it with `job.do`.
+
+        :param fn: The function. Its result is read again by its annotation.
+        :param name: The name by which jobs remember it. Default: the function's name.
+        :param retries: How often it is tried again when it fails, which uses up no attempt of the job.
+        :param timeout: How long one try may take. Default: no limit.
+        """
+
+        def make(function: Callable[..., Any]) -> Step[..., Any]:
+            return Step(function, name=name, retries=retries, timeout=timeout)
+
+        return make if fn is None else make(fn)
 
     def enqueue_many(
         self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None

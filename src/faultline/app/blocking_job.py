@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 
 from faultline.app import attempt
-from faultline.app.attempt import Attempt, check_step_name
+from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
+from faultline.app.blocking_flows import BlockingFlows
 from faultline.app.texts import result_text
 from faultline.app.transaction import Transaction
 from faultline.app.turns import acquired, called
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class BlockingJob(Attempt):
+class BlockingJob(BlockingFlows):
     """The job of a blocking task, which runs in a thread."""
 
     def __init__(self, hold: Held, database: Database, timeout_seconds: float | None = None) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import psycopg
 
 from faultline.app import attempt
-from faultline.app.attempt import Attempt, check_step_name
+from faultline.app.async_flows import Flows
+from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
 from faultline.app.texts import result_text
 from faultline.app.transaction import Transaction
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Job(Attempt):
+class Job(Flows):
     """The job of an `async def` task."""
 
     def __init__(self, hold: Held, database: AsyncDatabase, timeout_seconds: float | None = None) -> None:

@@ -6,15 +6,17 @@ import inspect
 import re
 from copy import copy
 from dataclasses import fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_args, overload
 
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
 from faultline.app.options import Options, check_seconds, check_text, seconds
+from faultline.app.outcomes import Outcome
 from faultline.core.bounds import DELAY_SECONDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.model import Submission
+from faultline.flow import values
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from faultline.app.handle import JobHandle
     from faultline.app.options import Duration, TaskOptions
+    from faultline.core.model import Json
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -152,6 +155,19 @@ class Task(Generic[P, R]):
     ) -> JobHandle[R]:
         """`enqueue` for async programs."""
         return (await self._app.aenqueue_many([self._submission(args, kwargs)], conn=conn))[0]
+
+    @cached_property
+    def returns(self) -> Any:
+        """What its results are read as, by its annotation."""
+        return values.returned(self.fn, tuple(Outcome.__subclasses__()))
+
+    def read(self, result: Json) -> R:
+        """A stored result as the annotation of the function says.
+
+        :param result: As `JobHandle.job().result` has it.
+        """
+        found: R = values.typed(result, self.returns)
+        return found
 
     def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:
         given = dict(zip(self._positional, args, strict=False))

@@ -24,7 +24,7 @@ class Interrupted(RunEnded):
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"{type(error).__name__}: {error}")
-        self.error = error
+        self.error = self.__cause__ = error
 
 
 class Undone(RunEnded):

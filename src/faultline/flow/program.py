@@ -6,6 +6,8 @@ not depend on which branch is quicker, so that every run gives each call the num
 
 from __future__ import annotations
 
+from asyncio import CancelledError
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.core.bounds import CALLS_MAX, HISTORY_BYTES_MAX
@@ -14,7 +16,6 @@ from faultline.flow.ending import CodeChanged, RunEnded, Suspended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from datetime import datetime
     from uuid import UUID
 
 #: Kinds of recorded calls that are no positions of the program: pauses between the tries of a step, what a job of a graph
@@ -29,20 +30,28 @@ _ADVICE = (
 class Recorded(Protocol):
     """A call on record: a row of `history`."""
 
-    number: str
-    kind: str
-    name: str
-    digest: str | None
-    call_id: int
-    until: datetime | None
-    is_over: bool
-    policy: str | None
-    total: int | None
-    spawned: int
-    tries: int
-    outcome: str | None
-    result: Any
-    error: str | None
+    @property
+    def number(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def digest(self) -> str | None: ...
+    @property
+    def call_id(self) -> int: ...
+    @property
+    def is_over(self) -> bool: ...
+    @property
+    def spawned(self) -> int: ...
+    @property
+    def tries(self) -> int: ...
+    @property
+    def outcome(self) -> str | None: ...
+    @property
+    def result(self) -> Any: ...
+    @property
+    def error(self) -> str | None: ...
 
 
 class Branch:
@@ -75,6 +84,16 @@ class Branch:
         return self.ended
 
 
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A call that has ended in this run and is not on record yet."""
+
+    branch: Branch
+    #: Only a call that was made later shows that the program went on.
+    moment: int
+    call: dict[str, Any]
+
+
 class Program:
     """One run of a program, and the history of the runs before it."""
 
@@ -87,11 +106,14 @@ class Program:
         self._passed: set[str] = set()
         #: Calls that were made and are not awaited yet: their names by number.
         self.unawaited: dict[str, str] = {}
-        #: Steps that failed for good in this run. They become history with what is recorded next: then the program has
-        #: caught their errors and gone on.
-        self.failures: list[dict[str, Any]] = []
+        #: What becomes history with what is recorded next: steps that failed and whose errors the program caught, sleeps
+        #: that are over.
+        self.pending: list[Pending] = []
+        self._moment = 0
         self._ended: RunEnded | None = None
         self._bytes = 0
+        #: Changes that this run was the first to come to: by branch and name, the position.
+        self._patches: dict[tuple[str, str], int] = {}
 
     # What the worker asks
 
@@ -123,13 +145,11 @@ class Program:
         :param error: What the task raised; None: it returned.
         :param completes: Whether what it returned would complete the job; an outcome like `Snooze` does not.
         """
-        leaves = list(_leaves(error))
-        others = [leaf for leaf in leaves if not _is_ours(leaf)]
         if self.ended is not None:
-            return error if others else self.ended
+            return self.ended if is_ours(error) else error
         if error is not None:
-            endings = [leaf for leaf in leaves if isinstance(leaf, RunEnded)]
-            return endings[0] if endings and not others else error
+            endings = [leaf for leaf in _leaves(error) if isinstance(leaf, RunEnded)]
+            return endings[0] if endings and is_ours(error) else error
         if not completes:
             return None
         changed = self.unpassed()
@@ -158,7 +178,17 @@ class Program:
         if ended is not None:
             raise ended
 
-    def load(self, rows: Iterable[Recorded]) -> None:
+    @property
+    def is_known(self) -> bool:
+        """Whether the history was read."""
+        return self.history is not None
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the program has not yet come to all that the runs before it came to."""
+        return any(row.kind not in BESIDE and row.number not in self._passed for row in (self.history or {}).values())
+
+    def know(self, rows: Iterable[Recorded]) -> None:
         """Take what the runs before this one have recorded."""
         self.history = {row.number: row for row in rows}
 
@@ -197,6 +227,24 @@ class Program:
         if known is not None:
             self._differs(f"call {number} was {known.name!r} when this job ran it, and is the branch {name!r} now")
 
+    def next_moment(self) -> int:
+        """The order in which things happen in this run."""
+        self._moment += 1
+        return self._moment
+
+    def defer(self, branch: Branch, call: dict[str, Any]) -> None:
+        """Record this call with what is recorded next in its branch or around it."""
+        self.pending.append(Pending(branch, self.next_moment(), call))
+
+    def due(self, branch: Branch, made_at: int) -> list[Pending]:
+        """What a call that was made then in this branch brings on record."""
+        prefix = f"{branch.path}." if branch.path else ""
+        return [
+            one
+            for one in self.pending
+            if one.moment < made_at and (one.branch is branch or f"{one.branch.path}.".startswith(prefix))
+        ]
+
     def pass_over(self, number: str) -> None:
         """A call that lost a race: it counts as passed, with all that is inside."""
         self.unawaited.pop(number, None)
@@ -211,6 +259,28 @@ class Program:
             row.kind not in BESIDE and number.startswith(prefix) and position(number)[depth] > branch.counter
             for number, row in (self.history or {}).items()
         )
+
+    def has_ended(self, number: str) -> bool:
+        known = (self.history or {}).get(number)
+        return known is not None and known.outcome is not None
+
+    def patched_from(self, branch: Branch, name: str) -> int | None:
+        """The position from which on a change is in force in this branch; None: it is not known yet."""
+        prefix = branch.number(0) + "."
+        return next(
+            (
+                int(row.result["after"])
+                for number, row in (self.history or {}).items()
+                if row.kind == "patch" and row.name == name and number.startswith(prefix)
+            ),
+            self._patches.get((branch.path, name)),
+        )
+
+    def patch(self, branch: Branch, name: str) -> tuple[str, int]:
+        """A change is in force from here on: the number to record it by, and the position that it comes after."""
+        self._patches[branch.path, name] = branch.counter
+        known = sum(row.kind == "patch" for row in (self.history or {}).values())
+        return f"{branch.number(0)}.{known + len(self._patches)}", branch.counter
 
     def weigh(self, size: int) -> None:
         """Count what this run has of results in memory."""
@@ -250,6 +320,6 @@ def _leaves(error: BaseException | None) -> Iterator[BaseException]:
         yield error
 
 
-def _is_ours(error: BaseException) -> bool:
-    """Ours, or a cancellation: task groups turn the first into the second."""
-    return isinstance(error, RunEnded) or type(error).__name__ == "CancelledError"
+def is_ours(error: BaseException | None) -> bool:
+    """Whether all of it was raised by the engine. A task group turns that into cancellations of its other tasks."""
+    return all(isinstance(leaf, RunEnded | CancelledError) for leaf in _leaves(error))

@@ -57,7 +57,7 @@ class FlowJudge:
             history: Any = await self._database.run(verbs.history(hold.lease.job_id))
         except Exception as error:  # noqa: BLE001 - the job has not begun
             return self._judge.interrupted(hold, error)
-        program.load(history)
+        program.know(history)
         changed = program.unpassed()
         return None if changed is None else await self._changed(hold, f"{changed} (the task takes no job now)")
 

@@ -1,0 +1,183 @@
+"""Calls beside each other: gather, race, branches. The job waits once all of them have ended or wait."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from faultline.app.async_calling import Calling
+from faultline.app.turns import abeside, acalled, afirst
+from faultline.core.errors import ConfigError
+from faultline.flow.calls import Call, Waiting, within
+from faultline.flow.ending import RunEnded
+from faultline.flow.program import Branch, is_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: Calls whose end only the database knows: while steps of the same race run, they are looked at so often.
+_WAITS = frozenset({"sleep", "signal", "children", "watch"})
+_LOOK_SECONDS = 1.0
+
+
+class Begun(NamedTuple):
+    """What a branch runs."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Stand(NamedTuple):
+    """How a call that ran beside others stands."""
+
+    value: Any = None
+    error: Exception | None = None
+    waits: list[dict[str, Any]] | None = None
+
+
+class Beside(Calling):
+    """How calls run beside each other."""
+
+    async def _run_branch(self, call: Call[Any]) -> Any:
+        program = call.branch.program
+        program.refuse_if_ended(call.branch)
+        await self._know(program)
+        program.came_to_branch(call.number, call.name)
+        fn, args, kwargs = call.what
+        return await self._in_branch(Branch(program, call.number, asyncio.current_task()), fn, args, kwargs)
+
+    async def _in_branch(self, branch: Branch, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function as a branch. Whatever comes out of it, the branch remembers that it waits."""
+        try:
+            with within(branch):
+                result = await acalled(fn, args, kwargs)
+        except BaseException as error:
+            if branch.ended is None or branch.program.ended is not None or not is_ours(error):
+                raise
+        else:
+            if branch.ended is None:
+                return result
+        raise Waiting(branch.waits)
+
+    async def _run_gather(self, call: Call[Any]) -> list[Any]:
+        calls: Sequence[Call[Any]] = call.what
+        await self._know(call.branch.program)
+        ended = await abeside([partial(self._stands, one) for one in calls])
+        for one in ended:
+            if one.error is not None:
+                raise one.error
+        if any(one.waits is not None for one in ended):
+            raise Waiting(_together(calls, ended))
+        return [one.value for one in ended]
+
+    async def _run_race(self, call: Call[Any]) -> Any:
+        known = await self._arrived(call)
+        calls: Sequence[Call[Any]] = call.what
+        program = call.branch.program
+        if known is not None and known.outcome is not None:
+            winner = int(known.result["winner"])
+            for index, one in enumerate(calls):
+                if index != winner:
+                    program.pass_over(one.number)
+            return _value_of(await self._stands(calls[winner]))
+        waits, winner, ended = await self._first(calls)
+        if ended is None:
+            raise await self._wait(call, *waits)
+        losers = [one for index, one in enumerate(calls) if index != winner]
+        plain = [one for loser in losers for one in _plain_calls(loser)]
+        numbers = {one.number for one in plain}
+        inside = [wait for wait in waits if wait["number"] not in numbers and wait["kind"] != "retry"]
+        passed = [one for one in program.pending if _is_under(one.call["number"], calls[winner].number)]
+        program.pending = [one for one in program.pending if one not in passed]
+        await self._record(
+            call,
+            *(one.call for one in passed),
+            *(one.as_recorded(outcome="closed") for one in plain),
+            *({**_as_recorded(wait), "outcome": "closed"} for wait in inside),
+            call.as_recorded(outcome="done", result={"winner": winner}),
+        )
+        for one in losers:
+            program.pass_over(one.number)
+        return _value_of(ended)
+
+    async def _first(self, calls: Sequence[Call[Any]]) -> tuple[list[dict[str, Any]], int, Stand | None]:
+        """The first that ends: what the others wait for, its index, and how it ended."""
+        looked_at = {index: one for index, one in enumerate(calls) if one.kind in _WAITS}
+        waits: dict[int, list[dict[str, Any]]] = {}
+
+        async def look() -> tuple[int, Stand] | None:
+            """In their order: the first that is over wins, and no later one takes its signal."""
+            for index, one in looked_at.items():
+                ended = await self._stands(one)
+                if ended.waits is None:
+                    return index, ended
+                waits[index] = ended.waits
+            return None
+
+        found = await look()
+        runs = {index: partial(self._stands, one) for index, one in enumerate(calls) if one.kind not in _WAITS}
+        if found is None and runs:
+            found = await afirst(runs, look if looked_at else None, _LOOK_SECONDS, waits)
+        others = [wait for index, found_waits in waits.items() if found is None or index != found[0] for wait in found_waits]
+        several = len(waits) > 1
+        given = [{**wait, "together": False} if several else wait for wait in others]
+        return given, -1 if found is None else found[0], None if found is None else found[1]
+
+    async def _stands(self, call: Call[Any]) -> Stand:
+        """Run a call beside others. What ends the whole run is raised."""
+        call.begun = True
+        try:
+            return Stand(value=await call.run(call))
+        except Waiting as waiting:
+            return Stand(waits=waiting.waits)
+        except RunEnded:
+            raise
+        except Exception as error:  # noqa: BLE001 - whoever awaits all of them gets it
+            return Stand(error=error)
+
+    def _beside(self, what: str, calls: Sequence[Call[Any]]) -> tuple[Call[Any], ...]:
+        for one in calls:
+            if not isinstance(one, Call):
+                raise ConfigError(
+                    f"job {self.id}: {what} takes calls of this job, as job.do(...) or job.branch(...) make them, not"
+                    f" {type(one).__name__}"
+                )
+            one.begin()
+        return tuple(calls)
+
+
+def _value_of(ended: Stand) -> Any:
+    if ended.error is not None:
+        raise ended.error
+    if ended.waits is not None:
+        raise Waiting(ended.waits)
+    return ended.value
+
+
+def _together(calls: Sequence[Call[Any]], ended: Sequence[Stand]) -> list[dict[str, Any]]:
+    """What a gather waits for. Its plain calls are awaited together, so that the job is woken once for all of them."""
+    waiting = [(one, outcome.waits) for one, outcome in zip(calls, ended, strict=True) if outcome.waits is not None]
+    found: list[dict[str, Any]] = []
+    for one, waits in waiting:
+        is_plain = one.kind in _WAITS
+        # The waits of a branch are its own: it goes on when one of them is over.
+        nested = len(waiting) == 1
+        found += [{**wait, "together": is_plain or (nested and bool(wait.get("together")))} for wait in waits]
+    return found
+
+
+def _plain_calls(call: Call[Any]) -> list[Call[Any]]:
+    """The calls that are on record by themselves. Those of a branch are known by what it waits for."""
+    if call.kind in ("gather", "race"):
+        return [*([call] if call.number else []), *(one for inner in call.what for one in _plain_calls(inner))]
+    return [] if call.kind == "branch" else [call]
+
+
+def _is_under(number: str, other: str) -> bool:
+    return number == other or number.startswith(f"{other}.")
+
+
+def _as_recorded(wait: dict[str, Any]) -> dict[str, Any]:
+    return {name: wait[name] for name in ("number", "kind", "name", "digest") if name in wait}

@@ -1,0 +1,161 @@
+"""The jobs that a program calls or waits for. They are enqueued once, and what became of them is recorded once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from faultline.app.async_stepping import Stepping
+from faultline.core.bounds import SPAWN_CHUNK
+from faultline.core.errors import ChildFailed, JobRejected
+from faultline.core.ids import Ids
+from faultline.flow import children
+from faultline.flow.ending import CodeChanged
+from faultline.store.verbs import flow as verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from faultline.core.model import Submission
+    from faultline.flow.calls import Call
+    from faultline.flow.program import Recorded
+    from faultline.store.verbs.flow import ChildOutcome
+
+_PAGE = 1000
+
+
+class Called(NamedTuple):
+    """The jobs of one call."""
+
+    jobs: Sequence[Submission]
+    #: raise, keep, fast.
+    policy: str
+    #: What their results are read as.
+    returns: Any
+    #: One job was called, and its result is that of the call.
+    alone: bool = False
+
+
+class Watched(NamedTuple):
+    job_id: UUID
+
+
+class Calling(Stepping):
+    """How calls of other jobs run."""
+
+    async def _run_children(self, call: Call[Any]) -> Any:
+        known = await self._arrived(call)
+        called: Called = call.what
+        taken = await self._taken(call, known) if await self._spawned(call, known) else None
+        if taken is None:
+            raise await self._wait(call, call.as_wait(policy=called.policy))
+        failed = taken["failed"]
+        if failed and called.policy != "keep":
+            raise children.failed(self.id, call.name, len(called.jobs), failed)
+        found = [self._result_of(call, one, called.returns) for one in await self._outcomes(call, len(called.jobs))]
+        return found[0] if called.alone else found
+
+    async def _run_detached(self, call: Call[Any]) -> UUID:
+        known = await self._arrived(call)
+        if known is None or known.outcome is None:
+            await self._spawn(call, 0, "detached")
+            rows = await self._ask(verbs.history(self.id))
+            known = next(row for row in rows if row.number == call.number)
+        return UUID(known.result[0])
+
+    async def _run_watch(self, call: Call[Any]) -> Any:
+        known = await self._arrived(call)
+        if known is None:
+            self._refuse_in_transaction(call)
+            await self._pass_failures(call)
+            watched: Watched = call.what
+            lease = self._hold.lease
+            statement = verbs.watch(lease, call.number, [watched.job_id], name=call.name, digest=call.digest)
+            call.call_id = await self._ask(statement)
+        else:
+            call.call_id = known.call_id
+        taken = await self._taken(call, known)
+        if taken is None:
+            raise await self._wait(call, call.as_wait(policy="raise"))
+        if taken["failed"]:
+            raise children.failed(self.id, call.name, 1, taken["failed"])
+        return taken["results"]["0"] if "0" in taken["results"] else (await self._outcomes(call, 1))[0].result
+
+    async def _spawned(self, call: Call[Any], known: Recorded | None) -> bool:
+        """Enqueue the jobs of a call, unless they are. True if they were all enqueued by an earlier run."""
+        if call.is_spawned is None:
+            call.is_spawned = await self._spawned_before(call, known)
+        return call.is_spawned
+
+    async def _spawned_before(self, call: Call[Any], known: Recorded | None) -> bool:
+        jobs = call.what.jobs
+        begun = 0
+        if known is not None:
+            call.call_id, begun = known.call_id, known.spawned
+            if known.outcome is not None or begun >= len(jobs):
+                return True
+        self._refuse_in_transaction(call)
+        await self._pass_failures(call)
+        while True:
+            await self._spawn(call, begun, "children")
+            begun += SPAWN_CHUNK
+            if begun >= len(jobs):
+                # Without jobs there is nothing to wait for.
+                return not jobs
+
+    async def _spawn(self, call: Call[Any], first: int, kind: str) -> None:
+        called: Called = call.what
+        await self._database.facts_and_time()
+        ids = Ids(self._database.time.seconds, self._chance)
+        chunk = called.jobs[first : first + SPAWN_CHUNK]
+        numbers = ids.new_numbers(len(chunk)) if chunk else []
+        jobs = [job if job.id is not None else replace(job, id=UUID(int=n)) for job, n in zip(chunk, numbers, strict=True)]
+        statement = verbs.spawn(
+            self._hold.lease,
+            call.number,
+            jobs,
+            name=call.name,
+            digest=call.digest,
+            total=len(called.jobs),
+            first_index=first,
+            kind=kind,
+            policy=called.policy if kind == "children" else None,
+        )
+        try:
+            call.call_id = await self._ask(statement)
+        except JobRejected as error:
+            if "changed" in str(error):
+                raise call.branch.program.end(CodeChanged(f"job {self.id}: {error}")) from error
+            raise
+
+    async def _taken(self, call: Call[Any], known: Recorded | None) -> dict[str, Any] | None:
+        """What became of the jobs, as it is on record; None: wait on."""
+        if known is not None and known.outcome is not None:
+            status, result = ("taken" if known.outcome in ("done", "failed") else known.outcome), known.result
+        else:
+            self._refuse_in_transaction(call)
+            await self._pass_failures(call)
+            found_now = await self._ask(verbs.take(self._hold.lease, call.number))
+            status, result = found_now.status, found_now.result
+        if status == "open":
+            return None
+        if status != "taken":
+            raise ChildFailed(f"job {self.id}: call {call.number} ({call.name}) was waited for in vain: its time is over")
+        found: dict[str, Any] = result
+        return found
+
+    async def _outcomes(self, call: Call[Any], total: int) -> list[ChildOutcome]:
+        """All of them, by pages. Their results count for what one job may have in memory."""
+        found: list[ChildOutcome] = []
+        while len(found) < total:
+            after = found[-1].index if found else -1
+            page = await self._ask(verbs.outcomes(int(call.call_id or 0), after, _PAGE))
+            if not page:
+                break
+            self._program().weigh(sum(len(repr(one.result)) for one in page))
+            found += page
+        return found
+
+    def _result_of(self, call: Call[Any], one: ChildOutcome, returns: Any) -> Any:
+        return self._read(call, one.result, returns) if one.state == "succeeded" else None

@@ -1,0 +1,210 @@
+"""The calls that a program makes through its job. Each has its number from when it is made, and runs when it is awaited."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from faultline.app.async_beside import Begun
+from faultline.app.async_calling import Called, Watched
+from faultline.app.async_programs import Programs
+from faultline.app.async_stepping import MISSING, Asked, Atomic, Stepped
+from faultline.app.attempt import check_step_name
+from faultline.app.options import check_seconds, id_of, seconds
+from faultline.core.bounds import DELAY_SECONDS_MAX
+from faultline.core.errors import ConfigError
+from faultline.flow import children, values
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+    from types import UnionType
+    from uuid import UUID
+
+    from faultline.app.callee import Callee, OneByOne
+    from faultline.app.handle import JobHandle
+    from faultline.app.options import Duration
+    from faultline.app.steps import Step
+    from faultline.app.transaction import Transaction
+    from faultline.flow.calls import Call
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+D = TypeVar("D")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+E = TypeVar("E")
+F = TypeVar("F")
+G = TypeVar("G")
+
+
+class Flows(Programs):
+    """What a program calls."""
+
+    def do(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Run a step once, with its own tries, and remember its result. Raises `StepFailed` when its tries are used up.
+
+        :param step: What to run, made by `@app.step`.
+        :param args: Positional arguments of the step. A later run must give the same ones.
+        :param kwargs: Named arguments of the step.
+        """
+        return self._make("step", step.name, values.digest(args, kwargs), Stepped(step, args, kwargs))
+
+    def atomic(
+        self, name: str, function: Callable[Concatenate[Transaction, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
+    ) -> Call[R]:
+        """Run a function in the job's transaction and remember its result there: its writes exist exactly once.
+
+        :param name: Of this call. 1 to 200 characters.
+        :param function: Called with the transaction, and then the arguments.
+        :param args: Positional arguments of the function.
+        :param kwargs: Named arguments of the function.
+        """
+        check_step_name(name)
+        return self._make("atomic", name, values.digest(args, kwargs), Atomic(function, args, kwargs))
+
+    def sleep(self, duration: Duration) -> Call[None]:
+        """Wait, without a lease and a slot of the worker.
+
+        :param duration: How long, from when the job first comes here.
+        """
+        check_seconds("sleep", duration, -DELAY_SECONDS_MAX, DELAY_SECONDS_MAX)
+        return self._make("sleep", "sleep", None, (float(seconds(duration) or 0.0), None))
+
+    def sleep_until(self, time: datetime) -> Call[None]:
+        """Wait until then, without a lease and a slot of the worker.
+
+        :param time: With a time zone. One that is past is over at once.
+        """
+        if not isinstance(time, datetime) or time.utcoffset() is None:  # type: ignore[redundant-expr]  # without a type checker
+            raise ConfigError(f"job.sleep_until takes a datetime with a time zone, not {time!r}")
+        return self._make("sleep", "sleep until", None, (None, time.isoformat()))
+
+    @overload
+    def receive(
+        self, name: str, kind: type[T], *, timeout: Duration | None = None, fresh: bool | None = None
+    ) -> Call[T]: ...
+    @overload
+    def receive(
+        self, name: str, kind: type[T], *, timeout: Duration, default: D, fresh: bool | None = None
+    ) -> Call[T | D]: ...
+    @overload
+    def receive(
+        self, name: str, kind: UnionType, *, timeout: Duration | None = None, default: Any = None, fresh: bool | None = None
+    ) -> Call[Any]: ...
+    def receive(
+        self,
+        name: str,
+        kind: Any = Any,
+        *,
+        timeout: Duration | None = None,
+        default: Any = MISSING,
+        fresh: bool | None = None,
+    ) -> Call[Any]:
+        """Wait for the next signal of a name, without a lease and a slot, and return its payload.
+
+        :param name: Of the signal. 1 to 200 characters.
+        :param kind: What the payload is read as: a JSON type, a dataclass, a pydantic model, a list or union of these.
+        :param timeout: How long to wait, from when the job first comes here. Default: 30 days.
+        :param default: Returned after the timeout. Without one, `SignalTimeout` is raised.
+        :param fresh: Only a signal that was sent after the job first came here, or to this very call: an answer that came
+            too late for an earlier question is none to this one. Default: True if there is a timeout.
+        """
+        check_step_name(name)
+        check_seconds("timeout", timeout, -DELAY_SECONDS_MAX, DELAY_SECONDS_MAX)
+        limit = None if timeout is None else max(0.0, float(seconds(timeout) or 0.0))
+        return self._make("signal", name, None, Asked(kind, limit, default, limit is not None if fresh is None else fresh))
+
+    def call(self, task: Callee[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """Enqueue a job once, as a child, and wait for its result. Raises `ChildFailed`.
+
+        :param task: The task of the child.
+        :param args: Positional arguments of the task.
+        :param kwargs: Named arguments of the task.
+        """
+        job = task.bind(*args, **kwargs)
+        what = Called([job], "raise", task.returns, alone=True)
+        return self._make("children", job.task, children.digest_of_jobs([job]), what)
+
+    @overload
+    def map(
+        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["raise", "fast"] = "raise"
+    ) -> Call[list[R]]: ...
+    @overload
+    def map(self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["keep"]) -> Call[list[R | None]]: ...
+    def map(self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: str = "raise") -> Call[Any]:
+        """One child for each item, and their results in the order of the items. For very many, see `results`.
+
+        :param task: Called with one item each.
+        :param items: The items, at most 100,000. A later run must give the same ones.
+        :param on_failure: When a child has failed: `raise` waits for all and raises `ChildFailed`, `fast` raises it at once,
+            `keep` gives None as its result.
+        """
+        if on_failure not in ("raise", "keep", "fast"):
+            raise ConfigError(f"on_failure must be raise, keep or fast, not {on_failure!r}")
+        jobs = [task.bind(item) for item in items]
+        name = jobs[0].task if jobs else "nothing"
+        return self._make("children", name, children.digest_of_jobs(jobs), Called(jobs, on_failure, task.returns))
+
+    @overload
+    def watch(self, job: JobHandle[R]) -> Call[R]: ...
+    @overload
+    def watch(self, job: UUID | str) -> Call[Any]: ...
+    def watch(self, job: Any) -> Call[Any]:
+        """Wait for a job that is not a child, and return its result. Raises `ChildFailed`.
+
+        :param job: Its handle or id.
+        """
+        job_id = id_of(getattr(job, "id", job))
+        return self._make("watch", "watch", values.digest(job_id), Watched(job_id))
+
+    def enqueue(self, task: Callee[P, R], *args: P.args, **kwargs: P.kwargs) -> Call[UUID]:
+        """Enqueue a job once, and return its id. It is not a child: nobody waits for it, and it ends by itself.
+
+        :param task: The task of the job.
+        :param args: Positional arguments of the task.
+        :param kwargs: Named arguments of the task.
+        """
+        job = task.bind(*args, **kwargs)
+        return self._make("detached", job.task, children.digest_of_jobs([job]), Called([job], "raise", Any, alone=True))
+
+    def branch(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """A part of the program with calls of its own, to run beside others in `gather` or `race`.
+
+        :param function: What to run. It makes its calls through the same job.
+        :param args: Positional arguments of the function.
+        :param kwargs: Named arguments of the function.
+        """
+        name = str(getattr(function, "__name__", "branch"))
+        return self._make("branch", name, None, Begun(function, args, kwargs))
+
+    @overload
+    def gather(self, a: Call[A], b: Call[B], /) -> Call[tuple[A, B]]: ...
+    @overload
+    def gather(self, a: Call[A], b: Call[B], c: Call[C], /) -> Call[tuple[A, B, C]]: ...
+    @overload
+    def gather(self, a: Call[A], b: Call[B], c: Call[C], e: Call[E], /) -> Call[tuple[A, B, C, E]]: ...
+    @overload
+    def gather(self, *calls: Call[R]) -> Call[list[R]]: ...
+    def gather(self, *calls: Call[Any]) -> Call[Any]:
+        """Run calls beside each other, and return their results in order. The job waits once, for all that still wait.
+
+        If one fails, its error is raised when each of the others has ended or waits.
+
+        :param a: A call of this job.
+        :param b: Likewise.
+        :param c: Likewise.
+        :param e: Likewise.
+        :param calls: Calls of this job, and branches.
+        """
+        return self._make("gather", "gather", None, self._beside("job.gather", calls))
+
+    def race(self, *calls: Call[R]) -> Call[R]:
+        """Run calls beside each other, and return the result of the first that ends. The others are closed.
+
+        :param calls: Calls of this job, and branches.
+        """
+        if not calls:
+            raise ConfigError(f"job {self.id}: job.race needs at least one call")
+        return self._make("race", "race", None, self._beside("job.race", calls))

@@ -1,0 +1,78 @@
+"""What a program asks of its own history, and how it goes through the results of very many jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from faultline.app.async_calling import Called
+from faultline.app.async_sagas import Sagas
+from faultline.app.attempt import check_step_name
+from faultline.core.bounds import SPAWN_CHUNK
+from faultline.core.errors import ConfigError
+from faultline.flow import children
+from faultline.flow.calls import here
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from faultline.app.callee import OneByOne
+    from faultline.flow.calls import Call
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Programs(Sagas):
+    """How a program guards a change, and reads page by page."""
+
+    async def patched(self, name: str) -> bool:
+        """Guard a change: True from where a job first comes to it with the new code, False where it ran the old code.
+
+        :param name: Of the change. 1 to 200 characters.
+        """
+        check_step_name(name)
+        program = self._program()
+        branch = here(program, asyncio.current_task())
+        program.refuse_if_ended(branch)
+        await self._know(program)
+        since = program.patched_from(branch, name)
+        if since is not None:
+            return branch.counter >= since
+        if program.is_behind(branch):
+            return False
+        number, after = program.patch(branch, name)
+        recorded = {"number": number, "kind": "patch", "name": name, "outcome": "done", "result": {"after": after}}
+        await self._record_here(branch, recorded)
+        return True
+
+    async def results(
+        self,
+        task: OneByOne[T, R],
+        items: Iterable[T],
+        *,
+        on_failure: Literal["raise", "fast"] = "raise",
+        page: int = SPAWN_CHUNK,
+    ) -> AsyncIterator[R]:
+        """One child for each item; their results as they come, page by page in the order of the items.
+
+        All are enqueued at once. Only one page of results is in memory, so there may be very many.
+
+        :param task: Called with one item each.
+        :param items: The items. A later run must give the same ones.
+        :param on_failure: `raise` raises `ChildFailed` when all of a page have ended, `fast` when the first has failed.
+        :param page: How many results are waited for together, 1 to 1,000.
+        """
+        if not 1 <= page <= SPAWN_CHUNK:
+            raise ConfigError(f"page must be a whole number from 1 to {SPAWN_CHUNK}, not {page!r}")
+        jobs = [task.bind(item) for item in items]
+        pages = [jobs[first : first + page] for first in range(0, len(jobs), page)]
+        calls: list[Call[Any]] = [
+            self._make("children", one[0].task, children.digest_of_jobs(one), Called(one, on_failure, task.returns))
+            for one in pages
+        ]
+        for call in calls:
+            await self._spawned(call, await self._arrived(call))
+        for call in calls:
+            for result in await call.now():
+                yield result

@@ -1,0 +1,201 @@
+# Generated from src/faultline/app/async_recording.py by `make generate`: change that file, not this one.
+"""What a program does at each call: find it on record, record it, or wait. Everything is written under the lease.
+
+What keeps a call from being recorded ends the run, whatever the program catches: `faultline.flow.ending`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+
+from faultline.app.attempt import Attempt
+from faultline.app.blame import is_caused_by
+from faultline.app.texts import result_text, text_of
+from faultline.app.turns import paused
+from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed
+from faultline.flow import values
+from faultline.flow.calls import BlockingCall, Waiting, here
+from faultline.flow.ending import CodeChanged, Interrupted
+from faultline.flow.program import Program
+from faultline.store import jsontext
+from faultline.store.translation import is_about_data
+from faultline.store.verbs import flow as verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from faultline.app.held import Held
+    from faultline.app.transaction import Transaction
+    from faultline.core.host import Host
+    from faultline.flow.program import Branch, Recorded
+    from faultline.store.database import Database
+    from faultline.store.statement import Statement
+
+T = TypeVar("T")
+
+#: A row that a call needs is locked: ask again, so often and after so long.
+_LOCKED_TIMES, _LOCKED_SECONDS = 40, 0.25
+
+
+class Recording(Attempt):
+    """The calls of a job's program. `_write` and `transaction` are the job's."""
+
+    _database: Database
+
+    def __init__(self, hold: Held, host: Host, timeout_seconds: float | None) -> None:
+        super().__init__(hold, host, timeout_seconds)
+        self._chance = host.chance
+
+    def begin(self) -> None:
+        """The task begins here, in this asyncio task or thread. What earlier runs have recorded is read."""
+        program = self._program()
+        program.root.owner = threading.current_thread()
+        self._know(program)
+
+    def _make(self, kind: str, name: str, digest: str | None = None, what: Any = None) -> BlockingCall[Any]:
+        """A call at the next position of the branch that makes it."""
+        self._refuse_if_over()
+        program = self._program()
+        branch = here(program, threading.current_thread())
+        program.refuse_if_ended(branch)
+        return BlockingCall(branch, kind, name, digest, what, self._runs(kind))
+
+    def _make_now(self, kind: str, name: str, digest: str | None = None, what: Any = None) -> Any:
+        """Make a call and run it."""
+        return self._make(kind, name, digest, what).now()
+
+    def _runs(self, kind: str) -> Any:
+        """The method that runs a call of this kind."""
+        return getattr(self, f"_run_{kind}")
+
+    def _program(self) -> Program:
+        if self.program is None:
+            self.program = Program(self.id)
+        return self.program
+
+    def _know(self, program: Program) -> None:
+        if program.is_known:
+            return
+        lease = self._hold.lease
+        # Nobody but an earlier attempt has recorded anything.
+        is_new = lease.fencing_token <= 1 or not lease.in_flow
+        rows = [] if is_new else self._ask(verbs.history(lease.job_id))
+        program.know(rows)
+
+    # At a call
+
+    def _arrived(self, call: BlockingCall[Any]) -> Recorded | None:
+        """What is on record of this call."""
+        program = call.branch.program
+        program.refuse_if_ended(call.branch)
+        self._know(program)
+        return program.came_to(call.number, call.kind, call.name, call.digest)
+
+    def _refuse_in_transaction(self, call: BlockingCall[Any]) -> None:
+        if self._own_transaction(threading.current_thread) is not None:
+            raise ConfigError(
+                f"job {self.id}: call {call.number} ({call.name}) waits inside job.transaction(), which would keep the job's"
+                " row locked; end the transaction before it"
+            )
+
+    def _wait(self, call: BlockingCall[Any], *waits: dict[str, Any]) -> Waiting:
+        """The call waits. What the program has passed before is put on record."""
+        self._refuse_in_transaction(call)
+        self._pass_failures(call)
+        return Waiting(list(waits))
+
+    def _pass_failures(self, call: BlockingCall[Any]) -> None:
+        """The program went on after these: record them before what follows is."""
+        if any(one.call["outcome"] == "failed" for one in call.branch.program.due(call.branch, call.made_at)):
+            self._record(call)
+
+    def _record(self, call: BlockingCall[Any], *calls: dict[str, Any], text: str | None = None) -> None:
+        """Write these calls into the history, and what the program has passed before. `text`: the last one's result."""
+        self._record_at(call.branch, call.made_at, calls, text)
+
+    def _record_here(self, branch: Branch, *calls: dict[str, Any]) -> None:
+        """The same for what has no position of its own."""
+        self._record_at(branch, branch.program.next_moment(), calls, None)
+
+    def _record_at(self, branch: Branch, moment: int, calls: Sequence[dict[str, Any]], text: str | None) -> None:
+        program = branch.program
+        due = program.due(branch, moment)
+        parts = [jsontext.encode(one, "a call") for one in (*(one.call for one in due), *calls)]
+        if text is not None:
+            parts[-1] = f'{parts[-1][:-1]},"result":{text}}}'
+        unwritten = self._ask(verbs.record_text(self._hold.lease, f"[{','.join(parts)}]"))
+        if unwritten.stale:
+            refusal = unwritten.stale[0]
+            raise program.end(Interrupted(self._lost("record", refusal.reason.value, refusal.current_token)))
+        program.pending = [one for one in program.pending if one not in due]
+
+    def _ask(self, statement: Statement[T]) -> T:
+        """Send a statement of the engine. If the database or the lease fails it, the run is over."""
+        for _ in range(_LOCKED_TIMES):
+            try:
+                return self._write(statement)
+            except StaleLease as error:
+                lost = self._lost(statement.name, error.reason or "lease_lost", error.current_token)
+                raise self._program().end(Interrupted(lost)) from error
+            except psycopg.errors.LockNotAvailable:
+                paused(_LOCKED_SECONDS, self._is_over)
+            except (FaultlineError, psycopg.Error) as error:
+                if is_about_data(error):
+                    raise
+                raise self._program().end(Interrupted(error)) from error
+        return self._write(statement)
+
+    # Values
+
+    def _text(self, value: Any, what: str) -> str:
+        """The JSON text of a result. One that cannot be stored ends the job: another attempt would end the same way."""
+        try:
+            text = result_text(value, what, (self._database.facts()).result_bytes_max)
+        except FaultlineError as error:
+            raise self._program().end(Interrupted(error)) from error
+        self._program().weigh(len(text))
+        return text
+
+    def _remembered(self, call: BlockingCall[Any], known: Recorded, returns: Any) -> Any:
+        """The result of a step that has ended, or its error."""
+        if known.outcome == "failed":
+            raise self._step_failed(call, known.error or "", known.tries)
+        return self._read(call, known.result, returns)
+
+    def _read(self, call: BlockingCall[Any], value: Any, returns: Any) -> Any:
+        """A value on record, as the annotation says."""
+        try:
+            return values.typed(value, returns)
+        except values.Misfit as error:
+            program = call.branch.program
+            changed = (
+                f"job {self.id}: the program has changed: the result of call {call.number} ({call.name!r}) does not fit its"
+                f" annotation now: {error}. Let the annotation accept it, or bring the old code back"
+            )
+            raise program.end(CodeChanged(changed)) from error
+
+    def _ended_by(self, call: BlockingCall[Any], error: BaseException, tries: int) -> BaseException:
+        """What to raise for an error of a step's function that no further try follows."""
+        program = call.branch.program
+        if self.lease_lost or is_caused_by(error, self._hold.failed_by or ()):
+            return program.end(Interrupted(error))
+        text = text_of(error)
+        program.defer(call.branch, call.as_recorded(outcome="failed", error=text, tries=tries))
+        return self._step_failed(call, text, tries)
+
+    def _step_failed(self, call: BlockingCall[Any], text: str, tries: int) -> StepFailed:
+        first = text.partition("\n")[0]
+        times = "" if tries <= 1 else f" after {tries} tries"
+        return StepFailed(f"step {call.name} failed{times}: {first}", step=call.name, kind=first.partition(":")[0])
+
+    # The job's
+
+    def _write(self, statement: Statement[T]) -> T:
+        raise NotImplementedError
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        raise NotImplementedError

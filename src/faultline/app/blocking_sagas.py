@@ -1,0 +1,123 @@
+# Generated from src/faultline/app/async_sagas.py by `make generate`: change that file, not this one.
+"""Sagas: steps that are undone, in reverse, when one of them fails. The decision is recorded before the first undo."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+
+from faultline.app.blame import is_caused_by
+from faultline.app.blocking_beside import Beside
+from faultline.app.blocking_stepping import Stepped
+from faultline.core.errors import StepFailed
+from faultline.flow import values
+from faultline.flow.calls import Waiting
+from faultline.flow.ending import Undone
+from faultline.flow.program import Branch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from faultline.app.steps import Step
+    from faultline.flow.calls import BlockingCall
+    from faultline.flow.program import Program
+
+R = TypeVar("R")
+
+
+class Undoing(NamedTuple):
+    """How to undo a step that was begun."""
+
+    undo: Step[..., Any]
+    #: Its result is the first argument; None if it is not known whether the step was done.
+    result: list[Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class BlockingSaga:
+    """Steps that are undone together: `async with job.saga() as saga`."""
+
+    def __init__(self, program: Program, make: Callable[..., BlockingCall[Any]], decided: str | None) -> None:
+        self._program = program
+        self._make = make
+        #: The error by which it failed in an earlier run.
+        self._decided = decided
+        self.begun: list[Undoing] = []
+        self.failures: list[StepFailed] = []
+
+    def do(self, step: Step[..., R], *args: Any, undo: Step[..., Any] | None = None, **kwargs: Any) -> R:
+        """Run a step. If it fails, or a later one of this saga, it is undone.
+
+        :param step: What to run.
+        :param args: Positional arguments of the step.
+        :param undo: Called with the step's result, and then its arguments. The result is None if the step failed or was
+            interrupted: then it was perhaps done. Default: there is nothing to undo.
+        :param kwargs: Named arguments of the step.
+        """
+        what = Stepped(step, args, kwargs, begun_first=undo is not None)
+        call = self._make("step", step.name, values.digest(args, kwargs), what)
+        result: list[Any] = []
+        if undo is not None:
+            self.begun.append(Undoing(undo, result, args, kwargs))
+        if self._decided is not None and not self._program.has_ended(call.number):
+            self._program.pass_over(call.number)
+            self.fail(self._decided)
+        try:
+            result.append(call.now())
+        except StepFailed as error:
+            self.failures.append(error)
+            raise
+        given: R = result[0]
+        return given
+
+    def fail(self, reason: str) -> NoReturn:
+        """Undo the steps of this saga, although none of them failed.
+
+        :param reason: Shown as the error of the job.
+        """
+        error = StepFailed(reason, step="saga", kind="Aborted")
+        self.failures.append(error)
+        raise error
+
+
+class Sagas(Beside):
+    """How sagas are undone."""
+
+    @contextmanager
+    def saga(self) -> Iterator[BlockingSaga]:
+        """Steps that are undone in reverse when one of them fails. Then the job has failed, without further attempts.
+
+        Only an error of its own steps undoes it, not one of the code between them, of the database or of a deployment.
+        """
+        call = self._make("saga", "saga")
+        call.begin()
+        known = self._arrived(call)
+        saga = BlockingSaga(call.branch.program, self._make, known.error if known is not None else None)
+        try:
+            yield saga
+        except Exception as error:
+            if not is_caused_by(error, saga.failures):
+                raise
+            self._compensate(saga, call, error)
+
+    def _compensate(self, saga: BlockingSaga, call: BlockingCall[Any], error: Exception) -> None:
+        program = call.branch.program
+        first = str(error).partition("\n")[0]
+        if not program.has_ended(call.number):
+            # With the failure of the step, which happened after the saga began.
+            call.made_at = program.next_moment()
+            self._record(call, call.as_recorded(outcome="failed", error=first))
+        branch = Branch(program, call.number, threading.current_thread())
+        try:
+            self._in_branch(branch, self._undo_all, (saga,), {})
+        except Waiting as waiting:
+            raise call.branch.suspend(waiting.waits) from None
+        undone = ", ".join(one.undo.name for one in reversed(saga.begun)) or "nothing"
+        raise program.end(Undone(f"the saga failed: {first}; undone by: {undone}")) from error
+
+    def _undo_all(self, saga: BlockingSaga) -> None:
+        for undo, result, args, kwargs in reversed(saga.begun):
+            given = (result[0] if result else None, *args)
+            self._make_now("step", f"undo {undo.name}"[:200], values.digest(given, kwargs), Stepped(undo, given, kwargs))

@@ -1,0 +1,169 @@
+# Generated from src/faultline/app/async_stepping.py by `make generate`: change that file, not this one.
+"""Steps, sleeps and signals of a program: each is remembered once it has ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from faultline.app.blocking_recording import Recording
+from faultline.app.outcomes import Outcome
+from faultline.app.turns import called, paused, timed
+from faultline.core.errors import SignalTimeout, UnreadableJson
+from faultline.flow import values
+from faultline.flow.calls import within
+from faultline.flow.ending import Interrupted
+from faultline.store import jsontext
+from faultline.store.verbs import flow as verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.app.steps import Step
+    from faultline.flow.calls import BlockingCall
+    from faultline.flow.program import Recorded
+
+#: A longer pause between two tries gives the lease back.
+PAUSE_SECONDS_MAX = 5.0
+#: No default was given: the timeout raises.
+MISSING: Any = object()
+
+
+class Stepped(NamedTuple):
+    """What a call of a step runs."""
+
+    step: Step[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    #: Put it on record before it runs: a saga undoes what perhaps was done.
+    begun_first: bool = False
+
+
+class Atomic(NamedTuple):
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Asked(NamedTuple):
+    """What a call of `receive` asks for."""
+
+    kind: Any
+    seconds: float | None
+    default: Any
+    fresh: bool
+
+
+class Stepping(Recording):
+    """How steps, sleeps and signals run."""
+
+    def _run_step(self, call: BlockingCall[Any]) -> Any:
+        known = self._arrived(call)
+        step, args, kwargs, begun_first = call.what
+        if known is not None and known.outcome is not None:
+            return self._remembered(call, known, step.returns)
+        tries = 0 if known is None else known.tries
+        if tries:
+            self._pass_pause(call, tries)
+        if begun_first and known is None:
+            self._record(call, call.as_recorded())
+        while True:
+            tries += 1
+            try:
+                with within(step.name):
+                    value = timed(step.timeout_seconds, step.fn, args, kwargs)
+                return self._done(call, value, step.returns)
+            except Outcome:
+                raise
+            except Exception as error:
+                retries = step.retries
+                if tries > retries.times or self.lease_lost or not isinstance(error, retries.on):
+                    raise self._ended_by(call, error, tries) from error
+            seconds = retries.pause_seconds(tries, self._chance)
+            if seconds <= PAUSE_SECONDS_MAX:
+                paused(seconds, self._is_over)
+            else:
+                self._refuse_in_transaction(call)
+                self._record(call, call.as_recorded(tries=tries))
+                raise self._wait(call, _pause(call, tries, seconds=seconds))
+
+    def _pass_pause(self, call: BlockingCall[Any], tries: int) -> None:
+        """After the tries of an earlier run, their pause."""
+        pause = (call.branch.program.history or {}).get(f"{call.number}.{tries}")
+        if pause is not None and not pause.is_over:
+            raise self._wait(call, _pause(call, tries))
+
+    def _done(self, call: BlockingCall[Any], value: Any, returns: Any) -> Any:
+        """Record a result, and return it as it is stored: a first run and a later one must not differ."""
+        text = self._text(value, f"result of {call.name}")
+        result = values.typed(jsontext.decode(text), returns)
+        if not values.is_same_kind(value, result):
+            raise TypeError(
+                f"the result of {call.name} is a {type(value).__name__} and would be read as a {type(result).__name__} in"
+                " the next run; annotate what it returns, with names that are defined where the function is"
+            )
+        self._record(call, call.as_recorded(outcome="done"), text=text)
+        return result
+
+    def _run_atomic(self, call: BlockingCall[Any]) -> Any:
+        known = self._arrived(call)
+        fn, args, kwargs = call.what
+        returns = values.returned(fn)
+        if known is not None and known.outcome is not None:
+            return self._remembered(call, known, returns)
+        raised: list[BaseException] = []
+        try:
+            with self.transaction() as tx:
+                try:
+                    with within(call.name):
+                        value = called(fn, (tx, *args), kwargs)
+                    return self._done(call, value, returns)
+                except Exception as error:
+                    raised.append(error)
+                    raise
+        except Outcome:
+            raise
+        except Exception as error:
+            if error in raised:
+                raise self._ended_by(call, error, 1) from error
+            raise call.branch.program.end(Interrupted(error)) from error
+
+    def _run_sleep(self, call: BlockingCall[Any]) -> None:
+        known = self._arrived(call)
+        seconds, until = call.what
+        if known is None and (seconds is None or seconds > 0):
+            raise self._wait(call, call.as_wait(**({"until": until} if seconds is None else {"seconds": seconds})))
+        if known is not None and known.outcome is None and not known.is_over:
+            raise self._wait(call, call.as_wait())
+        if known is None or known.outcome is None:
+            call.branch.program.defer(call.branch, call.as_recorded(outcome="done"))
+
+    def _run_signal(self, call: BlockingCall[Any]) -> Any:
+        known = self._arrived(call)
+        status, payload = self._signal(call, known)
+        if status == "none":
+            raise self._wait(call, call.as_wait())
+        kind, seconds, default, _ = call.what
+        if status != "received":
+            if default is not MISSING:
+                return default
+            within_seconds = "its time" if seconds is None else f"{seconds:g} s"
+            raise SignalTimeout(f"job {self.id}: no signal {call.name} came within {within_seconds}")
+        try:
+            return values.typed(payload, kind)
+        except values.Misfit as error:
+            raise UnreadableJson(f"job {self.id}: the payload of signal {call.name} does not fit: {error}") from error
+
+    def _signal(self, call: BlockingCall[Any], known: Recorded | None) -> tuple[str, Any]:
+        if known is not None and known.outcome is not None:
+            return ("received" if known.outcome == "done" else known.outcome), known.result
+        self._refuse_in_transaction(call)
+        self._pass_failures(call)
+        _, seconds, _, fresh = call.what
+        lease = self._hold.lease
+        asked = verbs.receive(lease, call.number, name=call.name, digest=call.digest, seconds=seconds, fresh=fresh)
+        received = self._ask(asked)
+        return received.status, received.payload
+
+
+def _pause(call: BlockingCall[Any], tries: int, **words: Any) -> dict[str, Any]:
+    return {"number": f"{call.number}.{tries}", "kind": "retry", "name": call.name, **words}

@@ -1,0 +1,34 @@
+"""What a flow needs of a task that it calls. `Task` implements it, so that a job does not import tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from faultline.core.model import Json, Submission
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Callee(Protocol[P, R_co]):
+    """A task that can be called with these arguments and has this result."""
+
+    @property
+    def returns(self) -> Any: ...
+
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Submission: ...
+
+    def read(self, result: Json) -> R_co: ...
+
+
+class OneByOne(Protocol[T_contra, R_co]):
+    """A task that can be called with one argument."""
+
+    @property
+    def returns(self) -> Any: ...
+
+    def bind(self, item: T_contra, /) -> Submission: ...
+
+    def read(self, result: Json) -> R_co: ...

@@ -1,0 +1,134 @@
+"""A call of a program: made at one position, run when it is awaited. `BlockingCall` is the same in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from faultline.core.errors import ConfigError
+from faultline.flow.ending import RunEnded
+from faultline.flow.program import Branch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from faultline.flow.program import Program
+
+R_co = TypeVar("R_co", covariant=True)
+
+#: The branch in which this code runs, or the name of the step that it is a part of. A new asyncio task inherits it.
+_around: ContextVar[Branch | str | None] = ContextVar("branch", default=None)
+
+
+class Waiting(RunEnded):
+    """One call waits. Whoever awaits it decides whether the whole branch does."""
+
+    def __init__(self, waits: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.waits = waits
+
+
+class Made(Generic[R_co]):
+    """A call with its number, which it has from when it was made."""
+
+    __slots__ = ("begun", "branch", "call_id", "digest", "is_spawned", "kind", "made_at", "name", "number", "run", "what")
+
+    def __init__(
+        self, branch: Branch, kind: str, name: str, digest: str | None, what: Any, run: Callable[[Any], Any]
+    ) -> None:
+        self.branch = branch
+        self.kind = kind
+        self.name = name
+        self.digest = digest
+        #: What it calls: arguments, or other calls.
+        self.what = what
+        self.run = run
+        #: A gather is not on record by itself.
+        self.number = "" if kind == "gather" else branch.program.made(branch, name)
+        self.made_at = branch.program.next_moment()
+        self.begun = False
+        #: The id of the call on record.
+        self.call_id: int | None = None
+        #: Whether its jobs were all enqueued by an earlier run; None: not looked yet.
+        self.is_spawned: bool | None = None
+
+    def begin(self) -> None:
+        if self.begun:
+            raise ConfigError(f"job {self.branch.program.job_id}: call {self.number} ({self.name}) was awaited before")
+        self.begun = True
+
+    def as_recorded(self, **words: Any) -> dict[str, Any]:
+        """As `record` takes it."""
+        return {"number": self.number, "kind": self.kind, "name": self.name, "digest": self.digest, **words}
+
+    def as_wait(self, **words: Any) -> dict[str, Any]:
+        """As `suspend` takes it."""
+        return self.as_recorded(**words)
+
+
+class Call(Made[R_co]):
+    """A call that was made. It runs when it is awaited, or in `job.gather` or `job.race`."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, R_co]:
+        return self.now().__await__()
+
+    async def now(self) -> R_co:
+        """Run it, and return its result."""
+        here(self.branch.program, asyncio.current_task())
+        self.begin()
+        try:
+            result: R_co = await self.run(self)
+        except Waiting as waiting:
+            raise self.branch.suspend(waiting.waits) from None
+        return result
+
+
+class BlockingCall(Made[R_co]):
+    """A call that was made with `job.later`. It runs in `job.gather` or `job.race`, or by `now`."""
+
+    __slots__ = ()
+
+    def now(self) -> R_co:
+        """Run it, and return its result."""
+        here(self.branch.program, threading.current_thread())
+        self.begin()
+        try:
+            result: R_co = self.run(self)
+        except Waiting as waiting:
+            raise self.branch.suspend(waiting.waits) from None
+        return result
+
+
+def here(program: Program, current: object) -> Branch:
+    """The branch in which the program makes a call; `ConfigError` where it cannot make one."""
+    around = _around.get()
+    if isinstance(around, str):
+        raise ConfigError(
+            f"job {program.job_id}: step {around} makes a call of the flow, but a step is remembered as a whole; make the"
+            " call in the task itself"
+        )
+    branch = around if isinstance(around, Branch) and around.program is program else program.root
+    if branch.owner is None:
+        branch.owner = current
+    if branch.owner is not current:
+        raise ConfigError(
+            f"job {program.job_id}: an asyncio task or thread that the program started makes a call of the flow, which would"
+            " have another number in each run; use job.gather(job.branch(function, ...), ...)"
+        )
+    return branch
+
+
+@contextlib.contextmanager
+def within(around: Branch | str) -> Iterator[None]:
+    """What runs inside belongs to this branch, or is a part of the step with this name."""
+    token = _around.set(around)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # left in another context than entered
+            _around.reset(token)

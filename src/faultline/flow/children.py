@@ -1,0 +1,37 @@
+"""The children of a call: one digest for all of them, and what became of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.errors import ChildFailed
+from faultline.flow.values import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from uuid import UUID
+
+    from faultline.core.model import Submission
+
+_NAMED_MAX = 3
+
+
+def digest_of_jobs(jobs: Sequence[Submission]) -> str:
+    """Of their tasks and arguments: a later run must call for the same ones."""
+    return digest_of(f"{job.task} {job.args}".encode() for job in jobs)
+
+
+def failed(job_id: UUID, name: str, total: int, taken: Mapping[str, Mapping[str, Any]]) -> ChildFailed:
+    """The error of a call, some of whose jobs have failed."""
+    errors = {int(index): _first_line(one) for index, one in sorted(taken.items(), key=lambda item: int(item[0]))}
+    shown = "; ".join(f"number {index}: {error}" for index, error in list(errors.items())[:_NAMED_MAX])
+    if total == 1:
+        message = f"job {job_id}: the job that it called, {name}, has not succeeded: {next(iter(errors.values()))}"
+    else:
+        message = f"job {job_id}: {len(errors)} of {total} jobs of {name} have not succeeded. {shown}"
+    return ChildFailed(message, errors=errors)
+
+
+def _first_line(one: Mapping[str, Any]) -> str:
+    error = str(one.get("error") or "").partition("\n")[0]
+    return f"{one.get('state')}: {error}" if error else str(one.get("state"))

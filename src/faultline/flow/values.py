@@ -1,0 +1,251 @@
+"""How values of a program are stored as JSON and read again, by their annotations.
+
+JSON types, lists, dicts, tuples, unions, enums, dates, UUIDs, dataclasses, and pydantic models where they are installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from faultline.core.errors import JobRejected
+from faultline.store import jsontext
+
+_PLAIN = (str, int, float, bool, type(None))
+_DIGEST_BYTES = 16
+
+
+class Misfit(Exception):
+    """A value that is not what its annotation says."""
+
+
+def plain(value: Any, *, brief: bool = False) -> Any:  # noqa: PLR0911 - one line for each kind of type
+    """The same value in JSON types. What has none stays as it is, for the encoder to refuse.
+
+    :param brief: Without fields that have their defaults: a field that a later build adds changes nothing.
+    """
+    if type(value) in _PLAIN:
+        return value
+    match value:
+        case Enum():
+            return plain(value.value)
+        case dict():
+            return {_key(key): plain(item, brief=brief) for key, item in value.items()}
+        case list() | tuple():
+            return [plain(item, brief=brief) for item in value]
+        case set() | frozenset():
+            return sorted((plain(item, brief=brief) for item in value), key=repr)
+        case datetime() | date():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case UUID() | Decimal():
+            return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [one for one in dataclasses.fields(value) if not (brief and _is_default(one, getattr(value, one.name)))]
+        return {one.name: plain(getattr(value, one.name), brief=brief) for one in fields}
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json", exclude_defaults=brief) if callable(dump) else value
+
+
+def _key(key: Any) -> Any:
+    found = plain(key)
+    return str(found) if isinstance(key, UUID | Enum | date) else found
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    if field.default is not dataclasses.MISSING:
+        return bool(field.default == value)
+    return field.default_factory is not dataclasses.MISSING and bool(field.default_factory() == value)
+
+
+def digest(*values: Any) -> str | None:
+    """A digest of arguments; None if they have parts that JSON cannot hold, and cannot be compared."""
+    try:
+        text = orjson.dumps(plain(list(values), brief=True), option=orjson.OPT_SORT_KEYS)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return digest_of([text])
+
+
+def digest_of(parts: Iterable[bytes]) -> str:
+    running = hashlib.sha256()
+    for part in parts:
+        running.update(part)
+        running.update(b"\n")
+    return running.hexdigest()[: 2 * _DIGEST_BYTES]
+
+
+def typed(value: Any, annotation: Any) -> Any:
+    """A JSON value as its annotation says; `Misfit` if it cannot be."""
+    if annotation in (Any, object, inspect.Parameter.empty) or isinstance(annotation, typing.TypeVar | str):
+        return value
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated or isinstance(annotation, typing.NewType):
+        return typed(value, annotation.__supertype__ if isinstance(annotation, typing.NewType) else annotation.__origin__)
+    if origin in (typing.Union, types.UnionType):
+        return _one_of(value, typing.get_args(annotation))
+    if origin is typing.Literal:
+        return value if value in typing.get_args(annotation) else _misfit(value, annotation)
+    if annotation in (None, type(None)):
+        return None if value is None else _misfit(value, annotation)
+    try:
+        return _structured(value, origin or annotation, typing.get_args(annotation))
+    except Misfit:
+        raise
+    except Exception as error:
+        raise Misfit(f"{_short(value)} is not {_name(annotation)}: {error}") from error
+
+
+def _structured(value: Any, kind: Any, parts: tuple[Any, ...]) -> Any:  # noqa: C901, PLR0911 - likewise
+    if not isinstance(kind, type):
+        return value
+    if callable(getattr(kind, "model_validate", None)):
+        return kind.model_validate(value)  # type: ignore[attr-defined]
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(value, kind)
+    if issubclass(kind, Enum):
+        return kind(value)
+    if kind in _READERS:
+        return _READERS[kind](value)
+    if issubclass(kind, tuple):
+        return _tuple(value, kind, parts)
+    if issubclass(kind, Mapping):
+        return _mapping(value, kind, parts)
+    if not issubclass(kind, str | bytes) and issubclass(kind, Iterable):
+        items = [typed(item, parts[0] if parts else Any) for item in _expect(value, list)]
+        return kind(items) if kind in (set, frozenset) else items
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind in (str, int, float, bool) and not isinstance(value, kind):
+        return _misfit(value, kind)
+    return value
+
+
+def _dataclass(value: Any, kind: Any) -> Any:
+    hints = _hints(kind)
+    known = {one.name for one in dataclasses.fields(kind) if one.init}
+    return kind(**{name: typed(item, hints.get(name, Any)) for name, item in _expect(value, dict).items() if name in known})
+
+
+def _tuple(value: Any, kind: type, parts: tuple[Any, ...]) -> Any:
+    items = _expect(value, list)
+    if hasattr(kind, "_fields"):
+        hints = _hints(kind)
+        return kind(*(typed(item, hints.get(name, Any)) for name, item in zip(kind._fields, items, strict=True)))
+    if not parts:
+        return tuple(items)
+    if parts[-1] is Ellipsis:
+        return tuple(typed(item, parts[0]) for item in items)
+    return tuple(typed(item, part) for item, part in zip(items, parts, strict=True))
+
+
+def _mapping(value: Any, kind: type, parts: tuple[Any, ...]) -> Any:
+    given = _expect(value, dict)
+    if hasattr(kind, "__required_keys__"):
+        hints = _hints(kind)
+        return {key: typed(item, hints.get(key, Any)) for key, item in given.items()}
+    of_key, of_item = parts if len(parts) > 1 else (Any, Any)
+    return {_typed_key(key, of_key): typed(item, of_item) for key, item in given.items()}
+
+
+def _typed_key(key: str, annotation: Any) -> Any:
+    return int(key) if annotation is int else typed(key, annotation)
+
+
+def _one_of(value: Any, members: tuple[Any, ...]) -> Any:
+    """The first member that it fits. Plain JSON types first: a text that is also a date stays a text in `str | date`."""
+    if value is None and type(None) in members:
+        return None
+    ordered = sorted(members, key=lambda one: one not in _PLAIN)
+    faults = []
+    for member in ordered:
+        try:
+            return typed(value, member)
+        except Misfit as error:
+            faults.append(str(error))
+    raise Misfit("; ".join(faults))
+
+
+def _expect(value: Any, kind: type) -> Any:
+    return value if isinstance(value, kind) else _misfit(value, kind)
+
+
+def _misfit(value: Any, annotation: Any) -> Any:
+    raise Misfit(f"{_short(value)} is not {_name(annotation)}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - as much as fits a line
+
+
+def _name(annotation: Any) -> str:
+    return getattr(annotation, "__name__", None) or str(annotation)
+
+
+_READERS: dict[type, Callable[[Any], Any]] = {
+    datetime: lambda value: datetime.fromisoformat(_expect(value, str)),
+    date: lambda value: date.fromisoformat(_expect(value, str)),
+    timedelta: lambda value: timedelta(seconds=value),
+    UUID: lambda value: UUID(_expect(value, str)),
+    Decimal: lambda value: Decimal(_expect(value, str)),
+}
+
+
+@lru_cache(maxsize=1024)
+def _hints(kind: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind, include_extras=True)
+    except Exception:  # noqa: BLE001 - a name that only a type checker knows
+        return {}
+
+
+def returned(function: Any, but: tuple[type, ...] = ()) -> Any:
+    """What a function returns by its annotation; Any if that cannot be read.
+
+    :param but: Classes that are no results: they are left out of a union.
+    """
+    function = inspect.unwrap(function)
+    try:
+        names = {**getattr(function, "__globals__", {}), **inspect.getclosurevars(function).nonlocals}
+        given = function.__annotations__["return"]
+        # Alone: another annotation may have a name that only a type checker knows.
+        alone = types.FunctionType((lambda: None).__code__, {})
+        alone.__annotations__ = {"return": given}
+        annotation = typing.get_type_hints(alone, globalns=names, include_extras=True)["return"]
+    except Exception:  # noqa: BLE001 - likewise
+        return Any
+    members = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
+    if not set(members) & set(but):
+        return annotation
+    left = tuple(member for member in members if member not in but)
+    return typing.Union[left] if left else Any  # noqa: UP007 - made when the program runs
+
+
+def text_of(value: Any, what: str) -> str:
+    """The JSON text of a value, or `JobRejected`."""
+    try:
+        return jsontext.encode(value, what)
+    except JobRejected:
+        as_json = plain(value)
+        if as_json is value:
+            raise
+    return jsontext.encode(as_json, what)
+
+
+def is_same_kind(value: Any, read: Any) -> bool:
+    """Whether what is read again is of the class that was stored, where that is not a JSON type."""
+    return isinstance(value, (*_PLAIN, dict, list, tuple, set)) or type(read) is type(value)
