@@ -28,7 +28,10 @@ ROOT = Path(__file__).parents[2]
 #: Public for Faultline's own modules, and no promise to other programs.
 INNER: set[str] = runpy.run_path(str(ROOT / "docs/conf.py"))["INNER"]
 #: Made by Faultline, never by a program.
-GIVEN = {"BlockingJob", "Job", "JobHandle", "Task", "TaskDecorator", "Transaction", "Worker"}
+GIVEN = {
+    "BlockingCall", "BlockingJob", "BlockingSaga", "Call", "Callee", "Job", "JobHandle", "Later", "OneByOne", "Saga", "Step",
+    "StepDecorator", "Task", "TaskDecorator", "Transaction", "Worker",
+}  # fmt: skip
 #: Of these, programs may use what the reference names.
 NAMED = dict(
     re.findall(r"autoclass:: faultline\.(\w+)\n   :members: (.+)\n", (ROOT / "docs/reference/python.md").read_text())

@@ -169,7 +169,7 @@ def _together(calls: Sequence[Call[Any]], ended: Sequence[Stand]) -> list[dict[s
 
 
 def _plain_calls(call: Call[Any]) -> list[Call[Any]]:
-    """The calls that are on record by themselves. Those of a branch are known by what it waits for."""
+    """The calls that are recorded by themselves. Those of a branch are known by what it waits for."""
     if call.kind in ("gather", "race"):
         return [*([call] if call.number else []), *(one for inner in call.what for one in _plain_calls(inner))]
     return [] if call.kind == "branch" else [call]

@@ -170,7 +170,7 @@ def _together(calls: Sequence[BlockingCall[Any]], ended: Sequence[Stand]) -> lis
 
 
 def _plain_calls(call: BlockingCall[Any]) -> list[BlockingCall[Any]]:
-    """The calls that are on record by themselves. Those of a branch are known by what it waits for."""
+    """The calls that are recorded by themselves. Those of a branch are known by what it waits for."""
     if call.kind in ("gather", "race"):
         return [*([call] if call.number else []), *(one for inner in call.what for one in _plain_calls(inner))]
     return [] if call.kind == "branch" else [call]

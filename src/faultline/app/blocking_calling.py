@@ -131,7 +131,7 @@ class Calling(Stepping):
             raise
 
     def _taken(self, call: BlockingCall[Any], known: Recorded | None) -> dict[str, Any] | None:
-        """What became of the jobs, as it is on record; None: wait on."""
+        """What became of the jobs, as it was recorded; None: wait on."""
         if known is not None and known.outcome is not None:
             status, result = ("taken" if known.outcome in ("done", "failed") else known.outcome), known.result
         else:

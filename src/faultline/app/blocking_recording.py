@@ -1,5 +1,5 @@
 # Generated from src/faultline/app/async_recording.py by `make generate`: change that file, not this one.
-"""What a program does at each call: find it on record, record it, or wait. Everything is written under the lease.
+"""What a program does at each call: find it recorded, record it, or wait. Everything is written under the lease.
 
 What keeps a call from being recorded ends the run, whatever the program catches: `faultline.flow.ending`.
 """
@@ -49,12 +49,9 @@ class Recording(Attempt):
     def __init__(self, hold: Held, host: Host, timeout_seconds: float | None) -> None:
         super().__init__(hold, host, timeout_seconds)
         self._chance = host.chance
-
-    def begin(self) -> None:
-        """The task begins here, in this asyncio task or thread. What earlier runs have recorded is read."""
-        program = self._program()
-        program.root.owner = threading.current_thread()
-        self._know(program)
+        if hold.lease.in_flow and hold.lease.fencing_token > 1:
+            # An earlier attempt may have recorded calls: whoever completes the job must know them.
+            self.program = Program(self.id)
 
     def _make(self, kind: str, name: str, digest: str | None = None, what: Any = None) -> BlockingCall[Any]:
         """A call at the next position of the branch that makes it."""
@@ -89,7 +86,7 @@ class Recording(Attempt):
     # At a call
 
     def _arrived(self, call: BlockingCall[Any]) -> Recorded | None:
-        """What is on record of this call."""
+        """What is recorded of this call."""
         program = call.branch.program
         program.refuse_if_ended(call.branch)
         self._know(program)
@@ -103,7 +100,7 @@ class Recording(Attempt):
             )
 
     def _wait(self, call: BlockingCall[Any], *waits: dict[str, Any]) -> Waiting:
-        """The call waits. What the program has passed before is put on record."""
+        """The call waits. What the program has passed before is recorded."""
         self._refuse_in_transaction(call)
         self._pass_failures(call)
         return Waiting(list(waits))
@@ -167,7 +164,7 @@ class Recording(Attempt):
         return self._read(call, known.result, returns)
 
     def _read(self, call: BlockingCall[Any], value: Any, returns: Any) -> Any:
-        """A value on record, as the annotation says."""
+        """A recorded value, as the annotation says."""
         try:
             return values.typed(value, returns)
         except values.Misfit as error:

@@ -34,7 +34,7 @@ class Stepped(NamedTuple):
     step: Step[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    #: Put it on record before it runs: a saga undoes what perhaps was done.
+    #: Record it before it runs: a saga undoes what perhaps was done.
     begun_first: bool = False
 
 

@@ -46,11 +46,11 @@ class Made(Generic[R_co]):
         #: What it calls: arguments, or other calls.
         self.what = what
         self.run = run
-        #: A gather is not on record by itself.
+        #: A gather is not recorded by itself.
         self.number = "" if kind == "gather" else branch.program.made(branch, name)
         self.made_at = branch.program.next_moment()
         self.begun = False
-        #: The id of the call on record.
+        #: The id of the call recorded.
         self.call_id: int | None = None
         #: Whether its jobs were all enqueued by an earlier run; None: not looked yet.
         self.is_spawned: bool | None = None

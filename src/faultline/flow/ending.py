@@ -16,7 +16,7 @@ class Suspended(RunEnded):
 
 
 class CodeChanged(RunEnded):
-    """The program does not fit what the job has on record. Nothing was run; no attempt is used up."""
+    """The program does not fit what the job has recorded. Nothing was run; no attempt is used up."""
 
 
 class Interrupted(RunEnded):

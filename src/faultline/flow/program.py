@@ -1,4 +1,4 @@
-"""The program of one run: which calls it makes, and whether they are those that the job has on record.
+"""The program of one run: which calls it makes, and whether they are those that the job has recorded.
 
 A call's number is its position: a counter in each branch, and the numbers of the branches around it ('3', '3.1.2'). It does
 not depend on which branch is quicker, so that every run gives each call the number that the first run gave it.
@@ -28,7 +28,7 @@ _ADVICE = (
 
 
 class Recorded(Protocol):
-    """A call on record: a row of `history`."""
+    """A recorded call: a row of `history`."""
 
     @property
     def number(self) -> str: ...
@@ -86,7 +86,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A call that has ended in this run and is not on record yet."""
+    """A call that has ended in this run and is not recorded yet."""
 
     branch: Branch
     #: Only a call that was made later shows that the program went on.
@@ -127,7 +127,7 @@ class Program:
         return self.root.waits
 
     def unpassed(self) -> str | None:
-        """A message if the job has calls on record that this run did not come to: it must not complete."""
+        """A message if the job has calls recorded that this run did not come to: it must not complete."""
         missed = [row for row in (self.history or {}).values() if row.kind not in BESIDE and row.number not in self._passed]
         if not missed:
             return None
@@ -201,7 +201,7 @@ class Program:
         return number
 
     def came_to(self, number: str, kind: str, name: str, digest: str | None) -> Recorded | None:
-        """The program comes to a call. What is on record of it, or `CodeChanged` if that was another call."""
+        """The program comes to a call. What is recorded of it, or `CodeChanged` if that was another call."""
         self.unawaited.pop(number, None)
         known = (self.history or {}).get(number)
         self._passed.add(number)
@@ -221,7 +221,7 @@ class Program:
         return known
 
     def came_to_branch(self, number: str, name: str) -> None:
-        """The program comes to a branch, which is not on record by itself."""
+        """The program comes to a branch, which is not recorded by itself."""
         self.unawaited.pop(number, None)
         known = (self.history or {}).get(number)
         if known is not None:
@@ -237,7 +237,7 @@ class Program:
         self.pending.append(Pending(branch, self.next_moment(), call))
 
     def due(self, branch: Branch, made_at: int) -> list[Pending]:
-        """What a call that was made then in this branch brings on record."""
+        """What a call that was made then in this branch brings recorded."""
         prefix = f"{branch.path}." if branch.path else ""
         return [
             one
@@ -252,7 +252,7 @@ class Program:
         self._passed |= {other for other in self.history or {} if other.startswith(f"{number}.")}
 
     def is_behind(self, branch: Branch) -> bool:
-        """Whether the job has calls on record that this branch has not come to yet."""
+        """Whether the job has calls recorded that this branch has not come to yet."""
         depth = branch.path.count(".") + 1 if branch.path else 0
         prefix = f"{branch.path}." if branch.path else ""
         return any(

@@ -68,7 +68,8 @@ class FlowJudge:
         if isinstance(program.ended, CodeChanged):
             # Whatever its `finally` blocks raised: the run was over before.
             return await self._changed(hold, str(program.ended))
-        verdict = program.verdict(raised, completes=isinstance(ending, Completed))
+        completes = isinstance(ending, Completed)
+        verdict = await self._verdict(hold, program, raised, completes=completes)
         match verdict:
             case None:
                 return ending
@@ -84,6 +85,19 @@ class FlowJudge:
                 # Another attempt would read the same history and raise the same error.
                 return Failed(hold, Failure(text_of(verdict), then="fail"))
         return ending if verdict is raised else self._judge.raised(hold, task, verdict, first=True)
+
+    async def _verdict(
+        self, hold: Hold, program: Program, raised: BaseException | None, *, completes: bool
+    ) -> BaseException | None:
+        if not program.is_known and completes:
+            # The task made no call at all, so nobody has read what it called before.
+            try:
+                history = await self._database.run(verbs.history(program.job_id))
+            except Exception as error:  # noqa: BLE001 - nobody knows whether the job may complete
+                hold.failed_by = [*(hold.failed_by or ()), error]
+                return Interrupted(error)
+            program.know(history)
+        return program.verdict(raised, completes=completes)
 
     async def _changed(self, hold: Hold, why: str) -> Released:
         """Keep the job and its attempts: a worker whose code fits may take it. The database says how long to wait."""
