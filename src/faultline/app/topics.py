@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import unicodedata
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from faultline.app import tracing
 from faultline.app.handle import JobHandle
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from psycopg import AsyncConnection, Connection
 
+    from faultline.app.handle import Looks
     from faultline.core.ids import Ids
     from faultline.core.model import Json
     from faultline.store.async_database import AsyncDatabase
@@ -58,10 +59,6 @@ class Topics:
         def database(self) -> Database: ...
         @property
         def async_database(self) -> AsyncDatabase: ...
-        @property
-        def poller(self) -> Any: ...
-        def job(self, job_id: Any) -> Any: ...
-        async def ajob(self, job_id: Any) -> Any: ...
 
     def on(self, *names: str) -> Callable[[Task[P, R]], Task[P, R]]:
         """Subscribe a task to topics: `@app.on("order.paid")`, above `@app.task`.
@@ -158,7 +155,7 @@ class Topics:
 
     def _published(self, published: list[Published]) -> list[JobHandle[Any]]:
         self.enqueued.update([one.queue for one in published if one.created])
-        return [JobHandle(self, one.job_id, created=one.created) for one in published]
+        return [JobHandle(cast("Looks", self), one.job_id, created=one.created) for one in published]
 
 
 def _publish(job: Submission, ids: Ids | None = None, *, appears_late: bool = False) -> Statement[list[Published]]:
