@@ -409,3 +409,26 @@ def workers_that_sleep_are_woken_for_children(sessions: Sessions) -> None:
     expect("a hint", ('"queue" : "children"' in hint, "w1" in hint), (True, True))
     spawn(q, lease, jobs(1, delay_seconds=60), "3")
     expect("for later", listener.notices(), [])
+
+
+@probe("spawn", "read_jobs")
+def children_that_make_no_sense_are_refused_by_their_number(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    good = '{"task": "child", "queue": "children"}'
+    bad = {
+        '{"task": "child", "colour": "red"}': 'no job has a field "colour"',
+        '{"task": "child", "args": {"a": "\\u0000"}}': "is refused",
+        '{"task": "child", "priority": "high"}': "is refused",
+        '{"task": "child", "priority": 1001}': "its priority is outside",
+        '{"task": "child", "id": "x"}': "is refused",
+        "7": "it is not a JSON object",
+    }
+    sql = "select call_id from faultline.spawn(%s, %s, %s, '1', 'children', 'c', 'd', 'raise', 2, 0, %s)"
+    for job, text in bad.items():
+        with refused(q, "FL005", "job 2 of 2", text, what=job):
+            q.execute(sql, lease.job_id, lease.fencing_token, lease.owner, f"[{good}, {job}]")
+    for document in ("{}", "[", "", "null"):
+        with refused(q, "FL005", what=document):
+            q.execute(sql, lease.job_id, lease.fencing_token, lease.owner, document)
+    expect("children", spawned(q), [])

@@ -38,8 +38,15 @@ declare
   jobs_max constant integer := case spawn.kind when 'children' then 100000 else chunk_max end;
   at constant timestamptz := faultline.clock();
   limits constant faultline.settings := (select s from faultline.settings s);
+  -- What a client gives a job. With others the document is read more closely.
+  fields constant text[] := array[
+    'task', 'args', 'queue', 'priority', 'delay_seconds', 'run_at', 'max_attempts', 'lease_seconds', 'idempotency_key', 'id',
+    'keep_args', 'trace', 'digest'
+  ];
   document json;
   size integer;
+  unclear boolean;
+  keyed boolean;
   call faultline.calls;
   new_call bigint;
   flow uuid;
@@ -58,8 +65,21 @@ begin
       spawn.job_id, spawn.number, spawn.name, spawn.total, jobs_max
       using errcode = 'FL007', hint = 'Nothing was enqueued. Give each child a part of the work, and let it have children of its own.';
   end if;
-  document := faultline.read_jobs(spawn.jobs, at, limits.args_bytes_max);
-  size := json_array_length(document);
+  begin
+    -- As jsonb as well: what is only JSON cannot be compared with another submission, nor shown.
+    select count(*), bool_or(jsonb_typeof(j) <> 'object' or j - fields <> '{}'), bool_or(j ->> 'idempotency_key' is not null)
+    into size, unclear, keyed
+    from jsonb_array_elements(spawn.jobs::jsonb) j;
+  exception
+    when data_exception or program_limit_exceeded then
+      unclear := true;
+  end;
+  if unclear then
+    -- It says which job is wrong, and why.
+    document := faultline.read_jobs(spawn.jobs, at, limits.args_bytes_max);
+  else
+    document := spawn.jobs::json;
+  end if;
   if size > chunk_max
     or coalesce(spawn.total, -1) < 0
     or coalesce(spawn.first_index, -1) < 0
@@ -79,7 +99,7 @@ begin
       if spawn.kind = 'children' then
         select coalesce(j.flow_id, j.id) into flow from faultline.open_jobs j where j.id = spawn.job_id;
       end if;
-      if exists (select from json_array_elements(document) j where j ->> 'idempotency_key' is not null) then
+      if keyed then
         select k.ids, k.news, k.lowest_priority, k.lowest_run_at into ids, news, lowest_priority, lowest_run_at
         from faultline.place_known(document, at, limits.args_bytes_max) k;
         queues := array(select distinct coalesce(j ->> 'queue', 'default') from json_array_elements(document) j);
@@ -152,6 +172,9 @@ begin
     exception
       -- What was inserted here is undone.
       when sqlstate 'FL099' then null;
+      when data_exception then
+        perform faultline.read_jobs(spawn.jobs, at, limits.args_bytes_max);
+        raise;
       when unique_violation then
         raise exception 'job %: call %, "%": a job with the id of one of its jobs exists', spawn.job_id, spawn.number, spawn.name
           using errcode = 'FL003', hint = 'Nothing was enqueued. Give every job an id of its own, or leave the ids to the database.';
