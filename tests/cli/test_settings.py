@@ -37,6 +37,7 @@ def test_settings_are_shown_as_they_are_from_the_start(dsn: str) -> None:
         "keep_failed_seconds": 30 * 86400,
         "keep_journal_seconds": 30 * 86400,
         "keep_keys_seconds": 30 * 86400,
+        "keep_flows_seconds": 7 * 86400,
     }
     assert "keep_succeeded_seconds                7 d  How long" in faultline("settings", "--dsn", dsn).stdout
 

@@ -242,6 +242,7 @@ def kept(seen: DatabaseSettings | None) -> Iterator[Finding]:
         "failed and cancelled ones": seen.keep_failed_seconds,
         "the journal": seen.keep_journal_seconds,
         "idempotency keys": seen.keep_keys_seconds,
+        "flows": seen.keep_flows_seconds,
     }
     yield Finding("kept", OK, ", ".join(f"{what} for {span(seconds)}" for what, seconds in ages.items()))
     yield Finding("sizes", OK, f"arguments of {seen.args_bytes_max:,} bytes at most, results of {seen.result_bytes_max:,}")

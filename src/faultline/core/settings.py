@@ -148,6 +148,9 @@ class DatabaseSettings:
     keep_failed_seconds: int = _kept(30, "How long failed and cancelled jobs are kept.")
     keep_journal_seconds: int = _kept(30, "How long the journal is kept.")
     keep_keys_seconds: int = _kept(30, "How long idempotency keys are kept.")
+    keep_flows_seconds: int = _kept(
+        7, "How long flows are kept after their first job has ended; if it failed, at least as long as failed jobs."
+    )
 
 
 #: Tables of the file, which are commands.

@@ -201,7 +201,7 @@ when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'st
 execute function faultline.refuse_change('only prune and start_again delete chunks of a stream');
 
 create or replace trigger never_rewritten
-before update on faultline.flows
+before update of id, begun_at on faultline.flows
 for each row
 execute function faultline.refuse_change('flows cannot be changed');
 

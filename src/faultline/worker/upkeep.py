@@ -145,7 +145,7 @@ class Upkeep:
     async def prune(self) -> bool:
         """Delete what is older than its retention, in batches. Returns whether that was all."""
         all_gone = True
-        for what in ("ledger", "failed", "journal", "keys"):
+        for what in ("ledger", "failed", "journal", "keys", "flows"):
             age = getattr(self._retention, what)
             for _ in range(_BITES_MAX):
                 gone = await self._database.run(verbs.prune(what, older_than_seconds=age, max_rows=_BITE_ROWS))

@@ -165,6 +165,20 @@ _SERVICE = (
         "insert into faultline.api_keys (id, digest, name, scopes, queues, created_at)"
         " values (gen_random_uuid(), sha256(gen_random_uuid()::text::bytea), 'k', '{read}', '{q}', now())"
     ),
+    "insert into faultline.flows (id, begun_at) values (gen_random_uuid(), now())",
+    (
+        "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, ended_at, outcome)"
+        " values (gen_random_uuid(), '1', 'step', 's', 1, now(), now(), 'done')"
+    ),
+    "insert into faultline.edges (call_id, index, job_id) values (1, 0, gen_random_uuid())",
+    "insert into faultline.signals (job_id, name, sent_at) values (gen_random_uuid(), 'n', now())",
+    "insert into faultline.nudges (job_id, kind) values (gen_random_uuid(), 0)",
+    "insert into faultline.sweeps (job_id) values (gen_random_uuid())",
+    (
+        "insert into faultline.streams (job_id, name, fencing_token, position, chunk, written_at)"
+        " values (gen_random_uuid(), 'n', 1, 0, '1', now())"
+    ),
+    "insert into faultline.subscriptions (topic, task, subscribed_at) values ('t', 't', now())",
 )
 
 
@@ -195,15 +209,21 @@ def _change(q: Session, change: str) -> None:
 _NULLABLE = {
     "open_jobs": {
         "claimed_at", "lease_expires_at", "lease_owner", "finished_at", "idempotency_key", "last_error", "progress",
-        "trace",
+        "trace", "flow_id", "call_id", "watched", "suspended",
     },
-    "ledger": {"idempotency_key", "args", "result"},
+    "ledger": {"idempotency_key", "args", "result", "flow_id"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
     "workers": {"clock_ahead_seconds", "connections_max", "tasks"},
     "queues": {"paused_at", "paused_because", "paused_by"},
     "samples": {"oldest_due_at"},
     "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},
+    "calls": {
+        "digest", "together", "until", "policy", "fresh", "total", "open_index", "ended_at", "outcome", "result", "error",
+    },
+    "signals": {"payload", "key", "for_call", "sent_by", "received_by", "received_at"},
+    "nudges": {"not_before"},
+    "sweeps": {"call_id", "missed_call", "missed_index", "reason"},
 }  # fmt: skip
 
 

@@ -1,18 +1,30 @@
 -- Queue failed and cancelled jobs again. Before: the caller has locked their rows and checked their states.
 -- After: queued, due now, with attempts counted from zero. The token stays, so that writes of earlier workers are refused.
+-- Of a flow, other jobs start over with them: see revive. A job of a graph waits again for the jobs that it comes after.
 -- `signed` says who did it and why (see `signature`).
 create or replace function faultline.start_over(job_ids uuid[], signed jsonb default '{}') returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
+declare
+  ids uuid[] := start_over.job_ids;
+  waiting uuid[];
 begin
+  if exists (select from faultline.open_jobs j where j.id = any (ids) and j.flow_id is not null) then
+    ids := faultline.revive(ids);
+    waiting := array(
+      select distinct c.job_id from faultline.calls c where c.job_id = any (ids) and c.kind = 'after' and c.ended_at is null
+    );
+    update faultline.calls c set awaited = c.kind = 'after' where c.job_id = any (waiting) and c.ended_at is null;
+  end if;
   with ended as materialized (
-    select j.id, j.state from faultline.open_jobs j where j.id = any (start_over.job_ids)
+    select j.id, j.state from faultline.open_jobs j where j.id = any (ids)
   ),
   again as (
     update faultline.open_jobs j
     set state = 'queued',
-        next_run_at = faultline.clock(),
+        next_run_at = case when e.id = any (waiting) then '9999-01-01Z' else faultline.clock() end,
+        suspended = case when e.id = any (waiting) then true end,
         attempt = 0,
         reaps = 0,
         started = false,
@@ -26,6 +38,10 @@ begin
   insert into faultline.journal (at, job_id, event, fencing_token, detail)
   select faultline.clock(), a.id, 'retried', a.fencing_token, jsonb_build_object('was', a.was) || start_over.signed
   from again a;
-  perform faultline.wake_for(start_over.job_ids);
+  if cardinality(waiting) > 0 then
+    insert into faultline.nudges (job_id, kind) select w.id, 1 from unnest(waiting) as w (id);
+    perform faultline.wake_resolvers();
+  end if;
+  perform faultline.wake_for(ids);
 end
 $$;

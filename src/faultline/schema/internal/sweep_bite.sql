@@ -75,7 +75,7 @@ begin
         lease_owner = null,
         lease_expires_at = null,
         suspended = null,
-        last_error = 'cancelled: its parent has ended'
+        last_error = faultline.swept_error()
     from live l
     where j.id = any (array[l.id])
     returning l.id, l.state as was, l.fencing_token, l.lease_owner, l.claimed_at, l.lease_expires_at, l.renewals, l.watched

@@ -15,7 +15,7 @@ from (values
   ('edges.never_rewritten'), ('edges.forgotten_by_prune'), ('edges.never_emptied'),
   ('signals.never_rewritten'), ('signals.forgotten_by_prune'), ('signals.never_emptied'),
   ('streams.never_rewritten'), ('streams.forgotten_by_prune'), ('streams.never_emptied'),
-  ('flows.never_rewritten'), ('flows.forgotten_by_prune'), ('flows.never_emptied'),
+  ('flows.never_rewritten of begun_at, id'), ('flows.forgotten_by_prune'), ('flows.never_emptied'),
   ('nudges.looked_at_by_resolve'), ('nudges.never_emptied'),
   ('sweeps.finished_by_sweep'), ('sweeps.never_emptied'),
   ('migrations.never_taken_back'),

@@ -18,9 +18,14 @@ alter table faultline.ledger
 -- One row per flow: what `prune` walks, and what a list of flows shows.
 create table faultline.flows (
   id uuid primary key,
-  begun_at timestamptz not null
+  begun_at timestamptz not null,
+  -- It cannot be pruned before its retention time has passed since then: its root had not ended, or ended then.
+  live_at timestamptz not null default clock_timestamp(),
+  -- Its members are being deleted, a bite at a time.
+  pruning boolean not null default false
 ) with (autovacuum_vacuum_scale_factor = 0.02);
 create index flows_begun on faultline.flows (begun_at);
+create index flows_live on faultline.flows (live_at);
 
 -- What a program called, in its order: steps, waits, children. A call without `ended_at` is begun, and may be waited for.
 -- Once it has ended it is history, and never changes.
@@ -162,8 +167,9 @@ create table faultline.subscriptions (
   constraint sane_topic check (length(topic) between 1 and 200)
 );
 
--- How long flows are kept after their root has ended.
-alter table faultline.settings add column keep_flows_seconds bigint not null default 2592000;
+-- How long flows are kept after their root has ended; if it ended badly, at least as long as failed jobs. By default as
+-- long as other succeeded jobs: each prune of the ledger reads the pages of rows that are kept longer.
+alter table faultline.settings add column keep_flows_seconds bigint not null default 604800;
 -- Not valid, so that nobody waits while the whole journal is read: `migrate` validates it afterwards, beside running work.
 alter table faultline.journal drop constraint known_event;
 alter table faultline.journal add constraint known_event check (event in (

@@ -105,7 +105,7 @@ def reconcile(*, max_jobs: int = 1000) -> Statement[list[Any]]:
 
 
 def prune(what: str, *, older_than_seconds: float | None = None, max_rows: int = 1000) -> Statement[int]:
-    """Delete ledger, failed, journal or keys rows of this age; None: the age in the settings."""
+    """Delete ledger, failed, journal or keys rows, or flows, of this age; None: the age in the settings."""
     return Statement(
         name="prune",
         sql="select faultline.prune(%s, make_interval(secs => %s), %s)",

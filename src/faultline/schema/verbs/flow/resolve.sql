@@ -126,7 +126,7 @@ begin
       -- In a new statement, after the lock.
       verdict := faultline.look(job.id, nudge.failures);
       if verdict.failed then
-        perform faultline.cancel_unreached(job.id);
+        perform faultline.cancel_waiting(job.id, faultline.unreached_error(), '{"reason": "upstream"}');
         left_over := left_over + 1;
       elsif verdict.over then
         update faultline.open_jobs j

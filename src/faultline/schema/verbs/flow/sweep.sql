@@ -19,6 +19,8 @@ as $$
 declare
   remaining integer := least(greatest(coalesce(sweep.max_jobs, 0), 1), 10000);
   previous bigint := 0;
+  -- Sweeps that have come to their end and go back to what was locked before this call.
+  going_back integer := 0;
   swept record;
   -- The end of this bite, and what was locked in it.
   bite record;
@@ -52,6 +54,7 @@ begin
     end if;
     select * into bite from faultline.sweep_bite(swept.job_id, swept.call_id, swept.at_call, swept.at_index, remaining);
     remaining := remaining - bite.edges;
+    going_back := going_back + (bite.is_last and swept.missed_call is not null)::integer;
     if bite.missed_call is not null and swept.missed_call is null then
       swept.missed_call := bite.missed_call;
       swept.missed_index := bite.missed_index;
@@ -76,7 +79,7 @@ begin
   end loop;
   perform faultline.as_verb('');
   if remaining > 0 then
-    return 0;
+    return going_back;
   end if;
   return (select count(*) from (select from faultline.sweeps s limit 1000) l);
 end

@@ -20,7 +20,8 @@ begin
     ('keep_succeeded_seconds', 0, 3155760000),
     ('keep_failed_seconds', 0, 3155760000),
     ('keep_journal_seconds', 0, 3155760000),
-    ('keep_keys_seconds', 0, 3155760000)
+    ('keep_keys_seconds', 0, 3155760000),
+    ('keep_flows_seconds', 0, 3155760000)
   ) as known (name, least_value, greatest_value)
   where known.name = change_setting.name;
   if not found then

@@ -36,6 +36,8 @@ declare
   chosen bigint;
   microseconds bigint;
   counted bigint;
+  numbered text;
+  sequence regclass;
   patience constant text := current_setting('lock_timeout');
 begin
   perform faultline.durable();
@@ -61,10 +63,13 @@ begin
   )
   returning s.token_floor into chosen;
   perform set_config('lock_timeout', patience, true);
-  -- Logical replication copies the journal's rows but not its sequence: no verb could insert into the journal.
-  counted := coalesce(pg_sequence_last_value(pg_get_serial_sequence('faultline.journal', 'id')), 0);
-  perform setval(pg_get_serial_sequence('faultline.journal', 'id'), e.id)
-  from (select l.id from faultline.journal l where l.id > counted order by l.id desc limit 1) e;
+  -- Logical replication copies the rows of a table but not its sequence: no verb could insert into these.
+  foreach numbered in array array['journal', 'calls', 'signals', 'nudges', 'sweeps'] loop
+    sequence := pg_get_serial_sequence('faultline.' || numbered, 'id');
+    counted := coalesce(pg_sequence_last_value(sequence), 0);
+    execute format('select setval($1, e.id) from (select max(l.id) as id from faultline.%I l) e where e.id > $2', numbered)
+      using sequence, counted;
+  end loop;
   insert into faultline.journal (at, event, detail)
   values (
     faultline.clock(), 'setting_changed', jsonb_build_object('setting', 'token_floor', 'value', chosen) || signed

@@ -1,5 +1,6 @@
 -- Retry a failed or cancelled job. Returns its state, `queued`.
 -- Before: failed or cancelled. After: see start_over. With `only_queues`, a job of any other queue is not found.
+-- A child is refused (FL002) if its parent has ended or has gone on past it. With a parent, its children start over.
 -- The journal records who did it and why: see signature.
 create or replace function faultline.retry(
   job_id uuid,
@@ -14,6 +15,7 @@ as $$
 #variable_conflict use_column
 declare
   state text;
+  refused record;
   signed constant jsonb := faultline.signature(retry.by, retry.reason);
 begin
   perform faultline.durable();
@@ -26,6 +28,10 @@ begin
   elsif state in ('queued', 'running') then
     raise exception 'job % is %; only a failed or cancelled job can be retried', retry.job_id, state
       using errcode = 'FL002';
+  end if;
+  refused := faultline.why_not_retried(retry.job_id);
+  if refused.reason is not null then
+    raise exception '%', refused.reason using errcode = case when refused.is_busy then '55P03' else 'FL002' end;
   end if;
   perform faultline.start_over(array[retry.job_id], signed);
   return 'queued';

@@ -1,7 +1,7 @@
 -- Retry failed jobs, the last failed first: of a queue, of a task, with an error that begins with a text or is of a
 -- kind (see error_kind); null matches all. Searches at most 10,000 failed and cancelled jobs, and retries at most
 -- `max_jobs` of them (up to 1,000). Returns how many were retried and, if there may be more, where to continue: pass it
--- as `before_at` and `before_id`. Locked jobs are skipped. With `only_queues`, jobs of other queues are not found.
+-- as `before_at` and `before_id`. Locked jobs are skipped, and children that cannot be retried (see retry). With `only_queues`, jobs of other queues are not found.
 -- The journal of each job records who did it and why: see signature.
 create or replace function faultline.retry_failed(
   queue text default null,
@@ -69,6 +69,10 @@ begin
     where j.id = any (chosen) and j.state = 'failed'
     order by j.id
     for update skip locked
+  );
+  -- Children that only start over with their parent.
+  locked := array(
+    select l.id from unnest(locked) as l (id) cross join faultline.why_not_retried(l.id) w where w.reason is null
   );
   perform faultline.start_over(locked, signed);
   retried := cardinality(locked);

@@ -2,6 +2,7 @@
 -- deleted.
 --   ledger   succeeded jobs, with their steps
 --   failed   failed and cancelled jobs, with their steps
+--   flows    flows whose first job ended so long ago and of which no job is open, as a whole: jobs, calls, signals, streams
 --   journal  entries of the journal
 --   keys     idempotency keys, but never while their job is open
 -- Locked rows are skipped until the next call, so pruning blocks no one.
@@ -20,6 +21,7 @@ declare
       when 'failed' then s.keep_failed_seconds
       when 'journal' then s.keep_journal_seconds
       when 'keys' then s.keep_keys_seconds
+      when 'flows' then s.keep_flows_seconds
     end)
     from faultline.settings s
   ));
@@ -30,6 +32,9 @@ declare
   -- Where the deleted rows were, and the BRIN index of that table: it stores the oldest time of each range of 32 pages.
   ctids tid[];
   ages regclass;
+  flow record;
+  ended_at timestamptz;
+  part record;
 begin
   if prune.older_than < interval '0' then
     raise exception 'older_than must not be negative' using errcode = 'FL005';
@@ -41,7 +46,7 @@ begin
         delete from faultline.ledger f
         where f.ctid = any (array(
           select o.ctid from faultline.ledger o
-          where o.finished_at < horizon
+          where o.finished_at < horizon and o.flow_id is null
           limit prune.max_rows
           for update skip locked
         ))
@@ -55,7 +60,7 @@ begin
         delete from faultline.open_jobs j
         where j.ctid = any (array(
           select o.ctid from faultline.open_jobs o
-          where o.state in ('failed', 'cancelled') and o.finished_at < horizon
+          where o.state in ('failed', 'cancelled') and o.finished_at < horizon and o.flow_id is null
           limit prune.max_rows
           for update skip locked
         ))
@@ -87,12 +92,55 @@ begin
       )
       select count(*), array_agg(o.ctid) into rows_gone, ctids from old o;
       ages := to_regclass('faultline.keys_created');
+    when 'flows' then
+      while rows_gone < prune.max_rows loop
+        select f.id, f.pruning into flow
+        from faultline.flows f
+        where f.live_at < horizon
+        order by f.live_at
+        limit 1
+        for update skip locked;
+        exit when not found;
+        if not flow.pruning then
+          -- When its first job ended. Now, if a job of it is open: then it is looked at again after its retention time.
+          ended_at := case when faultline.is_live(flow.id) then faultline.clock() else coalesce(
+            (select l.finished_at from faultline.ledger l where l.job_id = flow.id),
+            -- A flow that ended badly is kept at least as long as failed jobs.
+            (
+              select j.finished_at + case when prune.older_than is null then make_interval(
+                secs => (select greatest(s.keep_failed_seconds - s.keep_flows_seconds, 0) from faultline.settings s)
+              ) else '0' end
+              from faultline.open_jobs j
+              where j.id = flow.id
+            ),
+            '-infinity'
+          ) end;
+          update faultline.flows f
+          set live_at = ended_at, pruning = ended_at < horizon
+          where f.id = flow.id;
+          continue when ended_at >= horizon;
+        end if;
+        part := faultline.prune_flow(flow.id, prune.max_rows - rows_gone);
+        rows_gone := rows_gone + part.gone;
+        highest := greatest(highest, part.highest);
+        ctids := ctids || part.ctids;
+      end loop;
+      ages := to_regclass('faultline.ledger_finished');
     else
       raise exception 'cannot prune "%"', prune.what
-        using errcode = 'FL005', hint = 'choose ledger, failed, journal or keys';
+        using errcode = 'FL005', hint = 'choose ledger, failed, journal, keys or flows';
   end case;
   if pruned is not null then
     delete from faultline.steps s where s.job_id = any (pruned);
+    -- A job that received none of its signals is in no flow.
+    if exists (select from faultline.signals) then
+      delete from faultline.signals s where s.job_id = any (pruned);
+    end if;
+    if exists (select from faultline.streams) then
+      delete from faultline.streams s where s.job_id = any (pruned);
+    end if;
+  end if;
+  if highest > 0 then
     -- If one of these ids is enqueued again, `claim` must give it a token above all that were used before.
     update faultline.settings s set token_floor = highest where s.token_floor < highest;
   end if;

@@ -1,6 +1,7 @@
 -- Delete open rows of jobs that are in the ledger, as after a restore or hand-written SQL. Returns the ids of these jobs.
 -- The ledger is right: a job in it must not run again. The floor is raised to the token of a deleted row, which may be
 -- greater than the ledger's. Those who wait for these jobs are nudged.
+-- Also nudges suspended jobs that could go on and that nobody has nudged, and cancels those that wait for each other.
 create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -50,6 +51,8 @@ begin
   if call_ids is not null or watched is not null then
     perform faultline.nudge_waiters(call_ids, watched);
   end if;
+  perform faultline.wake_overslept(reconcile.max_jobs);
+  perform faultline.break_circles();
   return query select u.id from unnest(ids) as u (id);
 end
 $$;

@@ -1,0 +1,30 @@
+-- Delete ended jobs of a flow with all that is stored for them. Before: `faultline.verb` is prune, and the jobs have no
+-- children any more. Returns the highest token that any of them had, and where their ledger rows were.
+create or replace function faultline.forget_jobs(job_ids uuid[], out highest bigint, out ctids tid[])
+language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+  with done as (
+    delete from faultline.ledger f where f.job_id = any (forget_jobs.job_ids) returning f.fencing_token, f.ctid
+  ),
+  ended as (
+    delete from faultline.open_jobs j where j.id = any (forget_jobs.job_ids) returning j.fencing_token
+  )
+  select
+    greatest((select max(d.fencing_token) from done d), (select max(e.fencing_token) from ended e)),
+    (select array_agg(d.ctid) from done d)
+  into highest, ctids;
+  delete from faultline.edges e
+  where e.call_id = any (array(select c.id from faultline.calls c where c.job_id = any (forget_jobs.job_ids)));
+  delete from faultline.calls c where c.job_id = any (forget_jobs.job_ids);
+  delete from faultline.signals s where s.job_id = any (forget_jobs.job_ids);
+  delete from faultline.streams s where s.job_id = any (forget_jobs.job_ids);
+  delete from faultline.steps s where s.job_id = any (forget_jobs.job_ids);
+  delete from faultline.sweeps s where s.job_id = any (forget_jobs.job_ids);
+end
+$$;

@@ -1,0 +1,26 @@
+-- Whether a job of this flow is still open: queued or running. Reads all jobs of the flow, so it is asked once per flow.
+create or replace function faultline.is_live(flow_id uuid) returns boolean
+language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+begin
+  return exists (
+    with recursive members as (
+      select is_live.flow_id as id
+      union
+      select e.job_id
+      from members m
+      join faultline.calls c on c.job_id = m.id and c.kind = 'children'
+      join faultline.edges e on e.call_id = c.id
+    )
+    select
+    from members m
+    cross join lateral (select j.state, j.flow_id from faultline.open_jobs j where j.id = m.id offset 0) o
+    where o.state in ('queued', 'running') and o.flow_id = is_live.flow_id
+  );
+end
+$$;

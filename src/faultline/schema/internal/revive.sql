@@ -1,0 +1,70 @@
+-- Retry whole flows: which jobs start over with these, and open the calls at which these stopped.
+-- Before: the caller has locked the rows of failed and cancelled jobs. After: all rows of the answer are locked, and none
+-- of these jobs is to be swept.
+--   children that were cancelled because their parent had ended
+--   children that failed, of a parent that failed; not those of a parent that was cancelled
+--   jobs of a graph that were cancelled because a job that they come after had ended badly
+-- Of calls that are history, all stay as they are.
+--
+-- Rows of children are locked before their calls are: a retry of a child locks its row, then its parent's call.
+create or replace function faultline.revive(job_ids uuid[]) returns uuid[]
+language plpgsql volatile
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  all_ids uuid[] := revive.job_ids;
+  level uuid[] := revive.job_ids;
+  stopped bigint[] := '{}';
+begin
+  while cardinality(level) > 0 loop
+    stopped := stopped || array(
+      select unnest(faultline.stopped_at(j.id))
+      from faultline.open_jobs j
+      where j.id = any (level) and j.state = 'failed' and j.flow_id is not null
+    );
+    level := array(
+      select j.id
+      from faultline.open_jobs j
+      where j.id = any (array(
+          select k.id
+          from unnest(level) as l (id)
+          join faultline.open_jobs p on p.id = any (array[l.id])
+          join faultline.calls c on c.job_id = p.id and c.kind = 'children'
+          join faultline.edges e on e.call_id = c.id
+          join faultline.open_jobs k on k.id = e.job_id and k.call_id = e.call_id
+          where (c.ended_at is null or c.id = any (stopped))
+            and (
+              k.state = 'cancelled' and k.last_error in (faultline.swept_error(), faultline.unreached_error())
+              or k.state = 'failed' and p.state = 'failed'
+            )
+          union
+          select k.id
+          from unnest(level) as l (id)
+          join faultline.edges e on e.job_id = any (array[l.id])
+          join faultline.calls c on c.id = e.call_id and c.kind = 'after' and c.ended_at is null
+          join faultline.open_jobs k on k.id = c.job_id
+          where k.state = 'cancelled' and k.last_error = faultline.unreached_error()
+        ))
+        and j.id <> all (all_ids)
+      order by j.id
+      for update
+    );
+    -- Look again after the lock: another session may have retried one.
+    level := array(
+      select j.id from faultline.open_jobs j where j.id = any (level) and j.state in ('failed', 'cancelled')
+    );
+    all_ids := all_ids || level;
+  end loop;
+  perform faultline.as_verb('retry');
+  delete from faultline.sweeps s where s.job_id = any (all_ids) and s.call_id is null;
+  update faultline.calls c
+  set ended_at = null, outcome = null, result = null, error = null, awaited = false, open_index = null
+  where c.id = any (stopped);
+  perform faultline.as_verb('');
+  return all_ids;
+end
+$$;
