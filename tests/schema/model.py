@@ -60,7 +60,7 @@ class Job:
         """As the view shows it. The ledger keeps nothing of how a job got there."""
         always = (self.state, self.token, self.owner, self.attempt, self.claimed_at, self.finished_at, self.result, self.key)
         if self.state is SUCCEEDED:
-            return (*always, None, None, None, None, None, None)
+            return (*always, None, None, None, None, None, self.progress)
         return (*always, self.next_run_at, self.expires_at, self.reaps, self.renewals, self.error, self.progress)
 
     def leave(self, state: JobState, *, counts: bool) -> None:

@@ -101,7 +101,7 @@ def a_child_whose_row_is_held_is_swept_when_it_is_free(sessions: Sessions) -> No
 @probe("sweep", "sweep_bite", "is_swept")
 def a_sweep_takes_the_children_of_its_own_call_only(sessions: Sessions) -> None:
     q = sessions.open()
-    stranger = q.enqueue(queue="children", idempotency_key="stranger")
+    stranger = q.enqueue("child", queue="children", idempotency_key="stranger")
     lease = q.new_lease()
     keyed = [Submission("child", queue="children", idempotency_key="stranger")]
     q.run(verbs.spawn(lease, "1", keyed, name="child", digest=None))

@@ -17,22 +17,28 @@ if TYPE_CHECKING:
 
 _EVERYONE = {"now", "clock", "protocol"}
 _CALLS = {
-    "faultline_producer": {"enqueue", "enqueue_many", "cancel"},
+    "faultline_producer": {"enqueue", "enqueue_many", "cancel", "signal", "publish"},
     "faultline_worker": {
         "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "mark_start", "fence",
         "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
-        "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce",
+        "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce", "program_changed",
+        "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch",
+        "publish", "subscribe",
     },
     "faultline_viewer": {"api_key", "error_kind", "sample"},
     "faultline_operator": {
         "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting", "reap",
-        "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
+        "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
+        "publish", "subscribe", "unsubscribe",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
 _KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "revoked_at", "last_used_at"}
 _CALLED = "select funcname, sum(calls) from pg_stat_xact_user_functions where schemaname = 'faultline' group by funcname"
-_READS_MORE = {"open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "sampling"}
+_READS_MORE = {
+    "open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "sampling",
+    "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions",
+}  # fmt: skip
 
 
 @probe("role")

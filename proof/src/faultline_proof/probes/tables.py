@@ -175,8 +175,8 @@ _SERVICE = (
     "insert into faultline.nudges (job_id, kind) values (gen_random_uuid(), 0)",
     "insert into faultline.sweeps (job_id) values (gen_random_uuid())",
     (
-        "insert into faultline.streams (job_id, name, fencing_token, position, chunk, written_at)"
-        " values (gen_random_uuid(), 'n', 1, 0, '1', now())"
+        "insert into faultline.streams (job_id, name, fencing_token, position, chunk, bytes, written_at)"
+        " values (gen_random_uuid(), 'n', 1, 0, '1', 1, now())"
     ),
     "insert into faultline.subscriptions (topic, task, subscribed_at) values ('t', 't', now())",
 )
@@ -211,7 +211,7 @@ _NULLABLE = {
         "claimed_at", "lease_expires_at", "lease_owner", "finished_at", "idempotency_key", "last_error", "progress",
         "trace", "flow_id", "call_id", "watched", "suspended",
     },
-    "ledger": {"idempotency_key", "args", "result", "flow_id"},
+    "ledger": {"idempotency_key", "args", "result", "flow_id", "progress"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
     "workers": {"clock_ahead_seconds", "connections_max", "tasks"},
