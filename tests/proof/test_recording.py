@@ -128,6 +128,11 @@ def test_a_submission_is_told_by_the_ids_that_the_client_made_or_those_of_the_an
         (verbs.fail([lease()], [Failure("x")]), [], ("fail", 7, 1, "w/1", "ok", None)),
         (verbs.release([lease()]), [(JOB, 1, "w/1", "busy", 1)], ("release", 7, 1, "w/1", "failed", "busy")),
         (verbs.reap(), [(JOB, 1, "w/1", "queued", "lease_expired")], ("reap", 7, 1, "w/1", "ok", None)),
+        (verbs.suspend([lease()], ["[]"]), [], ("suspend", 7, 1, "w/1", "ok", None)),
+        (verbs.record(lease(), []), [(JOB, 1, "w/1", "lease_lost", 1)], ("record", 7, 1, "w/1", "failed", "lease_lost")),
+        (verbs.take(lease(), "1"), [("open", None, None, None)], ("take", 7, 1, "w/1", "ok", None)),
+        (verbs.take(lease(), "1"), [("stale", None, "lease_lost", 2)], ("take", 7, 1, "w/1", "failed", "lease_lost")),
+        (verbs.signal(JOB, "go", key="k"), [(True,)], ("signal", 7, None, None, "ok", None)),
     ],
     ids=lambda value: value.name if hasattr(value, "name") else "",
 )

@@ -20,7 +20,7 @@ from faultline import embedded
 from faultline.store.database import Database
 from faultline.worker.companion import is_stopped
 from faultline_proof.mutants import Cut
-from faultline_proof.soak import tasks
+from faultline_proof.soak import flows, tasks
 from faultline_proof.soak.judge import LOST, OTHERS, TWICE, judge
 from faultline_proof.soak.producer import Record
 from faultline_proof.soak.trouble import KINDS
@@ -59,6 +59,7 @@ def test_nothing_is_lost_or_done_twice_under_every_kind_of_fault(tmp_path: Path)
     report = json.loads(as_json.read_text())
     assert all(report["faults"].get(kind, 0) >= 1 for kind in KINDS), report["faults"]
     assert report["acknowledged"] > 500
+    assert report["flows"] > 10, "flows wait, have children and receive signals through all of it"
     assert report["recoveries"], "jobs of a killed worker were run again"
     assert sum(report["refusals"].values()) == report["stale_writes_refused"]
     assert report["operations"] > 3 * report["acknowledged"], "each was at least enqueued, claimed and completed"
@@ -165,6 +166,7 @@ class Scene:
         #: What no verb does.
         self.hand = psycopg.connect(dsn, autocommit=True)
         self.hand.execute(tasks.EFFECTS.encode())
+        self.hand.execute(flows.MARKS)
         self.hand.execute("set session_replication_role = replica")
 
     def add(self, number: int, task: str = "nothing", *, done: bool = True, effects: int = 0) -> UUID:

@@ -53,11 +53,14 @@ class Case:
 #: What only the holder of a lease may write for a flow.
 FLOW_WRITES = frozenset({"record", "spawn", "receive", "take", "watch", "stream"})
 WRITES = (
-    frozenset({"renew", "mark_started", "complete", "fail", "release", "suspend", "step", "progress", "fence"}) | FLOW_WRITES
+    frozenset(
+        {"renew", "mark_started", "complete", "fail", "release", "suspend", "start_again", "step", "progress", "fence"}
+    )
+    | FLOW_WRITES
 )
 GRANTS = frozenset({"claim", "claimed_by"})
 #: After an accepted one of these a lease is good for nothing more.
-ENDINGS = frozenset({"complete", "fail", "release", "suspend", "reap"})
+ENDINGS = frozenset({"complete", "fail", "release", "suspend", "start_again", "reap"})
 
 
 def told(history: History, final: Final, case: Case) -> dict[str, Story]:

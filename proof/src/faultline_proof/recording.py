@@ -22,9 +22,11 @@ Rows = list[tuple[Any, ...]]
 #: What a statement asks for: of each job its id, token, owner, key and detail, as far as they are known.
 Question = list[tuple[Any, ...]]
 
-_BATCHES = frozenset({"renew", "mark_started", "complete", "fail", "release"})
-_SINGLES = frozenset({"step", "progress", "fence"})
-_FOR_A_JOB = frozenset({"cancel", "retry"})
+_BATCHES = frozenset({"renew", "mark_started", "complete", "fail", "release", "suspend", "start_again"})
+#: Those whose answer is a row with a status, or says why the lease is lost, and those that answer with a refusal, if any.
+_ANSWERED = frozenset({"spawn", "receive", "take", "watch"})
+_SINGLES = frozenset({"step", "progress", "fence", "record", "stream"}) | _ANSWERED
+_FOR_A_JOB = frozenset({"cancel", "retry", "signal"})
 _WITH_LEASES = frozenset({"claim", "claimed_by", "reap"})
 VERBS = _BATCHES | _SINGLES | _FOR_A_JOB | _WITH_LEASES | {"enqueue_many"}
 WORDS = frozenset({"begin", "commit", "rollback"})
@@ -121,6 +123,9 @@ class Call:
             (operation,) = operations
             leases = [(job[0], job[1], job[2] if self.verb == "reap" else operation.owner) for job in jobs]
             yield operation, partial(operation.ok_with, leases=leases), None
+        elif self.verb in _ANSWERED:
+            (operation,) = operations
+            yield operation, operation.ok, jobs[0][0] if jobs else None
         else:
             refusals: dict[Any, str] = {(job_id, token, owner): reason for job_id, token, owner, reason in jobs}
             for operation in operations:
@@ -141,6 +146,8 @@ def question(verb: str, params: Sequence[Any]) -> Question:
         return [(str(UUID(job_id)), int(token), owner) for job_id, token, owner in leases]
     if verb in _SINGLES:
         return [(str(params[0]), params[1], params[2], None, params[3] if verb == "step" else None)]
+    if verb == "signal":
+        return [(None if params[0] is None else str(params[0]), None, None, params[3])]
     if verb in _FOR_A_JOB:
         return [(str(params[0]),)]
     if verb in _WITH_LEASES:
@@ -155,6 +162,9 @@ def answer(verb: str, rows: Rows) -> Rows:
         return [(str(row[0]),) for row in rows] if rows and len(rows[0]) > 1 else []
     if verb in _WITH_LEASES:
         return [(str(row[0]), *row[1 : 3 if verb == "reap" else 2]) for row in rows]
+    if verb in _ANSWERED:
+        # The last column but one says why the lease is lost.
+        return [(row[-2],) for row in rows[:1] if len(row) > 1 and row[-2] is not None]
     # The fence, which raises, and what is for a job answer with one word or none.
     return [(str(row[0]), *row[1:4]) for row in rows if len(row) > 1] if verb in VERBS else []
 

@@ -113,13 +113,53 @@ def seize(job: BlockingJob, file: str) -> int:
     return job.fencing_token
 
 
+async def answer(job: Job) -> float:
+    """Wait for a signal, and say when it was received."""
+    await job.receive("go", object)
+    return time.time()
+
+
+def register_flows(app: Faultline) -> None:
+    """Flows whose cost is measured."""
+
+    @app.step
+    async def noted(of: int) -> int:
+        return of
+
+    @app.task
+    async def fan_out(job: Job, children: int) -> int:
+        return len(await job.map(one_of_many, range(children)))
+
+    @app.task
+    async def one_of_many(of: int) -> None:
+        """A child that does nothing."""
+
+    @app.task
+    async def one_child(job: Job) -> None:
+        await job.call(one_of_many, 0)
+
+    @app.task
+    async def ten_steps(job: Job) -> int:
+        return sum([await job.do(noted, number) for number in range(10)])
+
+    @app.task
+    async def step_and_dawdle(job: Job, seconds: float) -> float:
+        """Take its time after a step in the first epoch; say when the last one began."""
+        await job.do(noted, 1)
+        begun = time.time()
+        if job.fencing_token == 1:
+            await asyncio.sleep(seconds)
+        return begun
+
+
 WITH_EFFECT = frozenset(task.__name__ for task in (apply, apply_in_thread, credit, credit_in_thread))
 
 
 def register(app: Faultline) -> None:
     """Make them tasks of this application."""
-    for task in (nothing, wait, wait_in_thread, stamp, apply, apply_in_thread, blob, hog, seize):
+    for task in (nothing, wait, wait_in_thread, stamp, apply, apply_in_thread, blob, hog, seize, answer):
         app.task(task)
+    register_flows(app)
     app.task(lease=1)(dawdle)
     app.task(backoff=lambda _: 0.05)(credit)
     app.task(backoff=lambda _: 0.05)(credit_in_thread)

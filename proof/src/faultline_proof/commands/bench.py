@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from faultline_proof.bench.report import Report
 
 #: What `all` is made of: the figures with goals, some minutes in all.
-_FIGURES = ("protocol", "worker", "service")
+_FIGURES = ("protocol", "worker", "service", "flows")
 #: Those that take their time and answer with tables and curves.
 _REPORTS = ("limit", "growth", "steady")
 
 
 def bench(  # noqa: PLR0913, PLR0917 - options of a command
-    part: Annotated[str, typer.Argument(help="protocol, worker, service or all; limit, growth or steady.")] = "all",
+    part: Annotated[str, typer.Argument(help="protocol, worker, service, flows or all; limit, growth or steady.")] = "all",
     dsn: PrivateDsn = EMBEDDED,
     jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
     backlog: Annotated[int, typer.Option(min=1000, help="Jobs waiting while claims are timed.")] = 1_000_000,
@@ -33,7 +33,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
     kills: Annotated[int, typer.Option(min=1, help="Workers to kill.")] = 20,
     minutes: Annotated[float, typer.Option(min=0.1, help="steady: how many minutes.")] = 60.0,
     rate: Annotated[int, typer.Option(min=1, help="steady: jobs per second.")] = 300,
-    quick: Annotated[bool, typer.Option("--quick", help="limit, growth: only the small sizes.")] = False,  # noqa: FBT002
+    quick: Annotated[bool, typer.Option("--quick", help="flows, limit, growth: only the small sizes.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Measure what the protocol and the worker cost on this machine.
@@ -51,7 +51,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
             report = _reported(part, found, minutes=minutes, rate=rate, quick=quick)
             print(json.dumps(report.told()) if as_json else "\n".join(report.lines()))
             return
-        figures = _figures(part, found, jobs=jobs, backlog=backlog, rounds=rounds, kills=kills)
+        figures = _figures(part, found, jobs=jobs, backlog=backlog, rounds=rounds, kills=kills, quick=quick)
     if as_json:
         print(json.dumps([asdict(figure) for figure in figures]))
         return
@@ -61,8 +61,8 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
         print(line_of(figure))
 
 
-def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills: int) -> list[Figure]:
-    from faultline_proof.bench import protocol, service, worker  # noqa: PLC0415
+def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills: int, quick: bool) -> list[Figure]:
+    from faultline_proof.bench import flows, protocol, service, worker  # noqa: PLC0415
 
     figures: list[Figure] = []
     if part in ("protocol", "all"):
@@ -71,6 +71,8 @@ def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills
         figures += worker.measure(dsn, effort=worker.Effort(jobs, rounds, kills), tell=_tell)
     if part in ("service", "all"):
         figures += service.measure(dsn, ledger=backlog, tell=_tell)
+    if part in ("flows", "all"):
+        figures += flows.measure(dsn, effort=flows.QUICK if quick else None, tell=_tell)
     return figures
 
 

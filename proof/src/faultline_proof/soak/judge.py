@@ -15,7 +15,7 @@ from faultline_proof import tape
 from faultline_proof.checker import check
 from faultline_proof.faults import Limits, Rule
 from faultline_proof.history import Final
-from faultline_proof.soak import mischief
+from faultline_proof.soak import flows, mischief
 from faultline_proof.soak.tasks import EFFECTS_WRITTEN, LONG_LEASE_SECONDS, STUMBLING, WITH_EFFECT, WITH_STEPS
 from faultline_proof.verdict import Check
 
@@ -48,6 +48,8 @@ class Judgement:
     operations: int
     #: How long it took to judge them.
     seconds: float
+    #: Flows that succeeded.
+    flows: int
     checks: list[Check]
 
 
@@ -73,6 +75,7 @@ def judge(
     seconds = time.monotonic() - begun
     acknowledged = {op.job_id for op in history.operations if op.verb == "saw"}
     ask: Callable[..., Any] = database.run
+    succeeded = ask(audit.results_of(list(flows.SHARES)))
     checks = [
         *(none_of(claim, broken, _STORIES_SHOWN) for claim, broken in faults.items()),
         none_of("innocent jobs that failed", [_told(job) for job in final.jobs if _is_innocent(job) and job.state in _LOST]),
@@ -82,9 +85,11 @@ def judge(
         none_of("submissions that became two jobs", ask(audit.numbers_twice())),
         none_of("jobs that were not there when asked for, and are there", list(ask(audit.there(record.absent)))),
         none_of("jobs whose result differs from their steps", ask(audit.steps_that_differ(WITH_STEPS))),
+        none_of("flows whose result is wrong", _wrong_flows(succeeded)),
+        none_of("atomic steps that ran twice", ask(audit.twice_in("soak_marks"))),
         none_of("invariants broken", [violation.invariant for violation in invariants.violations(ask)]),
     ]
-    return Judgement(len(acknowledged), len(history.operations), seconds, checks)
+    return Judgement(len(acknowledged), len(history.operations), seconds, len(succeeded), checks)
 
 
 def _own_failures(job: JobHeld) -> int:
@@ -95,11 +100,19 @@ def _own_failures(job: JobHeld) -> int:
 
 
 def _is_innocent(job: JobHeld) -> bool:
-    return job.task not in mischief.DOOMED | mischief.ANY_END
+    return job.task not in mischief.DOOMED | mischief.ANY_END | flows.DOOMED | flows.ANY_END
 
 
 def _has_succeeded_wrongly(job: JobHeld) -> bool:
-    return job.task in mischief.DOOMED and job.state == "succeeded"
+    return job.task in mischief.DOOMED | flows.DOOMED and job.state == "succeeded"
+
+
+def _wrong_flows(results: list[audit.Result]) -> list[str]:
+    return [
+        f"{found.job_id} ({found.task}: {found.result})"
+        for found in results
+        if flows.wrong(found.task, found.n, found.result)
+    ]
 
 
 def _told(job: JobHeld) -> str:

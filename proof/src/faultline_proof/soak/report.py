@@ -51,6 +51,8 @@ class Report:
     unknown: int
     found: int
     absent: int
+    #: Flows that succeeded.
+    flows: int
     #: Workers that ended by themselves.
     surprises: list[str]
     samples: list[Sample]
@@ -118,6 +120,7 @@ class Report:
         facts = [
             ("time", f"{self.seconds:.0f} s, {self.workers} workers, seed {self.seed}"),
             ("acknowledged jobs", f"{self.acknowledged:,} ({self.per_second:,.0f} a second)"),
+            ("flows that succeeded", f"{self.flows:,}"),
             ("operations in the history", f"{self.operations:,}, judged in {self.judged_seconds:.1f} s"),
             ("faults that took effect", _counted(self.faults)),
             ("stale writes refused", _counted(self.refusals)),

@@ -19,13 +19,14 @@ from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, Statement
 from faultline.store.database import Database
 from faultline.store.install import migrate
 from faultline.store.reads import audit, holdings
-from faultline_proof.soak import mischief
+from faultline_proof.soak import flows, mischief
 from faultline_proof.soak.chart import Sample
 from faultline_proof.soak.crew import Crew
 from faultline_proof.soak.judge import judge
 from faultline_proof.soak.producer import Producer
 from faultline_proof.soak.report import Report
 from faultline_proof.soak.servers import Pair, Single
+from faultline_proof.soak.signals import Signals
 from faultline_proof.soak.tasks import EFFECTS
 from faultline_proof.soak.trouble import KINDS, PROMOTE, Trouble
 from faultline_proof.tape import Recording
@@ -82,6 +83,7 @@ class Soak:
         self._database: Database
         self._crew: Crew
         self._producer: Producer
+        self._signals: Signals
         self._trouble: Trouble
 
     def run(self) -> Report:
@@ -95,6 +97,7 @@ class Soak:
                 self._interrupted = True
             undisturbed.from_now_on()
             self._producer.stop()
+            self._signals.stop()
             self._crew.stop()
             return self._report(drained)
 
@@ -106,6 +109,7 @@ class Soak:
         with psycopg.connect(servers.dsn, autocommit=True) as connection:
             migrate.migrate(connection)
             connection.execute(EFFECTS)
+            connection.execute(flows.MARKS)
             connection.execute(mischief.NOBODY_MADE.encode())
         self._database = Database(servers.dsn)
         self._stack.callback(self._database.close)
@@ -121,6 +125,10 @@ class Soak:
         self._begun = time.monotonic()
         self._producer.start()
         self._stack.callback(self._producer.stop)
+        recording = self._stack.enter_context(Recording.to(self._tapes / "signals", "signals"))
+        self._signals = Signals(servers.dsn, recording)
+        self._signals.start()
+        self._stack.callback(self._signals.stop)
 
     def _go_on(self) -> None:
         """Trouble until the time is over, and until every kind of it took effect."""
@@ -152,8 +160,9 @@ class Soak:
             act()
             self._trouble.look_for_recovered()
             self._producer.unfinished = self._database.run(audit.unfinished())
-        if self._producer.error is not None:
-            raise self._producer.error
+        for error in (self._producer.error, self._signals.error):
+            if error is not None:
+                raise error
         now = time.monotonic() - self._begun
         acknowledged = self._producer.record.acknowledged
         if not self._samples or now >= self._samples[-1].at + _SAMPLE_SECONDS:
@@ -191,6 +200,7 @@ class Soak:
             unknown=record.unknown,
             found=record.found,
             absent=len(record.absent),
+            flows=judged.flows,
             surprises=self._crew.surprises,
             samples=self._samples,
             checks=checks,

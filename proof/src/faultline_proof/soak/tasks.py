@@ -18,7 +18,7 @@ from faultline.app.application import Faultline
 from faultline.app.blocking_job import BlockingJob  # noqa: TC001 - looked at when the task is registered
 from faultline.app.job import Job  # noqa: TC001 - looked at when the task is registered
 from faultline.worker.process import run_until_signalled
-from faultline_proof.soak import mischief
+from faultline_proof.soak import flows, mischief
 from faultline_proof.tape import Recording
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def register(app: Faultline) -> dict[str, Task[..., Any]]:
         attempts = DOOMED_ATTEMPTS_MAX if task.__name__ in mischief.DOOMED | mischief.ANY_END else ATTEMPTS_MAX
         limit = mischief.TIMEOUTS_SECONDS.get(task.__name__)
         app.task(max_attempts=attempts, timeout=limit, **options)(task)
+    flows.register(app, {"max_attempts": ATTEMPTS_MAX, **options}, {"max_attempts": DOOMED_ATTEMPTS_MAX, **options})
     return app.tasks
 
 

@@ -44,11 +44,13 @@ _LOCKS = (
     ("faultline.steps", "exclusive"),
     ("faultline.journal", "exclusive"),
     ("faultline.workers", "exclusive"),
+    ("faultline.calls", "exclusive"),
+    ("faultline.nudges", "exclusive"),
 )
 _GARBAGE = ("", "{", "null", "[]", "7", '{"cancelled": 7}', '{"cancelled": null}', '{"queue": 1}', "x" * 7000)
 
 #: What is wrong with jobs, and not with the world: they are submitted among the others.
-ODD_JOBS = ("one attempt", "snoozes and retries", "misbehaving tasks", "unknown tasks")
+ODD_JOBS = ("one attempt", "snoozes and retries", "misbehaving tasks", "unknown tasks", "flows")
 #: Only its task or the loss of its worker uses up an attempt of a job.
 ATTEMPTS_JUDGED = "attempts judged"
 #: What is told of a server that refuses connections.

@@ -14,6 +14,7 @@ from faultline.app.job import Job  # noqa: TC001 - looked at when a task is regi
 from faultline.app.outcomes import Retry, Snooze
 from faultline.core.errors import FaultlineError
 from faultline.core.model import JobState
+from faultline_proof.world import flows
 from faultline_proof.world.storm import STORM_SECONDS
 
 if TYPE_CHECKING:
@@ -32,10 +33,11 @@ _ODD = {
     "snoozes and retries": {"later": 1, "again": 1},
     "misbehaving tasks": {"bad": 1},
     "unknown tasks": {"rare": 1},
+    "flows": dict.fromkeys(flows.TASKS, 2),
 }
 #: Their tasks fail whatever happens, each by itself.
 DOOMED = frozenset({"doomed", "bad"})
-WITH_EFFECT = frozenset({"pay"})
+WITH_EFFECT = frozenset({"pay", *flows.WITH_EFFECT})
 
 
 @dataclass(slots=True)
@@ -96,6 +98,7 @@ def register(app: Faultline, chance: random.Random, told: Told, *, knows_all: bo
         raise RuntimeError(f"{n} never works")
 
     _register_odd(app, chance, told, options)
+    flows.register(app, chance, options)
     if knows_all:
         deploy(app)
 
@@ -191,6 +194,8 @@ def client(told: Told, chance: random.Random, kinds: dict[str, int]) -> Callable
                 continue
             told.acknowledged[handle.id] = name
             times -= 1
+            if not times and name == flows.SIGNALLED:
+                await flows.send_signals(app, handle.id, chance)
             if not times and _happens(chance, 0.15):
                 await asyncio.sleep(chance.uniform(0, 10))
                 await cancel(app, handle.id)

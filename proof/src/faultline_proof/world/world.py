@@ -18,8 +18,8 @@ from faultline.store.testing import clocks_say
 from faultline_proof.checker import check
 from faultline_proof.faults import Limits
 from faultline_proof.history import Final
+from faultline_proof.world import flows, story
 from faultline_proof.world import storm as storms
-from faultline_proof.world import story
 from faultline_proof.world.hosts import SimulatedHost
 from faultline_proof.world.loop import VirtualLoop
 from faultline_proof.world.server import Server, Sessions
@@ -45,8 +45,17 @@ _SILENT_SECONDS, _STANDS_IN_SECONDS = 3.0, 1.5
 CALM_SECONDS_MAX = 90.0
 _TABLES = (
     "effects",
-    *(f"faultline.{name}" for name in ("open_jobs", "ledger", "journal", "steps", "keys", "workers", "tallies", "samples")),
-)
+    "marks",
+    *(
+        f"faultline.{name}"
+        for name in (
+            "open_jobs", "ledger", "journal", "steps", "keys", "workers", "tallies", "samples",
+            "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions",
+        )
+    ),
+)  # fmt: skip
+#: Numbers that statements of flows name. They begin anew with each seed, which is then the same history again.
+_NUMBERED = ("calls", "signals", "nudges", "sweeps")
 #: Production bodies never read a setting; these do.
 CLOCKS = clocks_say("current_setting('faultline_world.now')::timestamptz") + (
     "create or replace function faultline.server_run() returns text language sql stable"
@@ -79,6 +88,7 @@ def prepare(dsn: str, mutant: str = "") -> None:
     """Give a scratch database the world's clock and a table for effects."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("create table effects (job_id uuid, token bigint)")
+        connection.execute(flows.MARKS)
         connection.execute(CLOCKS.encode())
         if mutant:
             connection.execute(mutant.encode())
@@ -128,6 +138,8 @@ class Stage:
         with self._control.transaction():
             for table in _TABLES:
                 self._control.execute(f"delete from {table}".encode())
+            for table in _NUMBERED:
+                self._control.execute(f"select setval('faultline.{table}_id_seq', 1, false)".encode())
             self._control.execute("update faultline.sampling set sampled_at = '-infinity'")
             self._control.execute("update faultline.settings set server_run = '', server_run_noticed_at = '-infinity'")
 
@@ -214,8 +226,22 @@ class _World:
             broken.append("the client could not submit everything")
         for job_id, task in self.told.acknowledged.items():
             broken += self._judge_job(job_id, task, states.get(job_id), effects[job_id], ledger[job_id])
-        if len(states) > story.JOBS:
-            broken.append(f"{len(states)} jobs were made of {story.JOBS} submissions")
+        submitted = _value(
+            control,
+            "select count(*) from (select id, flow_id from faultline.open_jobs union all"
+            " select job_id, flow_id from faultline.ledger) j where coalesce(flow_id, id) = id",
+        )
+        if submitted > story.JOBS:
+            broken.append(f"{submitted} jobs were made of {story.JOBS} submissions")
+        return broken + self._flows_wrong(control)
+
+    def _flows_wrong(self, control: psycopg.Connection) -> list[str]:
+        twice = control.execute("select job_id from marks group by 1 having count(*) > 1").fetchall()
+        broken = [f"job {job_id} has run its atomic step twice" for (job_id,) in twice]
+        done = "select job_id, task, (args ->> 'n')::int, result from faultline.ledger where task = any (%s)"
+        for job_id, task, n, result in control.execute(done, (list(flows.TASKS),)).fetchall():
+            if result != flows.expected(task, n):
+                broken.append(f"job {job_id} ({task}) has the result {result}, not {flows.expected(task, n)}")
         return broken
 
     def _judged_too_early(self, control: psycopg.Connection) -> list[str]:

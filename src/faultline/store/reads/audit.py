@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from faultline.core.model import Json
+
 
 class Held(NamedTuple):
     """A job that a worker holds, and the database's time of the look."""
@@ -24,6 +26,15 @@ class Held(NamedTuple):
     job_id: UUID
     fencing_token: int
     at: datetime
+
+
+class Result(NamedTuple):
+    """The result of a job that has succeeded, and the number that it was enqueued with."""
+
+    job_id: UUID
+    task: str
+    n: int
+    result: Json
 
 
 class Claim(NamedTuple):
@@ -38,6 +49,7 @@ class Claim(NamedTuple):
 _TOKEN = "fencing_token"  # noqa: S105 - a column, no secret
 _HELD = RowOf(Held, job_id="j.id", fencing_token=f"j.{_TOKEN}", at="faultline.clock()")
 _CLAIM = RowOf(Claim, job_id="id", at="claimed_at", ended="finished_at is not null")
+_RESULT = RowOf(Result, n="(args ->> 'n')::bigint")
 _NUMBER = "(args ->> 'n')::bigint"
 
 
@@ -56,7 +68,7 @@ def numbers_twice() -> Statement[list[int]]:
     """The numbers of more than one job."""
     return Statement(
         name="numbers_twice",
-        sql=f"select {_NUMBER} from faultline.jobs group by 1 having count(*) > 1",
+        sql=f"select {_NUMBER} from faultline.jobs where {_NUMBER} is not null group by 1 having count(*) > 1",
         params=(),
         read=values,
         repeatable=True,
@@ -129,6 +141,39 @@ def steps_that_differ(tasks: Sequence[str]) -> Statement[list[UUID]]:
         sql="select f.job_id from faultline.ledger f where f.task = any(%s) and f.result is distinct from"
         " coalesce((select jsonb_agg(s.result order by s.name) from faultline.steps s where s.job_id = f.job_id), '[]')",
         params=(list(tasks),),
+        read=values,
+        repeatable=True,
+    )
+
+
+def results_of(tasks: Sequence[str]) -> Statement[list[Result]]:
+    """The results of the completed jobs of these tasks."""
+    return Statement(
+        name="results_of",
+        sql=f"select {_RESULT.columns} from faultline.ledger where task = any(%s)",
+        params=(list(tasks),),
+        read=_RESULT.many,
+        repeatable=True,
+    )
+
+
+def open_of(tasks: Sequence[str]) -> Statement[list[UUID]]:
+    """The jobs of these tasks that have not ended."""
+    return Statement(
+        name="open_of",
+        sql="select id from faultline.open_jobs where state in ('queued', 'running') and task = any(%s) order by id",
+        params=(list(tasks),),
+        read=values,
+        repeatable=True,
+    )
+
+
+def twice_in(table: str) -> Statement[list[UUID]]:
+    """The jobs that stand more than once in this table of a proof."""
+    return Statement(
+        name="twice_in",
+        sql=f"select job_id from {table} group by 1 having count(*) > 1",
+        params=(),
         read=values,
         repeatable=True,
     )

@@ -52,3 +52,19 @@ def fill(jobs: int, *, task: str, args: str = "{}", queue: str = "default", dela
         params=(delay_seconds, queue, task, args, jobs),
         read=value,
     )
+
+
+def fill_suspended(jobs: int, *, task: str, queue: str = "default") -> Statement[int]:
+    """Insert jobs that wait for something, directly into the table. Only the table's owner can."""
+    return Statement(
+        name="fill_suspended",
+        sql="with filled as ("
+        " insert into faultline.open_jobs"
+        " (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, args,"
+        " flow_id, suspended)"
+        " select i, now(), '9999-01-01Z', 30, 0, 5, true, %s, %s, '{}', i, true"
+        " from (select faultline.new_id(n) as i from generate_series(1, %s) n) ids returning 1"
+        ") select count(*) from filled",
+        params=(queue, task, jobs),
+        read=value,
+    )
