@@ -60,6 +60,7 @@ _NAMES = {
     "async_recording": "blocking_recording",
     "async_sagas": "blocking_sagas",
     "async_stepping": "blocking_stepping",
+    "asoon": "soon",
     "async_database": "database",
     "async_pool": "pool",
     "asynccontextmanager": "contextmanager",

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from faultline.app.steps import Retries as Retries
     from faultline.app.steps import Step as Step
     from faultline.app.steps import StepDecorator as StepDecorator
+    from faultline.app.streams import Restarted as Restarted
+    from faultline.app.streams import Stream as Stream
+    from faultline.app.streams import StreamReader as StreamReader
     from faultline.app.tasks import Task as Task
     from faultline.app.transaction import Transaction as Transaction
     from faultline.core.errors import ChildFailed as ChildFailed
@@ -82,6 +85,7 @@ _HOME = {
     "app.options": "Duration TaskOptions",
     "app.outcomes": "Again Cancel Retry Snooze",
     "app.steps": "Retries Step StepDecorator",
+    "app.streams": "Restarted Stream StreamReader",
     "app.tasks": "Task",
     "app.transaction": "Transaction",
     "core.errors": (

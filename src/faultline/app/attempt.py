@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.app.held import Held
+    from faultline.app.streams import Stream
     from faultline.app.transaction import Transaction
     from faultline.core.host import Host
     from faultline.core.model import JobRecord, Unwritten
@@ -79,6 +80,9 @@ class Attempt:
         self._loan: Loan | None = None
         #: Results of steps that have run and are not written yet, as JSON text.
         self._given: dict[str, str] = {}
+        #: What it writes for readers to follow, by name.
+        self._streams: dict[str, Stream] = {}
+        self._repeats = True
         #: Why the worker abandoned this attempt, whose code may still run.
         self._over: str | None = None
         self._over_lock = threading.Lock()
@@ -133,6 +137,32 @@ class Attempt:
     def _spare(self, error: BaseException) -> None:
         """Remember an error that the database caused: it does not use up an attempt."""
         self._hold.failed_by = [*(self._hold.failed_by or ()), error][-_SPARED_MAX:]
+
+    # Streams
+
+    @property
+    def is_streaming(self) -> bool:
+        return bool(self._streams) and not self._hold.completed and not self.lease_lost
+
+    def _is_repeating(self) -> bool:
+        """Whether the program only repeats recorded calls: what it wrote to streams there is kept."""
+        if self._repeats:
+            # Once it is past that, it stays so.
+            self._repeats = self.program is not None and self.program.is_behind(self.program.root)
+        return self._repeats
+
+    def _stream_later(self) -> None:
+        for stream in list(self._streams.values()):
+            if stream.batch() is not None:
+                stream.later()
+
+    def _stream_failed(self, error: Exception, *, for_good: bool) -> None:
+        events.emit("stream_not_written", job_id=self.id, token=self.fencing_token, error=str(error))
+        for stream in list(self._streams.values()):
+            if for_good:
+                stream.failed(error)
+            elif stream.batch() is not None:
+                stream.later()
 
     # Branches
 

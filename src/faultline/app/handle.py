@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from faultline.app.options import seconds
+from faultline.app.streams import StreamReader
 from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from faultline.core.model import JobRecord, JobState
 from faultline.store.reads import views
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from faultline.app.options import Duration
     from faultline.core.model import Json
+    from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
     from faultline.store.reads.views import FinalState
 
@@ -29,6 +31,12 @@ class Looks(Protocol):
 
     @property
     def poller(self) -> Poller: ...
+
+    @property
+    def database(self) -> Database: ...
+
+    @property
+    def async_database(self) -> AsyncDatabase: ...
 
     def job(self, job_id: UUID | str) -> JobRecord: ...
 
@@ -76,6 +84,16 @@ class JobHandle(Generic[R]):
                 return self._read(await asyncio.wait_for(asyncio.wrap_future(ending), seconds(timeout)))
             except TimeoutError as error:
                 raise self._too_late(timeout) from error
+
+    def stream(self, name: str) -> StreamReader:
+        """What the job writes to a stream, as it writes it: `for text in handle.stream("tokens")`, or `async for`.
+
+        Begins with the first item, whenever it is called, and ends when the job has ended. If a new attempt writes some
+        items again, a `Restarted` among them says how many of those read stay.
+
+        :param name: Of the stream.
+        """
+        return StreamReader(self._app, self.id, name)
 
     def job(self) -> JobRecord:
         """The current state of the job."""

@@ -15,6 +15,7 @@ from faultline.app import attempt
 from faultline.app.async_flows import Flows
 from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
+from faultline.app.streams import COLLECT_SECONDS, Stream, asoon, check_stream_name
 from faultline.app.texts import result_text
 from faultline.app.transaction import Transaction
 from faultline.app.turns import aacquired, acalled
@@ -24,7 +25,8 @@ from faultline.store import fencing, jsontext, verbs
 from faultline.store.async_database import arun_on
 from faultline.store.lending import Loan, beside
 from faultline.store.reads import views
-from faultline.store.translation import connection_was_lost, translated
+from faultline.store.translation import connection_was_lost, is_about_data, translated
+from faultline.store.verbs import streams
 from faultline.store.wires import wire
 
 if TYPE_CHECKING:
@@ -103,6 +105,40 @@ class Job(Flows):
         """
         self._refuse_if_stale("progress", await self._write(verbs.progress(self._hold.lease, progress)))
 
+    def stream(self, name: str) -> Stream:
+        """A stream of this job, for readers to follow while it runs: `job.stream("tokens").write(text)`.
+
+        :param name: Of the stream, unique within the job. 1 to 200 characters.
+        """
+        check_stream_name(name)
+        if name not in self._streams:
+            later = asoon(COLLECT_SECONDS, self.flush_streams)
+            self._streams[name] = Stream(self.id, name, later, self._is_repeating)
+        return self._streams[name]
+
+    async def flush_streams(self) -> None:
+        """Write what waits in the streams, unless another branch writes just now: then a little later."""
+        if self._turn.locked():
+            self._stream_later()
+            return
+        try:
+            await self._take_turn()
+            try:
+                await self._write_streams()
+            finally:
+                self._turn.release()
+        except (FaultlineError, psycopg.Error) as error:
+            if not self._is_over():
+                self._stream_failed(error, for_good=isinstance(error, StaleLease) or is_about_data(error))
+
+    async def _write_streams(self) -> None:
+        for stream in list(self._streams.values()):
+            batch = stream.batch()
+            if batch is not None:
+                statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
+                self._refuse_if_stale("stream", await self._run(statement))
+                stream.written(batch)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """Write to the same database, fenced by the lease. Raises `StaleLease` and rolls back if the lease is lost.
@@ -110,6 +146,8 @@ class Job(Flows):
         It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
         """
         self._refuse_nesting(asyncio.current_task)
+        if self._streams:
+            await self.flush_streams()
         await self._take_turn()
         transaction: Transaction | None = None
         self._loan = loan = Loan()
@@ -169,6 +207,12 @@ class Job(Flows):
                 renewed_at = self._monotonic()
                 self._refuse_if_stale("renew", await self._send(transaction, verbs.renew([self._hold.lease])))
         else:
+            for stream in list(self._streams.values()):
+                # The last moment: afterwards there is no lease.
+                if (batch := stream.batch()) is not None:
+                    statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
+                    self._refuse_if_stale("stream", await self._send(transaction, statement))
+                    stream.written(batch)
             completed = fencing.complete(self._hold.lease, transaction.result, transaction.number)
             self._refuse_if_stale("complete", await self._send(transaction, completed))
         transaction.ends = True
@@ -257,6 +301,9 @@ class Job(Flows):
             return await self._run(statement)
         await self._take_turn()
         try:
+            if self._streams:
+                # First: a later attempt keeps of its streams what was written before the last record.
+                await self._write_streams()
             return await self._run(statement)
         finally:
             self._turn.release()

@@ -48,6 +48,7 @@ LEVELS: dict[str, int] = {
     "lease_reaped": WARNING,
     "stale_write_blocked": WARNING,
     "refusal_not_recorded": WARNING,
+    "stream_not_written": WARNING,
     "job_reconciled": WARNING,
     "mark_failed": WARNING,
     "completion_delayed": WARNING,

@@ -197,8 +197,8 @@ execute function faultline.refuse_change('what was written to a stream cannot be
 create or replace trigger forgotten_by_prune
 before delete on faultline.streams
 for each row
-when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
-execute function faultline.refuse_change('only prune and start_again delete chunks of a stream');
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again', 'stream'))
+execute function faultline.refuse_change('only prune, start_again and a later attempt delete chunks of a stream');
 
 create or replace trigger never_rewritten
 before update of id, begun_at on faultline.flows

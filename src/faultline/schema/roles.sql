@@ -27,17 +27,17 @@ revoke all on schema faultline from public;
 do $migration$
 declare
   verbs constant jsonb := '{
-    "faultline_producer": ["publish",
+    "faultline_producer": ["publish", "chunks",
                            "enqueue", "enqueue_many", "cancel", "signal"],
-    "faultline_worker": ["publish", "subscribe",
+    "faultline_worker": ["publish", "subscribe", "stream", "chunks",
                          "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "mark_start", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
                          "announce", "program_changed",
                          "suspend", "resolve", "sweep",
                          "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch"],
-    "faultline_viewer": ["api_key", "error_kind", "sample"],
-    "faultline_operator": ["publish", "subscribe", "unsubscribe",
+    "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],
+    "faultline_operator": ["publish", "subscribe", "unsubscribe", "chunks",
                            "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting",
                            "reap", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
                            "resolve", "sweep", "signal"]

@@ -324,7 +324,11 @@ class Executor:
 def _run_in_thread(job: BlockingJob | None, task: Task[..., Any], lease: Lease) -> Any:
     if job is None:
         return task.fn(**lease.args)
-    return task.fn(job, **lease.args)
+    try:
+        return task.fn(job, **lease.args)
+    finally:
+        if job.is_streaming:
+            job.flush_streams()
 
 
 def _drop(hold: Hold, ending: Ending | None) -> None:
@@ -356,4 +360,6 @@ async def _as_long_as(job: Job, call: Awaitable[Any], limit: float | None) -> An
     finally:
         if timer is not None:
             timer.cancel()
+        if job.is_streaming:
+            await job.flush_streams()
         job.abandon("attempt_ended")

@@ -1,0 +1,130 @@
+"""Streams: who may write, what a later attempt replaces, and where they end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.store import verbs
+from faultline.store.verbs import flow, streams
+from faultline.store.verbs.streams import Position
+from faultline_proof.probes.probe import expect, probe, reasons, refused
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from faultline.core.model import Lease
+    from faultline_proof.sessions import Session, Sessions
+
+
+def _write(q: Session, lease: Lease, at: int, *items: str) -> list[str]:
+    text = f"[{','.join(items)}]"
+    return reasons(q.run(streams.stream(lease, "tokens", at, text)))
+
+
+def _read(q: Session, job_id: UUID, behind: Position = Position()) -> list[tuple[int, list[int]]]:  # noqa: B008
+    found = q.run(streams.chunks(job_id, "tokens", behind))
+    return [(chunk.position, chunk.items) for chunk in found.chunks]
+
+
+@probe("stream", "chunks")
+def a_stream_is_read_in_the_order_in_which_it_was_written(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    expect("nothing yet", _read(q, lease.job_id), [])
+    for _ in range(2):  # the second time is one whose answer was lost
+        expect("first", _write(q, lease, 0, "1", "2"), [])
+    expect("next", _write(q, lease, 2, "3"), [])
+    expect("again, after the next", _write(q, lease, 0, "1", "2"), [])
+    expect("read", _read(q, lease.job_id), [(0, [1, 2]), (2, [3])])
+    expect("what is behind", _read(q, lease.job_id, Position(lease.fencing_token, 0)), [(2, [3])])
+    expect("other streams", q.run(streams.chunks(lease.job_id, "other")).chunks, [])
+
+
+@probe("stream", "hold", "refuse")
+def nobody_writes_to_a_stream_without_the_lease(sessions: Sessions) -> None:
+    q = sessions.open()
+    old = q.new_lease()
+    _write(q, old, 0, "1")
+    q.fail(old)
+    expect("of nobody", _write(q, old, 1, "2"), ["lease_lost"])
+    new = q.claim_one()
+    expect("of another", _write(q, old, 1, "2"), ["token_mismatch"])
+    expect("read", _read(q, new.job_id), [(0, [1])])
+    expect("on record", q.refusals(new.job_id), [("stream", "lease_lost"), ("stream", "token_mismatch")])
+
+
+@probe("stream", "streams")
+def a_new_attempt_begins_anew_when_it_writes(sessions: Sessions) -> None:
+    q = sessions.open()
+    old = q.new_lease()
+    _write(q, old, 0, "1", "2")
+    q.fail(old)
+    new = q.claim_one()
+    expect("before it writes", _read(q, new.job_id), [(0, [1, 2])])
+    _write(q, new, 0, "3")
+    _write(q, new, 1, "4")
+    expect("who reads from the beginning", _read(q, new.job_id), [(0, [3]), (1, [4])])
+    expect("who had read on", _read(q, new.job_id, Position(old.fencing_token, 0)), [(0, [3]), (1, [4])])
+
+
+@probe("stream", "streams")
+def what_was_written_before_the_last_call_on_record_is_kept(sessions: Sessions) -> None:
+    q = sessions.open()
+    old = q.new_lease()
+    _write(q, old, 0, "1", "2")
+    q.run(flow.record(old, [{"number": "1", "kind": "step", "name": "s", "outcome": "done", "result": 1}]))
+    _write(q, old, 2, "3")
+    q.fail(old)
+    new = q.claim_one()
+    _write(q, new, 0, "4")
+    _write(q, new, 1, "5")
+    expect("from the beginning", _read(q, new.job_id), [(0, [1, 2]), (2, [4]), (3, [5])])
+    expect("who had read on", _read(q, new.job_id, Position(old.fencing_token, 2)), [(2, [4]), (3, [5])])
+
+
+@probe("stream")
+def a_stream_has_no_holes_and_an_end(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    for at, items in ((1, "[1]"), (0, "[]"), (0, "{}"), (-1, "[1]")):
+        with refused(q, "FL005", what=f"{items} at {at}"):
+            q.run(streams.stream(lease, "tokens", at, items))
+    with refused(q, "FL005", "1 to 200", what="no name"):
+        q.run(streams.stream(lease, "", 0, "[1]"))
+    _write(q, lease, 0, "1")
+    with refused(q, "FL005", "missing", what="a hole"):
+        q.run(streams.stream(lease, "tokens", 2, "[1]"))
+    large = '"' + "x" * (8 * 1024 * 1024) + '"'
+    _write(q, lease, 1, large)
+    with refused(q, "FL007", "16 MiB", what="a stream that is too long"):
+        q.run(streams.stream(lease, "tokens", 2, f"[{large}]"))
+    expect("what fits", _write(q, lease, 2, "2"), [])
+
+
+@probe("chunks")
+def a_reader_learns_from_one_look_whether_more_can_come(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    _write(q, lease, 0, "1")
+    found = q.run(streams.chunks(lease.job_id, "tokens"))
+    expect("running", (found.has_ended, found.queue), (False, "default"))
+    q.complete(lease)
+    found = q.run(streams.chunks(lease.job_id, "tokens", Position(lease.fencing_token, 0)))
+    expect("ended", (found.has_ended, found.chunks), (True, []))
+
+
+@probe("prune", "streams")
+def the_streams_of_a_job_are_pruned_with_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    done, failed = q.new_lease(), q.new_lease()
+    for lease in (done, failed):
+        _write(q, lease, 0, "1")
+    q.complete(done)
+    q.fail(failed, then="fail")
+    for what in ("ledger", "failed"):
+        expect(what, q.run(verbs.prune(what, older_than_seconds=0)), 1)
+    expect("rows left", q.value("select count(*) from faultline.streams"), 0)
+    with refused(q, "FL002", what="a deletion by hand"):
+        lease = q.new_lease()
+        _write(q, lease, 0, "1")
+        q.execute("delete from faultline.streams")

@@ -1,0 +1,154 @@
+"""Streams: what a job writes while it runs, read item by item."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from faultline import BlockingJob, Faultline, Job, JobNotFound, JobRejected, LimitReached, Restarted, Retry
+from tests.waiting import auntil
+from tests.worker.working import PATIENCE, results, work
+
+if TYPE_CHECKING:
+    from faultline import JobHandle
+
+
+async def read(handle: JobHandle[Any], name: str = "tokens") -> list[Any]:
+    return [item async for item in handle.stream(name)]
+
+
+def test_a_reader_gets_every_item_in_its_order_and_ends_with_the_job(app: Faultline) -> None:
+    @app.task
+    async def think(job: Job) -> str:
+        for word in ("to", "be", {"or": None}):
+            job.stream("tokens").write(word)
+            await asyncio.sleep(0)
+        return "done"
+
+    handle = think.enqueue()
+
+    assert work(app, lambda: read(handle)) == ["to", "be", {"or": None}]
+    assert list(handle.stream("tokens")) == ["to", "be", {"or": None}]
+    assert list(handle.stream("others")) == []
+
+
+def test_items_are_seen_while_the_job_runs(app: Faultline) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    async def think(job: Job) -> None:
+        stream = job.stream("tokens")
+        stream.write(1)
+        await auntil(lambda: seen == [1])
+        stream.write(2)
+        await auntil(lambda: seen == [1, 2])
+
+    handle = think.enqueue()
+
+    async def follow() -> None:
+        async for item in handle.stream("tokens"):
+            seen.append(item)  # noqa: PERF401 - the job looks at it
+
+    work(app, follow)
+    assert seen == [1, 2]
+
+
+def test_a_blocking_task_streams_too(app: Faultline) -> None:
+    seen = threading.Event()
+
+    @app.task
+    def think(job: BlockingJob) -> None:
+        job.stream("tokens").write(1)
+        assert seen.wait(PATIENCE)
+        job.stream("tokens").write(2)
+
+    handle = think.enqueue()
+
+    def follow() -> list[Any]:
+        found = []
+        for item in handle.stream("tokens"):
+            found.append(item)
+            seen.set()
+        return found
+
+    assert work(app, lambda: asyncio.to_thread(follow)) == [1, 2]
+
+
+def test_a_new_attempt_tells_the_reader_to_begin_anew(app: Faultline) -> None:
+    seen: list[Any] = []
+
+    @app.task
+    async def think(job: Job) -> Retry | str:
+        job.stream("tokens").write(f"attempt {job.attempt}")
+        if job.attempt == 1:
+            await auntil(lambda: seen == ["attempt 1"])
+            return Retry(after=0)
+        return "done"
+
+    handle = think.enqueue()
+
+    async def follow() -> None:
+        async for item in handle.stream("tokens"):
+            seen.append(item)  # noqa: PERF401 - the job looks at it
+
+    work(app, follow)
+    assert seen == ["attempt 1", Restarted(kept=0), "attempt 2"]
+    assert list(handle.stream("tokens")) == ["attempt 2"]
+
+
+def test_what_is_written_around_and_in_a_transaction_keeps_its_order(app: Faultline) -> None:
+    @app.task
+    async def think(job: Job) -> None:
+        stream = job.stream("tokens")
+        stream.write(1)
+        async with job.transaction() as tx:
+            stream.write(2)
+            await tx.execute("select 1")
+        stream.write(3)
+        async with job.transaction() as tx:
+            stream.write(4)
+            tx.complete("done")
+
+    handle = think.enqueue()
+
+    assert results(app, [handle]) == ["done"]
+    assert list(handle.stream("tokens")) == [1, 2, 3, 4]
+
+
+def test_a_stream_that_is_too_long_says_what_to_do(app: Faultline) -> None:
+    @app.task(max_attempts=1)
+    async def think(job: Job) -> str:
+        stream = job.stream("tokens")
+        for _ in range(16):
+            stream.write("x" * 1024 * 1024)
+        return "never"
+
+    handle = think.enqueue()
+
+    [error] = results(app, [handle])
+    assert "longer than 16 MiB; write less" in str(error)
+    assert issubclass(LimitReached, Exception)
+
+
+def test_an_item_that_is_not_json_is_refused_where_it_is_written(app: Faultline) -> None:
+    @app.task(max_attempts=1)
+    async def think(job: Job) -> str:
+        with pytest.raises(JobRejected, match="item of stream tokens"):
+            job.stream("tokens").write(object())
+        with pytest.raises(JobRejected, match="1 to 200 characters"):
+            job.stream("")
+        job.stream("tokens").write("fine")
+        return "done"
+
+    handle = think.enqueue()
+
+    assert results(app, [handle]) == ["done"]
+    assert list(handle.stream("tokens")) == ["fine"]
+
+
+def test_a_job_that_does_not_exist_has_no_streams(app: Faultline) -> None:
+    with pytest.raises(JobNotFound):
+        list(app.handle("0198c2e4-5d3a-7b11-9f60-2a54c0de7f01").stream("tokens"))
