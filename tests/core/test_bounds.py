@@ -82,3 +82,17 @@ def test_sql_has_the_same_settings_of_a_database() -> None:
     assert {one.name: one.default for one in settings_of(DatabaseSettings)} == {
         name: int(default) for name, default in defaults
     }
+
+
+def test_sql_has_the_same_limits_of_flows() -> None:
+    def limit(name: str, what: str) -> int:
+        (found,) = re.findall(rf"{what} constant integer := (?:case .*? then )?(\d+)", text(name))
+        return int(found)
+
+    assert limit("spawn", "jobs_max") == bounds.CHILDREN_MAX
+    assert limit("spawn", "chunk_max") == bounds.SPAWN_CHUNK
+    assert limit("signal", "kept_max") == bounds.SIGNALS_KEPT_MAX
+    assert f"coalesce(receive.seconds, {bounds.WAIT_SECONDS:.0f})" in text("receive")
+    assert f"left(given.error, {bounds.ERROR_LENGTH_MAX})" in text("record")
+    for name in ("record", "receive"):
+        assert f"between 0 and {bounds.DELAY_SECONDS_MAX:.0f}" in text(name)
