@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Change, Guards
 
-_BATCH: dict[str, Change] = {
+BATCH: dict[str, Change] = {
     "compares the token": "j.fencing_token = l.token and ",
     "compares the owner": " and j.lease_owner = l.owner",
     "looks up one job after the other": ("any (array[l.job_id])", "l.job_id"),
@@ -45,7 +45,7 @@ GUARDS: Guards = {
         ),
     },
     "fail": {
-        **_BATCH,
+        **BATCH,
         "refuses failures that are no array": ("jsonb_typeof(fail.failures) is distinct from 'array'", "false"),
         "refuses more or fewer failures than leases": (
             "jsonb_array_length(fail.failures) <> cardinality(fail.job_ids)",
@@ -89,7 +89,7 @@ GUARDS: Guards = {
         "waits no longer than an hour": ("least(3600, 2 ^ least(attempt, 12))", "2 ^ least(attempt, 12)"),
     },
     "release": {
-        **_BATCH,
+        **BATCH,
         "refuses an invalid delay": ("d.seconds not between 0 and 31536000", "false"),
         "gives each job its own delay": ("release.delays_seconds[l.position]", "release.delays_seconds[1]"),
         "clears the owner": "        lease_owner = null,\n",
@@ -106,13 +106,13 @@ GUARDS: Guards = {
         "wakes workers that have claimed past the job": "  perform faultline.wake_for(ids);\n",
     },
     "renew": {
-        **_BATCH,
+        **BATCH,
         "counts from now on": ("faultline.clock() + make_interval", "j.lease_expires_at + make_interval"),
         "grants no more than the job's own lease": ("make_interval(secs => j.lease_seconds)", "interval '1 day'"),
         "is counted": ("renewals = j.renewals + 1", "renewals = j.renewals"),
     },
     "mark_started": {
-        **_BATCH,
+        **BATCH,
         "sets the mark": ("set started = true", "set started = j.started"),
     },
     "fence": {

@@ -1,0 +1,320 @@
+"""The guards of what programs call: records, children, jobs that are watched, signals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Change, Guards
+
+
+def _held(verb: str) -> dict[str, Change]:
+    """Guards of a verb for one lease that may look only after the lock."""
+    return {
+        "is for the holder only": (
+            f"if not faultline.hold({verb}.job_id, {verb}.fencing_token, {verb}.owner) then",
+            "if false then",
+        ),
+    }
+
+
+def _looks(verb: str) -> dict[str, Change]:
+    return {"looks only in READ COMMITTED": (f"perform faultline.read_committed('{verb}');", "null;")}
+
+
+GUARDS: Guards = {
+    "record": {
+        **_held("record"),
+        "refuses calls that are no array": ("jsonb_typeof(record.calls) is distinct from 'array'", "false"),
+        "refuses a time that makes no sense": ("if given.until_seconds not between 0 and 315360000 then", "if false then"),
+        "leaves the end of a wait to the database": (
+            "if given.outcome <> 'closed' and given.kind in ('signal', 'children', 'watch', 'after') then",
+            "if false then",
+        ),
+        "refuses a call that makes no sense": (") is not true then", ") is null and false then"),
+        "notices that the program has changed": (
+            "perform faultline.same_call(known, given.kind, given.name, given.digest);",
+            "null;",
+        ),
+        "leaves what has ended as it is": ("    continue when known.ended_at is not null;\n", ""),
+        "keeps the number of tries": ("tries = greatest(c.tries, given.tries)", "tries = given.tries"),
+        "is waited for no longer when it has ended": (
+            "awaited = c.awaited and given.outcome is null",
+            "awaited = c.awaited",
+        ),
+        "sweeps the children of a call that is closed": (
+            "insert into faultline.sweeps (job_id, call_id, reason, at) values (record.job_id, known.id, 'closed', at);",
+            "null;",
+        ),
+        "makes the job a member of a flow": ("perform faultline.join_flow(record.job_id);", "null;"),
+    },
+    "same_call": {
+        "compares the kind and the name": (
+            "(known.kind, known.name) is distinct from (same_call.kind, same_call.name)",
+            "false",
+        ),
+        "compares the arguments": ("known.digest is distinct from same_call.digest", "false"),
+    },
+    "same_spawn": {
+        "compares the call": (
+            "perform faultline.same_call(known, same_spawn.kind, same_spawn.name, same_spawn.digest);",
+            "null;",
+        ),
+        "compares the number of jobs": ("known.total <> same_spawn.total", "false"),
+    },
+    "history": {
+        "asks for this job": ("where c.job_id = history.job_id", "where true"),
+        "is in the order of the numbers": ("order by string_to_array(c.number, '.')::numeric[]", "order by c.number"),
+        "knows that the time is over": ("coalesce(c.until <= faultline.clock(), false)", "false"),
+    },
+    "spawn": {
+        **_looks("spawn"),
+        "refuses an unknown kind": (
+            "spawn.kind is distinct from 'children' and spawn.kind is distinct from 'detached'",
+            "false",
+        ),
+        "refuses more children than a call may have": ("elsif spawn.total > jobs_max then", "elsif false then"),
+        "refuses a chunk that is too large": ("if size > chunk_max\n", "if false\n"),
+        "refuses a chunk beyond the last": ("    or spawn.first_index + size > spawn.total\n", ""),
+        "refuses an empty chunk": ("    or (size = 0 and spawn.total > 0)\n", ""),
+        "puts children into the flow": ("select p.*, flow, case", "select p.*, null::uuid, case"),
+        "tells children whom their end counts for": (
+            "case spawn.kind when 'children' then new_call end\n",
+            "null::bigint\n",
+        ),
+        "leaves jobs that existed alone": ("where u.new and j.id = any (array[u.id])", "where j.id = any (array[u.id])"),
+        "knows jobs that have ended": (
+            "if exists (select from unnest(ids) as u (id) join faultline.ledger f on f.job_id = any (array[u.id])) then",
+            "if false then",
+        ),
+        "is for the holder only": (
+            "      if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
+            "      if false then\n        raise",
+            (
+                "  if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then\n    return",
+                "  if false then\n    return",
+            ),
+        ),
+        "compares the lease after the jobs are there": (
+            "      if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
+            "      if false then\n        raise",
+        ),
+        "looks again after the lock": (
+            "if call.ended_at is not null or call.spawned >= spawn.first_index + size then\n        raise",
+            "if false then\n        raise",
+        ),
+        "goes on where it was": ("elsif coalesce(call.spawned, 0) <> spawn.first_index then", "elsif false then"),
+        "notices that the program has changed": (
+            "        perform faultline.same_spawn(call, spawn.kind, spawn.name, spawn.digest, spawn.total);\n      end if;",
+            "        null;\n      end if;",
+            (
+                "  perform faultline.same_spawn(call, spawn.kind, spawn.name, spawn.digest, spawn.total);\n  return",
+                "  return",
+            ),
+        ),
+        "gives every child its index": ("spawn.first_index + u.position - 1", "u.position - 1"),
+        "counts what is spawned": ("set spawned = c.spawned + size,", "set spawned = c.spawned,"),
+        "waits for no job that waits for it": ("perform faultline.refuse_cycle(spawn.job_id, known);", "null;"),
+        "marks the jobs that existed": ("perform faultline.mark_watched(known);", "null;"),
+        "makes the job a member of a flow": ("perform faultline.join_flow(spawn.job_id);", "null;"),
+        "wakes workers": ("perform faultline.wake_new(queues, lowest_priority, lowest_run_at, at, size);", "null;"),
+        "has ended where nobody waits": (
+            "case spawn.kind when 'detached' then at end",
+            "null",
+            ("case spawn.kind when 'detached' then 'done' end", "null"),
+        ),
+    },
+    "wake_new": {
+        "wakes nobody for what is not due": ("if lowest_run_at > at then", "if false then"),
+        "wakes workers of these queues": ("where served.name = any (wake_new.queues)\n      and", "where"),
+        "wakes those that sleep": ("(served.name = any (w.sleeping) or wake_new", "(wake_new"),
+        "names no more than are needed": ("[:wake_new.jobs + 2]", ""),
+    },
+    "mark_watched": {
+        "marks the jobs": (
+            "update faultline.open_jobs j set watched = true",
+            "update faultline.open_jobs j set watched = j.watched",
+        ),
+        "waits for no lock": ("    for update of j skip locked\n", "    for update of j\n"),
+        "says that one is locked": ("  if found then\n    raise", "  if false then\n    raise"),
+    },
+    "refuse_cycle": {
+        "refuses the job itself": (
+            "if cycle = refuse_cycle.job_id then",
+            "if false then",
+            ("  elsif found then", "  elsif cycle <> refuse_cycle.job_id then"),
+        ),
+        "refuses one that waits for it": ("  elsif found then", "  elsif false then"),
+        "passes over waits that are over": "\n    where c.ended_at is null",
+    },
+    "watch": {
+        **_held("watch"),
+        **_looks("watch"),
+        "refuses to wait for nothing": ("if coalesce(cardinality(watch.targets), 0) = 0 or", "if"),
+        "refuses too many": ("elsif cardinality(watch.targets) > targets_max then", "elsif false then"),
+        "refuses jobs that do not exist": ("  if found then\n    raise", "  if false then\n    raise"),
+        "waits for no job that waits for it": ("perform faultline.refuse_cycle(watch.job_id, watch.targets);", "null;"),
+        "marks the jobs": ("perform faultline.mark_watched(watch.targets);", "null;"),
+        "notices that the program has changed": (
+            "perform faultline.same_call(call, 'watch', watch.name, watch.digest);",
+            "null;",
+        ),
+        "makes the job a member of a flow": ("perform faultline.join_flow(watch.job_id);", "null;"),
+        "waits for a month at most": ("at + interval '30 days'", "null"),
+    },
+    "outcomes": {
+        "asks for this call": ("where x.call_id = outcomes.call_id and", "where"),
+        "goes on after the index": " and x.index > outcomes.after_index",
+        "returns no more than it was asked for": ("      limit outcomes.max_rows\n", ""),
+        "tells what was taken": ("case when c.outcome in ('done', 'failed') then c.result end", "null::jsonb"),
+        "says that one is gone": ("if state is null then", "if false then"),
+    },
+    "take": {
+        **_held("take"),
+        **_looks("take"),
+        "locks the call before it looks": (" and c.number = take.number for update;", " and c.number = take.number;"),
+        "refuses a call that waits for no jobs": (
+            "if call.id is null or call.kind not in ('children', 'watch', 'after') then",
+            "if false then",
+        ),
+        "leaves what was taken as it is": ("  if call.ended_at is null then\n    at :=", "  if true then\n    at :="),
+        "waits until all are enqueued": ("if call.spawned < call.total then", "if false then"),
+        "takes queued and running jobs for open": (
+            "filter (where j.state in ('queued', 'running') and f.job_id is null),",
+            "filter (where j.state = 'running' and f.job_id is null),",
+        ),
+        "waits until all have ended": ("if still_open = 0 or (", "if true or ("),
+        "ends at the first failure only where that is wanted": (
+            "(failed is not null and call.policy = 'fast')",
+            "(failed is not null)",
+        ),
+        "keeps the results of jobs of others": (
+            "filter (where f.job_id is not null and f.flow_id is distinct from flow)",
+            "filter (where false)",
+        ),
+        "says who has failed": ("coalesce(failed, '{}')", "'{}'::jsonb"),
+        "knows that the time is over": ("elsif call.until <= at then", "elsif false then"),
+        "is history": (
+            "set fencing_token = take.fencing_token, awaited = false, ended_at = at, outcome = call.outcome,",
+            "set",
+        ),
+    },
+    "kept_signal": {
+        "asks for this job": "s.job_id = kept_signal.job_id\n      and ",
+        "asks for this name": "      and s.name = kept_signal.name\n",
+        "takes no signal twice": "      and s.received_by is null\n",
+        "takes what was sent to this call": ("then s.for_call = kept_signal.number", "then false"),
+        "takes nothing that was sent to another": ("then s.for_call = kept_signal.number", "then true"),
+        "takes no answer to an earlier question": (
+            "kept_signal.fresh is not true or s.sent_at >= kept_signal.begun_at",
+            "true",
+        ),
+        "keeps answers where that is wanted": ("kept_signal.fresh is not true or ", ""),
+        "takes the oldest": ("    order by s.id\n", "    order by s.id desc\n"),
+    },
+    "receive": {
+        **_held("receive"),
+        **_looks("receive"),
+        "refuses a time that makes no sense": ("if receive.seconds not between 0 and 315360000 then", "if false then"),
+        "notices that the program has changed": (
+            "perform faultline.same_call(call, 'signal', receive.name, receive.digest);",
+            "null;",
+        ),
+        "is waited for for a month at most": ("coalesce(receive.seconds, 2592000)", "receive.seconds"),
+        "keeps whether only fresh signals count": ("coalesce(receive.fresh, false)", "false"),
+        "leaves what has ended as it is": ("  if call.ended_at is null then\n    taken", "  if true then\n    taken"),
+        "receives a signal once": ("set received_by = call.number, received_at = at", "set received_at = at"),
+        "takes a signal that is there for the time that is over": (
+            "    if taken is not null then",
+            "    if taken is not null and call.until > at then",
+        ),
+        "knows that the time is over": ("elsif call.until <= at then", "elsif false then"),
+        "waits until the time is over": ("elsif call.until <= at then", "else"),
+        "is history": ("    if call.outcome is not null then", "    if false then"),
+        "makes the job a member of a flow": ("perform faultline.join_flow(receive.job_id);", "null;"),
+    },
+    "signal": {
+        "wants a name": ("coalesce(length(signal.name), 0) not between 1 and 200", "false"),
+        "wants a name that can be read": ("signal.name ~ '[[:cntrl:]]' or signal.key ~ '[[:cntrl:]]'", "false"),
+        "wants a key of a decent length": ("length(signal.key) not between 1 and 500", "false"),
+        "wants one job": ("(signal.job_id is null) = (signal.idempotency_key is null)", "false"),
+        "refuses a large payload": ("octet_length(signal.payload::text) > bytes_max", "false"),
+        "says that nobody has the key": (
+            "    if not found then\n      raise exception 'no job",
+            "    if false then\n      raise exception 'no job",
+        ),
+        "knows a signal that was sent before": (
+            "    return false;\n  end if;\n  -- Read",
+            "    null;\n  end if;\n  -- Read",
+        ),
+        "tells nothing of jobs of other queues": (
+            ") and (signal.only_queues is null or exists (",
+            ") and (true or exists (",
+        ),
+        "knows no jobs of other queues": ("and (signal.only_queues is null or j.queue = any (signal.only_queues));", ";"),
+        "says that the job is not open": ("perform faultline.not_open(target, 'signalled', signal.only_queues);", "null;"),
+        "refuses a job that has ended": ("elsif job.state not in ('queued', 'running') then", "elsif false then"),
+        "locks nothing": (
+            "or j.queue = any (signal.only_queues));\n  if not found then\n    perform faultline.not_open",
+            "or j.queue = any (signal.only_queues)) for update;\n  if not found then\n    perform faultline.not_open",
+        ),
+        "refuses an answer to a wait that is unknown": (
+            "    if not found then\n      raise exception 'job % has no call",
+            "    if false then\n      raise exception 'job % has no call",
+        ),
+        "refuses an answer to another wait": (
+            "elsif call.kind <> 'signal' or call.name <> signal.name then",
+            "elsif false then",
+        ),
+        "refuses an answer to a wait that is over": ("elsif call.is_over then", "elsif false then"),
+        "knows that the time of a wait is over": (" or coalesce(c.until <= at, false) as is_over", " as is_over"),
+        "keeps no more than it must": (") >= kept_max then", ") >= kept_max and false then"),
+        "counts what was not received": (" and s.received_by is null limit kept_max", " limit kept_max"),
+        "counts the same key once": ("  if not found then\n    return false;\n", "  if false then\n    return false;\n"),
+        "leaves a nudge": ("insert into faultline.nudges (job_id, kind, at) values (target, 0, at);", "null;"),
+        "records who sent it": ("if signal.sent_by is not null then", "if false then"),
+        "tells those who resolve": ("perform faultline.wake_resolvers();", "null;"),
+        "is for this call only": ("signal.key, signal.for_call, at,", "signal.key, null, at,"),
+    },
+    "publish": {
+        "enqueues for this topic": ("  where s.topic = publish.topic;", "  ;"),
+        "refuses a payload that is no object": (
+            "if jsonb_typeof(publish.payload::jsonb) is distinct from 'object' then",
+            "if false then",
+        ),
+        "gives a task what it takes": ("case when s.takes is null then fields else", "case when true then fields else"),
+        "gives each task a key of its own": (
+            "publish.topic, s.task::text, publish.idempotency_key)",
+            "publish.topic, publish.idempotency_key)",
+        ),
+        "gives each task an id of its own": ("left(md5(s.task), 12)", "left(md5('t'), 12)"),
+        "returns the jobs of a topic in their order": ("select tasks[e.position], queues", "select tasks[1], queues"),
+    },
+    "subscribe": {
+        "wants a topic": ("coalesce(length(subscribe.topic), 0) not between 1 and 200", "false"),
+        "wants a topic that can be read": ("subscribe.topic ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", "false"),
+        "wants options that all jobs can share": (
+            "wanted ?| array['task', 'args', 'id', 'idempotency_key', 'run_at', 'trace', 'digest']",
+            "false",
+        ),
+        "writes nothing that is known": (
+            "if found and was.options = wanted and was.takes is not distinct from subscribe.takes then",
+            "if false then",
+        ),
+    },
+    "program_changed": {
+        **_held("program_changed"),
+        "records each code once": ("if since is null then", "if true then"),
+        "tells one code from another": ("    and e.detail ->> 'code' = program_changed.code\n", ""),
+        "asks for this job": ("e.job_id = program_changed.job_id\n    and ", ""),
+        "waits longer each time": ("greatest(5, extract(epoch from at - since)::float8)", "5"),
+        "waits for ten minutes at most": (
+            "least(600, greatest(5, extract(epoch from at - since)::float8))",
+            "greatest(5, extract(epoch from at - since)::float8)",
+        ),
+        "waits for five seconds at least": (
+            "greatest(5, extract(epoch from at - since)::float8)",
+            "extract(epoch from at - since)::float8",
+        ),
+    },
+}
