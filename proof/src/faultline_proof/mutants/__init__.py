@@ -13,6 +13,7 @@ from faultline_proof.mutants import (
     catalogue,
     claims,
     flow_calls,
+    flow_upkeep,
     flow_waits,
     ground,
     leases,
@@ -39,7 +40,20 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
     modern = connection.info.server_version >= _POSTGRESQL_18
     none = ground.NO_GUARDS if modern else ground.NO_GUARDS | ground.NO_GUARDS_BEFORE_18
     found = [cut.mutant(about) for cut, about in texts.common() if cut.name not in none]
-    by_hand = (leases, claims, submissions, reaps, upkeep, operations, service, measures, ground, flow_waits, flow_calls)
+    by_hand = (
+        leases,
+        claims,
+        submissions,
+        reaps,
+        upkeep,
+        operations,
+        service,
+        measures,
+        ground,
+        flow_waits,
+        flow_calls,
+        flow_upkeep,
+    )
     found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]
     found += [cut.mutant() for cut in texts.cuts(submissions.SINCE_18 if modern else submissions.BEFORE_18)]
     found += [*ground.TABLES, *catalogue.taken_out(connection)]

@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from faultline_proof.mutants.texts import Guards
 
 _PRUNE_LEDGER = (
-    "          where o.finished_at < horizon\n          limit prune.max_rows\n          for update skip locked\n"
-    "        ))\n        returning f."
+    "          where o.finished_at < horizon and o.flow_id is null\n          limit prune.max_rows\n"
+    "          for update skip locked\n        ))\n        returning f."
 )
 
 _PRUNE_FAILED = (
-    "and o.finished_at < horizon\n          limit prune.max_rows\n          for update skip locked\n"
-    "        ))\n        returning j."
+    "and o.finished_at < horizon and o.flow_id is null\n          limit prune.max_rows\n"
+    "          for update skip locked\n        ))\n        returning j."
 )
 
 _PRUNE_JOURNAL = "where o.at < horizon limit prune.max_rows for update skip locked"
@@ -71,7 +71,7 @@ GUARDS: Guards = {
         "leaves a running job alone": ("in ('queued', 'running')", "in ('queued')"),
     },
     "start_over": {
-        "is due now": "        next_run_at = faultline.clock(),\n",
+        "is due now": ("else faultline.clock() end", "else j.next_run_at end"),
         "gives all attempts back": "        attempt = 0,\n",
         "forgets the crashes": "        reaps = 0,\n",
         "forgets the error": (",\n        last_error = null\n", "\n"),
@@ -79,7 +79,7 @@ GUARDS: Guards = {
         "is recorded in the journal": ("  from again a;\n", "  from again a where false;\n"),
         "records how the job had ended": ("jsonb_build_object('was', a.was)", "'{}'"),
         "looks up one job after the other": ("any (array[e.id])", "e.id"),
-        "wakes workers": "  perform faultline.wake_for(start_over.job_ids);\n",
+        "wakes workers": "  perform faultline.wake_for(ids);\n",
     },
     "recover": {
         "wants a floor that is no pit": ("not between 0 and 4000000000000000000", "> 4000000000000000000"),
@@ -90,7 +90,7 @@ GUARDS: Guards = {
         "chooses a floor that no job has reached": ("min(microseconds << k)", "min(null::bigint)"),
         "doubles the time where the floor is ahead of it": ("generate_series(0, 12)", "generate_series(0, 0)"),
         "chooses one above the last": ("microseconds << k > s.token_floor", "true"),
-        "counts the journal on": ("where l.id > counted order", "where false order"),
+        "counts the journal on": ("e where e.id > $2", "e where e.id > $2 and false"),
         "does not hold others up for long": ("perform set_config('lock_timeout', '400ms', true)", "null"),
         "leaves a caller's own patience alone": ("if patience = '0' then", "if true then"),
         "gives the caller's patience back": "  perform set_config('lock_timeout', patience, true);\n",
@@ -134,8 +134,17 @@ GUARDS: Guards = {
         },
         **{
             f"{index}: knows nothing of pages that it emptied": f"      ages := to_regclass('faultline.{index}');\n"
-            for index in ("ledger_finished", "journal_at", "keys_created")
+            for index in ("journal_at", "keys_created")
         },
+        "ledger_finished: knows nothing of pages that it emptied": (
+            "      ages := to_regclass('faultline.ledger_finished');\n      rows_gone",
+            "      rows_gone",
+        ),
+        "ledger: leaves flows alone": (
+            "where o.finished_at < horizon and o.flow_id is null",
+            "where o.finished_at < horizon",
+        ),
+        "failed: leaves flows alone": ("and o.finished_at < horizon and o.flow_id is null", "and o.finished_at < horizon"),
         "does not wait for a vacuum": (
             "set_config('lock_timeout', '1ms', true)",
             "set_config('lock_timeout', '0', true)",
@@ -152,6 +161,7 @@ GUARDS: Guards = {
                 ("failed", "keep_failed_seconds", "s.keep_succeeded_seconds"),
                 ("journal", "keep_journal_seconds", "s.keep_succeeded_seconds"),
                 ("keys", "keep_keys_seconds", "s.keep_succeeded_seconds"),
+                ("flows", "keep_flows_seconds", "s.keep_keys_seconds"),
             )
         },
         "failed: looks in the index of endings": "o.state in ('failed', 'cancelled') and ",
@@ -173,7 +183,7 @@ GUARDS: Guards = {
         "wants to know what": (
             (
                 "    else\n      raise exception 'cannot prune \"%\"', prune.what\n"
-                "        using errcode = 'FL005', hint = 'choose ledger, failed, journal or keys';\n"
+                "        using errcode = 'FL005', hint = 'choose ledger, failed, journal, keys or flows';\n"
             ),
             "    else\n      null;\n",
         ),

@@ -6,10 +6,6 @@ They are judged by their end: what workers would go on to do is done, then nobod
 from faultline_proof.explorer.flows import signals, trees, waits
 from faultline_proof.explorer.scenarios import Scenario
 
-FLOW_SCENARIOS: dict[str, Scenario] = {
-    scene.name: scene
-    for scene in (*waits.SCENES, *signals.SCENES, *trees.SCENES)
-    if scene.name not in ("take-retry", "retry-sweep")
-}
+FLOW_SCENARIOS: dict[str, Scenario] = {scene.name: scene for scene in (*waits.SCENES, *signals.SCENES, *trees.SCENES)}
 
 __all__ = ["FLOW_SCENARIOS"]

@@ -1,0 +1,181 @@
+"""The guards of what operators and upkeep do to flows: retry, prune, reconcile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
+
+GUARDS: Guards = {
+    "retry": {
+        "refuses a child whose parent has gone on": ("if refused.reason is not null then", "if false then"),
+        "says that it can be sent again": ("case when refused.is_busy then '55P03' else 'FL002' end", "'FL002'"),
+    },
+    "why_not_retried": {
+        "refuses a job of a flow that is being deleted": (
+            "elsif exists (select from faultline.flows f where f.id = child.flow_id and f.pruning) then",
+            "elsif false then",
+        ),
+        "locks the call": ("where c.id = child.call_id for share skip locked;", "where c.id = child.call_id;"),
+        "waits for no parent": (
+            "where c.id = child.call_id for share skip locked;",
+            "where c.id = child.call_id for share;",
+        ),
+        "refuses a child of a parent that succeeded": ("when not found then", "when false then"),
+        "refuses a child of a parent that ended badly": (
+            "when parent.state in ('failed', 'cancelled') then",
+            "when false then",
+        ),
+        "refuses a child past which its parent has gone": ("when call.ended_at is not null then", "when false then"),
+    },
+    "start_over": {
+        "starts the rest of the flow over too": ("    ids := faultline.revive(ids);\n", ""),
+        "has a job of a graph wait again": ("when e.id = any (waiting) then '9999-01-01Z'", "when false then '9999-01-01Z'"),
+        "marks a job of a graph as waiting": (
+            "suspended = case when e.id = any (waiting) then true end",
+            "suspended = null",
+        ),
+        "awaits what a job of a graph comes after": (
+            "update faultline.calls c set awaited = c.kind = 'after' where c.job_id = any (waiting) and c.ended_at is null;",
+            "null;",
+        ),
+        "nudges a job of a graph": (
+            "insert into faultline.nudges (job_id, kind) select w.id, 1 from unnest(waiting) as w (id);",
+            "null;",
+        ),
+    },
+    "revive": {
+        "starts children over that were swept": (
+            "k.state = 'cancelled' and k.last_error in (faultline.swept_error(), faultline.unreached_error())",
+            "false",
+        ),
+        "leaves children alone that somebody cancelled": (
+            "k.state = 'cancelled' and k.last_error in (faultline.swept_error(), faultline.unreached_error())",
+            "k.state = 'cancelled'",
+        ),
+        "starts failed children of a failed parent over": ("or k.state = 'failed' and p.state = 'failed'", ""),
+        "leaves failed children of a cancelled parent alone": (" and p.state = 'failed'", ""),
+        "leaves the children of calls alone that are history": (
+            "where (c.ended_at is null or c.id = any (stopped))",
+            "where true",
+        ),
+        "opens the call at which the program stopped": ("  where c.id = any (stopped);", "  where false;"),
+        "starts only its own children over": (" and k.call_id = e.call_id", ""),
+        "starts what comes after over": (
+            "where k.state = 'cancelled' and k.last_error = faultline.unreached_error()",
+            "where false",
+        ),
+        "drops the sweeps": (
+            "delete from faultline.sweeps s where s.job_id = any (all_ids) and s.call_id is null;",
+            "null;",
+        ),
+        "locks the rows": ("      order by j.id\n      for update\n", "      order by j.id\n"),
+        "looks again after the lock": (
+            "where j.id = any (level) and j.state in ('failed', 'cancelled')\n",
+            "where j.id = any (level)\n",
+        ),
+    },
+    "stopped_at": {
+        "opens only what failed": ("      and c.outcome = 'failed'\n", ""),
+        "leaves a failure alone past which the program went on": ("and d.begun_at > c.ended_at", "and false"),
+        "looks at calls of the same branch": (
+            "          and starts_with(c.number, regexp_replace(d.number, '[0-9]+$', ''))\n",
+            "",
+        ),
+    },
+    "cancel_waiting": {
+        "is recorded in the journal": (
+            "values (faultline.clock(), job.id, 'cancelled', job.fencing_token, ",
+            "select v.* from (values (faultline.clock(), job.id, 'cancelled', job.fencing_token, ",
+            ("|| why);", "|| why)) v where false;"),
+        ),
+        "nudges those who wait": (
+            "(array[job.call_id], case when job.watched then array[job.id] end, true);",
+            "(null, null, true);",
+        ),
+        "has its children swept": ("insert into faultline.sweeps (job_id) values (job.id);", "null;"),
+        "clears the mark of waiting": "      suspended = null,\n",
+    },
+    "break_circles": {
+        "cancels only circles": ("where k.first = k.last\n", "where true\n"),
+        "cancels the youngest only": ("and k.last > c.id", "and false"),
+        "leaves those alone that wait for something else": ("and c.kind not in ('children', 'watch', 'after')", "and false"),
+        "leaves those alone whose time is nearly up": (
+            "        and j.next_run_at > faultline.clock() + interval '1 hour'\n",
+            "",
+        ),
+        "looks again after the lock": (
+            "where j.id = job.id and j.state = 'queued' and j.suspended for update skip locked;",
+            "where j.id = job.id and j.state = 'queued' and j.suspended;",
+        ),
+    },
+    "wake_overslept": {
+        "nudges only those who can go on": ("      else false\n", "      else true\n"),
+        "knows that a signal is there": (
+            "when c.kind = 'signal' then faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null",
+            "when c.kind = 'signal' then false",
+        ),
+        "knows that all have ended": ("faultline.open_child(c.id, 2147483647) is null", "false"),
+        "nudges nobody twice": ("    and not exists (select from faultline.nudges n where n.job_id = c.job_id)\n", ""),
+        "takes no more than it was asked for": ("  limit wake_overslept.max_jobs", ""),
+    },
+    "reconcile": {
+        "nudges those who have overslept": ("perform faultline.wake_overslept(reconcile.max_jobs);", "null;"),
+        "breaks circles": ("perform faultline.break_circles();", "null;"),
+    },
+    "prune": {
+        "flows: forgets only what is old enough": ("where f.live_at < horizon\n", "where true\n"),
+        "flows: passes over locked rows": (
+            "        limit 1\n        for update skip locked;",
+            "        limit 1\n        for update;",
+        ),
+        "flows: keeps a flow while one of its jobs is open": (
+            "case when faultline.is_live(flow.id) then",
+            "case when false then",
+        ),
+        "flows: goes by the end of the first job": ("          continue when ended_at >= horizon;\n", ""),
+        "flows: keeps what ended badly as long as failed jobs": (
+            "greatest(s.keep_failed_seconds - s.keep_flows_seconds, 0)",
+            "0",
+        ),
+        "flows: takes no more than it was asked for": (
+            "faultline.prune_flow(flow.id, prune.max_rows - rows_gone)",
+            "faultline.prune_flow(flow.id, 1000000)",
+        ),
+        "flows: says how many are gone": ("rows_gone := rows_gone + part.gone;", "rows_gone := rows_gone + 1;"),
+        "flows: remembers the highest token": ("highest := greatest(highest, part.highest);", "null;"),
+        "forgets the signals too": ("delete from faultline.signals s where s.job_id = any (pruned);", "null;"),
+        "forgets the streams too": ("delete from faultline.streams s where s.job_id = any (pruned);", "null;"),
+    },
+    "is_live": {
+        "looks at the children of children": (
+            "      join faultline.edges e on e.call_id = c.id\n",
+            "      join faultline.edges e on e.call_id = c.id and m.id = is_live.flow_id\n",
+        ),
+        "looks at jobs of this flow only": (" and o.flow_id = is_live.flow_id", ""),
+        "takes queued and running jobs for open": ("o.state in ('queued', 'running')", "o.state = 'running'"),
+    },
+    "prune_flow": {
+        "takes no more than it was asked for": ("if gone >= prune_flow.max_jobs then", "if false then"),
+        "leaves jobs of others alone": (
+            "filter (where b.is_leaf and b.is_member) as ids",
+            "filter (where b.is_leaf) as ids",
+        ),
+        "forgets the deepest first": (
+            "(array_agg(b.job_id) filter (where not b.is_leaf))[1] as next_parent",
+            "null::uuid as next_parent",
+        ),
+        "forgets the flow": ("delete from faultline.flows f where f.id = parent;", "null;"),
+    },
+    "forget_jobs": {
+        **{
+            f"forgets the {table}": (
+                f"delete from faultline.{table} {table[0]} where",
+                f"delete from faultline.{table} {table[0]} where false and",
+            )
+            for table in ("signals", "streams", "steps", "sweeps", "calls")
+        },
+        "returns the highest token": ("(select max(e.fencing_token) from ended e)", "0"),
+    },
+}
