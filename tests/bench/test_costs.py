@@ -42,6 +42,8 @@ BY_THE_CLOCK = {
     "beat",
     "tally",
     "sample",
+    "resolve",
+    "sweep",
     "first_expired",
     "reap",
     "prune",

@@ -17,7 +17,7 @@ from faultline.core.backoff import jittered
 from faultline.core.errors import ChildFailed, FlowTooLong, SignalTimeout
 from faultline.core.model import Failure
 from faultline.flow import ending as flow
-from faultline.flow.ending import CodeChanged, Interrupted, Undone
+from faultline.flow.ending import CodeChanged, Interrupted, RunEnded, Undone
 from faultline.flow.program import Program
 from faultline.store import jsontext, verbs
 from faultline.worker.endings import Completed, Failed, Released, Suspended
@@ -84,7 +84,8 @@ class FlowJudge:
             case _ if is_final(verdict):
                 # Another attempt would read the same history and raise the same error.
                 return Failed(hold, Failure(text_of(verdict), then="fail"))
-        return ending if verdict is raised else self._judge.raised(hold, task, verdict, first=True)
+        own = own_error(verdict)
+        return ending if own is raised else self._judge.raised(hold, task, own, first=True)
 
     async def _verdict(
         self, hold: Hold, program: Program, raised: BaseException | None, *, completes: bool
@@ -124,6 +125,14 @@ class FlowJudge:
         if self._code is None:
             self._code = code_digest(self._tasks)
         return self._code
+
+
+def own_error(error: BaseException) -> BaseException:
+    """What the task raised: of a group, without what the engine raised to end the run, and alone if it is one."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    _, own = error.split(RunEnded)
+    return own_error(own.exceptions[0]) if own is not None and len(own.exceptions) == 1 else own or error
 
 
 def is_final(error: BaseException) -> bool:

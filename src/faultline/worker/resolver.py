@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from faultline.worker.tally import Tally
 
 RESOLVE_SECONDS = 1.0
-#: What ends within so short a time is looked at together: it often wakes the same job.
+#: After a look, what ends within so short a time is looked at together: it often wakes the same job.
 _TOGETHER_SECONDS = 0.01
 #: How soon to look again where rows were locked.
 _HELD_SECONDS = 0.05
@@ -47,6 +47,7 @@ class Resolver:
         #: What the last look saw of other transactions: the next one finds nudges that were committed late.
         self._cursor: str | None = None
         self._pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
+        self._looked_at = 0.0
         #: Something was left that can be done soon.
         self._left_over = False
 
@@ -71,8 +72,9 @@ class Resolver:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds * self._chance.uniform(0.75, 1.25)):
                 await self._asked.wait()
-        if self._asked.is_set():
-            await asyncio.sleep(_TOGETHER_SECONDS)
+        since_last = asyncio.get_running_loop().time() - self._looked_at
+        if since_last < _TOGETHER_SECONDS:
+            await asyncio.sleep(_TOGETHER_SECONDS - since_last)
         self._asked.clear()
 
     async def tick(self) -> None:
@@ -89,6 +91,7 @@ class Resolver:
             await asyncio.sleep(self._pause.next() * self._chance.uniform(0.75, 1.25))
             return
         self._pause.reset()
+        self._looked_at = asyncio.get_running_loop().time()
         self._note(hinted=hinted, in_vain=not woken and not swept)
 
     async def _resolve(self) -> int:
