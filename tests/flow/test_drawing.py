@@ -81,7 +81,7 @@ def test_a_terminal_shows_each_call_under_its_job_and_what_it_waits_for() -> Non
 
 
 def test_the_calls_of_a_branch_stand_below_it() -> None:
-    rows = tree.rows(flow([job()], [call("1"), call("1.1"), call("1.2"), call("2"), call("7.1")]))
+    rows = tree.rows(flow([job()], [call("1"), call("1.1"), call("1.2"), call("2"), call("7.1")]), NOW)
 
     assert [(row.call.number if row.call else "", row.depth) for row in rows] == [
         ("", 0), ("1", 1), ("1.1", 2), ("1.2", 2), ("2", 1), ("7.1", 1),
@@ -108,7 +108,8 @@ def test_a_cell_that_many_children_share_shows_the_worst_of_them() -> None:
 def test_over_time_waits_are_hatched_and_signals_are_marks() -> None:
     sent = Signal(1, ROOT, HOSTILE, None, None, None, at(50), None, "2", at(51))
     rows = tree.rows(
-        flow([job()], [call("1"), call("2", "signal", "approval", begun_at=at(3), ended_at=at(51))], signals=[sent])
+        flow([job()], [call("1"), call("2", "signal", "approval", begun_at=at(3), ended_at=at(51))], signals=[sent]),
+        NOW,
     )
     timeline = tree.Timeline(rows, NOW)
 
@@ -122,3 +123,11 @@ def test_over_time_waits_are_hatched_and_signals_are_marks() -> None:
 def test_a_wait_without_a_limit_has_no_end() -> None:
     assert tree.limit(datetime(9999, 1, 1, tzinfo=UTC)) is None
     assert tree.limit(at(5)) == at(5)
+
+
+def test_a_sleep_is_over_when_its_time_is() -> None:
+    over, asleep = waits("1", "sleep", "sleep", until=at(50)), waits("2", "sleep", "sleep", until=at(200))
+
+    rows = tree.rows(flow([job(suspended=True)], [over, asleep]), NOW)
+
+    assert [(row.state, tree.took(row, NOW)) for row in rows[1:]] == [("done", "49 s"), ("waiting", "1 min 39 s")]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline.store import verbs
+from faultline.store.verbs import flow
+from tests.flow.scenes import begun, done, spawned, suspended
 from tests.web.conftest import running
 from tests.web.site import PAGES
 
@@ -99,9 +101,24 @@ def raced(queue: Driver, clock: Clock, *seconds: float) -> UUID:
     return job_id
 
 
+def waiting_flow(queue: Driver, clock: Clock) -> UUID:
+    """A job that has called, and waits for a signal: one was sent, and others are kept."""
+    lease = begun(queue)
+    done(queue, lease, "1", tries=3, result={"text": "…"})
+    done(queue, lease, "2", outcome="failed", error="RateLimited: slow down")
+    spawned(queue, lease, "3", 80)
+    clock.advance(5)
+    suspended(queue, lease, "4")
+    for number in range(3):
+        clock.advance(1)
+        queue.run(flow.signal(lease.job_id, f"extra-{number}"))
+    return lease.job_id
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_text_can_be_read(dsn: str, queue: Driver, clock: Clock, chromium: Browser, theme: Any) -> None:
     job_id = raced(queue, clock, 1.5)
+    flow_id = waiting_flow(queue, clock)
     queue.enqueue("charge", idempotency_key="k")
     queue.fail(queue.claim_one(), then="fail", error="ValueError: no")
     queue.enqueue("later", delay_seconds=60)
@@ -112,7 +129,7 @@ def test_every_text_can_be_read(dsn: str, queue: Driver, clock: Clock, chromium:
     with running(dsn) as address, chromium.new_context(base_url=address, color_scheme=theme) as context:
         page = context.new_page()
         faint: dict[str, Any] = {}
-        for path in (*PAGES, f"/jobs/{job_id}", "/nowhere"):
+        for path in (*PAGES, f"/jobs/{job_id}", f"/jobs/{flow_id}", "/waiting?kind=all", "/nowhere"):
             page.goto(path)
             faint |= {f"{path} {place}": found for place, found in page.evaluate(FAINT, CONTRAST_MIN).items()}
         page.goto("/jobs")
@@ -134,3 +151,18 @@ def test_no_label_of_a_picture_lies_on_another(
         for width in (1280, 900, 390):
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate(TOUCHING) == [], width
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_page_of_a_flow_fits_any_width(dsn: str, queue: Driver, clock: Clock, chromium: Browser, width: int) -> None:
+    job_id = waiting_flow(queue, clock)
+
+    with (
+        running(dsn) as address,
+        chromium.new_context(base_url=address, viewport={"width": width, "height": 800}) as context,
+    ):
+        page = context.new_page()
+        for path in (f"/jobs/{job_id}", "/waiting"):
+            page.goto(path)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert page.evaluate(TOUCHING) == []

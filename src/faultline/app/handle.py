@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from faultline.app.options import seconds
 from faultline.app.streams import StreamReader
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from faultline.app.options import Duration
-    from faultline.core.model import Json
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
     from faultline.store.reads.views import FinalState
@@ -43,11 +42,11 @@ class Looks(Protocol):
     async def ajob(self, job_id: UUID | str) -> JobRecord: ...
 
     def signal(
-        self, job_id: UUID, name: str, payload: Json, *, key: str | None, for_call: str | None, by: str | None
+        self, job_id: UUID, name: str, payload: Any, *, key: str | None, for_call: str | None, by: str | None
     ) -> bool: ...
 
     async def asignal(
-        self, job_id: UUID, name: str, payload: Json, *, key: str | None, for_call: str | None, by: str | None
+        self, job_id: UUID, name: str, payload: Any, *, key: str | None, for_call: str | None, by: str | None
     ) -> bool: ...
 
 
@@ -103,12 +102,12 @@ class JobHandle(Generic[R]):
         return await self._app.ajob(self.id)
 
     def signal(
-        self, name: str, payload: Json = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
+        self, name: str, payload: Any = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
     ) -> bool:
         """Send a signal to the job: if it waits for it, it goes on; if not yet, it keeps it. Returns whether it is new.
 
         :param name: The name for which the task calls `job.receive`.
-        :param payload: What it carries: any JSON.
+        :param payload: What it carries: JSON, or a dataclass of it.
         :param key: The same key counts once per job, however often it is sent.
         :param for_call: The number of the wait that it answers. No other receives it; when that is over, it is refused.
         :param by: Who sends it. The journal then records it, with the login.
@@ -116,7 +115,7 @@ class JobHandle(Generic[R]):
         return self._app.signal(self.id, name, payload, key=key, for_call=for_call, by=by)
 
     async def asignal(
-        self, name: str, payload: Json = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
+        self, name: str, payload: Any = None, *, key: str | None = None, for_call: str | None = None, by: str | None = None
     ) -> bool:
         """`signal` for async programs."""
         return await self._app.asignal(self.id, name, payload, key=key, for_call=for_call, by=by)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline import operate
 from faultline.app.options import id_of
+from faultline.flow.values import plain
 from faultline.store.async_database import arun_on
 from faultline.store.database import run_on
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from psycopg import AsyncConnection, Connection
 
-    from faultline.core.model import JobState, Json
+    from faultline.core.model import JobState
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
 
@@ -58,7 +59,7 @@ class Operations:
         self,
         job_id: UUID | str | None,
         name: str,
-        payload: Json = None,
+        payload: Any = None,
         *,
         idempotency_key: str | None = None,
         key: str | None = None,
@@ -73,7 +74,7 @@ class Operations:
 
         :param job_id: Which job; None with an `idempotency_key`.
         :param name: The name for which the task calls `job.receive`.
-        :param payload: What it carries: any JSON.
+        :param payload: What it carries: JSON, or a dataclass of it.
         :param idempotency_key: The key with which the job was enqueued, instead of its id.
         :param key: The same key counts once per job, however often it is sent.
         :param for_call: The number of the wait that it answers. No other receives it.
@@ -83,7 +84,7 @@ class Operations:
         doing = operate.signal(
             None if job_id is None else id_of(job_id),
             name,
-            payload,
+            plain(payload),
             key=key,
             for_call=for_call,
             by=by,
@@ -95,7 +96,7 @@ class Operations:
         self,
         job_id: UUID | str | None,
         name: str,
-        payload: Json = None,
+        payload: Any = None,
         *,
         idempotency_key: str | None = None,
         key: str | None = None,
@@ -107,7 +108,7 @@ class Operations:
         doing = operate.signal(
             None if job_id is None else id_of(job_id),
             name,
-            payload,
+            plain(payload),
             key=key,
             for_call=for_call,
             by=by,

@@ -58,6 +58,8 @@ class Row:
     #: What the call received; of a job: what nothing has received yet.
     signals: list[Signal] = field(default_factory=list)
     below: list[Row] = field(default_factory=list)
+    #: When it was over. A sleep is, when its time is: nothing is written then.
+    over_at: datetime | None = None
 
     @property
     def state(self) -> str:
@@ -66,10 +68,19 @@ class Row:
             return self.job.shown_state
         if self.call.outcome is not None:
             return self.call.outcome
+        if self.over_at is not None:
+            return "done"
         return "waiting" if self.call.awaited and self.job.suspended else "begun"
 
 
-def grown(flow: Flow) -> Row | None:
+def over_at(call: Call, now: datetime) -> datetime | None:
+    """When a call was over; None: it is not."""
+    if call.ended_at is None and call.kind in ("sleep", "retry") and call.until is not None and call.until <= now:
+        return max(call.until, call.begun_at)
+    return call.ended_at
+
+
+def grown(flow: Flow, now: datetime) -> Row | None:
     """The root of the tree, with all below it. None: the job is not among those shown."""
     calls: dict[UUID, list[Call]] = defaultdict(list)
     for call in flow.calls:
@@ -89,6 +100,7 @@ def grown(flow: Flow) -> Row | None:
         for call in calls[job.id]:
             above = _branch_of(call.number, known) or row
             made = Row(above.depth + 1, job, call, groups.get(call.id), signals[job.id, call.number])
+            made.over_at = over_at(call, now)
             known[call.number] = made
             above.below.append(made)
             made.below += [grow(child, made.depth + 1) for child in jobs[call.id]]
@@ -106,7 +118,7 @@ def _branch_of(number: str, known: dict[str, Row]) -> Row | None:
     return None
 
 
-def rows(flow: Flow) -> list[Row]:
+def rows(flow: Flow, now: datetime) -> list[Row]:
     """The tree from top to bottom."""
 
     def walk(row: Row) -> Iterator[Row]:
@@ -114,7 +126,7 @@ def rows(flow: Flow) -> list[Row]:
         for one in row.below:
             yield from walk(one)
 
-    root = grown(flow)
+    root = grown(flow, now)
     return [] if root is None else list(walk(root))
 
 
@@ -151,14 +163,14 @@ def took(row: Row, now: datetime) -> str:
 def _span(row: Row, now: datetime) -> tuple[datetime | None, datetime | None]:
     if row.call is None:
         return row.job.created_at, row.job.finished_at or now
-    over = row.call.ended_at or (now if row.job.finished_at is None else row.job.finished_at)
+    over = row.over_at or (now if row.job.finished_at is None else row.job.finished_at)
     return row.call.begun_at, max(over, row.call.begun_at)
 
 
 def waited(calls: Sequence[Call], now: datetime) -> list[tuple[datetime, datetime, str]]:
     """From when to when the program of a job waited, and for what, in the order of time."""
     found = [
-        (call.begun_at, max(call.ended_at or now, call.begun_at), f"waited {waits_for(call.kind, call.name)}")
+        (call.begun_at, max(over_at(call, now) or now, call.begun_at), f"waited {waits_for(call.kind, call.name)}")
         for call in calls
         if call.kind in WAITS and (call.awaited or call.ended_at is not None)
     ]

@@ -41,7 +41,7 @@ _STRIP_COLUMNS_MAX = 100
 
 def tree(flow: Flow, *, now: datetime, columns: int) -> Iterator[Pieces]:
     """Draw the tree, line by line."""
-    root = grown(flow)
+    root = grown(flow, now)
     if root is not None:
         yield _job(root, now)
         yield from _below(root, "", now, columns)
@@ -85,8 +85,8 @@ def _call(row: Row, call: Call, now: datetime) -> Pieces:
     pieces = [(f"{call.number}  ", "quiet"), (KINDS.get(call.kind, call.kind) + name, "")]
     pieces.append((f"  {row.state}", _STYLES.get(row.state, "")))
     facts = []
-    if call.ended_at is not None:
-        spent = (call.ended_at - call.begun_at).total_seconds()
+    if row.over_at is not None:
+        spent = (row.over_at - call.begun_at).total_seconds()
         facts += [f"after {span(spent)}" if call.kind in WAITS else span(spent)] if spent > 0 else []
     elif row.state == "waiting":
         facts.append(f"for {span((now - call.begun_at).total_seconds())}")

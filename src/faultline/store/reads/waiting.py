@@ -173,7 +173,7 @@ select
     ) w
   ), '{}'),
   coalesce((
-    select extract(epoch from clock_timestamp() - n.at) from faultline.nudges n order by n.id limit 1
+    select extract(epoch from faultline.clock() - n.at) from faultline.nudges n order by n.id limit 1
   ), 0)::float8,
   (select count(*) from faultline.sweeps)
 """,

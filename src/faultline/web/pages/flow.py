@@ -40,7 +40,7 @@ def signals_of(job: JobRecord, flow: Flow | None) -> list[Sent]:
 
 def facts(job: JobRecord, flow: Flow | None, now: datetime, *, may_operate: bool) -> dict[str, Any]:
     """What the template shows of the flow."""
-    rows = [] if flow is None else tree.rows(flow)
+    rows = [] if flow is None else tree.rows(flow, now)
     timeline = tree.Timeline(rows[:_ROWS_MAX], now)
     waits = awaited(job, flow)
     return {
