@@ -1,4 +1,4 @@
-"""The tutorial tells the truth: its programs and commands run as printed, in order, from a venv with the built wheel."""
+"""The tutorials tell the truth: their programs and commands run as printed, in order, from a venv with the built wheel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
-TUTORIAL = ROOT / "docs/tutorial/index.md"
+TUTORIALS = ROOT / "docs/tutorial"
 PATIENCE_SECONDS = 180.0
 #: Stands in for systemd: starts and stops what the unit says, as the unit says it.
 SYSTEMCTL = r"""#!/usr/bin/env bash
@@ -136,13 +136,23 @@ def own_server(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.long
 def test_the_tutorial_works_as_printed(own_server: str, tmp_path: Path, terminal: Terminal) -> None:
-    text = TUTORIAL.read_text().replace("8080", str(free_port()))
+    text = (TUTORIALS / "index.md").read_text().replace("8080", str(free_port()))
     text = text.replace("postgresql://shop@db.example.org/shop", as_address(own_server))
 
+    follow(text, tmp_path / "shop", terminal)
+
+
+@pytest.mark.long
+def test_the_tutorial_about_flows_works_as_printed(tmp_path: Path, terminal: Terminal) -> None:
+    follow((TUTORIALS / "flows.md").read_text(), tmp_path / "press", terminal)
+
+
+def follow(text: str, folder: Path, terminal: Terminal) -> None:
+    """Write every program and type every command of a page, and see it print what the page says."""
     for language, block in blocks(text):
         if language != "console":
             name = block.partition("\n")[0].removeprefix("# ")
-            (tmp_path / "shop" / name).write_text(block)
+            (folder / name).write_text(block)
             continue
         for command, promised in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
             printed = terminal.run(command)
@@ -150,4 +160,4 @@ def test_the_tutorial_works_as_printed(own_server: str, tmp_path: Path, terminal
             for line in promised.splitlines():
                 assert any(line in found for found in rest), f"{command} does not print {line!r}, but: {printed}"
             if " -m venv " in command:
-                lend_packages(tmp_path / "shop/.venv")
+                lend_packages(folder / ".venv")

@@ -63,8 +63,8 @@ def drain(
     One job of a queue runs at a time, in the order of the queue, so that a test is repeatable; jobs that wait for each
     other need a higher `concurrency`. Without a queue, all queues are drained.
 
-    Delayed jobs and later attempts are not run: they are due later. With `advancing`, frozen time moves on to the next due
-    job, until no job is queued.
+    Delayed jobs and later attempts are not run: they are due later. Jobs that wait for a signal stay suspended. With
+    `advancing`, frozen time moves on to the next due job, until no job is queued: sleeps take a moment, and waits time out.
     """
     refuse_in_event_loop("drain", "await adrain(app)")
     return asyncio.run(_closing(app, adrain(app, queue, concurrency=concurrency, advancing=advancing, timeout=timeout)))
@@ -99,6 +99,7 @@ async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing:
     errors: list[str] = []
     while True:
         ends.update(reaped.state for reaped in await _ask(app, verbs.reap()) if reaped.state is JobState.FAILED)
+        await _resolve(app)
         queues = await _ask(app, testing.due_queues(queue))
         if queues:
             worker_id = await _work(app, queues, concurrency)
@@ -109,6 +110,15 @@ async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing:
             advancing.advance_to(due)
         else:
             return Drained(ends["succeeded"], ends["failed"], ends["queued"], ends["cancelled"], tuple(errors))
+
+
+async def _resolve(app: Faultline) -> None:
+    """Wake the jobs of flows that can go on, and cancel children that are to be. Workers do so about once a second."""
+    while True:
+        resolved = await _ask(app, verbs.resolve())
+        sweeps_left = await _ask(app, verbs.sweep())
+        if not resolved.woken and not resolved.left_over and not sweeps_left:
+            return
 
 
 async def _work(app: Faultline, queues: list[str], concurrency: int) -> str:

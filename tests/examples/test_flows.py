@@ -1,0 +1,22 @@
+"""The examples of flows: each runs as a program of its own, with real workers, and prints what it says it shows."""
+
+from __future__ import annotations
+
+from tests.examples.test_examples import run
+
+
+def test_the_article_is_drafted_and_published_once_although_its_worker_stops_while_it_waits(dsn: str) -> None:
+    said = run("article", dsn)
+
+    assert said == [
+        "the program runs, under token 1",
+        "  request 1: overloaded",
+        "  request 2: overloaded",
+        "  request 3: paid",
+        "the worker has stopped; the job waits: queued",
+        "signal sent, new: True",
+        "signal sent, new: False",
+        "the program runs, under token 2",
+        "published: All about lighthouses.",
+        "requests: 3, paid: 1, published: 1",
+    ]
