@@ -8,6 +8,7 @@ import pytest
 
 from faultline.store import verbs
 from faultline.store.reads import flows, views
+from faultline.store.verbs import streams
 from tests.flow.scenes import asked, begun, done, spawned, suspended
 from tests.web.conftest import refused
 from tests.web.site import browsed
@@ -216,3 +217,22 @@ def test_a_flow_that_has_ended_offers_no_form(dsn: str, queue: Driver, state: st
 
     assert "Waits for a signal" not in page.text
     assert f"article {state}" in page.text or state in page.text
+
+
+def test_a_stream_is_followed_until_its_job_ends_and_begins_anew_with_a_later_attempt(api: Api, db: Driver) -> None:
+    first = db.new_lease()
+    db.run(streams.stream(first, "tokens", 0, '["a", "b"]'))
+    db.fail(first)
+    second = db.claim_one()
+    db.run(streams.stream(second, "tokens", 0, '["c"]'))
+    db.complete(second)
+
+    answer = api.get(f"/jobs/{first.job_id}/stream", params={"name": "tokens"})
+    where = answer.text.split("id: ")[1].split("\n")[0]
+    rest = api.get(f"/jobs/{first.job_id}/stream", params={"name": "tokens"}, headers={"Last-Event-ID": where})
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    told = [(part.split("event: ")[1].split("\n")[0], part.split("data: ")[1]) for part in answer.text.strip().split("\n\n")]
+    assert told[-2:] == [("chunk", '["c"]'), ("end", '{"reason":"succeeded"}')]
+    assert rest.text.endswith('event: end\ndata: {"reason":"succeeded"}\n\n')
+    refused(api.get(f"/jobs/{NOBODY}/stream", params={"name": "tokens"}), 404, "JobNotFound")

@@ -150,7 +150,7 @@ _PLAIN = {
     403: ("Forbidden", "Use a key that may do this."),
 }
 #: Paths with a job's id. An invalid id would match no route.
-_JOB_PATH = re.compile(r"/api/v1/jobs/[^/]+(/cancel|/retry|/signals|/flow)?")
+_JOB_PATH = re.compile(r"/api/v1/jobs/[^/]+(/cancel|/retry|/signals|/flow|/stream)?")
 
 
 def _problem(error: Exception) -> Problem:
