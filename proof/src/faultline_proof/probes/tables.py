@@ -224,6 +224,7 @@ _NULLABLE = {
     "signals": {"payload", "key", "for_call", "sent_by", "received_by", "received_at"},
     "nudges": {"not_before"},
     "sweeps": {"call_id", "missed_call", "missed_index", "reason"},
+    "subscriptions": {"takes"},
 }  # fmt: skip
 
 
