@@ -49,6 +49,8 @@ BY_THE_CLOCK = {
     "prune",
     "roll_up",
     "reconcile",
+    "resolve",
+    "sweep",
     "leave",
     "renew",
     "announce",

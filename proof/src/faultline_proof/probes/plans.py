@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.core.model import Bound, Submission
 from faultline.store import verbs
 from faultline.store.reads import views
+from faultline_proof.probes.flow_stage import ANSWER, Resolver, spawn, suspend
 from faultline_proof.probes.probe import PROBES, Probe, expect
 from faultline_proof.probes.writes import BATCH_VERBS
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 #: So many rows come into every table once the session has made its plans,
 _BACKLOG = 1_000
 #: and so many of them a verb for one job may look at.
-_FEW = 100
+_FEW = 200
 #: A batch is worth turning a join round for, if the table is taken for empty.
 _BATCH = 200
 #: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
@@ -31,6 +32,30 @@ _CALLS_BEFORE = 6
 def _expire(q: Session, lease: Lease) -> Lease:
     q.execute("update faultline.open_jobs set lease_expires_at = created_at where id = %s", lease.job_id)
     return lease
+
+
+def _suspend(q: Session, lease: Lease) -> None:
+    spawn(q, lease, 2, policy="fast")
+    suspend(q, lease)
+
+
+def _end_child(q: Session, lease: Lease, verb: str) -> None:
+    _suspend(q, lease)
+    child = q.claim_one(queue="children")
+    q.complete(child) if verb == "complete" else q.fail(child, then="fail")
+    Resolver(q).woken()
+
+
+def _answer(q: Session, lease: Lease) -> None:
+    suspend(q, lease, ANSWER)
+    q.run(verbs.signal(lease.job_id, "answer", 1))
+    Resolver(q).woken()
+
+
+def _sweep(q: Session, lease: Lease) -> None:
+    spawn(q, lease, 2)
+    q.fail(lease, then="fail")
+    q.run(verbs.sweep())
 
 
 #: Each call, and what else comes in beside waiting and running jobs.
@@ -56,6 +81,15 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "due": (lambda q, _: q.run(views.due(["default"])), ()),
     "journal": (lambda q, lease: q.journal(lease.job_id), ("journal",)),
     "roll_up": (lambda q, _: q.run(verbs.roll_up()), ("tallies",)),
+    "suspend": (_suspend, ("calls", "edges", "signals")),
+    "look": (lambda q, lease: _end_child(q, lease, "complete"), ("calls", "edges", "signals", "ledger")),
+    "has_failed": (lambda q, lease: _end_child(q, lease, "fail"), ("calls", "edges", "ledger")),
+    "kept_signal": (_answer, ("calls", "edges", "signals")),
+    "sweep": (_sweep, ("calls", "edges", "ledger")),
+    "revive": (
+        lambda q, lease: (_sweep(q, lease), q.run(verbs.retry(lease.job_id))),
+        ("calls", "edges", "ledger"),
+    ),
 }
 
 #: Rows for each table, straight into it, past guards and statistics.
@@ -78,6 +112,11 @@ _ROWS_FOR = {
     " from generate_series(1, %s)",
     "tallies": "insert into faultline.tallies (queue, minute, worker) select 'default', now() - n * interval '1 minute', ''"
     " from generate_series(61, %s) n",
+    "calls": "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, awaited)"
+    " select gen_random_uuid(), '1', 'children', 'child', 1, now(), true from generate_series(1, %s)",
+    "edges": "insert into faultline.edges select -n, 0, gen_random_uuid() from generate_series(1, %s) n",
+    "signals": "insert into faultline.signals (job_id, name, sent_at) select gen_random_uuid(), 'answer', now()"
+    " from generate_series(1, %s)",
     "keys": "insert into faultline.keys select n::text, gen_random_uuid(), '', now() from generate_series(1, %s) n",
 }
 

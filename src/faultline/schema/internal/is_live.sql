@@ -14,8 +14,8 @@ begin
       union
       select e.job_id
       from members m
-      join faultline.calls c on c.job_id = m.id and c.kind = 'children'
-      join faultline.edges e on e.call_id = c.id
+      cross join lateral (select c.id from faultline.calls c where c.job_id = m.id and c.kind = 'children' offset 0) c
+      cross join lateral (select e.job_id from faultline.edges e where e.call_id = c.id offset 0) e
     )
     select
     from members m

@@ -22,8 +22,8 @@ begin
     union
     select e.call_id
     from unnest(nudge_waiters.watched) as w (job_id)
-    -- Looked up one by one, as in `complete`.
-    join faultline.edges e on e.job_id = any (array[w.job_id])
+    -- One by one: the planner may take the table for empty, and read all of it first.
+    cross join lateral (select e.call_id from faultline.edges e where e.job_id = w.job_id offset 0) e
   ));
 end
 $$;

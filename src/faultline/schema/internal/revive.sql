@@ -22,9 +22,11 @@ declare
 begin
   while cardinality(level) > 0 loop
     stopped := stopped || array(
-      select unnest(faultline.stopped_at(j.id))
-      from faultline.open_jobs j
-      where j.id = any (level) and j.state = 'failed' and j.flow_id is not null
+      select unnest(faultline.stopped_at(l.id))
+      from unnest(level) as l (id)
+      -- By id only, here and below: with the state in the inner query, the planner may scan all jobs of that state.
+      cross join lateral (select j.state, j.flow_id from faultline.open_jobs j where j.id = l.id offset 0) j
+      where j.state = 'failed' and j.flow_id is not null
     );
     level := array(
       select j.id
@@ -32,11 +34,12 @@ begin
       where j.id = any (array(
           select k.id
           from unnest(level) as l (id)
-          join faultline.open_jobs p on p.id = any (array[l.id])
-          join faultline.calls c on c.job_id = p.id and c.kind = 'children'
-          join faultline.edges e on e.call_id = c.id
-          join faultline.open_jobs k on k.id = e.job_id and k.call_id = e.call_id
-          where (c.ended_at is null or c.id = any (stopped))
+          cross join lateral (select j.state from faultline.open_jobs j where j.id = l.id offset 0) p
+          cross join lateral (select * from faultline.calls c where c.job_id = l.id and c.kind = 'children' offset 0) c
+          cross join lateral (select e.job_id from faultline.edges e where e.call_id = c.id offset 0) e
+          cross join lateral (select * from faultline.open_jobs j where j.id = e.job_id offset 0) k
+          where k.call_id = c.id
+            and (c.ended_at is null or c.id = any (stopped))
             and (
               k.state = 'cancelled' and k.last_error in (faultline.swept_error(), faultline.unreached_error())
               or k.state = 'failed' and p.state = 'failed'
@@ -44,10 +47,10 @@ begin
           union
           select k.id
           from unnest(level) as l (id)
-          join faultline.edges e on e.job_id = any (array[l.id])
-          join faultline.calls c on c.id = e.call_id and c.kind = 'after' and c.ended_at is null
-          join faultline.open_jobs k on k.id = c.job_id
-          where k.state = 'cancelled' and k.last_error = faultline.unreached_error()
+          cross join lateral (select e.call_id from faultline.edges e where e.job_id = l.id offset 0) e
+          cross join lateral (select * from faultline.calls c where c.id = e.call_id offset 0) c
+          cross join lateral (select * from faultline.open_jobs j where j.id = c.job_id offset 0) k
+          where c.kind = 'after' and c.ended_at is null and k.state = 'cancelled' and k.last_error = faultline.unreached_error()
         ))
         and j.id <> all (all_ids)
       order by j.id
@@ -55,7 +58,10 @@ begin
     );
     -- Look again after the lock: another session may have retried one.
     level := array(
-      select j.id from faultline.open_jobs j where j.id = any (level) and j.state in ('failed', 'cancelled')
+      select l.id
+      from unnest(level) as l (id)
+      cross join lateral (select j.state from faultline.open_jobs j where j.id = l.id offset 0) j
+      where j.state in ('failed', 'cancelled')
     );
     all_ids := all_ids || level;
   end loop;

@@ -123,7 +123,7 @@ begin
         select array_agg(i.id), array_agg(distinct i.queue), min(i.priority), min(i.next_run_at)
         into ids, queues, lowest_priority, lowest_run_at
         from inserted i;
-        if exists (select from unnest(ids) as u (id) join faultline.ledger f on f.job_id = any (array[u.id])) then
+        if exists (select from faultline.ledger f where f.job_id = any (ids)) then
           raise unique_violation;
         end if;
       end if;

@@ -66,22 +66,25 @@ begin
     on conflict (job_id, number) do nothing;
     -- What was awaited before and is not now; what is awaited now and was known; the time of one that has none yet.
     update faultline.calls c
-    set awaited = w.number is not null,
-        together = w.together,
-        until = coalesce(c.until, w.until, at + make_interval(secs => w.seconds))
-    from unnest(ids, done) as i (id, position)
-    join faultline.calls o on o.job_id = any (array[i.id])
-    left join lateral (
-      select n.* from jsonb_to_recordset(suspend.waits -> (i.position::integer - 1)) as n (
-        number text, seconds float8, until timestamptz, together boolean
-      )
-      where n.number = o.number
-    ) w on true
-    where c.id = o.id
-      and o.ended_at is null
-      and (o.awaited or w.number is not null)
-      and (c.awaited, c.together, c.until) is distinct from
-        (w.number is not null, w.together, coalesce(c.until, w.until, at + make_interval(secs => w.seconds)));
+    set awaited = k.awaited, together = k.together, until = k.until
+    from (
+      select
+        o.ctid, w.number is not null as awaited, w.together,
+        coalesce(o.until, w.until, at + make_interval(secs => w.seconds)) as until
+      from unnest(ids, done) as i (id, position)
+      -- Job by job: the planner may take the table for empty, and read all of it first.
+      cross join lateral (
+        select o.ctid, o.number, o.awaited, o.until from faultline.calls o where o.job_id = i.id and o.ended_at is null offset 0
+      ) o
+      left join lateral (
+        select n.* from jsonb_to_recordset(suspend.waits -> (i.position::integer - 1)) as n (
+          number text, seconds float8, until timestamptz, together boolean
+        )
+        where n.number = o.number
+      ) w on true
+      where o.awaited or w.number is not null
+    ) k
+    where c.ctid = k.ctid and (c.awaited, c.together, c.until) is distinct from (k.awaited, k.together, k.until);
     -- In a statement of its own, after the lock: it sees all that was committed before we had the lock.
     with looked as materialized (
       select
@@ -96,7 +99,11 @@ begin
           coalesce(bool_or(c.ended_at is not null), true) as has_ended,
           min(c.until) as until
         from jsonb_to_recordset(suspend.waits -> (i.position::integer - 1)) as w (number text)
-        join faultline.calls c on c.job_id = i.id and c.number = w.number
+        cross join lateral (
+          select c.fencing_token, c.ended_at, c.until from faultline.calls c
+          where c.job_id = i.id and c.number = w.number
+          offset 0
+        ) c
       ) k
     ),
     suspended as (
