@@ -25,6 +25,7 @@ def receive(q: Session, lease: Lease, number: str = "1", name: str = "go", **fie
 def a_signal_is_kept_received_once_and_in_the_order_sent(sessions: Sessions) -> None:
     q = sessions.open()
     lease = q.new_lease()
+    q.run(verbs.signal(q.enqueue(delay_seconds=60), "go", "to another job"))
     q.run(verbs.signal(lease.job_id, "stop", "of another name"))
     for n in (1, 2):
         expect("sent", q.run(verbs.signal(lease.job_id, "go", {"n": n})), wanted=True)
@@ -34,9 +35,11 @@ def a_signal_is_kept_received_once_and_in_the_order_sent(sessions: Sessions) -> 
     q.release(lease)
     again = q.claim_one()
     expect("a later attempt", receive(q, again, "1"), ("received", {"n": 1}))
-    received = "select received_by, received_at is not null from faultline.signals where name = 'go' order by id"
-    expect("received by", q.execute(received), [("1", True), ("2", True)])
-    expect("its flow", q.value("select flow_id from faultline.open_jobs"), lease.job_id)
+    received = (
+        "select received_by, received_at is not null from faultline.signals where job_id = %s and name = 'go' order by id"
+    )
+    expect("received by", q.execute(received, lease.job_id), [("1", True), ("2", True)])
+    expect("its flow", q.value("select flow_id from faultline.open_jobs where id = %s", lease.job_id), lease.job_id)
     expect("broken", q.broken_invariants(), [])
 
 
@@ -174,6 +177,7 @@ def an_answer_to_a_wait_that_is_over_is_refused(sessions: Sessions) -> None:
         q.run(verbs.signal(lease.job_id, "go", for_call="1"))
     receive(q, lease, "3", seconds=60)
     q.run(verbs.signal(lease.job_id, "go", "to 3", for_call="3"))
+    expect("another call", receive(q, lease, "4"), ("none", None))
     expect("received", receive(q, lease, "3"), ("received", "to 3"))
     with refused(q, "FL002", "no longer waits"):
         q.run(verbs.signal(lease.job_id, "go", for_call="3"))
