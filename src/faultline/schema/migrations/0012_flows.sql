@@ -128,7 +128,7 @@ create table faultline.sweeps (
   call_id bigint,
   -- Children up to here are done, in the order of (call_id, index).
   at_call bigint not null default 0,
-  at_index integer not null default -1,
+  at_index integer not null default 0,
   -- The first child that was locked when it was come to: the sweep goes back to it.
   missed_call bigint,
   missed_index integer,

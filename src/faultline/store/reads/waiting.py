@@ -63,6 +63,7 @@ class FlowTotals:
     sweeps_left: int
 
 
+_TOTALS = RowOf(FlowTotals)
 _WAITING = RowOf(
     Waiting,
     call_id="c.id",
@@ -173,12 +174,12 @@ select
     ) w
   ), '{}'),
   coalesce((
-    select extract(epoch from faultline.clock() - n.at) from faultline.nudges n order by n.id limit 1
+    select greatest(0, extract(epoch from faultline.clock() - n.at)) from faultline.nudges n order by n.id limit 1
   ), 0)::float8,
   (select count(*) from faultline.sweeps)
 """,
         params=(),
-        read=lambda rows: FlowTotals(rows[0][0], max(0.0, rows[0][1]), rows[0][2]),
+        read=_TOTALS.one,
         repeatable=True,
         reads=True,
         seconds=30.0,
@@ -192,12 +193,15 @@ class Some(NamedTuple):
     example: UUID | None
 
 
+_SOME = RowOf(Some)
+
+
 def for_nothing() -> Statement[Some]:
     """Suspended jobs that wait for no call: only their time limit ends that. Reads 100,000 queued jobs at the most."""
     return Statement(
         name="waiting_for_nothing",
         sql="""
-select count(*), min(w.id::text)::uuid
+select count(*) as jobs, min(w.id::text)::uuid as example
 from (select j.id, j.suspended from faultline.jobs j where j.state = 'queued' limit 100000) w
 where w.suspended
   and not exists (
@@ -205,7 +209,7 @@ where w.suspended
   )
 """,
         params=(),
-        read=lambda rows: Some(*rows[0]),
+        read=_SOME.one,
         repeatable=True,
         reads=True,
     )
@@ -216,7 +220,7 @@ def changed_programs(days: int = 7) -> Statement[Some]:
     return Statement(
         name="changed_programs",
         sql=f"""
-select count(distinct e.job_id), min(e.job_id::text)::uuid
+select count(distinct e.job_id) as jobs, min(e.job_id::text)::uuid as example
 from faultline.journal e
 join faultline.open_jobs j on j.id = e.job_id and j.state in ('queued', 'running')
 where e.event = '{JournalEvent.PROGRAM_CHANGED}'
@@ -226,7 +230,7 @@ where e.event = '{JournalEvent.PROGRAM_CHANGED}'
   )
 """,
         params=(days,),
-        read=lambda rows: Some(*rows[0]),
+        read=_SOME.one,
         repeatable=True,
         reads=True,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - the fields of a named tuple
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID  # noqa: TC003 - likewise
 
 from faultline.core.errors import StaleLease
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Lease, Submission, Unwritten
     from faultline.store.statement import Rows
+
+T = TypeVar("T")
 
 
 def _decoded(text: str | None) -> Json:
@@ -89,6 +91,18 @@ class Resolved(NamedTuple):
     cursor: str | None
 
 
+class _CallId(NamedTuple):
+    call_id: int
+
+
+class _Lost(NamedTuple):
+    """Why the lease is lost, behind the columns of an answer. None: it is not."""
+
+    reason: str | None
+    current_token: int | None
+
+
+_CALL_ID, _LOST = RowOf(_CallId), RowOf(_Lost)
 _KNOWN_CALL = RowOf(KnownCall, result=_json("result"))
 _CHILD_OUTCOME = RowOf(ChildOutcome, result=_json("result"))
 _TAKEN = RowOf(Taken, result=_json("result"))
@@ -127,7 +141,8 @@ def spawn(
     """
     return Statement(
         name="spawn",
-        sql="select call_id, reason, current_token from faultline.spawn(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text)",
+        sql=f"select {_CALL_ID.columns}, {_LOST.columns}"
+        " from faultline.spawn(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text)",
         params=(
             *_of(lease),
             number,
@@ -139,7 +154,7 @@ def spawn(
             first_index,
             jobs_text(jobs),
         ),
-        read=lambda rows: _call_id("spawn", lease, rows),
+        read=lambda rows: _unless_stale("spawn", lease, rows, _CALL_ID).call_id,
         repeatable=True,
         often=True,
     )
@@ -151,9 +166,9 @@ def watch(
     """Have a call wait for jobs that are not its children, and return the id of the call."""
     return Statement(
         name="watch",
-        sql="select call_id, reason, current_token from faultline.watch(%s, %s, %s, %s, %s, %s, %s, %s::uuid[])",
+        sql=f"select {_CALL_ID.columns}, {_LOST.columns} from faultline.watch(%s, %s, %s, %s, %s, %s, %s, %s::uuid[])",
         params=(*_of(lease), number, name, digest, policy, list(targets)),
-        read=lambda rows: _call_id("watch", lease, rows),
+        read=lambda rows: _unless_stale("watch", lease, rows, _CALL_ID).call_id,
         repeatable=True,
     )
 
@@ -162,9 +177,9 @@ def take(lease: Lease, number: str) -> Statement[Taken]:
     """Take what became of the jobs that a call waits for. It is history then."""
     return Statement(
         name="take",
-        sql=f"select {_TAKEN.columns}, reason, current_token from faultline.take(%s, %s, %s, %s)",
+        sql=f"select {_TAKEN.columns}, {_LOST.columns} from faultline.take(%s, %s, %s, %s)",
         params=(*_of(lease), number),
-        read=lambda rows: _TAKEN.one(_unless_stale("take", lease, rows)),
+        read=lambda rows: _unless_stale("take", lease, rows, _TAKEN),
         repeatable=True,
         often=True,
     )
@@ -176,9 +191,9 @@ def receive(
     """Receive the oldest signal of this name. `fresh`: only what was sent since the program first came to this call."""
     return Statement(
         name="receive",
-        sql=f"select {_RECEIVED.columns}, reason, current_token from faultline.receive(%s, %s, %s, %s, %s, %s, %s, %s)",
+        sql=f"select {_RECEIVED.columns}, {_LOST.columns} from faultline.receive(%s, %s, %s, %s, %s, %s, %s, %s)",
         params=(*_of(lease), number, name, digest, seconds, fresh),
-        read=lambda rows: _RECEIVED.one(_unless_stale("receive", lease, rows)),
+        read=lambda rows: _unless_stale("receive", lease, rows, _RECEIVED),
         repeatable=True,
         often=True,
     )
@@ -281,18 +296,13 @@ def _of(lease: Lease) -> tuple[Any, ...]:
     return lease.job_id, lease.fencing_token, lease.owner
 
 
-def _call_id(verb: str, lease: Lease, rows: Rows) -> int:
-    found: int = _unless_stale(verb, lease, rows)[0][0]
-    return found
-
-
-def _unless_stale(verb: str, lease: Lease, rows: Rows) -> Rows:
-    """The rows, unless their last two columns say that the lease is lost."""
-    *_, reason, current_token = rows[0]
-    if reason is not None:
+def _unless_stale(verb: str, lease: Lease, rows: Rows, answer: RowOf[T]) -> T:
+    """The answer, unless the columns behind it say that the lease is lost."""
+    (lost,) = _LOST.many(rows, behind=answer)
+    if lost.reason is not None:
         raise StaleLease(
-            f"job {lease.job_id} token {lease.fencing_token}: the lease is lost ({reason}); {verb} wrote nothing",
-            reason=reason,
-            current_token=current_token,
+            f"job {lease.job_id} token {lease.fencing_token}: the lease is lost ({lost.reason}); {verb} wrote nothing",
+            reason=lost.reason,
+            current_token=lost.current_token,
         )
-    return rows
+    return answer.one(rows)
