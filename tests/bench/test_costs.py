@@ -49,8 +49,6 @@ BY_THE_CLOCK = {
     "prune",
     "roll_up",
     "reconcile",
-    "resolve",
-    "sweep",
     "leave",
     "renew",
     "announce",
