@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from faultline.app.blocking_sagas import BlockingSaga as BlockingSaga
     from faultline.app.callee import Callee as Callee
     from faultline.app.callee import OneByOne as OneByOne
+    from faultline.app.graphs import Flow as Flow
+    from faultline.app.graphs import FlowHandle as FlowHandle
+    from faultline.app.graphs import FlowJob as FlowJob
     from faultline.app.handle import JobHandle as JobHandle
     from faultline.app.job import Job as Job
     from faultline.app.later import Later as Later
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
     from faultline.core.settings import WorkerOptions as WorkerOptions
     from faultline.flow.calls import BlockingCall as BlockingCall
     from faultline.flow.calls import Call as Call
+    from faultline.store.verbs.graphs import Upstream as Upstream
     from faultline.worker.worker import Worker as Worker
 
 _HOME = {
@@ -79,6 +83,7 @@ _HOME = {
     "app.blocking_job": "BlockingJob",
     "app.blocking_sagas": "BlockingSaga",
     "app.callee": "Callee OneByOne",
+    "app.graphs": "Flow FlowHandle FlowJob",
     "app.handle": "JobHandle",
     "app.job": "Job",
     "app.later": "Later",
@@ -100,6 +105,7 @@ _HOME = {
     "core.model": "JobRecord JobState Json Retention Submission",
     "core.settings": "WorkerOptions",
     "flow.calls": "BlockingCall Call",
+    "store.verbs.graphs": "Upstream",
     "worker.worker": "Worker",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

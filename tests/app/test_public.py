@@ -30,7 +30,8 @@ INNER: set[str] = runpy.run_path(str(ROOT / "docs/conf.py"))["INNER"]
 #: Made by Faultline, never by a program.
 GIVEN = {
     "BlockingCall", "BlockingJob", "BlockingSaga", "Call", "Callee", "Job", "JobHandle", "Later", "OneByOne", "Saga", "Step",
-    "StepDecorator", "Stream", "StreamReader", "Task", "TaskDecorator", "Transaction", "Worker",
+    "StepDecorator", "Flow", "FlowHandle", "FlowJob", "Stream", "StreamReader",
+    "Upstream", "Task", "TaskDecorator", "Transaction", "Worker",
 }  # fmt: skip
 #: Of these, programs may use what the reference names.
 NAMED = dict(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, T
 
 from faultline import embedded
 from faultline.app import tracing
+from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
 from faultline.app.operations import Operations
 from faultline.app.options import Options, id_of
@@ -71,7 +72,7 @@ class TaskDecorator(Protocol):
     def __call__(self, fn: Callable[P, R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
 
 
-class Faultline(Operations, Topics):
+class Faultline(Graphs, Operations, Topics):
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
     :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Default:
@@ -102,7 +103,7 @@ class Faultline(Operations, Topics):
         self._opening = threading.Lock()
         self._server: embedded.Server | None = None
         #: The registered tasks by their names.
-        self.tasks: dict[str, Task[..., Any]] = {}
+        self.tasks: dict[str, Task[..., Any]] = {COLLECT: built_in(self)}
         #: How many new jobs this process has enqueued, by queue. It counts those that the caller rolled back afterwards.
         self.enqueued: Counter[str] = Counter()
         os.register_at_fork(after_in_child=_weakly(self._after_fork))
@@ -265,7 +266,8 @@ class Faultline(Operations, Topics):
 
     def queues(self) -> dict[str, int]:
         """The queues of all registered tasks, each with the default concurrency."""
-        return {task.queue: CONCURRENCY for task in self.tasks.values()} or {"default": CONCURRENCY}
+        own = [task for task in self.tasks.values() if task.name != COLLECT]
+        return {task.queue: CONCURRENCY for task in own} or {"default": CONCURRENCY}
 
     def handle(self, job_id: UUID | str) -> JobHandle[Any]:
         """A handle for a job that was enqueued elsewhere.

@@ -27,7 +27,7 @@ from faultline.store.database import run_on
 from faultline.store.lending import Loan, beside
 from faultline.store.reads import views
 from faultline.store.translation import connection_was_lost, is_about_data, translated
-from faultline.store.verbs import streams
+from faultline.store.verbs import graphs, streams
 from faultline.store.wires import wire
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from faultline.core.model import Json
     from faultline.store.database import Database
     from faultline.store.statement import Statement
+    from faultline.store.verbs.graphs import Upstream
 
 T = TypeVar("T")
 
@@ -101,6 +102,13 @@ class BlockingJob(BlockingFlows):
         :param progress: Anything that JSON can hold, for example `{"done": 3, "of": 10}`.
         """
         self._refuse_if_stale("progress", self._write(verbs.progress(self._hold.lease, progress)))
+
+    def upstream(self) -> dict[str, Upstream]:
+        """What became of the jobs that this job of a graph came after, by their names: state, result and error.
+
+        The first attempt that asks decides: later ones see the same states.
+        """
+        return {one.name: one for one in self._write(graphs.upstream(self._hold.lease))}
 
     def stream(self, name: str) -> Stream:
         """A stream of this job, for readers to follow while it runs: `job.stream("tokens").write(text)`.

@@ -120,6 +120,10 @@ class JournalEvent(StrEnum):
     API_KEY_ADDED = ("api_key_added", _Kind("Somebody created an API key.", about="key"))
     API_KEY_REVOKED = ("api_key_revoked", _Kind("Somebody revoked an API key.", about="key"))
     SETTING_CHANGED = ("setting_changed", _Kind("Somebody changed a setting of the database.", about="setting"))
+    STARTED_OVER = (
+        "started_over",
+        _Kind("The job started over, with other arguments and an empty history.", state=JobState.QUEUED),
+    )
     SUBSCRIBED = ("subscribed", _Kind("A task was subscribed to a topic, or its options for it changed.", about="topic"))
     UNSUBSCRIBED = ("unsubscribed", _Kind("Somebody ended the subscription of a task to a topic.", about="topic"))
 

@@ -104,8 +104,8 @@ execute function faultline.refuse_change('stored steps cannot be changed');
 create or replace trigger forgotten_by_prune
 before delete on faultline.steps
 for each row
-when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
-execute function faultline.refuse_change('only prune deletes rows');
+when (coalesce(current_setting('faultline.verb', true), '') not in ('prune', 'start_again'))
+execute function faultline.refuse_change('only prune and start_again delete steps');
 
 create or replace trigger forgotten_by_prune
 before delete on faultline.keys

@@ -1,0 +1,90 @@
+-- Start jobs over with other arguments and an empty history, as `Again` asks for. Returns the leases for which nothing was written.
+-- Before: the caller holds the leases. After: queued, due now, no owner, the token unchanged, attempts counted from zero; its calls,
+-- steps and streams are gone. `args` is a JSON array with the arguments of each, an object.
+-- Signals that it has not received are kept: they are for the job, whichever round it is in. So is what others wait for.
+-- A job with open children is refused (FL002): nobody would wait for them any longer.
+create or replace function faultline.start_again(
+  job_ids uuid[],
+  tokens bigint[],
+  owners text[],
+  args jsonb
+) returns setof faultline.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  bytes_max constant integer := (select s.args_bytes_max from faultline.settings s);
+  done bigint[];
+  ids uuid[];
+  busy uuid;
+begin
+  perform faultline.check_leases(start_again.job_ids, start_again.tokens, start_again.owners);
+  if jsonb_typeof(start_again.args) is distinct from 'array'
+    or jsonb_array_length(start_again.args) <> cardinality(start_again.job_ids)
+    or exists (
+      select from jsonb_array_elements(start_again.args) as a (value)
+      where jsonb_typeof(a.value) <> 'object' or octet_length(a.value::text) > bytes_max
+    )
+  then
+    raise exception 'args must be a JSON array with one object per lease, each of at most % bytes', bytes_max
+      using errcode = 'FL005';
+  end if;
+  perform faultline.durable();
+  with held as materialized (
+    select j.id, l.position
+    from unnest(start_again.job_ids, start_again.tokens, start_again.owners) with ordinality as l (job_id, token, owner, position)
+    -- Looked up one by one, as in `complete`.
+    join faultline.open_jobs j on j.id = any (array[l.job_id])
+    where j.fencing_token = l.token and j.lease_owner = l.owner
+    for update of j skip locked
+  )
+  select array_agg(h.position), array_agg(h.id) into done, ids from held h;
+  if done is not null then
+    select c.job_id into busy
+    from faultline.calls c
+    where c.job_id = any (ids) and c.kind = 'children' and faultline.open_child(c.id, 2147483647) is not null
+    limit 1;
+    if busy is not null then
+      raise exception 'job % cannot start over: it has children that have not ended', busy
+        using errcode = 'FL002', hint = 'wait for them first, or enqueue them with job.enqueue, which nobody waits for';
+    end if;
+    update faultline.open_jobs j
+    set state = 'queued',
+        lease_owner = null,
+        lease_expires_at = null,
+        started = false,
+        suspended = null,
+        attempt = 0,
+        reaps = 0,
+        next_run_at = faultline.clock(),
+        progress = null,
+        last_error = null,
+        args = (start_again.args -> (i.position::integer - 1))::json
+    from unnest(ids, done) as i (id, position)
+    where j.id = any (array[i.id]);
+    perform faultline.as_verb('start_again');
+    delete from faultline.edges e where e.call_id in (select c.id from faultline.calls c where c.job_id = any (ids));
+    delete from faultline.calls c where c.job_id = any (ids);
+    delete from faultline.signals s where s.job_id = any (ids) and s.received_by is not null;
+    delete from faultline.streams s where s.job_id = any (ids);
+    delete from faultline.steps s where s.job_id = any (ids);
+    perform faultline.as_verb('');
+    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+    select
+      faultline.clock(), i.id, 'started_over', start_again.tokens[i.position], start_again.owners[i.position],
+      jsonb_build_object('by', 'its task')
+    from unnest(ids, done) as i (id, position);
+    perform faultline.wake_for(ids);
+  end if;
+  if coalesce(cardinality(done), 0) < cardinality(start_again.job_ids) then
+    return query
+      select * from faultline.refuse('start_again', start_again.job_ids, start_again.tokens, start_again.owners, done);
+  end if;
+end
+$$;
