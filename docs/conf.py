@@ -46,8 +46,8 @@ default_role = "py:obj"
 #: Public for Faultline's own modules, and no promise to other programs.
 INNER = {
     "abandon", "async_database", "check", "database", "decided", "enqueued", "flush_streams", "fn", "handles", "host",
-    "is_async", "is_streaming", "pause_seconds", "poller", "program", "signature", "submitted", "subscriptions", "takes_job",
-    "timed_out",
+    "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "signature", "submitted",
+    "subscriptions", "takes_job", "timed_out",
 }  # fmt: skip
 
 

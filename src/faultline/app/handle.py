@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from faultline.app.options import seconds
 from faultline.app.streams import StreamReader
 from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
 from faultline.core.model import JobRecord, JobState
+from faultline.flow import values
 from faultline.store.reads import views
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ class Looks(Protocol):
 class JobHandle(Generic[R]):
     """A handle for a job: reads its state, waits for its result."""
 
-    __slots__ = ("_app", "created", "id")
+    __slots__ = ("_app", "_returns", "created", "id")
 
     def __init__(self, app: Looks, job_id: UUID, *, created: bool = False) -> None:
         self._app = app
+        self._returns: Any = Any
         #: The id of the job.
         self.id = job_id
         #: False if an earlier enqueue with the same key or id had created it.
@@ -64,6 +66,11 @@ class JobHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"
+
+    def reading(self, returns: Any) -> Self:
+        """Read the result as this annotation says."""
+        self._returns = returns
+        return self
 
     def result(self, timeout: Duration | None = None) -> R:
         """Wait for the job to end and return its result. Raises `JobFailed`, `JobCancelled` or `ResultTimeout`.
@@ -123,6 +130,9 @@ class JobHandle(Generic[R]):
     def _read(self, ending: FinalState) -> R:
         if ending.state is JobState.SUCCEEDED:
             result: R = ending.result
+            # If it does not fit, the job ran other code than this program has.
+            with contextlib.suppress(values.Misfit):
+                result = values.typed(result, self._returns)
             return result
         if ending.state is JobState.CANCELLED:
             # `cancel` writes "cancelled: …", Cancel(…) writes only the reason.

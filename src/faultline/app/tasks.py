@@ -144,7 +144,7 @@ class Task(Generic[P, R]):
         :param conn: A psycopg connection. The job joins its transaction, and exists once that commits. A type checker
             does not check the arguments beside it: `app.enqueue_many([task.bind(42)], conn=conn)` has them checked.
         """
-        return self._app.enqueue_many([self._submission(args, kwargs)], conn=conn)[0]
+        return self._app.enqueue_many([self._submission(args, kwargs)], conn=conn)[0].reading(self.returns)
 
     @overload
     async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
@@ -154,7 +154,7 @@ class Task(Generic[P, R]):
         self, /, *args: Any, conn: AsyncConnection[Any] | None = None, **kwargs: Any
     ) -> JobHandle[R]:
         """`enqueue` for async programs."""
-        return (await self._app.aenqueue_many([self._submission(args, kwargs)], conn=conn))[0]
+        return (await self._app.aenqueue_many([self._submission(args, kwargs)], conn=conn))[0].reading(self.returns)
 
     @cached_property
     def returns(self) -> Any:

@@ -7,7 +7,7 @@ from collections import deque
 
 from faultline.core.bounds import ERROR_LENGTH_MAX
 from faultline.core.errors import JobRejected, ResultRejected
-from faultline.store import jsontext
+from faultline.flow import values
 
 _FRAMES_MAX = 5
 
@@ -15,7 +15,7 @@ _FRAMES_MAX = 5
 def result_text(result: object, what: str, bytes_max: int) -> str:
     """The JSON text of a result, of a job or a step, or `ResultRejected`: another attempt would end the same way."""
     try:
-        text = jsontext.encode(result, what)
+        text = values.text_of(result, what)
     except JobRejected as error:
         raise ResultRejected(str(error)) from error
     # A character has at most four bytes, so most results need not be encoded to be measured.

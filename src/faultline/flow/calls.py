@@ -50,7 +50,7 @@ class Made(Generic[R_co]):
         self.number = "" if kind == "gather" else branch.program.made(branch, name)
         self.made_at = branch.program.next_moment()
         self.begun = False
-        #: The id of the call recorded.
+        #: The id of the recorded call.
         self.call_id: int | None = None
         #: Whether its jobs were all enqueued by an earlier run; None: not looked yet.
         self.is_spawned: bool | None = None

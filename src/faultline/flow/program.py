@@ -127,7 +127,7 @@ class Program:
         return self.root.waits
 
     def unpassed(self) -> str | None:
-        """A message if the job has calls recorded that this run did not come to: it must not complete."""
+        """A message if the job has recorded calls that this run did not come to: it must not complete."""
         missed = [row for row in (self.history or {}).values() if row.kind not in BESIDE and row.number not in self._passed]
         if not missed:
             return None
@@ -237,7 +237,7 @@ class Program:
         self.pending.append(Pending(branch, self.next_moment(), call))
 
     def due(self, branch: Branch, made_at: int) -> list[Pending]:
-        """What a call that was made then in this branch brings recorded."""
+        """What is recorded together with a call that was made then in this branch."""
         prefix = f"{branch.path}." if branch.path else ""
         return [
             one
@@ -252,7 +252,7 @@ class Program:
         self._passed |= {other for other in self.history or {} if other.startswith(f"{number}.")}
 
     def is_behind(self, branch: Branch) -> bool:
-        """Whether the job has calls recorded that this branch has not come to yet."""
+        """Whether the job has recorded calls that this branch has not come to yet."""
         depth = branch.path.count(".") + 1 if branch.path else 0
         prefix = f"{branch.path}." if branch.path else ""
         return any(

@@ -45,8 +45,6 @@ def plain(value: Any, *, brief: bool = False) -> Any:  # noqa: PLR0911 - one lin
             return {_key(key): plain(item, brief=brief) for key, item in value.items()}
         case list() | tuple():
             return [plain(item, brief=brief) for item in value]
-        case set() | frozenset():
-            return sorted((plain(item, brief=brief) for item in value), key=repr)
         case datetime() | date():
             return value.isoformat()
         case timedelta():
@@ -248,4 +246,4 @@ def text_of(value: Any, what: str) -> str:
 
 def is_same_kind(value: Any, read: Any) -> bool:
     """Whether what is read again is of the class that was stored, where that is not a JSON type."""
-    return isinstance(value, (*_PLAIN, dict, list, tuple, set)) or type(read) is type(value)
+    return isinstance(value, (*_PLAIN, dict, list, tuple)) or type(read) is type(value)
