@@ -66,8 +66,8 @@ class Recording(Attempt):
         return self._make(kind, name, digest, what).now()
 
     def _runs(self, kind: str) -> Any:
-        """The method that runs a call of this kind."""
-        return getattr(self, f"_run_{kind}")
+        """The method that runs a call of this kind. A saga does not run by itself."""
+        return getattr(self, f"_run_{kind}", None)
 
     def _program(self) -> Program:
         if self.program is None:
