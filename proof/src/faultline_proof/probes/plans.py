@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.core.model import Bound, Submission
 from faultline.store import verbs
 from faultline.store.reads import views
+from faultline_proof.probes.flow_plans import FLOW_CALLS, rows_read
 from faultline_proof.probes.flow_stage import ANSWER, Resolver, spawn, suspend
 from faultline_proof.probes.probe import PROBES, Probe, expect
 from faultline_proof.probes.writes import BATCH_VERBS
@@ -90,6 +91,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
         lambda q, lease: (_sweep(q, lease), q.run(verbs.retry(lease.job_id))),
         ("calls", "edges", "ledger"),
     ),
+    **FLOW_CALLS,
 }
 
 #: Rows for each table, straight into it, past guards and statistics.
@@ -131,9 +133,9 @@ def _reads_few_rows(sessions: Sessions, *, name: str, begin: Callable[..., None]
         sessions.hand.execute(_ROWS_FOR[what], _BACKLOG)
     with q.unsaved():
         lease = q.new_lease()
-        before = _rows_read(q)
+        before = rows_read(q)
         call(q, lease)
-        read = _rows_read(q) - before
+        read = rows_read(q) - before
     if read > _FEW:
         raise AssertionError(f"{name} read {read} rows beside a backlog of {_BACKLOG}")
 
@@ -147,9 +149,9 @@ def _reads_running_jobs_only(sessions: Sessions, *, begin: Callable[..., None]) 
     sessions.hand.execute(_ROWS_FOR["waiting"], _BACKLOG)
     with q.unsaved():
         q.new_lease(priority=-1)
-        before = _rows_read(q)
+        before = rows_read(q)
         expect("jobs queued again", q.run(verbs.recover())[2], 1)
-        read = _rows_read(q) - before
+        read = rows_read(q) - before
     if read > _FEW:
         raise AssertionError(f"recover read {read} rows beside a backlog of {_BACKLOG}")
 
@@ -172,9 +174,9 @@ def _reads_few_rows_for_a_batch(sessions: Sessions, *, name: str) -> None:
     with q.unsaved():
         q.run(verbs.enqueue_many([Submission("t", priority=-100)] * _BATCH))
         leases = q.claim(_BATCH)
-        before = _rows_read(q)
+        before = rows_read(q)
         _BATCHES[name](q, *leases)
-        read = _rows_read(q) - before
+        read = rows_read(q) - before
     if read > 12 * _BATCH:
         raise AssertionError(f"{name} of {_BATCH} read {read} rows beside a backlog of {2 * _BACKLOG}")
 
@@ -189,9 +191,9 @@ def _reads_nothing_below_its_bound(sessions: Sessions, *, name: str) -> None:
     bound = q.value("select now() - interval '30 seconds'")
     call: Statement[Any] = verbs.reap(lower_bound=bound) if name == "reap" else verbs.first_expired(bound)
     with q.unsaved():
-        before = _rows_read(q)
+        before = rows_read(q)
         q.run(call)
-        read = _rows_read(q) - before
+        read = rows_read(q) - before
     if read > _FEW:
         raise AssertionError(f"{name} read {read} rows below its bound")
 
@@ -205,9 +207,9 @@ def _looks_at_nothing_below_its_bounds(sessions: Sessions) -> None:
     sessions.hand.execute("delete from faultline.open_jobs")
     bounds = [Bound(priority, q.value("select now() + interval '2 hours'")) for priority in priorities]
     with q.unsaved():
-        before = _rows_read(q)
+        before = rows_read(q)
         q.run(views.due(["default"], {"default": bounds}))
-        read = _rows_read(q) - before
+        read = rows_read(q) - before
     if read > _FEW:
         raise AssertionError(f"due read {read} rows below its bounds")
 
@@ -217,9 +219,9 @@ def _steps_over_no_delayed_jobs(sessions: Sessions) -> None:
     sessions.hand.execute(_ROWS_FOR["waiting"].replace("1 microsecond", "1 hour"), _BACKLOG)
     sessions.hand.execute("vacuum analyze faultline.open_jobs")
     with q.unsaved():
-        before = _rows_read(q)
+        before = rows_read(q)
         expect("due", q.run(views.due(["default"])), [])
-        read = _rows_read(q) - before
+        read = rows_read(q) - before
     if read > _FEW:
         raise AssertionError(f"due read {read} rows that are not due")
 
@@ -240,16 +242,6 @@ def _begin_emptied(sessions: Sessions, *tables: str) -> None:
     for table in ("open_jobs", *tables):
         sessions.hand.execute(f"delete from faultline.{table}")
         sessions.hand.execute(f"vacuum analyze faultline.{table}")
-
-
-def _rows_read(q: Session) -> int:
-    """Rows and index entries of the protocol's tables that this session's transaction has read so far."""
-    return int(
-        q.value(
-            "select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) from pg_class"
-            " where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'i')"
-        )
-    )
 
 
 #: What can be pruned, its table, and the index that knows the age of whole ranges of pages, if it has one.
@@ -274,9 +266,9 @@ def _prunes_without_reading_all(sessions: Sessions, *, what: str) -> None:
     if index is not None:
         sessions.hand.execute("select brin_summarize_new_values(to_regclass(%s))", f"faultline.{index}")
     with q.unsaved():
-        before = _rows_read(q)
+        before = rows_read(q)
         expect("pruned", q.run(prune), 0)
-        read = _rows_read(q) - before
+        read = rows_read(q) - before
     if read > _LAST_RANGE:
         raise AssertionError(f"prune {what} read {read} rows, none of them old")
 
@@ -297,9 +289,9 @@ def _prunes_where_old_rows_lay_once(sessions: Sessions, *, what: str) -> None:
     sessions.hand.execute(f"vacuum faultline.{what}")
     sessions.hand.execute(_ROWS_FOR[what], _ROWS)
     with q.unsaved():
-        before = _rows_read(q)
+        before = rows_read(q)
         expect("pruned", q.run(prune), 0)
-        read = _rows_read(q) - before
+        read = rows_read(q) - before
     if read > _LAST_RANGE:
         raise AssertionError(f"prune {what} read {read} rows where old ones had been")
 

@@ -1,0 +1,119 @@
+"""What the verbs of flows read beside full tables. Counted in rows, as in `plans`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import Submission
+from faultline.store import verbs
+from faultline.store.verbs import flow
+from faultline_proof.probes.probe import expect, probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Lease
+    from faultline_proof.sessions import Session, Sessions
+
+_FEW = 100
+_DEAD_NUDGES = 20_000
+_STEP = [{"number": "1", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]
+_SLEEP = '[{"number": "1", "kind": "sleep", "name": "sleep", "seconds": 3600}]'
+_APPROVAL = '[{"number": "2", "kind": "signal", "name": "go", "seconds": 3600}]'
+
+
+def _spawn(q: Session, lease: Lease) -> int:
+    return q.run(flow.spawn(lease, "1", [Submission("t", delay_seconds=3600)] * 2, name="t", digest=None))
+
+
+def _fail_and_sweep(q: Session, lease: Lease) -> None:
+    _spawn(q, lease)
+    q.fail(lease, then="fail")
+    q.run(flow.sweep())
+
+
+def _wait_and_be_woken(q: Session, lease: Lease) -> None:
+    q.run(flow.suspend([lease], [_APPROVAL]))
+    q.run(flow.signal(lease.job_id, "go"))
+    q.run(flow.resolve())
+
+
+def _complete_a_child(q: Session, lease: Lease) -> None:
+    child = q.run(flow.spawn(lease, "1", [Submission("t", priority=-200)], name="t", digest=None))
+    expect("the call", child > 0, True)
+    q.complete(q.claim_one())
+
+
+def _retry_with_a_child(q: Session, lease: Lease) -> None:
+    _fail_and_sweep(q, lease)
+    q.run(verbs.retry(lease.job_id))
+
+
+#: Each call, and what else comes in beside waiting and running jobs.
+FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
+    "suspend": (lambda q, lease: q.run(flow.suspend([lease], [_SLEEP])), ("calls",)),
+    "resolve": (_wait_and_be_woken, ("calls", "signals")),
+    "sweep": (_fail_and_sweep, ("calls", "edges")),
+    "nudge_waiters": (_complete_a_child, ("calls", "edges")),
+    "revive": (_retry_with_a_child, ("calls", "edges")),
+    "record": (lambda q, lease: q.run(flow.record(lease, _STEP)), ("calls",)),
+    "history": (lambda q, lease: q.run(flow.history(lease.job_id)), ("calls",)),
+    "spawn": (_spawn, ("calls", "edges", "ledger")),
+    "take": (lambda q, lease: (_spawn(q, lease), q.run(flow.take(lease, "1"))), ("calls", "edges", "ledger")),
+    "outcomes": (lambda q, lease: q.run(flow.outcomes(_spawn(q, lease))), ("calls", "edges", "ledger")),
+    "watch": (
+        lambda q, lease: q.run(flow.watch(lease, "1", [q.enqueue()], name="t", digest=None)),
+        ("calls", "edges", "ledger"),
+    ),
+    "signal": (lambda q, lease: q.run(flow.signal(lease.job_id, "go", key="k")), ("signals",)),
+    "receive": (
+        lambda q, lease: (q.run(flow.signal(lease.job_id, "go")), q.run(flow.receive(lease, "1", name="go"))),
+        ("calls", "signals"),
+    ),
+}
+
+@probe("plan", "resolve", "nudges")
+def a_resolve_with_a_cursor_reads_no_dead_nudges(sessions: Sessions) -> None:
+    """While somebody holds an old snapshot, vacuum cannot remove what was looked at; every worker would read it each time."""
+    q, holder = sessions.open(), sessions.open()
+    holder.begin("repeatable read")
+    holder.execute("select from faultline.nudges")
+    sessions.hand.execute(
+        "insert into faultline.nudges (job_id, kind) select gen_random_uuid(), 0 from generate_series(1, %s)", _DEAD_NUDGES
+    )
+    sessions.hand.execute("delete from faultline.nudges")
+    cursor = q.run(flow.resolve()).cursor
+    lease = q.new_lease()
+    q.run(flow.suspend([lease], [_APPROVAL]))
+    q.run(flow.signal(lease.job_id, "go"))
+    with q.unsaved():
+        before = rows_read(q)
+        expect("woken", q.run(flow.resolve(cursor=cursor)).woken, 1)
+        read = rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"resolve read {read} rows beside {_DEAD_NUDGES} dead nudges")
+
+
+@probe("plan", "prune", "flows")
+def prune_of_flows_does_not_read_all_that_are_young(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.hand.execute(
+        "insert into faultline.flows (id, begun_at, live_at)"
+        " select gen_random_uuid(), now(), now() from generate_series(1, 2000)"
+    )
+    with q.unsaved():
+        before = rows_read(q)
+        expect("pruned", q.run(verbs.prune("flows", older_than_seconds=3600)), 0)
+        read = rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"prune flows read {read} rows, none of them old")
+
+
+def rows_read(q: Session) -> int:
+    """Rows and index entries of the protocol's tables that this session's transaction has read so far."""
+    return int(
+        q.value(
+            "select sum(pg_stat_get_xact_tuples_returned(oid) + pg_stat_get_xact_tuples_fetched(oid)) from pg_class"
+            " where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'i')"
+        )
+    )
