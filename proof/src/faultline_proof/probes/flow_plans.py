@@ -44,18 +44,12 @@ def _complete_a_child(q: Session, lease: Lease) -> None:
     q.complete(q.claim_one())
 
 
-def _retry_with_a_child(q: Session, lease: Lease) -> None:
-    _fail_and_sweep(q, lease)
-    q.run(verbs.retry(lease.job_id))
-
-
 #: Each call, and what else comes in beside waiting and running jobs.
 FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "suspend": (lambda q, lease: q.run(flow.suspend([lease], [_SLEEP])), ("calls",)),
     "resolve": (_wait_and_be_woken, ("calls", "signals")),
     "sweep": (_fail_and_sweep, ("calls", "edges")),
     "nudge_waiters": (_complete_a_child, ("calls", "edges")),
-    "revive": (_retry_with_a_child, ("calls", "edges")),
     "record": (lambda q, lease: q.run(flow.record(lease, _STEP)), ("calls",)),
     "history": (lambda q, lease: q.run(flow.history(lease.job_id)), ("calls",)),
     "spawn": (_spawn, ("calls", "edges", "ledger")),
@@ -74,7 +68,7 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
 
 @probe("plan", "resolve", "nudges")
 def a_resolve_with_a_cursor_reads_no_dead_nudges(sessions: Sessions) -> None:
-    """While somebody holds an old snapshot, vacuum cannot remove what was looked at; every worker would read it each time."""
+    """While somebody holds an old snapshot, vacuum cannot remove what was looked at, and it would be read each time."""
     q, holder = sessions.open(), sessions.open()
     holder.begin("repeatable read")
     holder.execute("select from faultline.nudges")
