@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from faultline_proof import drill as drills
+from faultline_proof import explorer
 from faultline_proof.drills import DRILLS
 
 if TYPE_CHECKING:
     from faultline_proof.drill import Drill
 
+#: So many orders of each scene are shown to a mutant.
+_ORDERS = 60
 Kind = Literal["probe", "drill", "schedule", "seed"]
 
 
@@ -44,5 +47,18 @@ class DrillCatcher:
         return "; ".join(broken) or "its fault never took effect"
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleCatcher:
+    """Some orders of one scene of flows. The whole of them is `faultline explore`."""
+
+    name: str
+    kind: Kind = "schedule"
+
+    def run(self, server_dsn: str, mutant: str) -> str | None:
+        exploration = explorer.explore(server_dsn, only=self.name, mutant=mutant, most=_ORDERS, tell=lambda _: None)
+        return None if exploration.broken is None else exploration.broken.what
+
+
 def catchers() -> list[Catcher]:
-    return [DrillCatcher(drill) for drill in DRILLS.values()]
+    scenes = [ScheduleCatcher(name) for name in explorer.FLOW_SCENARIOS]
+    return [*scenes, *(DrillCatcher(drill) for drill in DRILLS.values())]

@@ -84,8 +84,8 @@ GUARDS: Guards = {
         ),
         "leaves jobs that existed alone": ("where u.new and j.id = any (array[u.id])", "where j.id = any (array[u.id])"),
         "knows jobs that have ended": (
-            "(select from faultline.ledger f where f.job_id = u.id offset 0) f",
-            "(select from faultline.ledger f where false) f",
+            "if exists (select from faultline.ledger f where f.job_id = any (ids)) then",
+            "if false then",
         ),
         "is for the holder only": (
             "      if not faultline.hold(spawn.job_id, spawn.fencing_token, spawn.owner) then\n        raise",
@@ -275,6 +275,23 @@ GUARDS: Guards = {
         "records who sent it": ("if signal.sent_by is not null then", "if false then"),
         "tells those who resolve": ("perform faultline.wake_resolvers();", "null;"),
         "is for this call only": ("signal.key, signal.for_call, at,", "signal.key, null, at,"),
+    },
+    "stream": {
+        **_held("stream"),
+        "refuses items that are no array": (
+            "jsonb_typeof(stream.items) is distinct from 'array' or jsonb_array_length(stream.items) = 0",
+            "false",
+        ),
+        "begins at the beginning": ("if stream.first_position > 0 then", "if false then"),
+        "writes what is sent again once": ("if begins_at + stream.first_position < before.ends_at then", "if false then"),
+        "leaves nothing out": (
+            "elsif begins_at + stream.first_position > coalesce(before.ends_at, 0) then",
+            "elsif false then",
+        ),
+        "is not endless": (
+            "if coalesce(before.bytes, 0) + octet_length(stream.items::text) > bytes_max then",
+            "if false then",
+        ),
     },
     "publish": {
         "enqueues for this topic": ("  where s.topic = publish.topic;", "  ;"),

@@ -57,14 +57,14 @@ GUARDS: Guards = {
         "starts failed children of a failed parent over": ("or k.state = 'failed' and p.state = 'failed'", ""),
         "leaves failed children of a cancelled parent alone": (" and p.state = 'failed'", ""),
         "leaves the children of calls alone that are history": (
-            "where (c.ended_at is null or c.id = any (stopped))",
-            "where true",
+            "and (c.ended_at is null or c.id = any (stopped))",
+            "",
         ),
         "opens the call at which the program stopped": ("  where c.id = any (stopped);", "  where false;"),
-        "starts only its own children over": (" and k.call_id = e.call_id", ""),
+        "starts only its own children over": ("where k.call_id = c.id\n", "where true\n"),
         "starts what comes after over": (
-            "where k.state = 'cancelled' and k.last_error = faultline.unreached_error()",
-            "where false",
+            "c.ended_at is null and k.state = 'cancelled' and k.last_error = faultline.unreached_error()",
+            "false",
         ),
         "drops the sweeps": (
             "delete from faultline.sweeps s where s.job_id = any (all_ids) and s.call_id is null;",
@@ -72,8 +72,8 @@ GUARDS: Guards = {
         ),
         "locks the rows": ("      order by j.id\n      for update\n", "      order by j.id\n"),
         "looks again after the lock": (
-            "where j.id = any (level) and j.state in ('failed', 'cancelled')\n",
-            "where j.id = any (level)\n",
+            "      where j.state in ('failed', 'cancelled')\n",
+            "",
         ),
     },
     "stopped_at": {
@@ -149,10 +149,7 @@ GUARDS: Guards = {
         "forgets the streams too": ("delete from faultline.streams s where s.job_id = any (pruned);", "null;"),
     },
     "is_live": {
-        "looks at the children of children": (
-            "      join faultline.edges e on e.call_id = c.id\n",
-            "      join faultline.edges e on e.call_id = c.id and m.id = is_live.flow_id\n",
-        ),
+        "looks at the children of children": ("where c.job_id = m.id and", "where c.job_id = is_live.flow_id and"),
         "looks at jobs of this flow only": (" and o.flow_id = is_live.flow_id", ""),
         "takes queued and running jobs for open": ("o.state in ('queued', 'running')", "o.state = 'running'"),
     },

@@ -33,14 +33,10 @@ GUARDS: Guards = {
             "(suspend.waits -> 0) as w (\n      number text, kind",
         ),
         "keeps the time of a wait that is known": (
-            "until = coalesce(c.until, w.until, at + make_interval(secs => w.seconds))\n",
-            "until = coalesce(w.until, at + make_interval(secs => w.seconds), c.until)\n",
-            (
-                "(w.number is not null, w.together, coalesce(c.until, w.until, at + make_interval(secs => w.seconds)));",
-                "(w.number is not null, w.together, coalesce(w.until, at + make_interval(secs => w.seconds), c.until));",
-            ),
+            "coalesce(o.until, w.until, at + make_interval(secs => w.seconds)) as until",
+            "coalesce(w.until, at + make_interval(secs => w.seconds), o.until) as until",
         ),
-        "waits no longer for what is not named": ("set awaited = w.number is not null,", "set awaited = true,"),
+        "waits no longer for what is not named": ("w.number is not null as awaited", "true as awaited"),
         "waits until the first of the times": ("min(c.until) as until", "max(c.until) as until"),
         "clears the owner": "          lease_owner = null,\n",
         "clears the expiry": "          lease_expires_at = null,\n",
@@ -120,7 +116,6 @@ GUARDS: Guards = {
         ),
         "says that one has failed": ("nudge_waiters.failed::integer", "0"),
         "nudges each once": ("select distinct c.job_id", "select c.job_id"),
-        "looks up one job after the other": ("e.job_id = any (array[w.job_id])", "e.job_id = w.job_id"),
     },
     "read_committed": {
         "refuses another isolation level": ("current_setting('transaction_isolation') <> 'read committed'", "false"),

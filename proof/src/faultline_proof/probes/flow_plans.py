@@ -46,9 +46,7 @@ def _complete_a_child(q: Session, lease: Lease) -> None:
 
 #: Each call, and what else comes in beside waiting and running jobs.
 FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
-    "suspend": (lambda q, lease: q.run(flow.suspend([lease], [_SLEEP])), ("calls",)),
     "resolve": (_wait_and_be_woken, ("calls", "signals")),
-    "sweep": (_fail_and_sweep, ("calls", "edges")),
     "nudge_waiters": (_complete_a_child, ("calls", "edges")),
     "record": (lambda q, lease: q.run(flow.record(lease, _STEP)), ("calls",)),
     "history": (lambda q, lease: q.run(flow.history(lease.job_id)), ("calls",)),
@@ -65,6 +63,7 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
         ("calls", "signals"),
     ),
 }
+
 
 @probe("plan", "resolve", "nudges")
 def a_resolve_with_a_cursor_reads_no_dead_nudges(sessions: Sessions) -> None:
