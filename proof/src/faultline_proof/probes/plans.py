@@ -59,6 +59,11 @@ def _sweep(q: Session, lease: Lease) -> None:
     q.run(verbs.sweep())
 
 
+def _sweep_and_retry(q: Session, lease: Lease) -> None:
+    _sweep(q, lease)
+    q.run(verbs.retry(lease.job_id))
+
+
 #: Each call, and what else comes in beside waiting and running jobs.
 _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "complete": (lambda q, lease: q.complete(lease), ()),
@@ -87,10 +92,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "has_failed": (lambda q, lease: _end_child(q, lease, "fail"), ("calls", "edges", "ledger")),
     "kept_signal": (_answer, ("calls", "edges", "signals")),
     "sweep": (_sweep, ("calls", "edges", "ledger")),
-    "revive": (
-        lambda q, lease: (_sweep(q, lease), q.run(verbs.retry(lease.job_id))),
-        ("calls", "edges", "ledger"),
-    ),
+    "revive": (_sweep_and_retry, ("calls", "edges", "ledger")),
     **FLOW_CALLS,
 }
 
