@@ -20,3 +20,12 @@ def test_the_article_is_drafted_and_published_once_although_its_worker_stops_whi
         "published: All about lighthouses.",
         "requests: 3, paid: 1, published: 1",
     ]
+
+
+def test_the_trip_is_booked_as_a_whole_or_undone(dsn: str) -> None:
+    said = run("trip", dsn)
+
+    assert said[0] == "Lisbon: ['F-Lisbon', 'H-Lisbon']"
+    assert said[1:3] == ["  undo: hotel (perhaps booked)", "  undo: flight F-Utopia"]
+    assert "no room in Utopia" in said[3]
+    assert said[4] == "booked: ['flight to Lisbon', 'hotel in Lisbon']"
