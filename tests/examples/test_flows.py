@@ -29,3 +29,19 @@ def test_the_trip_is_booked_as_a_whole_or_undone(dsn: str) -> None:
     assert said[1:3] == ["  undo: hotel (perhaps booked)", "  undo: flight F-Utopia"]
     assert "no room in Utopia" in said[3]
     assert said[4] == "booked: ['flight to Lisbon', 'hotel in Lisbon']"
+
+
+def test_the_nightly_report_is_sent_whatever_happens_to_the_load(dsn: str) -> None:
+    said = run("nightly", dsn)
+
+    assert said[0] == "2026-11-16: 1000 rows loaded"
+    assert said[1].startswith("2026-11-17: nothing loaded, cancelled")
+
+
+def test_the_corpus_is_merged_from_all_documents_that_can_be_read(dsn: str) -> None:
+    said = run("corpus", dsn)
+
+    assert said == [
+        "997 of 1000 documents, 1994 words",
+        "children: 1000, merged: 1, the program ran 2 times",
+    ]
