@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 _EVERYONE = {"now", "clock", "protocol"}
 _CALLS = {
-    "faultline_producer": {"enqueue", "enqueue_many", "cancel", "signal", "publish"},
+    "faultline_producer": {"enqueue", "enqueue_many", "cancel", "signal", "publish", "enqueue_flow", "chunks"},
     "faultline_worker": {
         "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "mark_start", "fence",
         "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
         "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce", "program_changed",
         "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch",
-        "publish", "subscribe",
+        "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream",
     },
-    "faultline_viewer": {"api_key", "error_kind", "sample"},
+    "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
         "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting", "reap",
         "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
-        "publish", "subscribe", "unsubscribe",
+        "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}

@@ -16,14 +16,14 @@ as $$
 begin
   insert into faultline.nudges (job_id, kind)
   select distinct c.job_id, nudge_waiters.failed::integer
-  from faultline.calls c
-  where c.id = any (array(
+  from (
     select u.id from unnest(nudge_waiters.call_ids) as u (id)
     union
     select e.call_id
     from unnest(nudge_waiters.watched) as w (job_id)
-    -- One by one: the planner may take the table for empty, and read all of it first.
     cross join lateral (select e.call_id from faultline.edges e where e.job_id = w.job_id offset 0) e
-  ));
+  ) u
+  -- One by one: the planner may take a table for empty, and read all of it first.
+  cross join lateral (select c.job_id from faultline.calls c where c.id = u.id offset 0) c;
 end
 $$;
