@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.examples.test_examples import run
 
 
@@ -45,3 +47,19 @@ def test_the_corpus_is_merged_from_all_documents_that_can_be_read(dsn: str) -> N
         "997 of 1000 documents, 1994 words",
         "children: 1000, merged: 1, the program ran 2 times",
     ]
+
+
+def test_the_agent_asks_before_it_deletes_starts_over_and_shows_tokens(dsn: str) -> None:
+    pytest.importorskip("httpx", reason="the agent needs httpx")
+
+    said = run("agent", dsn)
+
+    assert said[:4] == [
+        "  the model turns a request away",
+        "  a person allows it",
+        "  deleting customer 2",
+        "  starting over, with an empty history",
+    ]
+    tokens = [line.removeprefix("  token: ") for line in said[4:-2]]
+    assert " ".join(tokens) == "Ada is customer 1. Grace, customer 2, is deleted."
+    assert said[-2:] == ["answer: Ada is customer 1. Grace, customer 2, is deleted.", "customers left: {1: 'Ada'}"]
