@@ -12,6 +12,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     flow_children,
     flow_endings,
     flow_graphs,
+    flow_guards,
     flow_signals,
     flow_streams,
     flow_topics,

@@ -223,7 +223,7 @@ def receive(
     )
 
 
-# Graphs, new lives, copies
+# Graphs, new lives
 
 
 def enqueue_flow(nodes: str) -> Step:
@@ -232,8 +232,6 @@ def enqueue_flow(nodes: str) -> Step:
 
 def start_again(*leases: Held) -> Step:
     args = json.dumps([{"life": 2}] * len(leases))
-    return _step("start_again", f"select * from faultline.start_again({_LEASES}, %s)", (*_all(leases), args), _told(leases))
-
-
-def fork(job_id: UUID, before: str) -> Step:
-    return _step("fork", "select faultline.fork(%s, %s)", (job_id, before), read=lambda rows: rows[0][0])
+    return _step(
+        "start_again", f"select * from faultline.start_again({_LEASES}, %s::jsonb)", (*_all(leases), args), _told(leases)
+    )

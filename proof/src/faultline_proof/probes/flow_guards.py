@@ -1,0 +1,126 @@
+"""Promises of flows that are easily broken and rarely seen: what is durable, and whose call, signal and code it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import Submission
+from faultline.store import verbs
+from faultline.store.verbs import flow, topics
+from faultline_proof.probes.probe import expect, probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Lease
+    from faultline_proof.sessions import Session, Sessions
+
+_STEP = [{"number": "1", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]
+_GO = '[{"number": "2", "kind": "signal", "name": "go", "seconds": 3600}]'
+
+
+def _spawn(q: Session, lease: Lease, number: str = "1", jobs: int = 1, total: int | None = None) -> int:
+    return q.run(flow.spawn(lease, number, [Submission("t")] * jobs, name="t", digest=None, total=total))
+
+
+def _resolve(q: Session, lease: Lease) -> None:
+    q.run(flow.suspend([lease], [_GO]))
+    q.run(flow.signal(lease.job_id, "go"))
+    q.execute("set local synchronous_commit = off")
+    q.run(flow.resolve())
+
+
+def _sweep(q: Session, lease: Lease) -> None:
+    _spawn(q, lease)
+    q.fail(lease, then="fail")
+    q.execute("set local synchronous_commit = off")
+    q.run(flow.sweep())
+
+
+def _take(q: Session, lease: Lease) -> None:
+    _spawn(q, lease)
+    q.execute("set local synchronous_commit = off")
+    q.run(flow.take(lease, "1"))
+
+
+_DURABLE: dict[str, Callable[[Session, Lease], Any]] = {
+    "record": lambda q, lease: q.run(flow.record(lease, _STEP)),
+    "spawn": _spawn,
+    "watch": lambda q, lease: q.run(flow.watch(lease, "1", [_other(q)], name="t", digest=None)),
+    "take": _take,
+    "receive": lambda q, lease: q.run(flow.receive(lease, "1", name="go")),
+    "signal": lambda q, lease: q.run(flow.signal(lease.job_id, "go")),
+    "suspend": lambda q, lease: q.run(flow.suspend([lease], [_GO])),
+    "resolve": _resolve,
+    "sweep": _sweep,
+    "program_changed": lambda q, lease: q.run(verbs.program_changed(lease, "code", "changed")),
+    "subscribe": lambda q, _: q.run(topics.subscribe("order.paid", "t", {}, None)),
+}
+
+
+def _other(q: Session) -> Any:
+    return q.value("select id from faultline.open_jobs where state = 'queued' limit 1")
+
+
+@probe("durable")
+def what_flows_acknowledge_is_durable_where_the_sessions_default_is_not(sessions: Sessions) -> None:
+    q = sessions.open()
+    for verb, call in _DURABLE.items():
+        with q.unsaved():
+            lease = q.new_lease()
+            q.enqueue()
+            q.execute("set local synchronous_commit = off")
+            call(q, lease)
+            expect(f"synchronous_commit after {verb}", q.value("show synchronous_commit"), "on")
+
+
+@probe("program_changed")
+def code_that_does_not_fit_is_recorded_once_and_tried_less_and_less_often(sessions: Sessions) -> None:
+    q, clock = sessions.open(), sessions.clock
+    lease, other = q.new_lease(lease_seconds=86400), q.new_lease(lease_seconds=86400)
+    expect("the first pause", q.run(verbs.program_changed(lease, "a", "changed")), 5)
+    expect("of another job", q.run(verbs.program_changed(other, "a", "changed")), 5)
+    clock.advance(60)
+    expect("a minute later", round(q.run(verbs.program_changed(lease, "a", "changed")) or 0), 60)
+    expect("with other code", q.run(verbs.program_changed(lease, "b", "changed")), 5)
+    clock.advance(7200)
+    expect("hours later", q.run(verbs.program_changed(lease, "a", "changed")), 600)
+    expect("events", q.events(lease.job_id), ["program_changed", "program_changed"])
+    q.release(lease)
+    expect("for a lease that is lost", q.run(verbs.program_changed(lease, "c", "changed")), None)
+
+
+@probe("take", "outcomes")
+def a_call_is_not_taken_before_all_its_children_are_enqueued(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        lease = q.new_lease(priority=-200)
+        call_id = _spawn(q, lease, "1", 1, total=2)
+        q.complete(*q.claim())
+        expect("with one of two", q.run(flow.take(lease, "1")).status, "open")
+        _spawn(q, lease, "2", 3)
+        expect("of this call", len(q.run(flow.outcomes(call_id))), 1)
+
+
+@probe("kept_signal", "signal", "receive")
+def a_signal_for_one_call_of_one_job_is_received_by_no_other(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        lease, other = q.new_lease(), q.new_lease()
+        q.run(flow.receive(lease, "1", name="go"))
+        q.run(flow.signal(lease.job_id, "go", 1, for_call="1"))
+        expect("another job", q.run(flow.receive(other, "1", name="go")).status, "none")
+        expect("another call", q.run(flow.receive(lease, "2", name="go")).status, "none")
+        expect("this call", q.run(flow.receive(lease, "1", name="go")).status, "received")
+
+
+@probe("refuse_cycle", "watch")
+def a_job_may_be_waited_for_by_one_that_it_waited_for_before(sessions: Sessions) -> None:
+    """Its own wait has ended, so nobody waits for each other."""
+    q = sessions.open()
+    with q.unsaved():
+        first, second, third = q.new_lease(), q.new_lease(), q.enqueue()
+        q.run(flow.watch(first, "1", [second.job_id, third], name="t", digest=None, policy="fast"))
+        q.run(verbs.cancel(third))
+        expect("the first has gone on", q.run(flow.take(first, "1")).status, "taken")
+        expect("the call", q.run(flow.watch(second, "1", [first.job_id], name="t", digest=None)) > 0, True)
