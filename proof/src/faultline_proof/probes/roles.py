@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from faultline.core.model import Submission
 from faultline.store import verbs
 from faultline.store.reads import failures, views
-from faultline.store.verbs import access
+from faultline.store.verbs import access, flow, graphs, streams, topics
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
@@ -144,8 +145,38 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         q.run(verbs.reconcile())
         q.run(verbs.prune("ledger", older_than_seconds=60))
         q.run(verbs.leave("w"))
+        q.run(topics.subscribe("order.paid", "t", {}, None))
+        q.run(topics.publish("order.paid", "{}"))
+        _run_a_flow(q)
         with refused(q, "42501"):
             q.run(verbs.retry(kept.job_id))
+
+
+def _enqueue_a_graph(q: Session) -> None:
+    q.run(graphs.enqueue_flow(Submission("t"), [graphs.Node(Submission("t"), "a")]))
+
+
+def _run_a_flow(q: Session) -> None:
+    """Every verb by which a program calls, waits and goes on."""
+    _enqueue_a_graph(q)
+    other = q.enqueue()
+    q.run(flow.start_again([q.new_lease()], ["{}"]))
+    lease = q.new_lease(priority=-200)
+    q.run(flow.record(lease, [{"number": "1", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]))
+    call_id = q.run(flow.spawn(lease, "2", [Submission("t")], name="t", digest=None))
+    q.run(flow.watch(lease, "3", [other], name="t", digest=None))
+    q.run(flow.take(lease, "2"))
+    q.run(flow.outcomes(call_id))
+    q.run(flow.history(lease.job_id))
+    q.run(flow.receive(lease, "4", name="go"))
+    q.run(flow.signal(lease.job_id, "go"))
+    q.run(graphs.upstream(lease))
+    q.run(streams.stream(lease, "tokens", 0, "[1]"))
+    q.run(streams.chunks(lease.job_id, "tokens"))
+    q.run(verbs.program_changed(lease, "code", "changed"))
+    q.run(flow.suspend([lease], ['[{"number": "4", "kind": "signal", "name": "go"}]']))
+    q.run(flow.resolve())
+    q.run(flow.sweep())
 
 
 @probe("role")
@@ -154,6 +185,11 @@ def a_producer_can_enqueue_and_cancel(sessions: Sessions) -> None:
     with _at_work(q, "faultline_producer"):
         q.value("select faultline.enqueue('t')")
         q.run(verbs.cancel(q.enqueue(idempotency_key="k")))
+        q.run(topics.publish("order.paid", "{}"))
+        _enqueue_a_graph(q)
+        job_id = q.enqueue()
+        q.run(flow.signal(job_id, "go"))
+        q.run(streams.chunks(job_id, "tokens"))
         with refused(q, "42501"):
             q.claim()
 
@@ -177,6 +213,14 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(verbs.prune("ledger", older_than_seconds=60))
         q.run(verbs.sample())
         q.run(verbs.roll_up())
+        q.run(topics.subscribe("order.paid", "t", {}, None))
+        q.run(topics.publish("order.paid", "{}"))
+        q.run(topics.unsubscribe("order.paid", "t"))
+        _enqueue_a_graph(q)
+        q.run(flow.signal(job_id, "go"))
+        q.run(streams.chunks(job_id, "tokens"))
+        q.run(flow.resolve())
+        q.run(flow.sweep())
         with refused(q, "42501"):
             q.claim()
 
@@ -192,6 +236,7 @@ def a_viewer_can_look_and_nothing_else(sessions: Sessions) -> None:
             q.execute(f"select from faultline.{table}")
         q.run(failures.groups(failures.FailedFilter()))
         q.run(access.find(b"unknown"))
+        q.run(streams.chunks(job_id, "tokens"))
         with refused(q, "42501"):
             q.enqueue()
 
