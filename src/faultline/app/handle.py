@@ -16,6 +16,7 @@ from faultline.flow import values
 from faultline.store.reads import views
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from uuid import UUID
 
     from faultline.app.options import Duration
@@ -49,6 +50,26 @@ class Looks(Protocol):
     async def asignal(
         self, job_id: UUID, name: str, payload: Any, *, key: str | None, for_call: str | None, by: str | None
     ) -> bool: ...
+
+    def fork(
+        self,
+        job_id: UUID,
+        *,
+        before: str | int | None,
+        args: Mapping[str, Any] | None,
+        by: str | None,
+        reason: str | None,
+    ) -> JobHandle[Any]: ...
+
+    async def afork(
+        self,
+        job_id: UUID,
+        *,
+        before: str | int | None,
+        args: Mapping[str, Any] | None,
+        by: str | None,
+        reason: str | None,
+    ) -> JobHandle[Any]: ...
 
 
 class JobHandle(Generic[R]):
@@ -126,6 +147,35 @@ class JobHandle(Generic[R]):
     ) -> bool:
         """`signal` for async programs."""
         return await self._app.asignal(self.id, name, payload, key=key, for_call=for_call, by=by)
+
+    def fork(
+        self,
+        *,
+        before: str | int | None = None,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> JobHandle[R]:
+        """Begin a new job with the history of this one: calls before the one given are not run again, all others are.
+
+        :param before: The number of a call, as `faultline flow` shows it. Default: all calls that have ended are kept.
+        :param args: The arguments of the new job. Default: those of this one.
+        :param by: Who forks it, for the journal, which records the database login in any case. Default: the login.
+        :param reason: Recorded in the journal of both jobs.
+        """
+        return self._app.fork(self.id, before=before, args=args, by=by, reason=reason).reading(self._returns)
+
+    async def afork(
+        self,
+        *,
+        before: str | int | None = None,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> JobHandle[R]:
+        """`fork` for async programs."""
+        forked = await self._app.afork(self.id, before=before, args=args, by=by, reason=reason)
+        return forked.reading(self._returns)
 
     def _read(self, ending: FinalState) -> R:
         if ending.state is JobState.SUCCEEDED:

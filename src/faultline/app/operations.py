@@ -1,31 +1,41 @@
-"""What a program does to jobs and queues: cancel, retry, signal, pause, resume. Who did it, and why, is recorded."""
+"""What a program does to jobs and queues: cancel, retry, fork, signal, pause, resume. Who did it, and why, is recorded."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from faultline import operate
+from faultline.app.handle import JobHandle
 from faultline.app.options import id_of
 from faultline.flow.values import plain
 from faultline.store.async_database import arun_on
 from faultline.store.database import run_on
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
     from uuid import UUID
 
     from psycopg import AsyncConnection, Connection
 
-    from faultline.core.model import JobState
+    from faultline.app.handle import Poller
+    from faultline.core.ids import Ids
+    from faultline.core.model import JobRecord, JobState
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
+    from faultline.store.statement import Statement
 
 
 class Operations:
     """The part of an application that operates on jobs and queues."""
 
     if TYPE_CHECKING:
+        _ids: Ids
 
+        @property
+        def poller(self) -> Poller: ...
+        def job(self, job_id: UUID | str) -> JobRecord: ...
+        async def ajob(self, job_id: UUID | str) -> JobRecord: ...
         @property
         def database(self) -> Database: ...
         @property
@@ -54,6 +64,54 @@ class Operations:
 
     async def aretry(self, job_id: UUID | str, *, reason: str | None = None, by: str | None = None) -> JobState:
         return await self.async_database.run(operate.retry(id_of(job_id), reason=reason, by=by))
+
+    def fork(
+        self,
+        job_id: UUID | str,
+        *,
+        before: str | int | None = None,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> JobHandle[Any]:
+        """Begin a new job with the history of this one: calls before the one given are not run again, all others are.
+
+        The job itself may be open or have ended, and is not changed. Of a failed job this is a retry from any place.
+        Raises `JobNotFound` for an unknown job or call, `IllegalTransition` if it cannot be gone on with from there.
+
+        :param job_id: Which job.
+        :param before: The number of a call, as `faultline flow` shows it. Default: all calls that have ended are kept.
+        :param args: The arguments of the new job. With others, calls that were kept must still be called the same way.
+            Default: those of the job.
+        :param by: Who forks it, as for `cancel`.
+        :param reason: Recorded in the journal of both jobs.
+        """
+        return JobHandle(self, self.database.run(self._fork(job_id, before, args, by, reason)), created=True)
+
+    async def afork(
+        self,
+        job_id: UUID | str,
+        *,
+        before: str | int | None = None,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+    ) -> JobHandle[Any]:
+        """`fork` for async programs."""
+        doing = self._fork(job_id, before, args, by, reason)
+        return JobHandle(self, await self.async_database.run(doing), created=True)
+
+    def _fork(
+        self,
+        job_id: UUID | str,
+        before: str | int | None,
+        args: Mapping[str, Any] | None,
+        by: str | None,
+        reason: str | None,
+    ) -> Statement[UUID]:
+        number = None if before is None else str(before)
+        given = None if args is None else {name: plain(one) for name, one in args.items()}
+        return operate.fork(id_of(job_id), number, given, new_id=self._ids.new(), by=by, reason=reason)
 
     def signal(
         self,

@@ -102,6 +102,7 @@ LEVELS: dict[str, int] = {
     "job_cancelled_by_request": INFO,
     "job_retried_by_request": INFO,
     "jobs_retried_by_request": INFO,
+    "job_forked_by_request": INFO,
     "signal_sent": INFO,
     "queue_paused_by_request": INFO,
     "queue_resumed_by_request": INFO,

@@ -124,6 +124,7 @@ class JournalEvent(StrEnum):
         "started_over",
         _Kind("The job started over, with other arguments and an empty history.", state=JobState.QUEUED),
     )
+    FORKED = ("forked", _Kind("Somebody began a new job with the history of this one; or this job began so.", operated=True))
     SUBSCRIBED = ("subscribed", _Kind("A task was subscribed to a topic, or its options for it changed.", about="topic"))
     UNSUBSCRIBED = ("unsubscribed", _Kind("Somebody ended the subscription of a task to a topic.", about="topic"))
 

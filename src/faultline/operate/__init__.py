@@ -1,4 +1,4 @@
-"""Operations on jobs, queues and keys: cancel, retry, signal, pause, resume. Who did it, and why, is recorded.
+"""Operations on jobs, queues and keys: cancel, retry, fork, signal, pause, resume. Who did it, and why, is recorded.
 
 Dashboard, API, command line and Python all use this, so operations are recorded and logged in one way. The database writes
 the record in the transaction of the operation, with the login next to the name that the caller gave.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
 from faultline.operate.flows import signal
-from faultline.operate.jobs import RetryFailed, cancel, retry
+from faultline.operate.jobs import RetryFailed, cancel, fork, retry
 from faultline.operate.keys import add_key, revoke_key
 from faultline.operate.queues import pause, resume
 from faultline.operate.settings import change_setting
@@ -24,6 +24,7 @@ __all__ = [
     "cancel",
     "change_setting",
     "check_reason",
+    "fork",
     "pause",
     "plain",
     "resume",

@@ -1,4 +1,4 @@
-"""Cancel jobs, and retry failed and cancelled ones."""
+"""Cancel jobs, retry failed and cancelled ones, and fork any."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from faultline.store import verbs
 from faultline.store.reads import failures
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from uuid import UUID
 
-    from faultline.core.model import JobState
+    from faultline.core.model import JobState, Json
     from faultline.store.statement import Statement
 
 _BATCH_JOBS = 1000
@@ -36,6 +36,25 @@ def retry(
     who.check(by, reason)
     statement = verbs.retry(job_id, only_queues=only_queues, by=by, reason=reason)
     return logged(statement, "job_retried_by_request", job_id=job_id, by=by, reason=reason)
+
+
+def fork(
+    job_id: UUID,
+    before: str | None = None,
+    args: Mapping[str, Json] | None = None,
+    *,
+    new_id: UUID | None = None,
+    reason: str | None = None,
+    by: str | None = None,
+    only_queues: Sequence[str] | None = None,
+) -> Statement[UUID]:
+    """Begin a new job with the history of this one, up to the call with the number `before`. Returns its id.
+
+    With `only_queues`, jobs of other queues are not found.
+    """
+    who.check(by, reason)
+    statement = verbs.fork(job_id, before, args, new_id=new_id, by=by, reason=reason, only_queues=only_queues)
+    return logged(statement, "job_forked_by_request", job_id=job_id, before=before, by=by, reason=reason)
 
 
 class RetryFailed:

@@ -17,7 +17,8 @@ for each row
 when (
   new.state <> 'queued'
   or new.attempt <> 0
-  or new.fencing_token <> 0
+  -- A fork has the history of another job: its tokens begin above those in it.
+  or (new.fencing_token <> 0 and coalesce(current_setting('faultline.verb', true), '') <> 'fork')
 )
 execute function faultline.refuse_change('a new job must be queued, with no attempt and no token');
 
@@ -93,8 +94,8 @@ execute function faultline.refuse_change('only prune deletes rows');
 create or replace trigger recorded_by_step
 before insert on faultline.steps
 for each row
-when (coalesce(current_setting('faultline.verb', true), '') <> 'step')
-execute function faultline.refuse_change('only step writes steps');
+when (coalesce(current_setting('faultline.verb', true), '') not in ('step', 'fork'))
+execute function faultline.refuse_change('only step and fork write steps');
 
 create or replace trigger never_rewritten
 before update on faultline.steps

@@ -29,7 +29,7 @@ declare
   verbs constant jsonb := '{
     "faultline_producer": ["enqueue_flow", "publish", "chunks",
                            "enqueue", "enqueue_many", "cancel", "signal"],
-    "faultline_worker": ["enqueue_flow", "upstream", "start_again", "publish", "subscribe", "stream", "chunks",
+    "faultline_worker": ["enqueue_flow", "upstream", "start_again", "fork", "publish", "subscribe", "stream", "chunks",
                          "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "mark_start", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
@@ -38,7 +38,7 @@ declare
                          "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch"],
     "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],
     "faultline_operator": ["enqueue_flow", "publish", "subscribe", "unsubscribe", "chunks",
-                           "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting",
+                           "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "fork", "pause", "resume", "change_setting",
                            "reap", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
                            "resolve", "sweep", "signal"]
   }';

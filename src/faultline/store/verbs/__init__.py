@@ -1,5 +1,6 @@
 """The verbs of the protocol, by family. Each function builds the statement that calls its SQL function."""
 
+from faultline.store.verbs.flow import fork as fork
 from faultline.store.verbs.flow import history as history
 from faultline.store.verbs.flow import outcomes as outcomes
 from faultline.store.verbs.flow import receive as receive

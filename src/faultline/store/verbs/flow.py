@@ -275,6 +275,37 @@ def signal(
     )
 
 
+def fork(
+    job_id: UUID,
+    before: str | None = None,
+    args: Mapping[str, Json] | None = None,
+    *,
+    new_id: UUID | None = None,
+    by: str | None = None,
+    reason: str | None = None,
+    only_queues: Sequence[str] | None = None,
+) -> Statement[UUID]:
+    """Begin a new job with the history of another, up to the call with the number `before`. Returns its id.
+
+    With an id of the caller's own it can be sent again.
+    """
+    return Statement(
+        name="fork",
+        sql="select faultline.fork(%s, %s, %s, %s, %s, %s, %s::text[])",
+        params=(
+            job_id,
+            before,
+            None if args is None else jsontext.encode(dict(args), f"arguments of a fork of job {job_id}"),
+            new_id,
+            by,
+            reason,
+            None if only_queues is None else list(only_queues),
+        ),
+        read=value,
+        repeatable=new_id is not None,
+    )
+
+
 def resolve(max_nudges: int = 100, cursor: str | None = None) -> Statement[Resolved]:
     """Wake jobs that can go on. Never waits for a lock: what is locked is left over."""
     return Statement(

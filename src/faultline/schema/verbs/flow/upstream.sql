@@ -31,20 +31,15 @@ begin
         'reason', taken.reason
       )::text;
   end if;
-  return query
-    select
-      coalesce(r.args -> 'names' ->> m.index, j.task), j.id, j.task,
-      coalesce(taken.result -> 'failed' -> e.index::text ->> 'state', 'succeeded'),
-      case when taken.result -> 'failed' ? e.index::text then null else j.result end,
-      taken.result -> 'failed' -> e.index::text ->> 'error'
-    from faultline.edges e
-    join faultline.jobs j on j.id = e.job_id
-    -- Its position in the graph: the root has the names.
-    left join faultline.edges m on m.job_id = e.job_id
-      and m.call_id in (select c.id from faultline.calls c where c.id = m.call_id and c.kind = 'children' and c.number = '0')
-    left join faultline.calls o on o.id = m.call_id
-    left join faultline.jobs r on r.id = o.job_id
-    where e.call_id = call.id
-    order by e.index;
+  if taken.result ? 'upstream' then
+    -- Of a fork: it was copied, since the jobs themselves may have been pruned.
+    return query
+      select u.name, u.upstream_id, u.task, u.state, u.result, u.error
+      from jsonb_to_recordset(taken.result -> 'upstream') as u (
+        name text, upstream_id uuid, task text, state text, result jsonb, error text
+      );
+    return;
+  end if;
+  return query select * from faultline.came_after(call.id, taken.result -> 'failed');
 end
 $$;

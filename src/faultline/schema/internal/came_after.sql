@@ -1,0 +1,41 @@
+-- What became of the jobs that a job of a graph came after, in their order, for its call of kind `after`. `failed` has those that
+-- had not succeeded when it was taken: see `take`. Null: as they stand now.
+create or replace function faultline.came_after(call_id bigint, failed jsonb) returns table (
+  name text,
+  upstream_id uuid,
+  task text,
+  state text,
+  result jsonb,
+  error text
+)
+language plpgsql stable
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  return query
+    select
+      coalesce(r.args -> 'names' ->> m.index, j.task), j.id, j.task, s.state,
+      case when s.state = 'succeeded' then j.result end,
+      case
+        when came_after.failed is null then j.last_error
+        else came_after.failed -> e.index::text ->> 'error'
+      end
+    from faultline.edges e
+    join faultline.jobs j on j.id = e.job_id
+    cross join lateral (
+      select case
+        when came_after.failed is null then j.state
+        else coalesce(came_after.failed -> e.index::text ->> 'state', 'succeeded')
+      end as state
+    ) s
+    -- Its position in the graph: the root has the names.
+    left join faultline.edges m on m.job_id = e.job_id
+      and m.call_id in (select c.id from faultline.calls c where c.id = m.call_id and c.kind = 'children' and c.number = '0')
+    left join faultline.calls o on o.id = m.call_id
+    left join faultline.jobs r on r.id = o.job_id
+    where e.call_id = came_after.call_id
+    order by e.index;
+end
+$$;
