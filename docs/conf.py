@@ -46,7 +46,7 @@ default_role = "py:obj"
 #: Public for Faultline's own modules, and no promise to other programs.
 INNER = {
     "abandon", "async_database", "check", "database", "decided", "enqueued", "flush_streams", "fn", "handles", "host",
-    "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "signature", "submitted",
+    "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "run_by", "signature", "submitted",
     "subscriptions", "takes_job", "timed_out",
 }  # fmt: skip
 

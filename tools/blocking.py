@@ -46,6 +46,7 @@ _NAMES = {
     "aacquired": "acquired",
     "abeside": "beside",
     "acalled": "called",
+    "acurrent": "current",
     "aconnect": "connect",
     "aenter": "enter",
     "afirst": "first",

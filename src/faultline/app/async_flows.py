@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from faultline.app.async_beside import Begun
@@ -11,8 +12,9 @@ from faultline.app.async_programs import Programs
 from faultline.app.async_stepping import MISSING, Asked, Atomic, Stepped
 from faultline.app.attempt import check_step_name
 from faultline.app.options import check_seconds, id_of, seconds
+from faultline.core import bounds
 from faultline.core.bounds import DELAY_SECONDS_MAX
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, LimitReached
 from faultline.flow import children, values
 
 if TYPE_CHECKING:
@@ -143,7 +145,12 @@ class Flows(Programs):
         """
         if on_failure not in ("raise", "keep", "fast"):
             raise ConfigError(f"on_failure must be raise, keep or fast, not {on_failure!r}")
-        jobs = [task.bind(item) for item in items]
+        jobs = [task.bind(item) for item in islice(items, bounds.CHILDREN_MAX + 1)]
+        if len(jobs) > bounds.CHILDREN_MAX:
+            raise LimitReached(
+                f"job {self.id}: job.map got more than {bounds.CHILDREN_MAX:,} items, the limit of one call. Nothing was"
+                " enqueued. Map over lists of items, or let each child map over a part of them"
+            )
         name = jobs[0].task if jobs else "nothing"
         return self._make("children", name, children.digest_of_jobs(jobs), Called(jobs, on_failure, task.returns))
 

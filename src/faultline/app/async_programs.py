@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from faultline.app.async_calling import Called
@@ -11,7 +10,7 @@ from faultline.app.attempt import check_step_name
 from faultline.core.bounds import SPAWN_CHUNK
 from faultline.core.errors import ConfigError
 from faultline.flow import children
-from faultline.flow.calls import here
+from faultline.flow.calls import acurrent, here
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -33,7 +32,7 @@ class Programs(Sagas):
         """
         check_step_name(name)
         program = self._program()
-        branch = here(program, asyncio.current_task())
+        branch = here(program, acurrent())
         program.refuse_if_ended(branch)
         await self._know(program)
         since = program.patched_from(branch, name)

@@ -16,7 +16,7 @@ from faultline.app.texts import result_text, text_of
 from faultline.app.turns import apaused
 from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed
 from faultline.flow import values
-from faultline.flow.calls import Call, Waiting, here
+from faultline.flow.calls import Call, Waiting, acurrent, here
 from faultline.flow.ending import CodeChanged, Interrupted
 from faultline.flow.program import Program
 from faultline.store import jsontext
@@ -48,15 +48,22 @@ class Recording(Attempt):
     def __init__(self, hold: Held, host: Host, timeout_seconds: float | None) -> None:
         super().__init__(hold, host, timeout_seconds)
         self._chance = host.chance
+        self._runner: object = None
         if hold.lease.in_flow and hold.lease.fencing_token > 1:
             # An earlier attempt may have recorded calls: whoever completes the job must know them.
             self.program = Program(self.id)
+
+    def run_by(self, runner: object) -> None:
+        """The asyncio task or thread in which the task's function runs: the program makes its calls there."""
+        self._runner = runner
+        if self.program is not None:
+            self.program.root.owner = runner
 
     def _make(self, kind: str, name: str, digest: str | None = None, what: Any = None) -> Call[Any]:
         """A call at the next position of the branch that makes it."""
         self._refuse_if_over()
         program = self._program()
-        branch = here(program, asyncio.current_task())
+        branch = here(program, acurrent())
         program.refuse_if_ended(branch)
         return Call(branch, kind, name, digest, what, self._runs(kind))
 
@@ -70,7 +77,7 @@ class Recording(Attempt):
 
     def _program(self) -> Program:
         if self.program is None:
-            self.program = Program(self.id)
+            self.program = Program(self.id, self._runner)
         return self.program
 
     async def _know(self, program: Program) -> None:

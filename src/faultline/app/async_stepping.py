@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from faultline.app.async_recording import Recording
 from faultline.app.outcomes import Outcome
 from faultline.app.turns import acalled, apaused, atimed
-from faultline.core.errors import SignalTimeout, UnreadableJson
+from faultline.core.errors import FlowTooLong, SignalTimeout, UnreadableJson
 from faultline.flow import values
 from faultline.flow.calls import within
 from faultline.flow.ending import Interrupted
@@ -71,7 +71,7 @@ class Stepping(Recording):
                 with within(step.name):
                     value = await atimed(step.timeout_seconds, step.fn, args, kwargs)
                 return await self._done(call, value, step.returns)
-            except Outcome:
+            except (Outcome, FlowTooLong):
                 raise
             except Exception as error:
                 retries = step.retries
@@ -119,7 +119,7 @@ class Stepping(Recording):
                 except Exception as error:
                     raised.append(error)
                     raise
-        except Outcome:
+        except (Outcome, FlowTooLong):
             raise
         except Exception as error:
             if error in raised:
@@ -150,7 +150,12 @@ class Stepping(Recording):
         try:
             return values.typed(payload, kind)
         except values.Misfit as error:
-            raise UnreadableJson(f"job {self.id}: the payload of signal {call.name} does not fit: {error}") from error
+            # What the job has received is history, and every later run would read it again.
+            raise UnreadableJson(
+                f"job {self.id}: signal {call.name} was received by call {call.number}, and its payload does not fit"
+                f" {values.name_of(kind)}: {error}. Fork the job before call {call.number}, and send the fork a payload that"
+                " fits"
+            ) from error
 
     async def _signal(self, call: Call[Any], known: Recorded | None) -> tuple[str, Any]:
         if known is not None and known.outcome is not None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from faultline.app.attempt import check_step_name
@@ -12,7 +11,7 @@ from faultline.app.blocking_sagas import Sagas
 from faultline.core.bounds import SPAWN_CHUNK
 from faultline.core.errors import ConfigError
 from faultline.flow import children
-from faultline.flow.calls import here
+from faultline.flow.calls import current, here
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,7 +33,7 @@ class Programs(Sagas):
         """
         check_step_name(name)
         program = self._program()
-        branch = here(program, threading.current_thread())
+        branch = here(program, current())
         program.refuse_if_ended(branch)
         self._know(program)
         since = program.patched_from(branch, name)

@@ -17,7 +17,7 @@ from faultline.app.texts import result_text, text_of
 from faultline.app.turns import paused
 from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed
 from faultline.flow import values
-from faultline.flow.calls import BlockingCall, Waiting, here
+from faultline.flow.calls import BlockingCall, Waiting, current, here
 from faultline.flow.ending import CodeChanged, Interrupted
 from faultline.flow.program import Program
 from faultline.store import jsontext
@@ -49,15 +49,22 @@ class Recording(Attempt):
     def __init__(self, hold: Held, host: Host, timeout_seconds: float | None) -> None:
         super().__init__(hold, host, timeout_seconds)
         self._chance = host.chance
+        self._runner: object = None
         if hold.lease.in_flow and hold.lease.fencing_token > 1:
             # An earlier attempt may have recorded calls: whoever completes the job must know them.
             self.program = Program(self.id)
+
+    def run_by(self, runner: object) -> None:
+        """The asyncio task or thread in which the task's function runs: the program makes its calls there."""
+        self._runner = runner
+        if self.program is not None:
+            self.program.root.owner = runner
 
     def _make(self, kind: str, name: str, digest: str | None = None, what: Any = None) -> BlockingCall[Any]:
         """A call at the next position of the branch that makes it."""
         self._refuse_if_over()
         program = self._program()
-        branch = here(program, threading.current_thread())
+        branch = here(program, current())
         program.refuse_if_ended(branch)
         return BlockingCall(branch, kind, name, digest, what, self._runs(kind))
 
@@ -71,7 +78,7 @@ class Recording(Attempt):
 
     def _program(self) -> Program:
         if self.program is None:
-            self.program = Program(self.id)
+            self.program = Program(self.id, self._runner)
         return self.program
 
     def _know(self, program: Program) -> None:

@@ -79,7 +79,7 @@ class Call(Made[R_co]):
 
     async def now(self) -> R_co:
         """Run it, and return its result."""
-        here(self.branch.program, asyncio.current_task())
+        here(self.branch.program, acurrent())
         self.begin()
         try:
             result: R_co = await self.run(self)
@@ -95,7 +95,7 @@ class BlockingCall(Made[R_co]):
 
     def now(self) -> R_co:
         """Run it, and return its result."""
-        here(self.branch.program, threading.current_thread())
+        here(self.branch.program, current())
         self.begin()
         try:
             result: R_co = self.run(self)
@@ -104,7 +104,19 @@ class BlockingCall(Made[R_co]):
         return result
 
 
-def here(program: Program, current: object) -> Branch:
+def acurrent() -> object:
+    """What runs this code: an asyncio task, or a thread without a loop, which a program may have started."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return threading.current_thread()
+
+
+def current() -> object:
+    return threading.current_thread()
+
+
+def here(program: Program, runner: object) -> Branch:
     """The branch in which the program makes a call; `ConfigError` where it cannot make one."""
     around = _around.get()
     if isinstance(around, str):
@@ -114,11 +126,11 @@ def here(program: Program, current: object) -> Branch:
         )
     branch = around if isinstance(around, Branch) and around.program is program else program.root
     if branch.owner is None:
-        branch.owner = current
-    if branch.owner is not current:
-        raise ConfigError(
-            f"job {program.job_id}: an asyncio task or thread that the program started makes a call of the flow, which would"
-            " have another number in each run; use job.gather(job.branch(function, ...), ...)"
+        branch.owner = runner
+    if branch.owner is not runner:
+        raise program.misused(
+            "an asyncio task or thread that the program started makes a call of the flow, which would have another number in"
+            " each run; use job.gather(job.branch(function, ...), ...)"
         )
     return branch
 

@@ -10,7 +10,7 @@ from asyncio import CancelledError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from faultline.core.bounds import CALLS_MAX, HISTORY_BYTES_MAX
+from faultline.core import bounds
 from faultline.core.errors import ConfigError, FlowTooLong
 from faultline.flow.ending import CodeChanged, RunEnded, Suspended
 
@@ -112,6 +112,8 @@ class Program:
         self._moment = 0
         self._ended: RunEnded | None = None
         self._bytes = 0
+        #: A call that was refused where it was made or awaited. The program may have dropped the error.
+        self._misused: ConfigError | None = None
         #: Changes that this run was the first to come to: by branch and name, the position.
         self._patches: dict[tuple[str, str], int] = {}
 
@@ -158,6 +160,8 @@ class Program:
         return self._forgotten()
 
     def _forgotten(self) -> ConfigError | None:
+        if self._misused is not None:
+            return self._misused
         if not self.unawaited:
             return None
         number, name = next(iter(self.unawaited.items()))
@@ -172,6 +176,12 @@ class Program:
         """The run is over: every later call raises this."""
         self._ended = self._ended or ended
         return self._ended
+
+    def misused(self, how: str) -> ConfigError:
+        """A call that is refused. The task does not complete its job, even if it drops the error."""
+        error = ConfigError(f"job {self.job_id}: {how}")
+        self._misused = self._misused or error
+        return error
 
     def refuse_if_ended(self, branch: Branch) -> None:
         ended = self._ended or branch.ended
@@ -191,11 +201,13 @@ class Program:
     def know(self, rows: Iterable[Recorded]) -> None:
         """Take what the runs before this one have recorded."""
         self.history = {row.number: row for row in rows}
+        # Only what comes on top of it can be refused: `weigh`.
+        self._bytes += sum(len(repr(row.result)) for row in self.history.values() if row.result is not None)
 
     def made(self, branch: Branch, name: str) -> str:
         """The number of a new call."""
-        if branch.counter >= CALLS_MAX or len(self._passed) >= CALLS_MAX:
-            raise self._too_long(f"more than {CALLS_MAX:,} calls")
+        if branch.counter >= bounds.CALLS_MAX or len(self._passed) >= bounds.CALLS_MAX:
+            raise self._too_long(f"more than {bounds.CALLS_MAX:,} calls")
         number = branch.next_number()
         self.unawaited[number] = name
         return number
@@ -285,8 +297,8 @@ class Program:
     def weigh(self, size: int) -> None:
         """Count what this run has of results in memory."""
         self._bytes += size
-        if self._bytes > HISTORY_BYTES_MAX:
-            raise self._too_long(f"more than {HISTORY_BYTES_MAX // 1024**2} MiB of results")
+        if self._bytes > bounds.HISTORY_BYTES_MAX:
+            raise self._too_long(f"more than {bounds.HISTORY_BYTES_MAX // 1024**2} MiB of results")
 
     def _inside(self, number: str) -> Recorded | None:
         prefix = f"{number}."

@@ -104,7 +104,7 @@ def typed(value: Any, annotation: Any) -> Any:
     except Misfit:
         raise
     except Exception as error:
-        raise Misfit(f"{_short(value)} is not {_name(annotation)}: {error}") from error
+        raise Misfit(f"{_short(value)} is not {name_of(annotation)}: {error}") from error
 
 
 def _structured(value: Any, kind: Any, parts: tuple[Any, ...]) -> Any:  # noqa: C901, PLR0911 - likewise
@@ -182,7 +182,7 @@ def _expect(value: Any, kind: type) -> Any:
 
 
 def _misfit(value: Any, annotation: Any) -> Any:
-    raise Misfit(f"{_short(value)} is not {_name(annotation)}")
+    raise Misfit(f"{_short(value)} is not {name_of(annotation)}")
 
 
 def _short(value: Any) -> str:
@@ -190,7 +190,8 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - as much as fits a line
 
 
-def _name(annotation: Any) -> str:
+def name_of(annotation: Any) -> str:
+    """An annotation, as people read it."""
     return getattr(annotation, "__name__", None) or str(annotation)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -285,6 +286,7 @@ class Executor:
         if not task.takes_job:
             return task.fn(**args) if limit is None else self._within(limit, task.fn(**args), hold)
         hold.job = job = Job(hold, self._databases.jobs, limit)
+        job.run_by(asyncio.current_task())
         call = task.fn(job, **args)
         return _as_long_as(job, call if limit is None else self._within(limit, call, hold), limit)
 
@@ -324,6 +326,7 @@ class Executor:
 def _run_in_thread(job: BlockingJob | None, task: Task[..., Any], lease: Lease) -> Any:
     if job is None:
         return task.fn(**lease.args)
+    job.run_by(threading.current_thread())
     try:
         return task.fn(job, **lease.args)
     finally:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.app.texts import storable, text_of
 from faultline.core import events
 from faultline.core.backoff import jittered
-from faultline.core.errors import ChildFailed, FlowTooLong, SignalTimeout
+from faultline.core.errors import ChildFailed, FlowTooLong, SignalTimeout, UnreadableJson
 from faultline.core.model import Failure
 from faultline.flow import ending as flow
 from faultline.flow.ending import CodeChanged, Interrupted, RunEnded, Undone
@@ -138,7 +138,7 @@ def own_error(error: BaseException) -> BaseException:
 def is_final(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(is_final(one) for one in error.exceptions)
-    return isinstance(error, ChildFailed | SignalTimeout | FlowTooLong)
+    return isinstance(error, ChildFailed | SignalTimeout | FlowTooLong | UnreadableJson)
 
 
 def code_digest(tasks: Mapping[str, Task[..., Any]]) -> str:
