@@ -80,6 +80,15 @@ def calls(app: Faultline, handle: JobHandle[Any]) -> dict[str, dict[str, Any]]:
     return {row["number"]: row for row in _rows(app, query, (handle.id,))}
 
 
+def children_of(app: Faultline, handle: JobHandle[Any]) -> list[Any]:
+    """The ids of the jobs that the program has called or waits for."""
+    query = (
+        "select e.job_id from faultline.edges e join faultline.calls c on c.id = e.call_id where c.job_id = %s"
+        " order by c.id, e.index"
+    )
+    return [row["job_id"] for row in _rows(app, query, (handle.id,))]
+
+
 def job_of(app: Faultline, handle: JobHandle[Any]) -> dict[str, Any]:
     return _rows(app, "select * from faultline.jobs where id = %s", (handle.id,))[0]
 

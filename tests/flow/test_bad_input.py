@@ -14,20 +14,16 @@ import psycopg
 import pytest
 
 from faultline import (
-    Again,
     BlockingJob,
     ConfigError,
     Faultline,
-    FlowTooLong,
     IllegalTransition,
     Job,
     JobFailed,
     JobNotFound,
     JobRejected,
     JobState,
-    LimitReached,
 )
-from faultline.core import bounds
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, deploys, ended, job_of, journals, signals, waits
 
@@ -294,107 +290,6 @@ def test_a_graph_with_a_cycle_or_a_job_twice_is_refused_as_a_whole(app: Faultlin
 
     assert str(raised.value.sqlstate).startswith("FL")
     assert queue.value("select count(*) from faultline.open_jobs") == enqueued
-
-
-# Limits
-
-
-@KINDS
-def test_more_children_than_the_limit_are_refused_and_none_is_enqueued(
-    app: Faultline, queue: Driver, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bounds.CHILDREN_MAX == 100_000
-    monkeypatch.setattr(bounds, "CHILDREN_MAX", 10)
-
-    @app.task
-    async def child(n: int) -> int:
-        return n
-
-    @task_of(app, kind, max_attempts=1)
-    async def program(job: Job) -> Any:
-        return await job.map(child, range(11))
-
-    error = str(ended(app, program.enqueue()))
-
-    assert f"{LimitReached.__name__}: " in error
-    assert "more than 10 items, the limit of one call. Nothing was enqueued" in error
-    assert queue.value("select count(*) from faultline.jobs") == 1
-
-
-@KINDS
-def test_a_program_with_too_many_calls_fails_at_once_and_may_start_over(
-    app: Faultline, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bounds.CALLS_MAX == 10_000
-    monkeypatch.setattr(bounds, "CALLS_MAX", 5)
-    runs: list[int] = []
-
-    @app.step
-    def count(n: int) -> int:
-        return n
-
-    @task_of(app, kind, backoff=lambda _: 0)
-    async def endless(job: Job) -> None:
-        runs.append(1)
-        for n in range(6):
-            await job.do(count, n)
-
-    handle = endless.enqueue()
-    error = str(ended(app, handle))
-
-    assert FlowTooLong.__name__ in error
-    assert "has recorded more than 5 calls" in error
-    assert "return Again(...)" in error
-    assert len(runs) == 1
-    assert len(calls(app, handle)) == 5
-
-
-@pytest.mark.parametrize("runs", ["one run", "many runs"])
-@KINDS
-def test_a_program_with_too_large_a_history_fails_at_once(
-    app: Faultline, kind: str, runs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert bounds.HISTORY_BYTES_MAX == 64 * 1024**2
-    monkeypatch.setattr(bounds, "HISTORY_BYTES_MAX", 3 * 1024**2)
-    ran: list[int] = []
-
-    @app.step
-    def large(n: int) -> str:
-        ran.append(n)
-        return "x" * 900_000
-
-    @task_of(app, kind, backoff=lambda _: 0)
-    async def program(job: Job) -> None:
-        for n in range(10):
-            await job.do(large, n)
-            if runs == "many runs":
-                await job.sleep(0.001)
-
-    error = str(ended(app, program.enqueue()))
-
-    assert FlowTooLong.__name__ in error
-    assert "more than 3 MiB of results" in error
-    assert ran == [0, 1, 2, 3]
-
-
-def test_a_program_that_catches_it_may_start_over(app: Faultline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounds, "CALLS_MAX", 5)
-
-    @app.step
-    def count(n: int) -> int:
-        return n
-
-    @app.task
-    async def agent(job: Job, first: int) -> int | Again:
-        n = first
-        while n < 12:
-            try:
-                n = 1 + await job.do(count, n)
-            except FlowTooLong:
-                return Again(n)
-        return n
-
-    assert ended(app, agent.enqueue(0)) == 12
 
 
 # Another program, another isolation

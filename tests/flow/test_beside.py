@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from faultline import BlockingJob, Faultline, Job, StepFailed
-from tests.flow.running import calls, ended, job_of, signals, waits
+from tests.flow.running import calls, children_of, ended, job_of, signals, waits
 
 
 def test_finding_13_the_winner_of_a_race_stays_the_winner(app: Faultline) -> None:
@@ -46,7 +46,7 @@ def test_children_of_a_loser_are_cancelled(app: Faultline) -> None:
     async def until_cancelled(_: Any) -> None:
         from tests.waiting import auntil  # noqa: PLC0415
 
-        (child_id,) = _children(app, handle)
+        (child_id,) = children_of(app, handle)
         await auntil(lambda: app.job(child_id).state == "cancelled")
 
     assert ended(app, handle, waits(app), signals(app, "go", "went"), until_cancelled) == "went"
@@ -141,14 +141,3 @@ def test_a_blocking_program_runs_calls_beside_each_other_in_threads(app: Faultli
     assert ended(app, handle) == ["A", 8, "BB", "CC", "D"]
     assert sorted(ran) == ["Bb", "Cc", "a", "b", "c", "d"]
     assert job_of(app, handle)["attempt"] == 1
-
-
-def _children(app: Faultline, handle: Any) -> list[Any]:
-    import psycopg  # noqa: PLC0415
-
-    with psycopg.connect(app.dsn) as connection:
-        rows = connection.execute(
-            "select e.job_id from faultline.edges e join faultline.calls c on c.id = e.call_id where c.job_id = %s",
-            (handle.id,),
-        )
-        return [row[0] for row in rows]

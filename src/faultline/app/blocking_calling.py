@@ -40,6 +40,8 @@ class Called(NamedTuple):
 
 class Watched(NamedTuple):
     job_id: UUID
+    #: What its result is read as.
+    returns: Any
 
 
 class Calling(Stepping):
@@ -81,7 +83,9 @@ class Calling(Stepping):
             raise self._wait(call, call.as_wait(policy="raise"))
         if taken["failed"]:
             raise children.failed(self.id, call.name, 1, taken["failed"])
-        return taken["results"]["0"] if "0" in taken["results"] else (self._outcomes(call, 1))[0].result
+        kept = taken["results"]
+        result = kept["0"] if "0" in kept else (self._outcomes(call, 1))[0].result
+        return self._read(call, result, call.what.returns)
 
     def _spawned(self, call: BlockingCall[Any], known: Recorded | None) -> bool:
         """Enqueue the jobs of a call, unless they are. True if they were all enqueued by an earlier run."""

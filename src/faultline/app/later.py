@@ -173,7 +173,7 @@ class Later:
         :param job: Its handle or id.
         """
         job_id = id_of(getattr(job, "id", job))
-        return self._make("watch", "watch", values.digest(job_id), Watched(job_id))
+        return self._make("watch", "watch", values.digest(job_id), Watched(job_id, getattr(job, "_returns", Any)))
 
     def enqueue(self, task: Callee[P, R], *args: P.args, **kwargs: P.kwargs) -> BlockingCall[UUID]:
         """Enqueue a job once, and return its id. It is not a child: nobody waits for it, and it ends by itself.
