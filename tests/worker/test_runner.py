@@ -53,7 +53,7 @@ def held(task: str) -> Hold:
 class Line:
     """All that an executor works with: what waits, in order, and what became of it."""
 
-    shared = None
+    shared = engine = None
 
     def __init__(self, app: Faultline, tasks: list[str]) -> None:
         self.waiting: Iterator[Hold] = iter([held(task) for task in tasks])

@@ -103,7 +103,7 @@ class Faultline(Graphs, Operations, Topics):
         self._opening = threading.Lock()
         self._server: embedded.Server | None = None
         #: The registered tasks by their names.
-        self.tasks: dict[str, Task[..., Any]] = {COLLECT: built_in(self)}
+        self.tasks: dict[str, Task[..., Any]] = {}
         #: How many new jobs this process has enqueued, by queue. It counts those that the caller rolled back afterwards.
         self.enqueued: Counter[str] = Counter()
         os.register_at_fork(after_in_child=_weakly(self._after_fork))
@@ -252,6 +252,7 @@ class Faultline(Graphs, Operations, Topics):
         """
         from faultline.worker.worker import Worker  # noqa: PLC0415
 
+        self.tasks.setdefault(COLLECT, built_in(self))
         return Worker(self, queues or self.queues(), **options)
 
     def run_worker(self, queues: Mapping[str, int] | None = None, **options: Unpack[WorkerOptions]) -> None:

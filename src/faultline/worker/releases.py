@@ -85,7 +85,7 @@ class Releases:
                 task=lease.task,
                 job_id=lease.job_id,
                 jobs=met.jobs,
-                known=", ".join(sorted(known))[:1000],
+                known=", ".join(sorted(name for name in known if not name.startswith("faultline.")))[:1000],
                 action="released; deploy a worker that has this task",
             )
             met.log_at, met.jobs = now + _LOG_SECONDS, 0

@@ -42,6 +42,8 @@ REFUSALS = tuple(
         "release",
         "suspend",
         "start_again",
+        "record",
+        "stream",
     )
     for reason in (Reason.TOKEN_MISMATCH, Reason.LEASE_LOST, Reason.NOT_RUNNING, Reason.LEASE_EXPIRED)
     if verb == "fence" or reason is not Reason.LEASE_EXPIRED
