@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from faultline import operate
+from faultline.store import verbs
 from faultline.store.reads import flows, views
 from tests.cli.commands import faultline
 from tests.flow.scenes import asked, begun, done, spawned, suspended
@@ -122,3 +124,24 @@ def test_the_doctor_tells_of_jobs_that_wait_and_of_wake_ups_that_are_late(queue:
 
     assert "waiting: 1 for signal" in well
     assert "what a job waited for happened 60 min ago, and the job was not looked at" in " ".join(late.split())
+
+
+def test_a_job_is_forked_from_a_call_on(queue: Driver, dsn: str) -> None:
+    lease = begun(queue)
+    done(queue, lease, "1")
+    done(queue, lease, "2")
+
+    forked = faultline("fork", str(lease.job_id), "--before", "2", "--args", '{"n": 2}', "--reason", "a look", "--dsn", dsn)
+    told = json.loads(faultline("fork", str(lease.job_id), "--json", "--dsn", dsn).stdout)
+
+    job_id = UUID(forked.stdout.strip())
+    assert [call.number for call in queue.run(verbs.history(job_id))] == ["1"]
+    assert queue.job(job_id).args == {"n": 2}
+    (entry,) = queue.run(views.journal(job_id))
+    assert (entry.event, entry.detail["from"], entry.detail["reason"]) == ("forked", str(lease.job_id), "a look")
+    assert entry.detail["by"] == operate.this_user()
+    assert told["forked_from"] == str(lease.job_id)
+    assert len(queue.run(verbs.history(UUID(told["id"])))) == 2
+    wrong = faultline("fork", str(lease.job_id), "--before", "9", "--dsn", dsn)
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert "has no call 9" in wrong.stderr

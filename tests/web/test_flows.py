@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -125,7 +126,39 @@ def test_what_waits_is_listed_in_pages(api: Api, db: Driver) -> None:
     assert api.get("/waiting", params={"name": "n/1 ü"}).json()["waiting"][0]["job_id"] == jobs[1]
     refused(api.get("/waiting", params={"cursor": first["next_cursor"]}), 409, "OtherList")
     refused(api.get("/waiting", params={"kind": "signal", "cursor": "signal~ff~0~1"}), 400, "BadCursor")
+    assert api.get("/waiting", params={"kind": "signal", "cursor": "signal~6100~0~1"}).status_code in (400, 422)
     refused(api.get("/waiting", params={"kind": "nonsense"}), 422, "InvalidRequest")
+
+
+def test_a_fork_is_a_new_job_with_the_calls_before_and_the_journal_says_who_made_it(api: Api, db: Driver) -> None:
+    lease = begun(db)
+    done(db, lease, "1", result={"text": "…"})
+    done(db, lease, "2")
+
+    answer = api.post(f"/jobs/{lease.job_id}/fork", json={"before": "2", "args": {"n": 2}, "reason": "a look"})
+
+    assert (answer.status_code, answer.json()["forked_from"]) == (201, str(lease.job_id))
+    forked = answer.json()["id"]
+    assert [call["number"] for call in api.get(f"/jobs/{forked}/flow").json()["calls"]] == ["1"]
+    assert api.get(f"/jobs/{forked}").json()["args"] == {"n": 2}
+    (entry,) = [one for one in db.run(views.journal(lease.job_id)) if one.event == "forked"]
+    assert (entry.detail["into"], entry.detail["reason"]) == (forked, "a look")
+    assert entry.detail["by"].startswith("test (API key")
+    assert api.post(f"/jobs/{lease.job_id}/fork").status_code == 201
+
+
+def test_a_fork_that_makes_no_sense_or_is_not_allowed_is_refused(api: Api, caller: Callable[..., Api], db: Driver) -> None:
+    lease = begun(db)
+    done(db, lease, "1")
+    path = f"/jobs/{lease.job_id}/fork"
+
+    refused(api.post(path, json={"before": "7"}), 404, "JobNotFound")
+    refused(api.post(f"/jobs/{NOBODY}/fork"), 404, "JobNotFound")
+    for bad in ({"before": "x"}, {"args": [1]}, {"more": 1}):
+        refused(api.post(path, json=bad), 422, "InvalidRequest")
+    refused(caller("read").post(path), 403, "Forbidden")
+    refused(caller("operate", "read", queues=["other"]).post(path), 404, "JobNotFound")
+    assert db.value("select count(*) from faultline.jobs") == 1
 
 
 # On pages
@@ -236,3 +269,23 @@ def test_a_stream_is_followed_until_its_job_ends_and_begins_anew_with_a_later_at
     assert told[-2:] == [("chunk", '["c"]'), ("end", '{"reason":"succeeded"}')]
     assert rest.text.endswith('event: end\ndata: {"reason":"succeeded"}\n\n')
     refused(api.get(f"/jobs/{NOBODY}/stream", params={"name": "tokens"}), 404, "JobNotFound")
+
+
+def test_a_job_is_forked_from_a_call_on_its_page(dsn: str, queue: Driver) -> None:
+    lease = begun(queue)
+    done(queue, lease, "1")
+    done(queue, lease, "2", name="publish")
+
+    with browsed(dsn) as site:
+        page = site.page(f"/jobs/{lease.job_id}")
+        answer = site.send(f"/jobs/{lease.job_id}", f"/jobs/{lease.job_id}/fork", before="2", reason="a look")
+        forked = answer.headers["location"].removeprefix("/jobs/").removesuffix("?said=forked")
+        said = site.page(f"/jobs/{forked}?said=forked")
+        original = site.page(f"/jobs/{lease.job_id}")
+
+    assert page.text.count("Fork from here") == 2
+    assert [call.number for call in queue.run(verbs.history(UUID(forked)))] == ["1"]
+    assert "This is the new job" in said.text
+    assert f'href="/jobs/{lease.job_id}"' in said.html
+    assert f'href="/jobs/{forked}"' in original.html
+    assert "a look" in original.text

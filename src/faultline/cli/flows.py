@@ -1,4 +1,4 @@
-"""Commands for flows: show one as a tree, send a signal, list what waits."""
+"""Commands for flows: show one as a tree, fork a job, send a signal, list what waits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
+from faultline.cli.jobs import Why  # noqa: TC001 - Typer looks at it
 from faultline.core.errors import ConfigError, JobNotFound
 from faultline.core.settings import without_password
 
@@ -95,6 +96,45 @@ def _flow(database: Database, job_id: UUID) -> Flow:
         parents=database.run(of_parents),
         is_cut=has_more or has_more_calls,
     )
+
+
+def fork(
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a job, or its first digits.")],
+    before: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER", help="Keep the calls before this one, run it and all later ones. Default: keep all that ended."
+        ),
+    ] = None,
+    args: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="The arguments of the new job; - reads them from standard input. Default: its own."
+        ),
+    ] = None,
+    reason: Why = None,
+    dsn: Dsn = None,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Begin a new job with the history of another, and print its id. The other job is not changed.
+
+    \b
+    Examples:
+      faultline fork 0198c2e4-5d3a --reason "the bank is back"
+      faultline fork 0198c2e4-5d3a --before 3
+      faultline fork 0198c2e4-5d3a --before 1 --args '{"topic": "geese"}'
+    """
+    from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
+    from faultline.store import jsontext  # noqa: PLC0415
+
+    given = None if args is None else jsontext.decode(values.arguments(args))
+    with opened(dsn) as database:
+        wanted = values.job_id(database, job_id)
+        made = database.run(operate.fork(wanted, before, given, reason=reason, by=operate.this_user()))
+    if as_json:
+        print_json({"id": made, "forked_from": wanted})
+    else:
+        print(made)
 
 
 def signal(

@@ -31,6 +31,7 @@ SECTIONS = {
         "cancel": "jobs.cancel",
         "retry": "jobs.retry",
         "flow": "flows.flow",
+        "fork": "flows.fork",
         "signal": "flows.signal",
         "waiting": "flows.waiting",
     },

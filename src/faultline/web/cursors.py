@@ -26,8 +26,9 @@ _SMALL = r"(0|-?[1-9][0-9]{0,3})"
 PATTERN = rf"^(id~{_UUID}|end~{_TIME}~{_UUID}|turn~{_SMALL}~{_TIME}~{_UUID})$"
 FAILED_PATTERN = rf"^failed~{_TIME}~{_UUID}$"
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
-#: Of what waits: signals by their names, all else by the job. The name as hexadecimal digits of its UTF-8.
-WAITING_PATTERN = rf"^(signal~([0-9a-f]{{2}}){{1,800}}~{_TIME}~{_NUMBER}|job~{_UUID}~{_NUMBER})$"
+#: Of what waits: signals by their names, all else by the job. The name as hexadecimal digits of its UTF-8, which
+#: has no null byte.
+WAITING_PATTERN = rf"^(signal~(0[1-9a-f]|[1-9a-f][0-9a-f]){{1,800}}~{_TIME}~{_NUMBER}|job~{_UUID}~{_NUMBER})$"
 
 
 def encode(kind: str, position: Sequence[Any]) -> str:

@@ -234,6 +234,22 @@ class Changed(BaseModel):
     state: JobState
 
 
+class Fork(Asked):
+    """From where a job is forked."""
+
+    before: Annotated[str, StringConstraints(max_length=200, pattern=_CALL_NUMBER)] | None = Field(
+        None,
+        description="The `number` of a call: it and later ones run, those before it are kept. Default: keep all that ended.",
+    )
+    args: dict[str, Any] | None = Field(None, description="The arguments of the new job. Default: those of the job.")
+    reason: Reason | None = Field(None, description="Recorded in the journal of both jobs, with the name and id of the key.")
+
+
+class Forked(BaseModel):
+    id: UUID = Field(description="Of the new job.")
+    forked_from: UUID
+
+
 class NewSignal(Asked):
     """A signal for a job."""
 

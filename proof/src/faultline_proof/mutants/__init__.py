@@ -13,6 +13,7 @@ from faultline_proof.mutants import (
     catalogue,
     claims,
     flow_calls,
+    flow_forks,
     flow_upkeep,
     flow_waits,
     ground,
@@ -52,6 +53,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         ground,
         flow_waits,
         flow_calls,
+        flow_forks,
         flow_upkeep,
     )
     found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]

@@ -32,7 +32,7 @@ GUARDS: Guards = {
     "guards.sql": {
         "starts_queued: in no other state": "new.state <> 'queued'\n  or ",
         "starts_queued: with no attempt": "  or new.attempt <> 0\n",
-        "starts_queued: with no token": "\n  or new.fencing_token <> 0",
+        "starts_queued: with no token": ("or (new.fencing_token <> 0 and ", "or (false and "),
         "token_grows: never back": "new.fencing_token < old.fencing_token\n  or ",
         "token_grows: with every claim": (
             "\n  or (old.state <> 'running' and new.state = 'running' and new.fencing_token = old.fencing_token)",

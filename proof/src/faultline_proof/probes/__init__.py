@@ -11,6 +11,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     flow_calls,
     flow_children,
     flow_endings,
+    flow_forks,
     flow_graphs,
     flow_guards,
     flow_signals,

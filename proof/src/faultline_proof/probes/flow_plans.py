@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _FEW = 100
 _DEAD_NUDGES = 20_000
 _STEP = [{"number": "1", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]
+_OTHER_STEP = [{"number": "2", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]
 _SLEEP = '[{"number": "1", "kind": "sleep", "name": "sleep", "seconds": 3600}]'
 _APPROVAL = '[{"number": "2", "kind": "signal", "name": "go", "seconds": 3600}]'
 
@@ -55,6 +56,10 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
     "outcomes": (lambda q, lease: q.run(flow.outcomes(_spawn(q, lease))), ("calls", "edges", "ledger")),
     "watch": (
         lambda q, lease: q.run(flow.watch(lease, "1", [q.enqueue()], name="t", digest=None)),
+        ("calls", "edges", "ledger"),
+    ),
+    "fork": (
+        lambda q, lease: (_spawn(q, lease), q.run(flow.record(lease, _OTHER_STEP)), q.run(flow.fork(lease.job_id, "2"))),
         ("calls", "edges", "ledger"),
     ),
     "signal": (lambda q, lease: q.run(flow.signal(lease.job_id, "go", key="k")), ("signals",)),

@@ -1,11 +1,11 @@
-"""Flows: send a signal, read a job with all below it, list what waits."""
+"""Flows: send a signal, fork a job, read a job with all below it, list what waits."""
 
 from __future__ import annotations
 
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query, Request
 
 from faultline import operate
 from faultline.core.errors import JobNotFound
@@ -18,7 +18,7 @@ from faultline.web.flows import flow_of
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of
-from faultline.web.shapes import NewSignal, NewSignalByKey, SentSignal, WaitingFilter, WaitingPage
+from faultline.web.shapes import Fork, Forked, NewSignal, NewSignalByKey, SentSignal, WaitingFilter, WaitingPage
 
 router = APIRouter(tags=["flows"], route_class=CheckedRoute)
 
@@ -63,6 +63,16 @@ async def _send(request: Request, caller: Caller, job_id: UUID, body: NewSignal)
         only_queues=caller.only_queues,
     )
     return SentSignal(job_id=job_id, created=await service_of(request).operate.run(doing))
+
+
+@router.post("/jobs/{job_id:uuid}/fork", status_code=201, summary="Begin a new job with the history of another")
+async def fork(request: Request, job_id: UUID, caller: Operator, body: Annotated[Fork | None, Body()] = None) -> Forked:
+    """The new job does not run again what the other had called before `before`. The other is not changed."""
+    asked = body or Fork()
+    doing = operate.fork(
+        job_id, asked.before, asked.args, reason=asked.reason, by=caller.signed(), only_queues=caller.only_queues
+    )
+    return Forked(id=await service_of(request).operate.run(doing), forked_from=job_id)
 
 
 @router.get("/jobs/{job_id:uuid}/flow", summary="A job with its calls, children, waits and signals")

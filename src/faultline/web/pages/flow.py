@@ -57,6 +57,7 @@ def facts(job: JobRecord, flow: Flow | None, now: datetime, *, may_operate: bool
         "waits": waits,
         "waits_for": tree.waits_for,
         "limit": tree.limit,
+        "may_fork": may_operate,
         "asked": [call for call in waits if call.kind == "signal"] if may_operate else [],
         "signals": [] if flow is None else [signal for signal in flow.signals if signal.job_id == job.id],
     }

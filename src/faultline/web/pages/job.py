@@ -1,4 +1,4 @@
-"""One job: who held it under which token, how that ended, and what was refused. Cancel and retry."""
+"""One job: who held it under which token, how that ended, and what was refused. Cancel, retry and fork."""
 
 from __future__ import annotations
 
@@ -94,6 +94,20 @@ async def retry(request: Request, job_id: str, caller: Annotated[Caller, Depends
     doing = operate.retry(found.id, reason=reason, by=caller.signed(HERE), only_queues=caller.only_queues)
     await service_of(request).operate.run(doing)
     return go(f"/jobs/{found.id}", said="retried")
+
+
+@router.post("/jobs/{job_id}/fork")
+async def fork(request: Request, job_id: str, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
+    found = await find(request, job_id, caller)
+    form = await form_of(request)
+    doing = operate.fork(
+        found.id,
+        form.one("before"),
+        reason=form.words("reason"),
+        by=caller.signed(HERE),
+        only_queues=caller.only_queues,
+    )
+    return go(f"/jobs/{await service_of(request).operate.run(doing)}", said="forked")
 
 
 async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:

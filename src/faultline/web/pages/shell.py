@@ -30,6 +30,7 @@ _UNAVAILABLE = 503
 _SAID = {
     "cancelled": "Cancelled. The database refuses every further write of the worker that held it.",
     "retried": "Requeued. Its attempts start from zero; its token keeps growing.",
+    "forked": "Forked. This is the new job; what it shows as done was done by the other.",
     "signalled": "Sent. A job that waits for it goes on at once.",
     "paused": "Paused. Running jobs finish; workers claim nothing more until the queue is resumed.",
     "resumed": "Resumed. Idle workers were woken.",
