@@ -54,6 +54,7 @@ _DURABLE: dict[str, Callable[[Session, Lease], Any]] = {
     "resolve": _resolve,
     "sweep": _sweep,
     "program_changed": lambda q, lease: q.run(verbs.program_changed(lease, "code", "changed")),
+    "fork": lambda q, lease: q.run(flow.fork(lease.job_id)),
     "subscribe": lambda q, _: q.run(topics.subscribe("order.paid", "t", {}, None)),
 }
 

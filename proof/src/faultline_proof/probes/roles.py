@@ -24,13 +24,13 @@ _CALLS = {
         "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
         "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce", "program_changed",
         "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch",
-        "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream",
+        "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream", "fork",
     },
     "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
         "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting", "reap",
         "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
-        "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks",
+        "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks", "fork",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
@@ -168,6 +168,7 @@ def _run_a_flow(q: Session) -> None:
     q.run(flow.take(lease, "2"))
     q.run(flow.outcomes(call_id))
     q.run(flow.history(lease.job_id))
+    q.run(flow.fork(lease.job_id))
     q.run(flow.receive(lease, "4", name="go"))
     q.run(flow.signal(lease.job_id, "go"))
     q.run(graphs.upstream(lease))
@@ -202,6 +203,7 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         job_id = q.enqueue(idempotency_key="k")
         q.run(verbs.cancel(job_id))
         q.run(verbs.retry(job_id))
+        q.run(flow.fork(job_id))
         q.run(verbs.recover())
         q.run(verbs.pause("default"))
         q.run(verbs.resume("default"))

@@ -9,8 +9,6 @@ create or replace function faultline.came_after(call_id bigint, failed jsonb) re
   error text
 )
 language plpgsql stable
-set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
