@@ -68,7 +68,7 @@ async def _send(request: Request, caller: Caller, job_id: UUID, body: NewSignal)
 @router.post("/jobs/{job_id:uuid}/fork", status_code=201, summary="Begin a new job with the history of another")
 async def fork(request: Request, job_id: UUID, caller: Operator, body: Annotated[Fork | None, Body()] = None) -> Forked:
     """The new job does not run again what the other had called before `before`. The other is not changed."""
-    asked = body or Fork()
+    asked = body or Fork(before=None, args=None, reason=None)
     doing = operate.fork(
         job_id, asked.before, asked.args, reason=asked.reason, by=caller.signed(), only_queues=caller.only_queues
     )

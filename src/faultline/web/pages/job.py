@@ -107,7 +107,8 @@ async def fork(request: Request, job_id: str, caller: Annotated[Caller, Depends(
         by=caller.signed(HERE),
         only_queues=caller.only_queues,
     )
-    return go(f"/jobs/{await service_of(request).operate.run(doing)}", said="forked")
+    forked = await service_of(request).operate.run(doing)
+    return go(f"/jobs/{forked}", said="forked")
 
 
 async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:
