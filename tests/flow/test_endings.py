@@ -275,3 +275,18 @@ def test_a_lost_answer_does_not_lose_a_wait(dsn: str, queue: Driver, point: str)
         assert results(app, [waits.enqueue()]) == ["done"]
     assert cut.happened
     assert queue.broken_invariants() == []
+
+
+def test_how_far_a_job_was_is_kept_when_it_has_succeeded(app: Faultline) -> None:
+    @app.task
+    async def count(job: Job) -> None:
+        await job.progress({"done": 3, "of": 3})
+
+    @app.task
+    async def plain() -> None: ...
+
+    counted, silent = count.enqueue(), plain.enqueue()
+    results(app, [counted, silent])
+
+    assert app.job(counted.id).progress == {"done": 3, "of": 3}
+    assert app.job(silent.id).progress is None
