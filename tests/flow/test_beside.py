@@ -67,24 +67,41 @@ def test_a_step_wins_a_race_against_a_wait(app: Faultline) -> None:
 
 
 def test_a_sleep_wins_a_race_against_a_step_that_takes_long(app: Faultline) -> None:
+    cancelled: list[str] = []
+
     @app.step
     async def slow() -> str:
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append("slow")
+            raise
         return "slow"
 
+    @app.task(max_attempts=1)
+    async def program(job: Job) -> Any:
+        won = await job.race(job.sleep(0.5), job.do(slow))  # type: ignore[arg-type]
+        await job.sleep(0.01)
+        return won
+
+    handle = program.enqueue()
+
+    assert ended(app, handle) is None
+    assert cancelled
+    recorded = calls(app, handle)
+    assert (recorded["1"]["outcome"], recorded["2"]["outcome"], recorded["3"]["result"]) == ("done", "closed", {"winner": 0})
+
+
+def test_a_branch_that_sleeps_shorter_wins_a_race(app: Faultline) -> None:
     @app.task
     async def program(job: Job) -> Any:
-        async def nap() -> str:
-            await job.sleep(0.01)
-            return "nap"
+        async def nap(seconds: float) -> float:
+            await job.sleep(seconds)
+            return seconds
 
-        return await job.race(job.branch(nap), job.branch(job_sleep, job))
+        return await job.race(job.branch(nap, 3600), job.branch(nap, 0.01))
 
-    async def job_sleep(job: Job) -> str:
-        await job.sleep(3600)
-        return "long"
-
-    assert ended(app, program.enqueue()) == "nap"
+    assert ended(app, program.enqueue()) == 0.01
 
 
 def test_an_error_beside_others_is_raised_when_they_have_ended(app: Faultline) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -141,6 +142,11 @@ def test_finding_05_an_honest_except_does_not_swallow_a_changed_program(app: Fau
     assert set(ran) == {CodeChanged.__name__}
 
 
+async def swallows(job: Job) -> None:
+    with contextlib.suppress(BaseException):
+        await job.sleep(0.01)
+
+
 @pytest.mark.parametrize("group", ["task group", "gather", "swallowed"])
 def test_finding_11_a_suspension_survives_what_stands_around_it(app: Faultline, group: str) -> None:
     @app.task(max_attempts=1)
@@ -150,8 +156,11 @@ def test_finding_11_a_suspension_survives_what_stands_around_it(app: Faultline, 
                 tasks.create_task(asyncio.Event().wait() if job.fencing_token == 1 else asyncio.sleep(0))
                 await job.sleep(0.01)
         elif group == "gather":
-            await asyncio.gather(asyncio.sleep(0), return_exceptions=True)
-            await job.sleep(0.01)
+            # What its branch raises is dropped, and the branch waits all the same.
+            async def branch() -> None:
+                await job.gather(job.branch(swallows, job), job.sleep(0.01))
+
+            await branch()
         else:
             try:
                 await job.sleep(0.01)
@@ -163,6 +172,37 @@ def test_finding_11_a_suspension_survives_what_stands_around_it(app: Faultline, 
 
     assert ended(app, handle) == "slept"
     assert job_of(app, handle)["attempt"] == 1
+
+
+def test_finding_11_a_gather_of_asyncio_that_drops_errors_neither_completes_nor_loses_the_job(app: Faultline) -> None:
+    ran: list[str] = []
+
+    @app.step
+    async def publish() -> str:
+        ran.append("publish")
+        return "published"
+
+    async def asks(job: Job) -> bool:
+        return await job.receive("approval", bool)
+
+    @app.task(name="program", max_attempts=1)
+    async def wrong(job: Job) -> str:
+        await asyncio.gather(asks(job), return_exceptions=True)
+        return "published without asking"
+
+    @app.task(name="right")
+    async def right(job: Job) -> str:
+        await job.gather(job.branch(asks, job))
+        return await job.do(publish)
+
+    handle = wrong.enqueue()
+    assert "use job.gather(job.branch(" in str(ended(app, handle))
+    assert ran == []
+
+    app.tasks["program"].fn = right.fn
+    app.retry(handle.id)
+
+    assert ended(app, handle, waits(app), signals(app, "approval", True)) == "published"
 
 
 @KINDS

@@ -130,3 +130,49 @@ def test_a_program_may_undo_a_saga_on_purpose(app: Faultline, kind: str) -> None
     assert "the saga failed: too expensive" in str(ended(app, handle))
     assert trip.ran == ["flight", ("cancel flight", "F7", 7)]
     assert job_of(app, handle)["state"] == JobState.FAILED
+
+
+@KINDS
+def test_a_database_that_fails_between_the_steps_undoes_nothing(app: Faultline, kind: str) -> None:
+    trip = Trip(app)
+    trip.full = False
+    failed: list[int] = []
+
+    @task_of(app, kind, max_attempts=1)
+    async def book(job: Job, n: int) -> list[str]:
+        async with job.saga() as saga:
+            flight = await saga.do(trip.flight, n, undo=trip.cancel_flight)
+            if not failed:
+                failed.append(1)
+                async with job.transaction() as tx:
+                    await tx.execute("select pg_terminate_backend(pg_backend_pid())")
+            return [flight, await saga.do(trip.hotel, n, undo=trip.cancel_hotel)]
+
+    handle = book.enqueue(7)
+
+    assert ended(app, handle) == ["F7", "H7"]
+    assert trip.ran == ["flight", "hotel"]
+    assert job_of(app, handle)["fencing_token"] == 2
+
+
+def test_a_database_that_fails_a_step_undoes_nothing_and_the_step_runs_again(app: Faultline) -> None:
+    trip = Trip(app)
+    jobs: list[Job] = []
+
+    @app.step
+    async def pay(trip_number: int) -> str:
+        trip.ran.append("pay")
+        async with jobs[-1].transaction() as tx:
+            if len(jobs) == 1:
+                await tx.execute("select pg_terminate_backend(pg_backend_pid())")
+        return f"P{trip_number}"
+
+    @app.task(max_attempts=1)
+    async def book(job: Job, n: int) -> list[str]:
+        jobs.append(job)
+        async with job.saga() as saga:
+            flight = await saga.do(trip.flight, n, undo=trip.cancel_flight)
+            return [flight, await saga.do(pay, n, undo=trip.cancel_hotel)]
+
+    assert ended(app, book.enqueue(7)) == ["F7", "P7"]
+    assert trip.ran == ["flight", "pay", "pay"]

@@ -117,8 +117,11 @@ class Beside(Calling):
                 waits[index] = ended.waits
             return None
 
-        found = look()
         runs = {index: partial(self._stands, one) for index, one in enumerate(calls) if one.kind not in _WAITS}
+        for one in looked_at.values() if runs else ():
+            if one.kind == "sleep":
+                self._time(one)
+        found = look()
         if found is None and runs:
             found = first(runs, look if looked_at else None, _LOOK_SECONDS, waits)
         others = [wait for index, found_waits in waits.items() if found is None or index != found[0] for wait in found_waits]

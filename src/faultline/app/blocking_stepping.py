@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.app.blocking_recording import Recording
@@ -130,12 +131,29 @@ class Stepping(Recording):
     def _run_sleep(self, call: BlockingCall[Any]) -> None:
         known = self._arrived(call)
         seconds, until = call.what
+        if call.over_at is not None and self._monotonic() >= call.over_at:
+            call.branch.program.defer(call.branch, call.as_recorded(outcome="done"))
+            return
         if known is None and (seconds is None or seconds > 0):
             raise self._wait(call, call.as_wait(**({"until": until} if seconds is None else {"seconds": seconds})))
         if known is not None and known.outcome is None and not known.is_over:
             raise self._wait(call, call.as_wait())
         if known is None or known.outcome is None:
             call.branch.program.defer(call.branch, call.as_recorded(outcome="done"))
+
+    def _time(self, call: BlockingCall[Any]) -> None:
+        """Look at this sleep while steps run beside it. It is recorded first: if they are interrupted, its time goes on."""
+        known = self._arrived(call)
+        if call.over_at is not None or (known is not None and (known.outcome is not None or known.is_over)):
+            return
+        left, until = call.what
+        if known is not None or left is None:
+            self._database.facts_and_time()
+            over = datetime.fromisoformat(until) if known is None or known.until is None else known.until
+            left = over.timestamp() - self._database.time.seconds()
+        call.over_at = self._monotonic() + left
+        if known is None:
+            self._record(call, call.as_recorded(until_seconds=max(0.0, left)))
 
     def _run_signal(self, call: BlockingCall[Any]) -> Any:
         known = self._arrived(call)

@@ -34,7 +34,20 @@ class Waiting(RunEnded):
 class Made(Generic[R_co]):
     """A call with its number, which it has from when it was made."""
 
-    __slots__ = ("begun", "branch", "call_id", "digest", "is_spawned", "kind", "made_at", "name", "number", "run", "what")
+    __slots__ = (
+        "begun",
+        "branch",
+        "call_id",
+        "digest",
+        "is_spawned",
+        "kind",
+        "made_at",
+        "name",
+        "number",
+        "over_at",
+        "run",
+        "what",
+    )
 
     def __init__(
         self, branch: Branch, kind: str, name: str, digest: str | None, what: Any, run: Callable[[Any], Any]
@@ -54,6 +67,8 @@ class Made(Generic[R_co]):
         self.call_id: int | None = None
         #: Whether its jobs were all enqueued by an earlier run; None: not looked yet.
         self.is_spawned: bool | None = None
+        #: When a sleep is over, by the clock of this process; None: only the database looks.
+        self.over_at: float | None = None
 
     def begin(self) -> None:
         if self.begun:

@@ -16,6 +16,7 @@ from faultline.flow.ending import CodeChanged, RunEnded, Suspended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import datetime
     from uuid import UUID
 
 #: Kinds of recorded calls that are no positions of the program: pauses between the tries of a step, what a job of a graph
@@ -40,6 +41,8 @@ class Recorded(Protocol):
     def digest(self) -> str | None: ...
     @property
     def call_id(self) -> int: ...
+    @property
+    def until(self) -> datetime | None: ...
     @property
     def is_over(self) -> bool: ...
     @property
