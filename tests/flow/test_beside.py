@@ -80,7 +80,7 @@ def test_a_sleep_wins_a_race_against_a_step_that_takes_long(app: Faultline) -> N
 
     @app.task(max_attempts=1)
     async def program(job: Job) -> Any:
-        won = await job.race(job.sleep(0.5), job.do(slow))  # type: ignore[arg-type]
+        won = await job.race(job.sleep(0.5), job.do(slow))
         await job.sleep(0.01)
         return won
 

@@ -61,6 +61,7 @@ async def program(job: Job, handle: JobHandle[str], job_id: UUID) -> None:
     assert_type(await job.gather(job.do(draft, "x"), job.do(count, "y")), tuple[str, int])
     assert_type(await job.gather(job.do(draft, "x"), job.branch(branch, 1), job.sleep(1)), tuple[str, bytes, None])
     assert_type(await job.race(job.do(draft, "x"), job.do(draft, "y")), str)
+    assert_type(await job.race(job.sleep(1), job.do(draft, "y")), str | None)
     assert_type(await job.watch(handle), str)
     assert_type(await job.watch(job_id), Any)
     assert_type(await job.enqueue(summarise, "x"), UUID)

@@ -207,9 +207,18 @@ class Flows(Programs):
         """
         return self._make("gather", "gather", None, self._beside("job.gather", calls))
 
-    def race(self, *calls: Call[R]) -> Call[R]:
+    @overload
+    def race(self, a: Call[A], b: Call[B], /) -> Call[A | B]: ...
+    @overload
+    def race(self, a: Call[A], b: Call[B], c: Call[C], /) -> Call[A | B | C]: ...
+    @overload
+    def race(self, *calls: Call[R]) -> Call[R]: ...
+    def race(self, *calls: Call[Any]) -> Call[Any]:
         """Run calls beside each other, and return the result of the first that ends. The others are closed.
 
+        :param a: A call of this job.
+        :param b: Likewise.
+        :param c: Likewise.
         :param calls: Calls of this job, and branches.
         """
         if not calls:

@@ -212,9 +212,18 @@ class BlockingFlows(Programs):
         """
         return self._make_now("gather", "gather", None, self._beside("job.gather", calls))
 
-    def race(self, *calls: BlockingCall[R]) -> R:
+    @overload
+    def race(self, a: BlockingCall[A], b: BlockingCall[B], /) -> A | B: ...
+    @overload
+    def race(self, a: BlockingCall[A], b: BlockingCall[B], c: BlockingCall[C], /) -> A | B | C: ...
+    @overload
+    def race(self, *calls: BlockingCall[R]) -> R: ...
+    def race(self, *calls: BlockingCall[Any]) -> Any:
         """Run calls beside each other, and return the result of the first that ends. The others are closed.
 
+        :param a: A call of this job.
+        :param b: Likewise.
+        :param c: Likewise.
         :param calls: Calls of this job, and branches.
         """
         if not calls:

@@ -218,9 +218,18 @@ class Later:
         """
         return self._make("gather", "gather", None, self._beside("job.gather", calls))
 
-    def race(self, *calls: BlockingCall[R]) -> BlockingCall[R]:
+    @overload
+    def race(self, a: BlockingCall[A], b: BlockingCall[B], /) -> BlockingCall[A | B]: ...
+    @overload
+    def race(self, a: BlockingCall[A], b: BlockingCall[B], c: BlockingCall[C], /) -> BlockingCall[A | B | C]: ...
+    @overload
+    def race(self, *calls: BlockingCall[R]) -> BlockingCall[R]: ...
+    def race(self, *calls: BlockingCall[Any]) -> BlockingCall[Any]:
         """Run calls beside each other, and return the result of the first that ends. The others are closed.
 
+        :param a: A call of this job.
+        :param b: Likewise.
+        :param c: Likewise.
         :param calls: Calls of this job, and branches.
         """
         if not calls:
