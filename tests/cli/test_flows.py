@@ -111,7 +111,33 @@ def test_a_waiting_job_reads_as_waiting(queue: Driver, dsn: str) -> None:
 
     assert listed.splitlines()[1].split()[:2] == [str(job_id), "waiting"]
     assert shown.splitlines()[0] == "article  in queue default  waiting"
-    assert f"see: faultline flow {job_id}" in shown
+    assert f"waits     for the signal approval; token 1; see: faultline flow {job_id}" in shown
+    assert "attempt   none of " in shown
+    assert "does not record" not in shown
+
+
+def test_a_changed_program_is_named_where_its_job_is_shown(queue: Driver, dsn: str) -> None:
+    lease = begun(queue)
+    done(queue, lease, "1")
+    queue.run(verbs.program_changed(lease, "c", "the program has changed: call 2 is new. Bring the old code back"))
+    queue.run(verbs.release([lease], [5.0]))
+
+    shown = " ".join(faultline("job", str(lease.job_id), "--dsn", dsn).stdout.split())
+    drawn = faultline("flow", str(lease.job_id), "--dsn", dsn).stdout
+
+    assert "the program has changed: call 2 is new. Bring the old code back" in shown
+    assert "It does not go on since" in shown
+    assert "does not record" not in shown
+    assert "does not go on: the program has changed: call 2 is new." in drawn
+
+
+def test_a_signal_that_nothing_waits_for_yet_is_said_to_be_kept(queue: Driver, dsn: str) -> None:
+    job_id = asked(queue, idempotency_key="order:42")
+
+    other = faultline("signal", str(job_id), "later", "--dsn", dsn).stdout
+    by_key = faultline("signal", "key:order:42", "approval", "--dsn", dsn).stdout
+
+    assert (other, by_key) == ("kept; the job does not wait for it yet\n", "sent\n")
 
 
 def test_the_doctor_tells_of_jobs_that_wait_and_of_wake_ups_that_are_late(queue: Driver, dsn: str) -> None:

@@ -45,7 +45,8 @@ def waits(number: str, kind: str = "signal", name: str = "approval", **fields: o
 
 def children(call_id: int, cells: str) -> Children:
     counts = {name: cells.count(letter) for letter, name in LETTERS.items()}
-    return Children(call_id, len(cells), **counts, cells=cells, failed_ids=[UUID(int=9)])
+    failed = {"failed_ids": [UUID(int=9)], "failed_indexes": [57], "failed_errors": ["ValueError: no\n…"]}
+    return Children(call_id, len(cells), cells=cells, **counts, **failed)  # type: ignore[arg-type]
 
 
 def flow(
@@ -93,7 +94,7 @@ def test_more_than_fifty_children_are_a_strip_with_a_character_each() -> None:
 
     assert "57 succeeded, 1 failed, 1 running, 1 queued" in lines[1]
     assert lines[2].strip() == "■" * 57 + "✗▶·"
-    assert str(UUID(int=9)) in lines[3]
+    assert lines[3].strip() == f"57 failed: {UUID(int=9)}  ValueError: no"
 
 
 def test_a_cell_that_many_children_share_shows_the_worst_of_them() -> None:
@@ -118,6 +119,27 @@ def test_over_time_waits_are_hatched_and_signals_are_marks() -> None:
     assert [bar.attrib["class"] for bar in step.iter("rect")] == ["time-call time-done"]
     assert [(bar.attrib["class"], bar.attrib["fill"]) for bar in wait.iter("rect")] == [("hatched", "url(#hatch)")]
     assert [mark.attrib["class"] for mark in wait.iter("svg") if "mark" in mark.get("class", "")] == ["mark-signal"]
+
+
+def test_no_call_says_its_kind_twice() -> None:
+    lines = shown(flow([job()], [call("1", "saga", "saga"), call("2", "race", "race"), call("3", "after", "after")]))
+
+    assert [line.split("  done")[0] for line in lines[1:]] == ["├─ 1  saga", "├─ 2  race", "└─ 3  comes after"]
+
+
+def test_a_call_of_an_ended_job_is_not_finished() -> None:
+    ended = job(state="cancelled", finished_at=at(60))
+    open_call, asleep = waits("1"), waits("2", "sleep", "sleep", until=at(90))
+
+    rows = tree.rows(flow([ended], [open_call, asleep]), NOW)
+
+    assert [row.state for row in rows[1:]] == ["not finished", "not finished"]
+
+
+def test_a_job_whose_program_has_changed_says_so() -> None:
+    lines = shown(flow([job(program_changed="job 1: the program has changed: call 2 is new.\n…")], []))
+
+    assert lines == [f"article  {ROOT}  queued  does not go on: job 1: the program has changed: call 2 is new."]
 
 
 def test_a_wait_without_a_limit_has_no_end() -> None:

@@ -13,7 +13,7 @@ import pytest
 from faultline import BlockingJob, ChildFailed, Faultline, Job, JobFailed, JobState, SignalTimeout
 from faultline.core.host import Host
 from faultline.store import verbs
-from faultline.testing import CutAt
+from faultline.testing import CutAt, drain
 from tests.waiting import auntil
 from tests.worker.working import logged, results, work
 
@@ -221,6 +221,20 @@ def test_a_changed_program_runs_nothing_and_goes_on_once_the_code_fits(dsn: str,
         assert results(old, [handle]) == ["old"]
     assert ran == ["old"]
     assert queue.broken_invariants() == []
+
+
+def test_drain_reports_a_program_that_has_changed(dsn: str, queue: Driver) -> None:
+    ran: list[str] = []
+    with Faultline(dsn) as old, Faultline(dsn) as new:
+        handle = program(old, "old", ran).enqueue()
+        program(new, "new", ran)
+        assert drain(old).changed == ()
+        queue.run(verbs.signal(handle.id, "go", 1))
+
+        (said,) = drain(new).changed
+
+    assert said.startswith("flow: ")
+    assert "the program has changed" in said
 
 
 def test_a_job_whose_program_has_changed_is_tried_less_and_less_often(queue: Driver, clock: Clock) -> None:

@@ -113,7 +113,15 @@ def test_a_job_that_was_given_back_is_not_said_to_have_been_had_by_nobody() -> N
         assert "It was held under token 2, but the journal does not record by whom" in told(*epochs, job=given_back)
         assert "worker has claimed" not in told(*epochs, job=replace(given_back, state=JobState.CANCELLED))
     assert "It was held" not in told(recovered, job=given_back)
+    assert "It was held" not in told(FAILED, job=replace(given_back, suspended=True))
     assert "It was held" not in told(STALLED, FINISHED)
+
+
+def test_a_job_that_failed_at_once_is_not_said_to_have_used_up_its_attempts() -> None:
+    failed = replace(JOB, state=JobState.FAILED, fencing_token=1, attempt=1)
+
+    assert told(FAILED, job=failed).endswith("The job has failed at once: an error of this kind is not tried again.")
+    assert told(FAILED, job=replace(failed, attempt=3)).endswith("No attempt is left: the job has failed.")
 
 
 @pytest.mark.parametrize(

@@ -398,6 +398,6 @@ def set_aside(failed: int, paused: Sequence[tuple[str, datetime, str | None]], n
         )
     if failed:
         todo = "list them: faultline jobs --state failed; retry them: faultline retry --failed"
-        yield Finding("failed jobs", NOTE, f"{failed:,} used up their attempts", todo)
+        yield Finding("failed jobs", NOTE, f"{failed:,} have failed", todo)
     else:
         yield Finding("failed jobs", OK, "none")

@@ -89,7 +89,7 @@ def _flow(database: Database, job_id: UUID) -> Flow:
     return flows.Flow(
         job_id=job_id,
         flow_id=record.flow_id,
-        jobs=jobs,
+        jobs=flows.named(record, jobs),
         calls=calls,
         children=database.run(of_children),
         signals=database.run(of_signals),
@@ -176,11 +176,25 @@ def signal(
             by=by or operate.this_user(),
             idempotency_key=by_key,
         )
+        awaited = _is_awaited(database, None if by_key is not None else values.job_id(database, job_id), by_key, name)
         created = database.run(doing)
     if as_json:
         print_json({"created": created})
+    elif created:
+        print("sent" if awaited else "kept; the job does not wait for it yet")
     else:
-        print("sent" if created else f"a signal with the key {key} was sent before; nothing was sent")
+        print(f"a signal with the key {key} was sent before; nothing was sent")
+
+
+def _is_awaited(database: Database, job_id: UUID | None, key: str | None, name: str) -> bool:
+    """Whether the job waits for such a signal. Asked before it is sent: a wait that it answers is soon over."""
+    from faultline.store.reads import listing, waiting  # noqa: PLC0415
+
+    if job_id is None:
+        found = database.run(listing.jobs(listing.Wanted(key=key), page_jobs=1)).jobs
+        job_id = found[0].id if found else None
+    waits = [] if job_id is None else database.run(waiting.awaited([job_id]))
+    return any((wait.kind, wait.name) == ("signal", name) for wait in waits)
 
 
 def _payload(text: str | None) -> Json:

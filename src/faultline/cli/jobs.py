@@ -167,8 +167,8 @@ def job(
       faultline job 0198c2e4-5d3a
       faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --json | jq .epochs
     """
-    from faultline.drawing.epochs import epochs, unrecorded  # noqa: PLC0415
-    from faultline.store.reads import views  # noqa: PLC0415
+    from faultline.drawing.epochs import epochs  # noqa: PLC0415
+    from faultline.store.reads import views, waiting  # noqa: PLC0415
 
     with opened(dsn) as database:
         wanted = values.job_id(database, job_id)
@@ -178,6 +178,7 @@ def job(
         journal = database.run(views.journal(wanted))
         steps = database.run(views.steps(wanted))
         in_ledger = database.run(views.ledger_rows(wanted))
+        waits = database.run(waiting.awaited([wanted])) if record.suspended else []
         now = database.run(views.clock())
     lives = epochs(record, journal)
     if as_json:
@@ -194,12 +195,9 @@ def job(
     from faultline.cli import life, screen, tables  # noqa: PLC0415
 
     console = screen.console()
-    life.print_record(console, record, journal, now=now, in_ledger=in_ledger)
+    life.print_record(console, record, journal, now=now, in_ledger=in_ledger, waits=waits)
     console.print()
-    if lives:
-        life.print_lanes(console, lives, now=now)
-    if not lives or unrecorded(record, lives):
-        console.print(unrecorded(record, lives) or "No worker has claimed it yet.", style="quiet")
+    life.print_lives(console, record, journal, lives, now=now)
     if steps:
         console.print()
         screen.show(console, tables.step_table(steps, now))

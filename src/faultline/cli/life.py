@@ -9,8 +9,10 @@ from rich.text import Text
 
 from faultline import operate
 from faultline.cli import screen
+from faultline.drawing.epochs import program_changed, unrecorded
 from faultline.drawing.text import lanes
-from faultline.drawing.tree import limit
+from faultline.drawing.tree import limit, waits_for
+from faultline.store.reads.flows import flow_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,13 +22,26 @@ if TYPE_CHECKING:
 
     from faultline.core.model import JobRecord, JournalEntry, Json
     from faultline.drawing.epochs import Epoch
+    from faultline.store.reads.waiting import Waiting
 
 
 def print_record(
-    console: Console, record: JobRecord, journal: Sequence[JournalEntry], *, now: datetime, in_ledger: int
+    console: Console,
+    record: JobRecord,
+    journal: Sequence[JournalEntry],
+    *,
+    now: datetime,
+    in_ledger: int,
+    waits: Sequence[Waiting] = (),
 ) -> None:
     console.print(
-        Text.assemble((record.task, "bold"), ("  in queue ", "quiet"), record.queue, "  ", screen.state(record.shown_state))
+        Text.assemble(
+            (flow_names(record)[0] or record.task, "bold"),
+            ("  in queue ", "quiet"),
+            record.queue,
+            "  ",
+            screen.state(record.shown_state),
+        )
     )
     console.print(screen.quiet(str(record.id)))
     console.print()
@@ -38,7 +53,10 @@ def print_record(
     }
     if record.suspended:
         over = limit(record.next_run_at)
-        facts["waits"] = "see: faultline flow " + str(record.id)
+        if not record.attempt:
+            facts["attempt"] = f"none of {record.max_attempts} used"
+        what = " or ".join(waits_for(wait.kind, wait.name) for wait in waits[:3])
+        facts["waits"] = f"{what or 'until it is woken'}; token {record.fencing_token}; see: faultline flow {record.id}"
         facts["until"] = "" if over is None else f"{screen.clock(over)}  ({screen.since(over, now)})"
     elif record.state == "queued" and record.next_run_at is not None:
         again = "next try" if record.attempt else "due"
@@ -80,6 +98,22 @@ def print_values(console: Console, record: JobRecord) -> None:
 def _pretty(value: Json) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else json.dumps(value, ensure_ascii=False, indent=2, default=str)  # noqa: PLR2004
+
+
+def print_lives(
+    console: Console, record: JobRecord, journal: Sequence[JournalEntry], lives: Sequence[Epoch], *, now: datetime
+) -> None:
+    """The epochs, and what they do not show."""
+    if lives:
+        print_lanes(console, lives, now=now)
+    changed = program_changed(record, journal)
+    if changed is not None:
+        why = f"It does not go on since {screen.clock(changed.at)}: {changed.detail.get('error')}"
+        console.print(Text(why, style="warning"))
+    elif unknown := unrecorded(record, lives):
+        console.print(unknown, style="quiet")
+    elif not lives and not record.fencing_token:
+        console.print("No worker has claimed it yet.", style="quiet")
 
 
 def print_lanes(console: Console, epochs: Sequence[Epoch], *, now: datetime) -> None:

@@ -97,7 +97,7 @@ def _stands(line: JobSummary, now: datetime) -> Text:
 
 
 def waiting_table(lines: Sequence[Waiting], now: datetime) -> Table:
-    made = screen.table("job", "call", "task", "queue", "since", "until", "waits", last_wraps=True)
+    made = screen.table("job", "call", "task", "queue", "since", "until", "waits", "arguments", last_wraps=True)
     for line in lines:
         over = limit(line.until)
         made.add_row(
@@ -108,6 +108,7 @@ def waiting_table(lines: Sequence[Waiting], now: datetime) -> Table:
             screen.since(line.since, now),
             "" if over is None else screen.since(over, now),
             waits_for(line.kind, line.name),
+            Text(screen.one_line(line.args), style="quiet"),
         )
     return made
 

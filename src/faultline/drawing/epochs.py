@@ -65,15 +65,30 @@ def unrecorded(job: JobRecord, known: Sequence[Epoch]) -> str | None:
         return None
     if known and known[-1].end is EpochEnd.RECOVERED:
         return None  # `recover` raised the token when it voided the lease
+    if job.suspended:
+        return None  # it released its lease to wait, as it should
+    if job.flow_id is not None:
+        return f"It ran under token {job.fencing_token}, and released its lease without an error, as a job that waits does."
     return (
         f"It was held under token {job.fencing_token}, but the journal does not record by whom and for how long: "
         "it was released without an error, or the entry was pruned."
     )
 
 
+def program_changed(job: JobRecord, journal: Sequence[JournalEntry]) -> JournalEntry | None:
+    """Why a queued job does not go on: its code does not fit its history. None: nothing says so."""
+    if job.state is not JobState.QUEUED or job.suspended:
+        return None
+    tries = [e for e in journal if e.event == JournalEvent.PROGRAM_CHANGED or ((kind := kind_of(e.event)) and kind.ends)]
+    return tries[-1] if tries and tries[-1].event == JournalEvent.PROGRAM_CHANGED else None
+
+
 def _ended(entry: JournalEntry) -> Epoch | None:
     """The epoch that an entry ended. Cancelling a waiting job ends none."""
     kind, detail = kind_of(entry.event), entry.detail
+    if entry.event == JournalEvent.PROGRAM_CHANGED and entry.fencing_token is not None:
+        # Nothing was run, and the lease was released.
+        return Epoch(entry.fencing_token, entry.owner, None, entry.at, EpochEnd.UNRECORDED, detail.get("error"))
     end = None if kind is None else kind.ends
     if end is None or entry.fencing_token is None or detail.get("was", JobState.RUNNING) != JobState.RUNNING:
         return None

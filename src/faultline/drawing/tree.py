@@ -68,6 +68,9 @@ class Row:
             return self.job.shown_state
         if self.call.outcome is not None:
             return self.call.outcome
+        ended = self.job.finished_at
+        if ended is not None and (self.over_at is None or self.over_at > ended):
+            return "not finished"
         if self.over_at is not None:
             return "done"
         return "waiting" if self.call.awaited and self.job.suspended else "begun"

@@ -34,6 +34,7 @@ _STYLES = {
     "closed": "cancelled",
     "waiting": "waiting",
     "begun": "running",
+    "not finished": "quiet",
 }
 _VALUE_COLUMNS = 60
 _STRIP_COLUMNS_MAX = 100
@@ -58,13 +59,14 @@ def _below(row: Row, before: str, now: datetime, columns: int) -> Iterator[Piece
         if one.children is not None and one.children.jobs > SHOWN_CHILDREN_MAX:
             width = max(10, min(_STRIP_COLUMNS_MAX, columns - len(inner) - 3))
             yield [(inner + "   ", "quiet"), *strip.text(one.children.cells, width)]
-            yield from ([(inner + "   ", "quiet"), (f"failed: {job_id}", "failed")] for job_id in one.children.failed_ids)
+            for index, job_id, error in one.children.failures:
+                yield [(inner + "   ", "quiet"), (f"{index} failed: {job_id}  {_cut(headline(error))}", "failed")]
         yield from _below(one, inner, now, columns)
 
 
 def _job(row: Row, now: datetime) -> Pieces:
     job = row.job
-    pieces = [(job.task, "bold"), (f"  {job.id}  ", "quiet"), (row.state, row.state)]
+    pieces = [(job.name or job.task, "bold"), (f"  {job.id}  ", "quiet"), (row.state, row.state)]
     waits = [one.call for one in row.below if one.call is not None and one.state == "waiting"]
     if row.state == "waiting" and waits:
         pieces.append((" " + " or ".join(waits_for(call.kind, call.name) for call in waits[:3]), ""))
@@ -74,6 +76,8 @@ def _job(row: Row, now: datetime) -> Pieces:
         pieces.append((f"  after {span((job.finished_at - job.created_at).total_seconds())}", "quiet"))
     elif job.last_error and row.state in ("failed", "cancelled"):
         pieces.append((f"  {_cut(headline(job.last_error))}", row.state))
+    if job.program_changed:
+        pieces.append((f"  does not go on: {headline(job.program_changed)}", "warning"))
     kept = [one.name for one in row.signals]
     if kept:
         pieces.append((f"  signals not received: {', '.join(kept[:5])}{' …' if len(kept) > 5 else ''}", "quiet"))  # noqa: PLR2004
@@ -81,7 +85,7 @@ def _job(row: Row, now: datetime) -> Pieces:
 
 
 def _call(row: Row, call: Call, now: datetime) -> Pieces:
-    name = f" of {call.name}" if call.kind in ("children", "detached") else "" if call.kind == "sleep" else f" {call.name}"
+    name = f" of {call.name}" if call.kind in ("children", "detached") else "" if call.name == call.kind else f" {call.name}"
     pieces = [(f"{call.number}  ", "quiet"), (KINDS.get(call.kind, call.kind) + name, "")]
     pieces.append((f"  {row.state}", _STYLES.get(row.state, "")))
     facts = []

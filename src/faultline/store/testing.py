@@ -132,6 +132,8 @@ class Tally:
 
     counts: Counter[str]
     errors: list[str]
+    #: Why programs did not go on: their code did not fit their history.
+    changed: list[str]
 
 
 def jobs(*, task: str | None = None, queue: str | None = None, state: JobState | None = None) -> Statement[list[JobRecord]]:
@@ -188,14 +190,18 @@ def tally(worker_id: str) -> Statement[Tally]:
     return Statement(
         name="tally",
         sql="select 'succeeded', null from faultline.ledger where split_part(owner, '/', 1) = %s union all"
-        f" (select case j.event when '{JournalEvent.CANCELLED}' then j.event else j.detail ->> 'state' end,"
+        f" (select case when j.event in ({quoted(JournalEvent.CANCELLED, JournalEvent.PROGRAM_CHANGED)}) then j.event"
+        " else j.detail ->> 'state' end,"
         " format('%%s: %%s', o.task, j.detail ->> 'error')"
         " from faultline.journal j left join faultline.jobs o on o.id = j.job_id"
         " where split_part(j.owner, '/', 1) = %s"
-        f" and j.event in ({quoted(JournalEvent.ATTEMPT_FAILED, JournalEvent.CANCELLED)}) order by j.id)",
+        f" and j.event in ({quoted(JournalEvent.ATTEMPT_FAILED, JournalEvent.CANCELLED, JournalEvent.PROGRAM_CHANGED)})"
+        " order by j.id)",
         params=(worker_id, worker_id),
         read=lambda rows: Tally(
-            Counter(end for end, _ in rows), [error for end, error in rows if end in ("failed", "queued")]
+            Counter(end for end, _ in rows),
+            [error for end, error in rows if end in ("failed", "queued")],
+            [error for end, error in rows if end == JournalEvent.PROGRAM_CHANGED],
         ),
         repeatable=True,
     )

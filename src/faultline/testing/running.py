@@ -48,6 +48,8 @@ class Drained:
     cancelled: int = 0
     #: The text of every failed attempt, with the name of its task.
     errors: tuple[str, ...] = ()
+    #: Why programs did not go on, with the names of their tasks: their code does not fit their history.
+    changed: tuple[str, ...] = ()
 
 
 def drain(
@@ -97,6 +99,7 @@ async def adrain(
 async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing: FrozenTime | None) -> Drained:
     ends: Counter[str] = Counter()
     errors: list[str] = []
+    changed: list[str] = []
     while True:
         ends.update(reaped.state for reaped in await _ask(app, verbs.reap()) if reaped.state is JobState.FAILED)
         await _resolve(app)
@@ -106,10 +109,12 @@ async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing:
             tally = await _ask(app, testing.tally(worker_id))
             ends += tally.counts
             errors += tally.errors
+            changed += tally.changed
         elif advancing is not None and (due := await _ask(app, testing.next_due(queue))) is not None:
             advancing.advance_to(due)
         else:
-            return Drained(ends["succeeded"], ends["failed"], ends["queued"], ends["cancelled"], tuple(errors))
+            counts = (ends["succeeded"], ends["failed"], ends["queued"], ends["cancelled"])
+            return Drained(*counts, tuple(errors), tuple(changed))
 
 
 async def _resolve(app: Faultline) -> None:

@@ -22,7 +22,7 @@ async def flow_of(record: JobRecord, read: Share, caller: Caller) -> Flow:
     return flows.Flow(
         job_id=record.id,
         flow_id=record.flow_id,
-        jobs=jobs,
+        jobs=flows.named(record, jobs),
         calls=calls,
         children=children,
         signals=signals,

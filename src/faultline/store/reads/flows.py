@@ -6,17 +6,20 @@ groups are read themselves. With `only_queues`, jobs of other queues are not sho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime  # noqa: TC003 - FastAPI looks at the types of fields
 from typing import TYPE_CHECKING
 from uuid import UUID  # noqa: TC003 - likewise
 
+from faultline.core.journal import JournalEvent, quoted
 from faultline.core.model import JobState, Json
 from faultline.store.rows import Column, RowOf, as_json
 from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from faultline.core.model import JobRecord
 
 #: The children of a larger group are shown as a strip, a cell each.
 SHOWN_CHILDREN_MAX = 50
@@ -27,7 +30,13 @@ DEPTH_MAX = 20
 #: Of a value that is stored: the whole may have megabytes.
 VALUE_LENGTH_MAX = 4000
 _ERROR_LENGTH_MAX = 2000
+_LISTED_ERROR_LENGTH = 200
 _FAILED_SHOWN = 10
+_GRAPH = "faultline.flow"
+#: What may have been last known of a queued job that does not go on.
+_TRIES = (
+    JournalEvent.PROGRAM_CHANGED, *(event for event in JournalEvent if event.kind.ends is not None),
+)  # fmt: skip
 
 #: What stands for the state of a child in the cells of its group.
 LETTERS = {
@@ -64,6 +73,10 @@ class FlowJob:
     call_id: int | None
     index: int | None
     depth: int
+    #: Why a queued job does not go on, if its code did not fit its history.
+    program_changed: str | None = None
+    #: What it is called in a graph; the root: the name of that.
+    name: str | None = None
 
     @property
     def shown_state(self) -> str:
@@ -117,6 +130,14 @@ class Children:
     cells: str
     #: The first that have failed.
     failed_ids: list[UUID]
+    #: Of these, in the same order.
+    failed_indexes: list[int] = field(default_factory=list)
+    failed_errors: list[str | None] = field(default_factory=list)
+
+    @property
+    def failures(self) -> list[tuple[int, UUID, str | None]]:
+        """The first that have failed: index, job and error."""
+        return list(zip(self.failed_indexes, self.failed_ids, self.failed_errors, strict=True))
 
     @property
     def ended(self) -> int:
@@ -169,8 +190,18 @@ class Flow:
 
 
 _STATE = Column("j.state", JobState)
+_CHANGED = f"""
+case when j.state = 'queued' and not coalesce(j.suspended, false) then (
+  select case e.event when '{JournalEvent.PROGRAM_CHANGED}' then left(e.detail ->> 'error', {_ERROR_LENGTH_MAX}) end
+  from faultline.journal e
+  where e.job_id = j.id and e.event in ({quoted(*_TRIES)})
+  order by e.id desc
+  limit 1
+) end
+"""
 _JOB = RowOf(
     FlowJob,
+    ("name",),
     id="j.id",
     task="j.task",
     queue="j.queue",
@@ -187,6 +218,7 @@ _JOB = RowOf(
     call_id="t.call_id",
     index="t.index",
     depth="t.depth",
+    program_changed=_CHANGED,
 )
 _CALL = RowOf(Call, result=as_json(f"left(result::text, {VALUE_LENGTH_MAX})"), error=f"left(error, {VALUE_LENGTH_MAX})")
 _CHILDREN = RowOf(
@@ -194,7 +226,10 @@ _CHILDREN = RowOf(
     jobs="count(*)::integer",
     **{name: f"count(*) filter (where letter = '{letter}')::integer" for letter, name in LETTERS.items()},
     cells="string_agg(letter, '' order by index)",
-    failed_ids=f"coalesce((array_agg(job_id order by index) filter (where letter = 'f'))[1:{_FAILED_SHOWN}], '{{}}')",
+    **{
+        field: f"coalesce((array_agg({column} order by index) filter (where letter = 'f'))[1:{_FAILED_SHOWN}], '{{}}')"
+        for field, column in (("failed_ids", "job_id"), ("failed_indexes", "index"), ("failed_errors", "error"))
+    },
 )
 _SIGNAL = RowOf(Signal, payload=as_json(f"left(payload::text, {VALUE_LENGTH_MAX})"))
 _PARENT = RowOf(Parent, job_id="c.job_id", task="j.task", queue="j.queue", number="c.number", kind="c.kind", index="e.index")
@@ -221,7 +256,7 @@ _CHILDREN_OF = f"""
 select {_CHILDREN.columns}
 from (
   select
-    e.call_id, e.index, e.job_id,
+    e.call_id, e.index, e.job_id, left(o.last_error, {_LISTED_ERROR_LENGTH}) as error,
     case
       when coalesce(o.queue, l.queue) is null then '-'
       when %s::text[] is not null and coalesce(o.queue, l.queue) <> all (%s::text[]) then 'x'
@@ -249,6 +284,27 @@ def tree(job_id: UUID, *, only_queues: Sequence[str] | None = None) -> Statement
         return found[:JOBS_MAX], len(found) > JOBS_MAX
 
     return Statement("flow_tree", _TREE, (job_id, queues, queues), read, repeatable=True, reads=True)
+
+
+def flow_names(job: JobRecord) -> tuple[str | None, list[str]]:
+    """Of the root of a graph: what it is called, and what its jobs are called, in their order."""
+    if job.task != _GRAPH or not isinstance(job.args, dict):
+        return None, []
+    name, names = job.args.get("flow"), job.args.get("names")
+    return name if isinstance(name, str) else None, [str(one) for one in names] if isinstance(names, list) else []
+
+
+def named(root: JobRecord, jobs: Sequence[FlowJob]) -> list[FlowJob]:
+    """With the names that a graph gave its jobs."""
+    flow, names = flow_names(root)
+
+    def name_of(job: FlowJob) -> str | None:
+        if job.depth == 0:
+            return flow
+        known = job.depth == 1 and job.index is not None and job.index < len(names)
+        return names[job.index] if known and job.index is not None else None
+
+    return [replace(job, name=name_of(job)) for job in jobs] if flow or names else list(jobs)
 
 
 def calls(job_ids: Sequence[UUID]) -> Statement[tuple[list[Call], bool]]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: A page reads no more calls than this, however few of them match.
 WINDOW = 10_000
+_ARGS_LENGTH = 160
 #: What a job can wait for.
 KINDS = ("signal", "sleep", "children", "watch", "after", "retry")
 
@@ -38,6 +39,8 @@ class Waiting:
     #: The job's root.
     flow_id: UUID | None
     idempotency_key: str | None
+    #: The beginning of the job's arguments, as text.
+    args: str
 
 
 #: The values of a row by which the list of what waits is ordered.
@@ -77,6 +80,7 @@ _WAITING = RowOf(
     until="c.until",
     flow_id="j.flow_id",
     idempotency_key="j.idempotency_key",
+    args=f"left(j.args::text, {_ARGS_LENGTH})",
 )
 
 

@@ -10,11 +10,13 @@ from fastapi import APIRouter, Depends, Request
 from markupsafe import Markup
 
 from faultline import operate
-from faultline.core.journal import kind_of
+from faultline.core.journal import JournalEvent, kind_of
 from faultline.core.model import JobState
 from faultline.drawing import lanes
 from faultline.drawing.epochs import epochs as epochs_of
+from faultline.drawing.epochs import program_changed
 from faultline.store.reads import views
+from faultline.store.reads.flows import flow_names
 from faultline.web.access import needs
 from faultline.web.caller import Caller
 from faultline.web.flows import flow_of
@@ -44,13 +46,14 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
     )
     flow = None if found.flow_id is None else await flow_of(found, read, caller)
     life = epochs_of(found, journal)
-    sentences = story.sentences(found, life, now, flow_part.awaited(found, flow))
+    sentences = story.sentences(found, life, now, flow_part.awaited(found, flow), program_changed(found, journal))
     waits, signals = flow_part.waits_of(found, flow, now), flow_part.signals_of(found, flow)
     return show(
         request,
         caller,
         "job",
         job=found,
+        title=title(found),
         now=now,
         epochs=life,
         names=lanes.letters(life),
@@ -68,7 +71,11 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         else None,
         legend=lanes.legend(life, waits, signals),
         lanes_max=lanes.LANES_MAX,
-        others=[entry for entry in journal if (kind := kind_of(entry.event)) and kind.operated],
+        others=[
+            entry
+            for entry in journal
+            if entry.event == JournalEvent.PROGRAM_CHANGED or ((kind := kind_of(entry.event)) and kind.operated)
+        ],
         steps=steps,
         percent=percent(found.progress),
         can_cancel=caller.may("operate") and found.state in (JobState.QUEUED, JobState.RUNNING),
@@ -120,6 +127,11 @@ async def find(request: Request, job_id: str, caller: Caller) -> JobRecord:
     if found is None or not caller.may_touch(found.queue):
         raise Problem(404, "JobNotFound", f"No job {job_id[:60]}.", next_step="Search the list of jobs.")
     return found
+
+
+def title(job: JobRecord) -> str:
+    """What people call the job: its task; of the root of a graph the name of that."""
+    return flow_names(job)[0] or job.task
 
 
 def percent(progress: Json) -> float | None:

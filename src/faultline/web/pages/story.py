@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from faultline.core.model import JobRecord
+    from faultline.core.model import JobRecord, JournalEntry
     from faultline.drawing.epochs import Epoch, RefusedWrite
     from faultline.store.reads.flows import Call
 
@@ -32,9 +32,18 @@ class _Sentence(NamedTuple):
     text: Markup
 
 
-def sentences(job: JobRecord, epochs: Sequence[Epoch], now: datetime, waits: Sequence[Call] = ()) -> list[Markup]:
-    """In the order in which it happened. `waits`: what a suspended job waits for. Every value is escaped."""
-    unknown = None if job.suspended and not epochs else unrecorded(job, epochs)
+def sentences(
+    job: JobRecord,
+    epochs: Sequence[Epoch],
+    now: datetime,
+    waits: Sequence[Call] = (),
+    changed: JournalEntry | None = None,
+) -> list[Markup]:
+    """In the order in which it happened. Every value is escaped.
+
+    `waits`: what a suspended job waits for; `changed`: that the code of a queued one does not fit its history.
+    """
+    unknown = None if changed is not None else unrecorded(job, epochs)
     if job.suspended and not epochs:
         ran = Markup("It ran under token <b>{}</b>, and released its lease to wait.").format(job.fencing_token)
         return [*([ran] if job.fencing_token else []), *_waits(job, waits, now)]
@@ -49,6 +58,11 @@ def sentences(job: JobRecord, epochs: Sequence[Epoch], now: datetime, waits: Seq
     if len(shown) < len(epochs):
         sentences.insert(0, Markup("The first {} epochs are not shown here.").format(count(len(epochs) - len(shown))))
     sentences += [Markup.escape(unknown)] if unknown else []
+    if changed is not None:
+        why = str(changed.detail.get("error") or "the program has changed")
+        sentences.append(
+            Markup('<em class="refusal">It does not go on</em> since {}: {}.').format(clock(changed.at, now), why)
+        )
     return [*sentences, *(_waits(job, waits, now) if job.suspended else _after(job, epochs, now))]
 
 
@@ -83,6 +97,8 @@ def _after(job: JobRecord, epochs: Sequence[Epoch], now: datetime) -> list[Marku
             return [Markup("The next attempt is due {}.").format(ago(job.next_run_at, now))]
         return [Markup("It waits for a worker.")]
     if job.state is JobState.FAILED:
+        if job.attempt < job.max_attempts:
+            return [Markup("The job has failed at once: an error of this kind is not tried again.")]
         return [Markup("No attempt is left: the job has failed.")]
     return []
 

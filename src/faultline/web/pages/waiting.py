@@ -84,10 +84,15 @@ async def signal(request: Request, job_id: str, caller: Annotated[Caller, Depend
 
 
 def _payload(form: Form) -> Json:
-    """The typed JSON; nothing typed is null."""
-    text = form.one("payload")
-    if text is None:
-        return None
+    """The typed JSON. An empty field is no answer: a program that expects one would fail on null."""
+    text = (form.one("payload") or "").strip()
+    if not text:
+        raise Problem(
+            422,
+            "InvalidPayload",
+            "The payload is empty; nothing was sent.",
+            next_step='Go back and write JSON, such as {"ok": true}; to send nothing, write null.',
+        )
     try:
         return jsontext.decode(text)
     except UnreadableJson as error:
