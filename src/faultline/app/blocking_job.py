@@ -22,6 +22,7 @@ from faultline.app.transaction import Transaction
 from faultline.app.turns import acquired, called
 from faultline.core import events
 from faultline.core.errors import FaultlineError, FenceBroken, StaleLease, StatementTimeout
+from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.database import run_on
 from faultline.store.lending import Loan, beside
@@ -218,6 +219,7 @@ class BlockingJob(BlockingFlows):
                     statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
                     self._refuse_if_stale("stream", self._send(transaction, statement))
                     stream.written(batch)
+            self._refuse_if_changed(transaction)
             completed = fencing.complete(self._hold.lease, transaction.result, transaction.number)
             self._refuse_if_stale("complete", self._send(transaction, completed))
         transaction.ends = True
@@ -232,6 +234,17 @@ class BlockingJob(BlockingFlows):
         self._hold.completed = transaction.result is not None
         if renewed_at is not None:
             self._hold.renewed(renewed_at)
+
+    def _refuse_if_changed(self, transaction: Transaction) -> None:
+        """A program that did not come to all that is recorded does not complete its job here either."""
+        if self.program is None:
+            return
+        if not self.program.is_known:
+            recorded = self._send(transaction, verbs.history(self.id))
+            self.program.know(recorded)
+        verdict = self.program.verdict(None)
+        if verdict is not None:
+            raise self.program.end(verdict) if isinstance(verdict, CodeChanged) else verdict
 
     def _resolve_unknown_commit(self, transaction: Transaction, error: psycopg.Error) -> None:
         """The answer to the commit was lost. If it completed the job, the ledger shows it."""

@@ -25,6 +25,8 @@ from faultline.store import jsontext
 
 _PLAIN = (str, int, float, bool, type(None))
 _DIGEST_BYTES = 16
+#: What may stand around the type of a field in a TypedDict.
+_MARKS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Misfit(Exception):
@@ -111,7 +113,7 @@ def _structured(value: Any, kind: Any, parts: tuple[Any, ...]) -> Any:  # noqa: 
     if not isinstance(kind, type):
         return value
     if callable(getattr(kind, "model_validate", None)):
-        return kind.model_validate(value)  # type: ignore[attr-defined]
+        return _model(value, kind)
     if dataclasses.is_dataclass(kind):
         return _dataclass(value, kind)
     if issubclass(kind, Enum):
@@ -133,9 +135,48 @@ def _structured(value: Any, kind: Any, parts: tuple[Any, ...]) -> Any:  # noqa: 
 
 
 def _dataclass(value: Any, kind: Any) -> Any:
-    hints = _hints(kind)
-    known = {one.name for one in dataclasses.fields(kind) if one.init}
-    return kind(**{name: typed(item, hints.get(name, Any)) for name, item in _expect(value, dict).items() if name in known})
+    hints, fields = _hints(kind), dataclasses.fields(kind)
+    given = _expect(value, dict)
+    _refuse_unknown(given, {one.name for one in fields}, kind)
+    made = [one for one in fields if one.init]
+    _refuse_missing(given, [one.name for one in made if _is_required(one)], kind)
+    return kind(
+        **{one.name: _field(given[one.name], hints.get(one.name, Any), one.name) for one in made if one.name in given}
+    )
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _model(value: Any, kind: Any) -> Any:
+    """A pydantic model. It would drop what it does not know, unless it says itself what becomes of that."""
+    read = kind.model_validate(value)
+    fields = getattr(kind, "model_fields", {})
+    aliases = [alias for one in fields.values() for alias in (one.alias, one.validation_alias) if alias is not None]
+    says_itself = "extra" in kind.model_config or not all(isinstance(alias, str) for alias in aliases)
+    if isinstance(value, dict) and not says_itself and not getattr(kind, "__pydantic_root_model__", False):
+        _refuse_unknown(value, {*fields, *aliases, *getattr(kind, "model_computed_fields", {})}, kind)
+    return read
+
+
+def _field(value: Any, annotation: Any, name: str) -> Any:
+    try:
+        return typed(value, annotation)
+    except Misfit as error:
+        raise Misfit(f"field {name}: {error}") from error
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: Iterable[str], kind: Any) -> None:
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise Misfit(f"{_short(given)} is not {name_of(kind)}, which has no field {', '.join(unknown)}")
+
+
+def _refuse_missing(given: Mapping[str, Any], required: Iterable[str], kind: Any) -> None:
+    missing = [name for name in required if name not in given]
+    if missing:
+        raise Misfit(f"{_short(given)} is not {name_of(kind)}: it lacks the field {', '.join(missing)}")
 
 
 def _tuple(value: Any, kind: type, parts: tuple[Any, ...]) -> Any:
@@ -154,7 +195,9 @@ def _mapping(value: Any, kind: type, parts: tuple[Any, ...]) -> Any:
     given = _expect(value, dict)
     if hasattr(kind, "__required_keys__"):
         hints = _hints(kind)
-        return {key: typed(item, hints.get(key, Any)) for key, item in given.items()}
+        _refuse_unknown(given, {*kind.__required_keys__, *kind.__optional_keys__}, kind)  # type: ignore[attr-defined]
+        _refuse_missing(given, sorted(kind.__required_keys__), kind)
+        return {key: _field(item, _bare(hints.get(key, Any)), key) for key, item in given.items()}
     of_key, of_item = parts if len(parts) > 1 else (Any, Any)
     return {_typed_key(key, of_key): typed(item, of_item) for key, item in given.items()}
 
@@ -163,18 +206,45 @@ def _typed_key(key: str, annotation: Any) -> Any:
     return int(key) if annotation is int else typed(key, annotation)
 
 
+def _bare(annotation: Any) -> Any:
+    """Without `Required`, `NotRequired` and `ReadOnly`, which say nothing about the value."""
+    while getattr(typing.get_origin(annotation), "__name__", getattr(typing.get_origin(annotation), "_name", "")) in _MARKS:
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
 def _one_of(value: Any, members: tuple[Any, ...]) -> Any:
-    """The first member that it fits. Plain JSON types first: a text that is also a date stays a text in `str | date`."""
+    """The member that it fits. A plain JSON type goes first: a text that is also a date stays a text in `str | date`.
+
+    Of several, the one that would be stored as just this value. JSON does not say which class it was, so nobody guesses.
+    """
     if value is None and type(None) in members:
         return None
-    ordered = sorted(members, key=lambda one: one not in _PLAIN)
-    faults = []
-    for member in ordered:
+    fits, faults = [], []
+    for member in members:
         try:
-            return typed(value, member)
+            fits.append((member, typed(value, member)))
         except Misfit as error:
             faults.append(str(error))
-    raise Misfit("; ".join(faults))
+    if not fits:
+        raise Misfit("; ".join(faults))
+    plainly = [read for member, read in fits if _is_plain(member)]
+    if plainly:
+        # Of `int | float`, the one that needs no conversion.
+        return next((read for read in plainly if type(read) is type(value)), plainly[0])
+    exact = fits if len(fits) == 1 else [(member, read) for member, read in fits if plain(read) == value] or fits
+    first = exact[0][1]
+    if all(type(read) is type(first) and read == first for _, read in exact):
+        return first
+    names = " and ".join(name_of(member) for member, _ in exact)
+    raise Misfit(
+        f"{_short(value)} fits {names}, and nothing in it says which; give them different fields, or a field with a Literal"
+        " of its own in each"
+    )
+
+
+def _is_plain(member: Any) -> bool:
+    return member in _PLAIN or typing.get_origin(member) is typing.Literal
 
 
 def _expect(value: Any, kind: type) -> Any:
@@ -247,4 +317,21 @@ def text_of(value: Any, what: str) -> str:
 
 def is_same_kind(value: Any, read: Any) -> bool:
     """Whether what is read again is of the class that was stored, where that is not a JSON type."""
-    return isinstance(value, (*_PLAIN, dict, list, tuple)) or type(read) is type(value)
+    if isinstance(value, (*_PLAIN, dict, list, tuple)):
+        return _has_same_kinds(value, read)
+    return type(read) is type(value) and _has_same_kinds(value, read)
+
+
+def _has_same_kinds(value: Any, read: Any) -> bool:
+    """Likewise for the dataclasses and models inside of it."""
+    if isinstance(value, dict) and isinstance(read, dict):
+        return all(map(_has_same_kinds, value.values(), read.values()))
+    if isinstance(value, list | tuple) and isinstance(read, list | tuple):
+        return all(map(_has_same_kinds, value, read))
+    if callable(getattr(value, "model_dump", None)):
+        return type(read) is type(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return type(read) is type(value) and all(
+            _has_same_kinds(getattr(value, one.name), getattr(read, one.name)) for one in dataclasses.fields(value)
+        )
+    return True

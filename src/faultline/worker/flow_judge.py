@@ -20,7 +20,7 @@ from faultline.flow import ending as flow
 from faultline.flow.ending import CodeChanged, Interrupted, RunEnded, Undone
 from faultline.flow.program import Program
 from faultline.store import jsontext, verbs
-from faultline.worker.endings import Completed, Failed, Released, Suspended
+from faultline.worker.endings import Completed, Failed, Released, StartedOver, Suspended
 
 if TYPE_CHECKING:
     import random
@@ -68,8 +68,9 @@ class FlowJudge:
         if isinstance(program.ended, CodeChanged):
             # Whatever its `finally` blocks raised: the run was over before.
             return await self._changed(hold, str(program.ended))
-        completes = isinstance(ending, Completed)
-        verdict = await self._verdict(hold, program, raised, completes=completes)
+        # `Again` forgets the history: a program that did not come to all of it must not.
+        completes = isinstance(ending, Completed | StartedOver)
+        verdict = await self._verdict(hold, program, None if completes else raised, completes=completes)
         match verdict:
             case None:
                 return ending
