@@ -187,7 +187,7 @@ class Graphs:
         def async_database(self) -> AsyncDatabase: ...
 
     def flow(self, name: str = "flow", *, queue: str | None = None) -> Flow:
-        """A graph of jobs, to be enqueued together: `with app.flow("nightly") as flow: ...`.
+        """A graph of jobs: `flow.add(…)` collects them, and only `flow.enqueue()` enqueues them.
 
         :param name: For people to see.
         :param queue: Where the job runs that collects the results at the end. Default: the queue of the first job.
