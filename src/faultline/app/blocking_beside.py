@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from faultline.app.blocking_calling import Calling
 from faultline.app.turns import beside, called, first
 from faultline.core.errors import ConfigError
-from faultline.flow.calls import BlockingCall, Waiting, within
-from faultline.flow.ending import RunEnded
-from faultline.flow.program import Branch, is_ours
+from faultline.flow.calls import BlockingCall, within
+from faultline.flow.ending import RunEnded, Waiting
+from faultline.flow.program import Branch, is_ours, is_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,12 +66,19 @@ class Beside(Calling):
         calls: Sequence[BlockingCall[Any]] = call.what
         self._know(call.branch.program)
         ended = beside([partial(self._stands, one) for one in calls])
-        for one in ended:
-            if one.error is not None:
-                raise one.error
+        error = next((one.error for one in ended if one.error is not None), None)
+        if error is not None:
+            self._abandon(call.branch, calls, ended)
+            raise error
         if any(one.waits is not None for one in ended):
             raise Waiting(_together(calls, ended))
         return [one.value for one in ended]
+
+    def _abandon(self, branch: Branch, calls: Sequence[BlockingCall[Any]], ended: Sequence[Stand]) -> None:
+        """One has failed, so nobody waits for the others any more: with the failure, they are recorded as closed."""
+        waiting = [number for one, stand in zip(calls, ended, strict=True) if stand.waits for number in _numbers(one)]
+        for one in branch.program.open_in(waiting):
+            branch.program.defer(branch, one)
 
     def _run_race(self, call: BlockingCall[Any]) -> Any:
         known = self._arrived(call)
@@ -81,30 +88,30 @@ class Beside(Calling):
             winner = int(known.result["winner"])
             for index, one in enumerate(calls):
                 if index != winner:
-                    program.pass_over(one.number)
+                    for number in _numbers(one):
+                        program.pass_over(number)
             return _value_of(self._stands(calls[winner]))
         waits, winner, ended = self._first(calls)
         if ended is None:
             raise self._wait(call, *waits)
-        losers = [one for index, one in enumerate(calls) if index != winner]
-        plain = [one for loser in losers for one in _plain_calls(loser)]
-        numbers = {one.number for one in plain}
-        inside = [wait for wait in waits if wait["number"] not in numbers and wait["kind"] != "retry"]
-        passed = [one for one in program.pending if _is_under(one.call["number"], calls[winner].number)]
+        lost = [number for index, one in enumerate(calls) if index != winner for number in _numbers(one)]
+        passed = [
+            one for one in program.pending if any(is_under(one.call["number"], won) for won in _numbers(calls[winner]))
+        ]
         program.pending = [one for one in program.pending if one not in passed]
-        self._record(
-            call,
-            *(one.call for one in passed),
-            *(one.as_recorded(outcome="closed") for one in plain),
-            *({**_as_recorded(wait), "outcome": "closed"} for wait in inside),
-            call.as_recorded(outcome="done", result={"winner": winner}),
-        )
-        for one in losers:
-            program.pass_over(one.number)
+        closed = program.close(lost)
+        recorded = call.as_recorded(outcome="done", result={"winner": winner})
+        self._record(call, *(one.call for one in passed), *closed, recorded)
+        for number in lost:
+            program.pass_over(number)
         return _value_of(ended)
 
     def _first(self, calls: Sequence[BlockingCall[Any]]) -> tuple[list[dict[str, Any]], int, Stand | None]:
         """The first that ends: what the others wait for, its index, and how it ended."""
+        for index, one in enumerate(calls):
+            if _has_ended(one):
+                # It was first in a run that did not come to record it. Another one must not take a signal now.
+                return [], index, self._stands(one)
         looked_at = {index: one for index, one in enumerate(calls) if one.kind in _WAITS}
         waits: dict[int, list[dict[str, Any]]] = {}
 
@@ -172,16 +179,14 @@ def _together(calls: Sequence[BlockingCall[Any]], ended: Sequence[Stand]) -> lis
     return found
 
 
-def _plain_calls(call: BlockingCall[Any]) -> list[BlockingCall[Any]]:
-    """The calls that are recorded by themselves. Those of a branch are known by what it waits for."""
-    if call.kind in ("gather", "race"):
-        return [*([call] if call.number else []), *(one for inner in call.what for one in _plain_calls(inner))]
-    return [] if call.kind == "branch" else [call]
+def _has_ended(call: BlockingCall[Any]) -> bool:
+    """Whether it is on record that this call has ended."""
+    if call.kind == "gather":
+        return bool(call.what) and all(_has_ended(one) for one in call.what)
+    return call.branch.program.has_ended(call.number)
 
 
-def _is_under(number: str, other: str) -> bool:
-    return number == other or number.startswith(f"{other}.")
-
-
-def _as_recorded(wait: dict[str, Any]) -> dict[str, Any]:
-    return {name: wait[name] for name in ("number", "kind", "name", "digest") if name in wait}
+def _numbers(call: BlockingCall[Any]) -> list[str]:
+    """Of what is closed with a call: a gather has no number itself, and the calls of a race are not inside it."""
+    inner = [number for one in call.what for number in _numbers(one)] if call.kind in ("gather", "race") else []
+    return [call.number, *inner] if call.number else inner

@@ -17,8 +17,8 @@ from faultline.app.texts import result_text, text_of
 from faultline.app.turns import paused
 from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed
 from faultline.flow import values
-from faultline.flow.calls import BlockingCall, Waiting, current, here
-from faultline.flow.ending import CodeChanged, Interrupted
+from faultline.flow.calls import BlockingCall, current, here
+from faultline.flow.ending import CodeChanged, Interrupted, Waiting
 from faultline.flow.program import Program
 from faultline.store import jsontext
 from faultline.store.translation import is_about_data
@@ -114,7 +114,7 @@ class Recording(Attempt):
 
     def _pass_failures(self, call: BlockingCall[Any]) -> None:
         """The program went on after these: record them before what follows is."""
-        if any(one.call["outcome"] == "failed" for one in call.branch.program.due(call.branch, call.made_at)):
+        if any(one.call["outcome"] in ("failed", "closed") for one in call.branch.program.due(call.branch, call.made_at)):
             self._record(call)
 
     def _record(self, call: BlockingCall[Any], *calls: dict[str, Any], text: str | None = None) -> None:

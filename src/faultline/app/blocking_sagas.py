@@ -12,9 +12,8 @@ from faultline.app.blocking_beside import Beside
 from faultline.app.blocking_stepping import Stepped
 from faultline.core.errors import StepFailed
 from faultline.flow import values
-from faultline.flow.calls import Waiting
-from faultline.flow.ending import Undone
-from faultline.flow.program import Branch
+from faultline.flow.ending import Interrupted, Undone, Waiting
+from faultline.flow.program import Branch, position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +28,8 @@ R = TypeVar("R")
 class Undoing(NamedTuple):
     """How to undo a step that was begun."""
 
+    #: Of the step. Branches begin theirs in any order, and all runs must undo them in the same one.
+    number: str
     undo: Step[..., Any]
     #: Its result is the first argument; None if it is not known whether the step was done.
     result: list[Any]
@@ -59,8 +60,8 @@ class BlockingSaga:
         what = Stepped(step, args, kwargs, begun_first=undo is not None)
         call = self._make("step", step.name, values.digest(args, kwargs), what)
         result: list[Any] = []
-        if undo is not None:
-            self.begun.append(Undoing(undo, result, args, kwargs))
+        if undo is not None and (self._decided is None or self._program.was_begun(call.number)):
+            self.begun.append(Undoing(call.number, undo, result, args, kwargs))
         if self._decided is not None and not self._program.has_ended(call.number):
             self._program.pass_over(call.number)
             self.fail(self._decided)
@@ -111,13 +112,34 @@ class Sagas(Beside):
             self._record(call, call.as_recorded(outcome="failed", error=first))
         branch = Branch(program, call.number, threading.current_thread())
         try:
-            self._in_branch(branch, self._undo_all, (saga,), {})
+            undone, failures = self._in_branch(branch, self._undo_all, (saga,), {})
         except Waiting as waiting:
             raise call.branch.suspend(waiting.waits) from None
-        undone = ", ".join(one.undo.name for one in reversed(saga.begun)) or "nothing"
-        raise program.end(Undone(f"the saga failed: {first}; undone by: {undone}")) from error
+        except Exception as other:  # noqa: BLE001 - whatever it is, it ends the run
+            # Whatever the program catches around its saga: this is not for it.
+            raise program.end(Interrupted(other)) from error
+        text = f"the saga failed: {first}; undone by: {', '.join(undone) or 'nothing'}"
+        if failures:
+            again = StepFailed(f"{text}; not undone: {'; '.join(map(str, failures))}", step="saga", kind="UndoFailed")
+            # The attempt fails by it, and the next one tries these undos again.
+            raise program.end(Interrupted(again)) from error
+        raise program.end(Undone(text)) from error
 
-    def _undo_all(self, saga: BlockingSaga) -> None:
-        for undo, result, args, kwargs in reversed(saga.begun):
-            given = (result[0] if result else None, *args)
-            self._make_now("step", f"undo {undo.name}"[:200], values.digest(given, kwargs), Stepped(undo, given, kwargs))
+    def _undo_all(self, saga: BlockingSaga) -> tuple[list[str], list[StepFailed]]:
+        """Undo all that can be: the names of the undos that are done, and the errors of the others."""
+        undone: list[str] = []
+        failures: list[StepFailed] = []
+        for one in sorted(saga.begun, key=lambda begun: position(begun.number), reverse=True):
+            given = (one.result[0] if one.result else None, *one.args)
+            what = Stepped(one.undo, given, one.kwargs)
+            call = self._make("step", f"undo {one.undo.name}"[:200], values.digest(given, one.kwargs), what)
+            try:
+                call.now()
+            except StepFailed as error:
+                failures.append(error)
+                # Not history: the next attempt tries it again.
+                program = call.branch.program
+                program.pending = [late for late in program.pending if late.call["number"] != call.number]
+            else:
+                undone.append(one.undo.name)
+        return undone, failures

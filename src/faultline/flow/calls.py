@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from faultline.core.errors import ConfigError
-from faultline.flow.ending import RunEnded
+from faultline.flow.ending import Waiting
 from faultline.flow.program import Branch
 
 if TYPE_CHECKING:
@@ -21,14 +21,6 @@ R_co = TypeVar("R_co", covariant=True)
 
 #: The branch in which this code runs, or the name of the step that it is a part of. A new asyncio task inherits it.
 _around: ContextVar[Branch | str | None] = ContextVar("branch", default=None)
-
-
-class Waiting(RunEnded):
-    """One call waits. Whoever awaits it decides whether the whole branch does."""
-
-    def __init__(self, waits: list[dict[str, Any]]) -> None:
-        super().__init__()
-        self.waits = waits
 
 
 class Made(Generic[R_co]):

@@ -6,6 +6,8 @@ catches it nevertheless can run nothing more.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class RunEnded(BaseException):
     """The run is over. The job is not: what becomes of it depends on the kind."""
@@ -13,6 +15,18 @@ class RunEnded(BaseException):
 
 class Suspended(RunEnded):
     """The job waits: `Program.waits` says for what. It gives its lease back, and the attempt with it."""
+
+
+class Waiting(RunEnded):
+    """One call waits. Whoever awaits it decides whether the whole branch does. Without waits: it was closed, for good."""
+
+    def __init__(self, waits: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.waits = waits
+
+
+class Closed(RunEnded):
+    """A branch has lost a race: nobody waits for it any more, and it makes no further calls. The run goes on."""
 
 
 class CodeChanged(RunEnded):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.core import bounds
 from faultline.core.errors import ConfigError, FlowTooLong
-from faultline.flow.ending import CodeChanged, RunEnded, Suspended
+from faultline.flow.ending import Closed, CodeChanged, RunEnded, Suspended, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -79,9 +79,11 @@ class Branch:
     def number(self, position: int) -> str:
         return f"{self.path}.{position}" if self.path else str(position)
 
-    def suspend(self, waits: Iterable[dict[str, Any]]) -> Suspended:
+    def suspend(self, waits: Iterable[dict[str, Any]]) -> RunEnded:
         """It waits for these. Every later call in it raises the same."""
         self.waits = list(waits)
+        if not self.waits and not self.path:
+            return self.program.waits_in_vain()
         names = ", ".join(f"{wait['kind']} {wait['name']}" for wait in self.waits)
         self.ended = Suspended(f"job {self.program.job_id} waits: {names}")
         return self.ended
@@ -107,6 +109,10 @@ class Program:
         self.history: dict[str, Recorded] | None = None
         #: The numbers that this run came to.
         self._passed: set[str] = set()
+        #: The calls that this run came to, as `record` takes them.
+        self._came: dict[str, dict[str, Any]] = {}
+        #: The numbers of the calls that lost a race in this run.
+        self._closed: tuple[str, ...] = ()
         #: Calls that were made and are not awaited yet: their names by number.
         self.unawaited: dict[str, str] = {}
         #: What becomes history with what is recorded next: steps that failed and whose errors the program caught, sleeps
@@ -190,6 +196,41 @@ class Program:
         ended = self._ended or branch.ended
         if ended is not None:
             raise ended
+        self._refuse_if_closed(branch.path)
+
+    def close(self, numbers: Sequence[str]) -> list[dict[str, Any]]:
+        """These have lost a race: no further call is made inside. What is open of them, to be recorded as closed."""
+        self._closed = (*self._closed, *numbers)
+        return self.open_in(numbers)
+
+    def open_in(self, numbers: Sequence[str]) -> list[dict[str, Any]]:
+        """The calls with these numbers and all inside of them that have perhaps not ended, as `record` closes them.
+
+        A saga is not closed by itself: the next run finds the call inside it that is.
+        """
+        history = self.history or {}
+        known = {
+            number: {"number": number, "kind": row.kind, "name": row.name, "digest": row.digest}
+            for number, row in history.items()
+            if row.kind not in BESIDE
+        }
+        return [
+            {**call, "outcome": "closed"}
+            for number, call in sorted({**known, **self._came}.items(), key=lambda item: position(item[0]))
+            if call["kind"] != "saga" and not self.has_ended(number) and any(is_under(number, one) for one in numbers)
+        ]
+
+    def _refuse_if_closed(self, number: str) -> None:
+        if any(is_under(number, one) for one in self._closed):
+            raise Closed(f"job {self.job_id}: call {number} is part of what has lost a race; it makes no further calls")
+
+    def waits_in_vain(self) -> RunEnded:
+        """The program waits for nothing but calls that were closed when another one beside them failed."""
+        return self.end(
+            CodeChanged(
+                self._changed("a call was closed when one beside it failed, and now that one does not fail any more")
+            )
+        )
 
     @property
     def is_known(self) -> bool:
@@ -220,6 +261,9 @@ class Program:
         self.unawaited.pop(number, None)
         known = (self.history or {}).get(number)
         self._passed.add(number)
+        # In this order: whoever closes it at the same time finds it here, or it finds itself closed.
+        self._came[number] = {"number": number, "kind": kind, "name": name, "digest": digest}
+        self._refuse_if_closed(number)
         if known is None:
             inside = self._inside(number)
             if inside is not None:
@@ -233,6 +277,8 @@ class Program:
                 f"call {number} ({name!r}) had other arguments when this job ran it. What changes from run to run, as the"
                 " time or a random number, belongs into a step"
             )
+        if known.outcome == "closed":
+            raise Waiting([])
         return known
 
     def came_to_branch(self, number: str, name: str) -> None:
@@ -274,6 +320,10 @@ class Program:
             row.kind not in BESIDE and number.startswith(prefix) and position(number)[depth] > branch.counter
             for number, row in (self.history or {}).items()
         )
+
+    def was_begun(self, number: str) -> bool:
+        """Whether a run before this one has recorded it."""
+        return number in (self.history or {})
 
     def has_ended(self, number: str) -> bool:
         known = (self.history or {}).get(number)
@@ -325,6 +375,11 @@ class Program:
 def position(number: str) -> tuple[int, ...]:
     """A number to sort by."""
     return tuple(map(int, number.split(".")))
+
+
+def is_under(number: str, other: str) -> bool:
+    """Whether it is that call, or inside it."""
+    return number == other or number.startswith(f"{other}.")
 
 
 def _leaves(error: BaseException | None) -> Iterator[BaseException]:

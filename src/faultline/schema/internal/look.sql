@@ -2,7 +2,7 @@
 -- Before: the caller has locked the job's row, in an earlier statement. Otherwise this would not see what was committed
 -- before the lock, and whoever commits later leaves a nudge.
 --
--- It can go on when one of its awaited calls is over; of those that it awaits together, when all are.
+-- It can go on when one of its awaited calls is over; of those that it awaits together, when all are or one has failed.
 -- `failures`: look for failed jobs among those of a call that waits for them. That reads all of them, so it is only done
 -- when one has failed.
 create or replace function faultline.look(job_id uuid, failures boolean, out over boolean, out failed boolean)
@@ -45,6 +45,10 @@ begin
     end if;
     if call.together then
       all_over := is_over and coalesce(all_over, true);
+      if is_over and call.kind in ('children', 'watch') and call.policy is distinct from 'keep' then
+        -- The program raises its error, and waits for none of the others.
+        over := over or faultline.has_failed(call.id);
+      end if;
     else
       over := over or is_over;
     end if;
