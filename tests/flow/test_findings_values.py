@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
+import psycopg
 import pytest
 
 from faultline import Again, Faultline, Job
 from faultline.flow import values
+from faultline.store import verbs
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import deploys, ended, journals, signals, waits
+
+if TYPE_CHECKING:
+    from faultline import JobHandle
 
 
 @dataclass
@@ -139,3 +145,62 @@ def test_a_changed_program_does_not_start_over(app: Faultline, how: str) -> None
         journals(app, "program_changed"), deploys(app, program.name, original),
     ) == 0  # fmt: skip
     assert ran == ["charged"]
+
+
+def test_an_answer_to_a_call_does_not_answer_the_next_round(app: Faultline) -> None:
+    @app.task
+    async def program(job: Job, n: int) -> Any:
+        got = await job.race(job.receive("stop", str), job.receive("allow", bool, timeout=0.3, default=False))
+        return Again(n + 1) if n == 1 else got
+
+    async def both(handle: JobHandle[Any]) -> None:
+        with psycopg.connect(app.dsn) as connection:
+            connection.execute("select faultline.signal(%s, 'stop', '\"halt\"')", (handle.id,))
+            connection.execute("select faultline.signal(%s, 'allow', 'true', for_call => '2', key => 'k')", (handle.id,))
+
+    result = ended(app, program.enqueue(1), waits(app), both)
+
+    assert "False" in str(result)
+
+
+def test_a_key_counts_once_in_all_rounds(app: Faultline) -> None:
+    sent: list[bool] = []
+
+    @app.task
+    async def program(job: Job, total: int) -> Any:
+        total += await job.receive("pay", int)
+        return Again(total) if total < 20 else total
+
+    async def pay(handle: JobHandle[Any]) -> None:
+        sent.append(await app.async_database.run(verbs.signal(handle.id, "pay", 10, key="payment-1")))
+
+    result = ended(
+        app, program.enqueue(0), waits(app), pay, journals(app, "started_over"), waits(app), pay, signals(app, "pay", 15)
+    )
+
+    assert (result, sent) == (25, [True, False])
+
+
+def test_a_job_starts_over_while_the_loser_of_a_race_is_cancelled_and_its_flow_is_pruned(app: Faultline) -> None:
+    @app.task
+    async def tool() -> None:
+        await asyncio.Event().wait()
+
+    @app.task
+    async def program(job: Job, n: int) -> Any:
+        if n == 3:
+            return "done"
+        await job.race(job.receive("skip", str), job.call(tool))
+        return Again(n + 1)
+
+    handle = program.enqueue(1)
+    skip = signals(app, "skip", "x")
+
+    assert ended(app, handle, waits(app), skip, journals(app, "started_over"), waits(app), skip) == "done"
+    with psycopg.connect(app.dsn) as connection:
+        connection.execute("select faultline.prune('flows', '0'::interval)")
+        left = connection.execute(
+            "select (select count(*) from faultline.jobs), (select count(*) from faultline.edges),"
+            " (select count(*) from faultline.calls)"
+        ).fetchone()
+    assert left == (0, 0, 0)

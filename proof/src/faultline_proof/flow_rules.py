@@ -106,8 +106,13 @@ def _acknowledged(history: History) -> Iterator[Operation]:
             yield operation
 
 
+def _is_history(signal: SignalHeld) -> bool:
+    """Whether a call of this round received it. With a token before the number, that call was given up since."""
+    return bool(signal.received_by) and "/" not in (signal.received_by or "")
+
+
 def _received_once(flows: _Flows) -> Iterator[Fault]:
-    received = Counter((s.job_id, s.received_by) for held in flows.signals.values() for s in held if s.received_by)
+    received = Counter((s.job_id, s.received_by) for held in flows.signals.values() for s in held if _is_history(s))
     numbers = {(call.job_id, call.number): call for call in flows.calls.values() if call.kind == "signal"}
     for (job_id, number), times in received.items():
         call = numbers.get((job_id, number or ""))
@@ -146,7 +151,7 @@ def _received_in_order(job_id: str, signals: list[SignalHeld]) -> Iterator[Fault
     """Of those that any call may receive. Calls of different branches have no order."""
     by_name: dict[str, list[SignalHeld]] = defaultdict(list)
     for signal in signals:
-        if signal.for_call is None and signal.received_by is not None:
+        if signal.for_call is None and _is_history(signal):
             by_name[signal.name].append(signal)
     for received in by_name.values():
         for one, two in pairwise(received):

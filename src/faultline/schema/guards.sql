@@ -178,7 +178,7 @@ create or replace trigger never_rewritten
 before update on faultline.signals
 for each row
 when (
-  old.received_by is not null
+  old.received_by is not null and coalesce(current_setting('faultline.verb', true), '') not in ('start_again', 'retry')
   or (old.id, old.job_id, old.name, old.payload, old.key, old.for_call, old.sent_at, old.sent_by)
     is distinct from (new.id, new.job_id, new.name, new.payload, new.key, new.for_call, new.sent_at, new.sent_by)
 )

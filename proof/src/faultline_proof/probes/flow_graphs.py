@@ -95,3 +95,22 @@ def a_job_that_starts_again_has_new_arguments_and_no_history(sessions: Sessions)
     expect("the same job", (new.job_id, new.args, new.attempt), (lease.job_id, {"round": 2}, 1))
     expect("a greater token", new.fencing_token > lease.fencing_token, True)
     expect("journal", q.events(lease.job_id)[0], "started_over")
+
+
+@probe("start_again", "history")
+def signals_of_the_round_before_answer_nothing_and_their_keys_stay_known(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    q.run(flow.receive(lease, "1", name="pay"))
+    q.run(flow.signal(lease.job_id, "pay", 1, key="a"))
+    expect("received", q.run(flow.receive(lease, "1", name="pay")).status, "received")
+    q.run(flow.receive(lease, "2", name="pay"))
+    q.run(flow.signal(lease.job_id, "pay", 2, key="b", for_call="2"))
+    q.run(flow.signal(lease.job_id, "pay", 3, for_call="2"))
+    expect("started over", reasons(q.run(flow.start_again([lease], ["{}"]))), [])
+    marks = [row[0] for row in q.execute("select received_by from faultline.signals order by id")]
+    expect("marked with their round", marks, [f"{lease.fencing_token}/1", f"{lease.fencing_token}/"])
+    new = q.claim_one()
+    expect("known", [q.run(flow.signal(new.job_id, "pay", 1, key=key)) for key in "ab"], [False, False])
+    for number in "12":
+        expect("unanswered", q.run(flow.receive(new, number, name="pay")).status, "none")

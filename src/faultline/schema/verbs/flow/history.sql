@@ -25,6 +25,7 @@ as $$
     c.number, c.kind, c.name, c.digest, c.id, c.until, coalesce(c.until <= faultline.clock(), false), c.policy, c.total, c.spawned,
     c.tries, c.outcome, c.result, c.error
   from faultline.calls c
-  where c.job_id = history.job_id
+  -- '0.0' has the jobs of earlier rounds: no call of this one.
+  where c.job_id = history.job_id and c.number <> '0.0'
   order by string_to_array(c.number, '.')::numeric[];
 $$;

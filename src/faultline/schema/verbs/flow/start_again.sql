@@ -2,7 +2,11 @@
 -- Before: the caller holds the leases. After: queued, due now, no owner, the token unchanged, attempts counted from zero; its calls,
 -- steps and streams are gone. `args` is a JSON array with the arguments of each, an object.
 -- Signals that it has not received are kept: they are for the job, whichever round it is in. So is what others wait for.
--- A job with open children is refused (FL002): nobody would wait for them any longer.
+-- A signal to one call goes with that call: it answers no question of the next round. What has a key stays, so that it counts
+-- once, marked with the token of its round ('7/2': received by call 2 then; '7/': not received).
+-- The jobs that it called stay members of its flow, as jobs of call '0.0'.
+-- A job with open children is refused (FL002): nobody would wait for them any longer. While those of a call that lost a race
+-- are being cancelled, ask again (55P03).
 create or replace function faultline.start_again(
   job_ids uuid[],
   tokens bigint[],
@@ -22,7 +26,7 @@ declare
   bytes_max constant integer := (select s.args_bytes_max from faultline.settings s);
   done bigint[];
   ids uuid[];
-  busy uuid;
+  busy record;
 begin
   perform faultline.check_leases(start_again.job_ids, start_again.tokens, start_again.owners);
   if jsonb_typeof(start_again.args) is distinct from 'array'
@@ -46,12 +50,17 @@ begin
   )
   select array_agg(h.position), array_agg(h.id) into done, ids from held h;
   if done is not null then
-    select c.job_id into busy
+    select c.job_id, c.outcome into busy
     from faultline.calls c
-    where c.job_id = any (ids) and c.kind = 'children' and faultline.open_child(c.id, 2147483647) is not null
+    where c.job_id = any (ids) and c.kind = 'children' and c.number <> '0.0'
+      and faultline.open_child(c.id, 2147483647) is not null
+    order by c.outcome = 'closed'
     limit 1;
-    if busy is not null then
-      raise exception 'job % cannot start over: it has children that have not ended', busy
+    if busy.outcome = 'closed' then
+      raise exception 'job % cannot start over yet: children of a race that is over are being cancelled', busy.job_id
+        using errcode = '55P03', hint = 'ask again in a moment';
+    elsif busy.job_id is not null then
+      raise exception 'job % cannot start over: it has children that have not ended', busy.job_id
         using errcode = 'FL002', hint = 'wait for them first, or enqueue them with job.enqueue, which nobody waits for';
     end if;
     update faultline.open_jobs j
@@ -69,9 +78,35 @@ begin
     from unnest(ids, done) as i (id, position)
     where j.id = any (array[i.id]);
     perform faultline.as_verb('start_again');
-    delete from faultline.edges e where e.call_id in (select c.id from faultline.calls c where c.job_id = any (ids));
-    delete from faultline.calls c where c.job_id = any (ids);
-    delete from faultline.signals s where s.job_id = any (ids) and s.received_by is not null;
+    -- Whoever prunes the flow finds its jobs by the edges of calls.
+    insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, ended_at, outcome)
+    select i.id, '0.0', 'children', 'earlier rounds', start_again.tokens[i.position], faultline.clock(), faultline.clock(), 'closed'
+    from unnest(ids, done) as i (id, position)
+    where exists (
+      select from faultline.calls c join faultline.edges e on e.call_id = c.id
+      where c.job_id = i.id and c.kind = 'children' and c.number <> '0.0'
+    )
+    on conflict (job_id, number) do nothing;
+    insert into faultline.edges (call_id, index, job_id)
+    select
+      k.id,
+      coalesce((select max(x.index) from faultline.edges x where x.call_id = k.id), -1)
+      + row_number() over (partition by k.id order by e.call_id, e.index),
+      e.job_id
+    from faultline.calls k
+    join faultline.calls c on c.job_id = k.job_id and c.kind = 'children' and c.number <> '0.0'
+    join faultline.edges e on e.call_id = c.id
+    where k.job_id = any (ids) and k.number = '0.0';
+    delete from faultline.edges e
+    where e.call_id in (select c.id from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0');
+    delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0';
+    delete from faultline.signals s
+    where s.job_id = any (ids) and s.key is null and (s.received_by is not null or s.for_call is not null);
+    update faultline.signals s
+    set received_by = start_again.tokens[i.position] || '/' || coalesce(s.received_by, '')
+    from unnest(ids, done) as i (id, position)
+    where s.job_id = i.id and s.key is not null and (s.received_by is not null or s.for_call is not null)
+      and coalesce(strpos(s.received_by, '/'), 0) = 0;
     delete from faultline.streams s where s.job_id = any (ids);
     delete from faultline.steps s where s.job_id = any (ids);
     perform faultline.as_verb('');
