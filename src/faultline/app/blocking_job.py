@@ -22,6 +22,7 @@ from faultline.app.transaction import Transaction
 from faultline.app.turns import acquired, called
 from faultline.core import events
 from faultline.core.errors import FaultlineError, FenceBroken, StaleLease, StatementTimeout
+from faultline.flow import values
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.database import run_on
@@ -92,7 +93,7 @@ class BlockingJob(BlockingFlows):
             finally:
                 running.release()
             # As it is stored: a first run and a later one must not differ.
-            result = jsontext.decode(text)
+            result = values.as_stored(jsontext.decode(text))
             self._refuse_if_stale("step", self._write(verbs.step(self._hold.lease, name, result)))
             self._given.pop(name, None)
         return result

@@ -6,10 +6,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import psycopg
+
 from faultline.app.blocking_recording import Recording
 from faultline.app.outcomes import Outcome
 from faultline.app.turns import called, paused, timed
-from faultline.core.errors import FlowTooLong, SignalTimeout, UnreadableJson
+from faultline.core.errors import FlowTooLong, JobRejected, ResultRejected, SignalTimeout, UnreadableJson
 from faultline.flow import values
 from faultline.flow.calls import within
 from faultline.flow.ending import Interrupted
@@ -72,13 +74,15 @@ class Stepping(Recording):
             try:
                 with within(step.name):
                     value = timed(step.timeout_seconds, step.fn, args, kwargs)
-                return self._done(call, value, step.returns)
             except (Outcome, FlowTooLong):
                 raise
             except Exception as error:
                 retries = step.retries
                 if tries > retries.times or self.lease_lost or not isinstance(error, retries.on):
                     raise self._ended_by(call, error, tries) from error
+            else:
+                # Not a try: its work is done, and another one would do it again.
+                return self._done(call, value, step.returns)
             seconds = retries.pause_seconds(tries, self._chance)
             if seconds <= PAUSE_SECONDS_MAX:
                 paused(seconds, self._is_over)
@@ -96,14 +100,27 @@ class Stepping(Recording):
     def _done(self, call: BlockingCall[Any], value: Any, returns: Any) -> Any:
         """Record a result, and return it as it is stored: a first run and a later one must not differ."""
         text = self._text(value, f"result of {call.name}")
-        result = values.typed(jsontext.decode(text), returns)
+        try:
+            result = values.typed(values.as_stored(jsontext.decode(text)), returns)
+        except values.Misfit as error:
+            raise self._unkept(
+                call, f"does not fit its annotation: {error}. Let the annotation say what it returns"
+            ) from error
         if not values.is_same_kind(value, result):
-            raise TypeError(
-                f"the result of {call.name} is a {type(value).__name__} and would be read as a {type(result).__name__} in"
-                " the next run; annotate what it returns, with names that are defined where the function is"
+            raise self._unkept(
+                call,
+                f"is a {type(value).__name__} and would be read as a {type(result).__name__} in the next run; annotate what"
+                " it returns, with names that are defined where the function is",
             )
-        self._record(call, call.as_recorded(outcome="done"), text=text)
+        try:
+            self._record(call, call.as_recorded(outcome="done"), text=text)
+        except (JobRejected, psycopg.DataError) as error:
+            raise self._unkept(call, f"cannot be stored: {error}") from error
         return result
+
+    def _unkept(self, call: BlockingCall[Any], why: str) -> BaseException:
+        """What to raise for a result that no run could read: the job has failed, without another try or attempt."""
+        return call.branch.program.end(Interrupted(ResultRejected(f"job {self.id}: the result of {call.name} {why}")))
 
     def _run_atomic(self, call: BlockingCall[Any]) -> Any:
         known = self._arrived(call)

@@ -21,6 +21,7 @@ from faultline.app.transaction import Transaction
 from faultline.app.turns import aacquired, acalled
 from faultline.core import events
 from faultline.core.errors import FaultlineError, FenceBroken, StaleLease, StatementTimeout
+from faultline.flow import values
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.async_database import arun_on
@@ -95,7 +96,7 @@ class Job(Flows):
             finally:
                 running.release()
             # As it is stored: a first run and a later one must not differ.
-            result = jsontext.decode(text)
+            result = values.as_stored(jsontext.decode(text))
             self._refuse_if_stale("step", await self._write(verbs.step(self._hold.lease, name, result)))
             self._given.pop(name, None)
         return result

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.errors import ChildFailed
-from faultline.flow.values import digest_of
+from faultline.flow.values import as_stored, digest_of
+from faultline.store import jsontext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +19,12 @@ _NAMED_MAX = 3
 
 def digest_of_jobs(jobs: Sequence[Submission]) -> str:
     """Of their tasks and arguments: a later run must call for the same ones."""
-    return digest_of(f"{job.task} {job.args}".encode() for job in jobs)
+    return digest_of(f"{job.task} {_compared(job.args)}".encode() for job in jobs)
+
+
+def _compared(args: str) -> str:
+    """Arguments in one order, however a dict in them was made."""
+    return jsontext.encode_args(as_stored(jsontext.decode_args(args)), "arguments")
 
 
 def failed(job_id: UUID, name: str, total: int, taken: Mapping[str, Mapping[str, Any]]) -> ChildFailed:

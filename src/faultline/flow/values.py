@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,8 @@ _PLAIN = (str, int, float, bool, type(None))
 _DIGEST_BYTES = 16
 #: What may stand around the type of a field in a TypedDict.
 _MARKS = ("Required", "NotRequired", "ReadOnly")
+#: JSON texts have floats from here on with an exponent.
+_EXPONENT_FROM = 1e16
 
 
 class Misfit(Exception):
@@ -71,10 +74,38 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
     return field.default_factory is not dataclasses.MISSING and bool(field.default_factory() == value)
 
 
+def as_stored(value: Any) -> Any:
+    """A JSON value as jsonb gives it back: dicts in another order, large floats as integers, no negative zero.
+
+    What a program sees must not depend on whether its step ran in this run or in an earlier one.
+    """
+    if type(value) is dict:
+        return {key: as_stored(value[key]) for key in sorted(value, key=_place)}
+    if type(value) is list:
+        return [as_stored(item) for item in value]
+    return _as_stored_number(value) if type(value) is float else value
+
+
+def _place(key: Any) -> tuple[int, bytes]:
+    """Where jsonb puts a key: the shorter ones first."""
+    text = str(key).encode("utf-8", "surrogatepass")
+    return len(text), text
+
+
+def _as_stored_number(value: float) -> float | int:
+    if abs(value) < _EXPONENT_FROM:
+        return value or 0.0
+    if not math.isfinite(value):
+        return value
+    # Written with an exponent, which jsonb writes out. As many digits as fit into 64 bits are read as an integer.
+    whole = int(Decimal(repr(value)))
+    return whole if -(2**63) <= whole < 2**64 else value
+
+
 def digest(*values: Any) -> str | None:
     """A digest of arguments; None if they have parts that JSON cannot hold, and cannot be compared."""
     try:
-        text = orjson.dumps(plain(list(values), brief=True), option=orjson.OPT_SORT_KEYS)
+        text = orjson.dumps(as_stored(plain(list(values), brief=True)), option=orjson.OPT_SORT_KEYS)
     except (TypeError, ValueError, RecursionError):
         return None
     return digest_of([text])
