@@ -179,7 +179,7 @@ def _together(calls: Sequence[Call[Any]], ended: Sequence[Stand]) -> list[dict[s
 
 
 def _has_ended(call: Call[Any]) -> bool:
-    """Whether it is on record that this call has ended."""
+    """Whether it is recorded that this call has ended."""
     if call.kind == "gather":
         return bool(call.what) and all(_has_ended(one) for one in call.what)
     return call.branch.program.has_ended(call.number)
