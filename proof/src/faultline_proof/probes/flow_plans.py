@@ -54,10 +54,6 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
     "spawn": (_spawn, ("calls", "edges", "ledger")),
     "take": (lambda q, lease: (_spawn(q, lease), q.run(flow.take(lease, "1"))), ("calls", "edges", "ledger")),
     "outcomes": (lambda q, lease: q.run(flow.outcomes(_spawn(q, lease))), ("calls", "edges", "ledger")),
-    "watch": (
-        lambda q, lease: q.run(flow.watch(lease, "1", [q.enqueue()], name="t", digest=None)),
-        ("calls", "edges", "ledger"),
-    ),
     "fork": (
         lambda q, lease: (_spawn(q, lease), q.run(flow.record(lease, _OTHER_STEP)), q.run(flow.fork(lease.job_id, "2"))),
         ("calls", "edges", "ledger"),
