@@ -44,7 +44,7 @@ def test_schemathesis_finds_nothing(dsn: str, db: Driver, tmp_path: Path) -> Non
                 "1",
                 # What they refuse beyond the schema (numbers of calls, texts that cannot be stored) is tested in test_flows.
                 "--exclude-path-regex",
-                "signals|stream|fork",
+                "signals|stream|fork|waiting|flow",
                 "--no-color",
             ],
             capture_output=True,
