@@ -237,7 +237,7 @@ def test_drain_reports_a_program_that_has_changed(dsn: str, queue: Driver) -> No
     assert "the program has changed" in said
 
 
-def test_a_job_whose_program_has_changed_is_tried_less_and_less_often(queue: Driver, clock: Clock) -> None:
+def test_finding_16_a_job_whose_program_has_changed_is_tried_less_and_less_often(queue: Driver, clock: Clock) -> None:
     clock.take()
     queue.enqueue("t")
     lease = queue.claim_one()

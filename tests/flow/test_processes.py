@@ -130,7 +130,7 @@ def test_a_worker_that_is_stopped_leaves_those_who_wait_waiting(dsn: str, queue:
     assert queue.job(job_id).attempt == 1
 
 
-def test_a_signal_whose_sender_dies_is_acted_upon_within_seconds(dsn: str, queue: Driver) -> None:
+def test_finding_09_a_signal_whose_sender_dies_is_acted_upon_within_seconds(dsn: str, queue: Driver) -> None:
     """Nobody resolves it but the workers, by the clock: the sender's notification is switched off."""
     job_id = enqueue(queue, "waiting")
     with worker(dsn):
