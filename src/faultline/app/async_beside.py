@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.app.async_calling import Calling
+from faultline.app.slips import not_a_call
 from faultline.app.turns import abeside, acalled, afirst
-from faultline.core.errors import ConfigError
 from faultline.flow.calls import Call, within
 from faultline.flow.ending import RunEnded, Waiting
 from faultline.flow.program import Branch, is_ours, is_under
@@ -150,10 +150,7 @@ class Beside(Calling):
     def _beside(self, what: str, calls: Sequence[Call[Any]]) -> tuple[Call[Any], ...]:
         for one in calls:
             if not isinstance(one, Call):
-                raise ConfigError(
-                    f"job {self.id}: {what} takes calls of this job, as job.do(...) or job.branch(...) make them, not"
-                    f" {type(one).__name__}"
-                )
+                raise not_a_call(self.id, what, one, Call)
             one.begin()
         return tuple(calls)
 

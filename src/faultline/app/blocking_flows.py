@@ -14,6 +14,7 @@ from faultline.app.blocking_programs import Programs
 from faultline.app.blocking_stepping import MISSING, Asked, Atomic, Stepped
 from faultline.app.later import Later
 from faultline.app.options import check_seconds, id_of, seconds
+from faultline.app.slips import check_given, check_items, check_kind, check_sleep, check_step, check_task
 from faultline.core import bounds
 from faultline.core.bounds import DELAY_SECONDS_MAX
 from faultline.core.errors import ConfigError, LimitReached
@@ -58,6 +59,8 @@ class BlockingFlows(Programs):
         :param args: Positional arguments of the step. A later run must give the same ones.
         :param kwargs: Named arguments of the step.
         """
+        check_step(self.id, "job.do", step)
+        check_given(args, kwargs)
         return self._make_now("step", step.name, values.digest(args, kwargs), Stepped(step, args, kwargs))
 
     def atomic(self, name: str, function: Callable[Concatenate[Transaction, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -76,7 +79,7 @@ class BlockingFlows(Programs):
 
         :param duration: How long, from when the job first comes here.
         """
-        check_seconds("sleep", duration, -DELAY_SECONDS_MAX, DELAY_SECONDS_MAX)
+        check_sleep(duration)
         return self._make_now("sleep", "sleep", None, (float(seconds(duration) or 0.0), None))
 
     def sleep_until(self, time: datetime) -> None:
@@ -115,6 +118,7 @@ class BlockingFlows(Programs):
             too late for an earlier question is none to this one. Default: True if there is a timeout.
         """
         check_step_name(name)
+        check_kind(self.id, name, kind)
         check_seconds("timeout", timeout, -DELAY_SECONDS_MAX, DELAY_SECONDS_MAX)
         limit = None if timeout is None else max(0.0, float(seconds(timeout) or 0.0))
         return self._make_now(
@@ -128,6 +132,8 @@ class BlockingFlows(Programs):
         :param args: Positional arguments of the task.
         :param kwargs: Named arguments of the task.
         """
+        check_task(f"job {self.id}: ", "job.call", task)
+        check_given(args, kwargs)
         job = task.bind(*args, **kwargs)
         what = Called([job], "raise", task.returns, alone=True)
         return self._make_now("children", job.task, children.digest_of_jobs([job]), what)
@@ -148,6 +154,8 @@ class BlockingFlows(Programs):
         """
         if on_failure not in ("raise", "keep", "fast"):
             raise ConfigError(f"on_failure must be raise, keep or fast, not {on_failure!r}")
+        check_task(f"job {self.id}: ", "job.map", task)
+        check_items(self.id, "job.map", items)
         jobs = [task.bind(item) for item in islice(items, bounds.CHILDREN_MAX + 1)]
         if len(jobs) > bounds.CHILDREN_MAX:
             raise LimitReached(
@@ -176,6 +184,8 @@ class BlockingFlows(Programs):
         :param args: Positional arguments of the task.
         :param kwargs: Named arguments of the task.
         """
+        check_task(f"job {self.id}: ", "job.enqueue", task)
+        check_given(args, kwargs)
         job = task.bind(*args, **kwargs)
         return self._make_now("detached", job.task, children.digest_of_jobs([job]), Called([job], "raise", Any, alone=True))
 
@@ -188,6 +198,14 @@ class BlockingFlows(Programs):
         """
         name = str(getattr(function, "__name__", "branch"))
         return self._make_now("branch", name, None, Begun(function, args, kwargs))
+
+    def patched(self, name: str) -> bool:
+        """Guard a change: True from where a job first comes to it with the new code, False where it ran the old code.
+
+        :param name: Of the change. 1 to 200 characters.
+        """
+        check_step_name(name)
+        return self._make_now("patch", name)
 
     @overload
     def gather(self, a: BlockingCall[A], b: BlockingCall[B], /) -> tuple[A, B]: ...

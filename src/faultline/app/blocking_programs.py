@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from faultline.app.attempt import check_step_name
 from faultline.app.blocking_calling import Called
 from faultline.app.blocking_sagas import Sagas
+from faultline.app.slips import check_items, check_task
 from faultline.core.bounds import SPAWN_CHUNK
 from faultline.core.errors import ConfigError
 from faultline.flow import children
-from faultline.flow.calls import current, here
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,14 +25,10 @@ R = TypeVar("R")
 class Programs(Sagas):
     """How a program guards a change, and reads page by page."""
 
-    def patched(self, name: str) -> bool:
-        """Guard a change: True from where a job first comes to it with the new code, False where it ran the old code.
-
-        :param name: Of the change. 1 to 200 characters.
-        """
-        check_step_name(name)
-        program = self._program()
-        branch = here(program, current())
+    def _run_patch(self, call: BlockingCall[Any]) -> bool:
+        branch, name = call.branch, call.name
+        program = branch.program
+        program.unawaited.pop(name, None)
         program.refuse_if_ended(branch)
         self._know(program)
         since = program.patched_from(branch, name)
@@ -65,6 +60,8 @@ class Programs(Sagas):
         """
         if not 1 <= page <= SPAWN_CHUNK:
             raise ConfigError(f"page must be a whole number from 1 to {SPAWN_CHUNK}, not {page!r}")
+        check_task(f"job {self.id}: ", "job.results", task)
+        check_items(self.id, "job.results", items)
         jobs = [task.bind(item) for item in items]
         pages = [jobs[first : first + page] for first in range(0, len(jobs), page)]
         calls: list[BlockingCall[Any]] = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 from faultline.app.blame import is_caused_by
 from faultline.app.blocking_beside import Beside
 from faultline.app.blocking_stepping import Stepped
+from faultline.app.slips import check_given, check_step
 from faultline.core.errors import StepFailed
 from faultline.flow import values
 from faultline.flow.ending import Interrupted, Undone, Waiting
@@ -57,6 +58,10 @@ class BlockingSaga:
             interrupted: then it was perhaps done. Default: there is nothing to undo.
         :param kwargs: Named arguments of the step.
         """
+        check_step(self._program.job_id, "saga.do", step)
+        if undo is not None:
+            check_step(self._program.job_id, "saga.do(undo=...)", undo)
+        check_given(args, kwargs)
         what = Stepped(step, args, kwargs, begun_first=undo is not None)
         call = self._make("step", step.name, values.digest(args, kwargs), what)
         result: list[Any] = []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 from faultline.app.handle import JobHandle
 from faultline.app.job import Job  # noqa: TC001 - the task is reasons by its annotation
 from faultline.app.options import Options, check_text
+from faultline.app.slips import check_task
 from faultline.app.tasks import Task
 from faultline.core.bounds import KEY_LENGTH_MAX
 from faultline.core.errors import ChildFailed, ConfigError, JobRejected
@@ -74,6 +75,7 @@ class Flow:
         self.name = name
         self._queue = queue
         self._nodes: list[graphs.Node] = []
+        self._jobs: set[FlowJob[Any]] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +101,8 @@ class Flow:
         :param name: Under which the flow's result has it. Default: the name of the task, with a number from the second on.
         :param kwargs: Named arguments of the task.
         """
+        if not isinstance(task, Submission):
+            check_task("", "flow.add", task, "make it a task with @app.task")
         job = task if isinstance(task, Submission) else task.bind(*args, **kwargs)
         if isinstance(task, Submission) and (args or kwargs):
             raise JobRejected(f"job {task.task} is bound already; give its arguments to bind(...)")
@@ -109,13 +113,25 @@ class Flow:
         check_text("the name of a job", found.name, _NAME_LENGTH_MAX)
         if found.name in known:
             raise JobRejected(f"flow {self.name} has a job named {found.name} already; give this one another name=...")
-        before = tuple(one.name for one in after)
-        for one in before:
-            if one not in known:
-                raise JobRejected(f"job {found.name} comes after {one}, which was not added to flow {self.name} before")
+        before = tuple(one.name for one in self._added(found.name, after))
         if len(set(before)) < len(before):
             raise JobRejected(f"job {found.name} comes after the same job twice")
+        self._jobs.add(found)
         self._nodes.append(graphs.Node(job, found.name, before, if_failed))
+        return found
+
+    def _added(self, name: str, after: Iterable[FlowJob[Any]]) -> list[FlowJob[Any]]:
+        """What a job comes after: jobs that were added to this very flow."""
+        if isinstance(after, FlowJob | str):
+            raise JobRejected(f"job {name}: after= takes a list; write after=[{after!r}]")
+        found = list(after)
+        for one in found:
+            if not isinstance(one, FlowJob):
+                raise JobRejected(
+                    f"job {name}: after=[...] takes jobs of this flow, as flow.add(...) returned them, not {one!r:.80}"
+                )
+            if one not in self._jobs:
+                raise JobRejected(f"job {name} comes after {one.name}, which was not added to flow {self.name} before")
         return found
 
     def _named(self, task: str, known: set[str]) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from faultline.core.errors import ConfigError
 from faultline.flow.ending import Waiting
@@ -51,8 +51,10 @@ class Made(Generic[R_co]):
         #: What it calls: arguments, or other calls.
         self.what = what
         self.run = run
-        #: A gather is not recorded by itself.
-        self.number = "" if kind == "gather" else branch.program.made(branch, name)
+        #: A gather is not recorded by itself, and a guard of a change has no position.
+        self.number = "" if kind in ("gather", "patch") else branch.program.made(branch, name)
+        if kind == "patch":
+            branch.program.asked(name)
         self.made_at = branch.program.next_moment()
         self.begun = False
         #: The id of the recorded call.
@@ -64,8 +66,43 @@ class Made(Generic[R_co]):
 
     def begin(self) -> None:
         if self.begun:
-            raise ConfigError(f"job {self.branch.program.job_id}: call {self.number} ({self.name}) was awaited before")
+            raise ConfigError(
+                f"job {self.branch.program.job_id}: {self.shown} was awaited before; keep its result in a variable, or make"
+                " the call again"
+            )
         self.begun = True
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        if self.kind == "patch":
+            return f"job.patched({self.name!r})"
+        return f"call {self.number} ({self.name})" if self.number else f"job.{self.kind}(...)"
+
+    # A call that stands where its result was meant
+
+    def unawaited(self, consequence: str = "so it has no result") -> ConfigError:
+        """What to raise for it."""
+        return ConfigError(
+            f"job {self.branch.program.job_id}: {self.shown} was not awaited, {consequence}; write `await` before it"
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise self.unawaited()
+
+    # Not shown to type checkers: they refuse what a call does not have.
+    if not TYPE_CHECKING:
+
+        def _refuse(self, *_: object) -> NoReturn:
+            raise self.unawaited()
+
+        __iter__ = __len__ = __contains__ = __getitem__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+        __hash__ = object.__hash__
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise AttributeError(str(self.unawaited(f"so it has no {name}")))
 
     def as_recorded(self, **words: Any) -> dict[str, Any]:
         """As `record` takes it."""

@@ -113,7 +113,7 @@ class Program:
         self._came: dict[str, dict[str, Any]] = {}
         #: The numbers of the calls that lost a race in this run.
         self._closed: tuple[str, ...] = ()
-        #: Calls that were made and are not awaited yet: their names by number.
+        #: Calls that were made and are not awaited yet, as messages call them: by number, guards of changes by name.
         self.unawaited: dict[str, str] = {}
         #: What becomes history with what is recorded next: steps that failed and whose errors the program caught, sleeps
         #: that are over.
@@ -173,10 +173,10 @@ class Program:
             return self._misused
         if not self.unawaited:
             return None
-        number, name = next(iter(self.unawaited.items()))
+        first = next(iter(self.unawaited.values()))
         return ConfigError(
-            f"job {self.job_id}: call {number} ({name}) was made and never awaited, so it did not run; await it, or pass it"
-            " to job.gather or job.race"
+            f"job {self.job_id}: {first} was made and never awaited, so it did not run; await it, or pass it to job.gather"
+            " or job.race"
         )
 
     # What calls ask
@@ -253,8 +253,12 @@ class Program:
         if branch.counter >= bounds.CALLS_MAX or len(self._passed) >= bounds.CALLS_MAX:
             raise self._too_long(f"more than {bounds.CALLS_MAX:,} calls")
         number = branch.next_number()
-        self.unawaited[number] = name
+        self.unawaited[number] = f"call {number} ({name})"
         return number
+
+    def asked(self, name: str) -> None:
+        """The program asks whether a change is in force, and has not awaited the answer yet."""
+        self.unawaited[name] = f"job.patched({name!r})"
 
     def came_to(self, number: str, kind: str, name: str, digest: str | None) -> Recorded | None:
         """The program comes to a call. What is recorded of it, or `CodeChanged` if that was another call."""

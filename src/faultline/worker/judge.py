@@ -13,6 +13,7 @@ from faultline.core import backoff, events
 from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX
 from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
+from faultline.flow.calls import Made
 from faultline.flow.ending import RunEnded
 from faultline.worker.endings import Completed, Failed, Released, StartedOver, unstorable
 from faultline.worker.releases import Releases
@@ -67,6 +68,9 @@ class Judge:
         try:
             return Completed(hold, result_text(result, f"result of {task.name}", self.result_bytes_max))
         except Exception as error:  # noqa: BLE001 - a result may be anything
+            if isinstance(result, Made):
+                why = f"the task returned {result.shown}, which was not awaited; write `return await ...`"
+                return Failed(hold, Failure(why, then="fail"))
             return unstorable(hold, str(error))
 
     def _began_anew(self, hold: Hold, task: Task[..., Any], again: Again) -> Ending:

@@ -1,0 +1,116 @@
+"""What is said of a call with the wrong thing in the right place: what it got, and what to write instead."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from faultline.app.options import Duration, check_seconds
+from faultline.app.steps import Step
+from faultline.core.bounds import DELAY_SECONDS_MAX
+from faultline.core.errors import ConfigError
+from faultline.flow.calls import Call, Made
+
+if typing.TYPE_CHECKING:
+    from uuid import UUID
+
+#: What can be iterated and is not a list of items.
+_NO_LISTS: tuple[tuple[Any, str], ...] = (
+    ((str, bytes), "; for a child with the whole of it, use job.call"),
+    (Mapping, "; pass list(items.values()) or list(items.items())"),
+    (AbstractSet, ", which may have another order in the next run; pass sorted(items)"),
+)
+
+
+def check_step(job_id: UUID, what: str, step: object) -> None:
+    """`what`: the method that takes it, such as `job.do`."""
+    if isinstance(step, Step):
+        return
+    how = ""
+    if is_task(step):
+        how = f", and {step.name} is a task; run it as a child with job.call({step.name}, ...)"
+    elif inspect.iscoroutine(step):
+        how = _called(what, step)
+    elif callable(step):
+        how = f", and {_name(step)} is a plain function; put @app.step above it"
+    raise ConfigError(f"job {job_id}: {what} takes a step{how or f', as @app.step makes it, not {step!r:.80}'}")
+
+
+def check_task(whose: str, what: str, task: object, instead: str = "run it with job.do({name}, ...)") -> None:
+    """`whose`: what begins the message. `instead`: of a step."""
+    if is_task(task):
+        return
+    how = f", as @app.task makes it, not {task!r:.80}"
+    if isinstance(task, Step):
+        how = f", and {task.name} is a step; {instead.format(name=task.name)}"
+    elif inspect.iscoroutine(task):
+        how = _called(what, task)
+    elif callable(task):
+        how = f", and {_name(task)} is a plain function; put @app.task above it"
+    raise ConfigError(f"{whose}{what} takes a task{how}")
+
+
+def is_task(task: Any) -> typing.TypeGuard[Any]:
+    """Whether it can be called as a child; a job does not import tasks."""
+    return callable(getattr(task, "bind", None)) and not isinstance(task, Made)
+
+
+def check_items(job_id: UUID, what: str, items: object) -> None:
+    if type(items) is list:
+        return
+    how = None if isinstance(items, Iterable) else f", not {items!r:.80}"
+    for kinds, instead in _NO_LISTS:
+        if isinstance(items, kinds):
+            how = f", and got a {type(items).__name__}{instead}"
+    if how is not None:
+        raise ConfigError(f"job {job_id}: {what} takes a list of items{how}")
+
+
+def check_kind(job_id: UUID, name: str, kind: Any) -> None:
+    """What a payload is read as."""
+    named = isinstance(kind, type | typing.NewType | typing.TypeVar) or type(kind).__name__ == "TypeAliasType"
+    if not named and kind not in (Any, None) and typing.get_origin(kind) is None:
+        raise ConfigError(
+            f"job {job_id}: job.receive({name!r}, type) takes the type that the payload is read as, such as str or a"
+            f" dataclass, not {kind!r:.80}"
+        )
+
+
+def check_sleep(duration: Duration | None) -> None:
+    if duration is None:
+        raise ConfigError("sleep must be a number of seconds or a timedelta, not None")
+    check_seconds("sleep", duration, -DELAY_SECONDS_MAX, DELAY_SECONDS_MAX)
+
+
+def check_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Arguments of a step or a child, none of which is a call without its await."""
+    for one in (*args, *kwargs.values()):
+        if isinstance(one, Made):
+            raise one.unawaited()
+
+
+def not_a_call(job_id: UUID, what: str, one: object, wanted: type[Made[Any]]) -> ConfigError:
+    """`what`: `job.gather` or `job.race`, which takes such calls."""
+    maker = "job" if wanted is Call else "job.later"
+    how = f"as {maker}.do(...) or {maker}.branch(...) make them, not {type(one).__name__}"
+    if isinstance(one, list | tuple) or inspect.isgenerator(one):
+        how = f"and got a {type(one).__name__}; write {what}(*calls)"
+    elif inspect.iscoroutine(one):
+        how = f"and got a coroutine of {_name(one)}; write {maker}.branch({_name(one)}, ...)"
+        one.close()
+    elif wanted is Call:
+        how += "; leave out the await"
+    return ConfigError(f"job {job_id}: {what} takes calls of this job, {how}")
+
+
+def _called(what: str, coroutine: Any) -> str:
+    coroutine.close()
+    name = _name(coroutine)
+    return f", and {name} was called here; pass the function and its arguments apart: {what}({name}, ...)"
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
