@@ -263,7 +263,7 @@ def test_a_payload_that_does_not_fit_fails_the_job_at_once_and_says_what_to_do(a
 
     assert f"job {handle.id}: signal approval was received by call 1, and its payload does not fit Approval" in error
     assert "'perhaps' is not bool" in error
-    assert "Fork the job before call 1, and send the fork a payload that fits" in error
+    assert "Retry the job: it asks again at this call. Then send a payload that fits" in error
     assert len(runs) == 2
     assert job_of(app, handle)["state"] == JobState.FAILED
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline import Faultline, Job
+from faultline import Faultline, Job, ResultTimeout
 from faultline.core.faults import Faults, WireCut
 from faultline.core.host import Host
 from faultline.store import verbs
@@ -85,6 +85,50 @@ def test_a_flow_outlives_a_day_without_workers(app: Faultline, queue: Driver, cl
     clock.advance(DAY + 1)
 
     assert results(app, handles) == ["awake", 5, -1]
+
+
+def test_a_wait_for_a_child_lasts_as_long_as_the_child_and_one_for_a_signal_thirty_days(
+    app: Faultline, queue: Driver, clock: Clock
+) -> None:
+    clock.take()
+
+    @app.task
+    async def child(job: Job) -> str:
+        await job.sleep(60 * DAY)
+        return "done"
+
+    @app.task
+    async def calls(job: Job) -> str:
+        return await job.call(child)
+
+    @app.task
+    async def asks(job: Job) -> int:
+        return await job.receive("go", int)
+
+    handles: list[Any] = [calls.enqueue(), asks.enqueue()]
+    work(app, lambda: auntil(lambda: suspended(queue) == 3))
+    clock.advance(30 * DAY - 60)
+    with pytest.raises(ResultTimeout):
+        handles[1].result(0)
+    clock.advance(61)
+    [timed_out] = results(app, handles[1:])
+
+    assert "no signal go came within its time" in str(timed_out)
+    assert suspended(queue) == 2
+    clock.advance(30 * DAY)
+    assert results(app, handles[:1]) == ["done"]
+
+
+def test_a_sleep_that_races_a_child_ends_the_wait_and_the_child(app: Faultline, queue: Driver) -> None:
+    @app.task(queue="nobody")
+    async def child() -> None: ...
+
+    @app.task
+    async def program(job: Job) -> None:
+        await job.race(job.call(child), job.sleep(0.1))
+
+    assert results(app, [program.enqueue()]) == [None]
+    work(app, lambda: auntil(lambda: queue.value("select state from faultline.jobs where task = 'child'") == "cancelled"))
 
 
 def test_flows_go_on_behind_a_pooler(pooled_dsn: str, queue: Driver) -> None:  # noqa: F811

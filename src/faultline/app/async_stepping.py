@@ -181,16 +181,25 @@ class Stepping(Recording):
             if default is not MISSING:
                 return default
             within_seconds = "its time" if seconds is None else f"{seconds:g} s"
-            raise SignalTimeout(f"job {self.id}: no signal {call.name} came within {within_seconds}")
+            why = f"no signal {call.name} came within {within_seconds}"
+            await self._stops_at(call, known, why)
+            raise SignalTimeout(f"job {self.id}: {why}. Retry the job: it waits as long again")
         try:
             return values.typed(payload, kind)
         except values.Misfit as error:
-            # What the job has received is history, and every later run would read it again.
+            why = (
+                f"signal {call.name} was received by call {call.number}, and its payload does not fit"
+                f" {values.name_of(kind)}: {error}"
+            )
+            await self._stops_at(call, known, why)
             raise UnreadableJson(
-                f"job {self.id}: signal {call.name} was received by call {call.number}, and its payload does not fit"
-                f" {values.name_of(kind)}: {error}. Fork the job before call {call.number}, and send the fork a payload that"
-                " fits"
+                f"job {self.id}: {why}. Retry the job: it asks again at this call. Then send a payload that fits"
             ) from error
+
+    async def _stops_at(self, call: Call[Any], known: Recorded | None, why: str) -> None:
+        """Say so in the history: what the call got is history, and every later run gets it, until a retry opens it again."""
+        if known is None or known.error is None:
+            await self._record(call, call.as_recorded(error=why))
 
     async def _signal(self, call: Call[Any], known: Recorded | None) -> tuple[str, Any]:
         if known is not None and known.outcome is not None:

@@ -154,7 +154,16 @@ execute function faultline.refuse_change('idempotency keys cannot be truncated')
 create or replace trigger never_rewritten
 before update on faultline.calls
 for each row
-when (old.ended_at is not null and coalesce(current_setting('faultline.verb', true), '') <> 'retry')
+when (
+  old.ended_at is not null and coalesce(current_setting('faultline.verb', true), '') <> 'retry'
+  -- Why the program stops at a signal is known only afterwards.
+  and (
+    old.kind <> 'signal' or old.error is not null
+    or (old.id, old.job_id, old.number, old.kind, old.name, old.digest, old.fencing_token, old.begun_at, old.until, old.ended_at,
+      old.outcome, old.result) is distinct from (new.id, new.job_id, new.number, new.kind, new.name, new.digest,
+      new.fencing_token, new.begun_at, new.until, new.ended_at, new.outcome, new.result)
+  )
+)
 execute function faultline.refuse_change('a call that has ended is history and cannot be changed');
 
 create or replace trigger forgotten_by_prune

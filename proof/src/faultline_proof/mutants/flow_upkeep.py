@@ -61,6 +61,13 @@ GUARDS: Guards = {
             "",
         ),
         "opens the call at which the program stopped": ("  where c.id = any (stopped);", "  where false;"),
+        "drops the signal at which the program stopped": (
+            "set received_by = c.fencing_token || '/' || c.number",
+            "set received_by = s.received_by",
+        ),
+        "drops the signal of that call only": (" and s.received_by = c.number;", " and s.received_by is not null;"),
+        "drops the signal of that job only": (" and s.job_id = c.job_id and", " and"),
+        "gives a signal a new time": ("until = case when c.kind <> 'signal' then c.until end", "until = c.until"),
         "starts only its own children over": ("where k.call_id = c.id\n", "where true\n"),
         "starts what comes after over": (
             "c.ended_at is null and k.state = 'cancelled' and k.last_error = faultline.unreached_error()",
@@ -77,7 +84,9 @@ GUARDS: Guards = {
         ),
     },
     "stopped_at": {
-        "opens only what failed": ("      and c.outcome = 'failed'\n", ""),
+        "opens only what failed": ("then c.outcome = 'failed'", "then true"),
+        "opens a signal at which it stopped": ("else c.kind = 'signal' and", "else false and"),
+        "opens no signal that was read": (" and c.error is not null", ""),
         "leaves a failure alone past which the program went on": ("and d.begun_at > c.ended_at", "and false"),
         "looks at calls of the same branch": (
             "          and starts_with(c.number, regexp_replace(d.number, '[0-9]+$', ''))\n",

@@ -30,6 +30,19 @@ GUARDS: Guards = {
         "is over with the transaction": ("'on', true)", "'on', false)"),
     },
     "guards.sql": {
+        "calls never_rewritten: but why a program stops at a signal": (
+            "    old.kind <> 'signal' or old.error is not null\n    or ",
+            "    true or ",
+        ),
+        "calls never_rewritten: and that once": ("old.kind <> 'signal' or old.error is not null", "old.kind <> 'signal'"),
+        "calls never_rewritten: and of a signal only": (
+            "old.kind <> 'signal' or old.error is not null",
+            "old.error is not null",
+        ),
+        "calls never_rewritten: and nothing else with it": (
+            "new.fencing_token, new.begun_at, new.until, new.ended_at, new.outcome, new.result)",
+            "new.fencing_token, new.begun_at, new.until, new.ended_at, new.outcome, old.result)",
+        ),
         "starts_queued: in no other state": "new.state <> 'queued'\n  or ",
         "starts_queued: with no attempt": "  or new.attempt <> 0\n",
         "starts_queued: with no token": ("or (new.fencing_token <> 0 and ", "or (false and "),

@@ -161,6 +161,24 @@ def only_the_database_says_how_a_wait_ended(sessions: Sessions) -> None:
                 q.run(verbs.record(lease, [call(kind=kind, outcome=outcome)]))
 
 
+@probe("record", "calls")
+def why_a_program_stops_is_added_to_a_signal_once_and_to_nothing_else(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    q.run(verbs.receive(lease, "2", name="s", digest="d", seconds=0))
+    q.run(verbs.record(lease, [call(outcome="done", result=1)]))
+    for why in ("first", "second"):
+        q.run(verbs.record(lease, [call(error=why), call("2", "signal", error=why)]))
+    expect("errors", [one.error for one in q.run(verbs.history(lease.job_id))], [None, "first"])
+    for number in ("1", "2"):
+        with refused(q, "FL002", "is history", what=f"call {number}"):
+            q.execute("update faultline.calls set error = 'third' where number = %s", number)
+    q.run(verbs.receive(lease, "3", name="s", digest="d", seconds=0))
+    for change in ("error = 'why', result = '1'", "error = 'why', outcome = 'done'", "error = 'why', until = now()"):
+        with refused(q, "FL002", "is history", what=change):
+            q.execute(f"update faultline.calls set {change} where number = '3'")
+
+
 @probe("record")
 def a_call_that_makes_no_sense_is_refused_and_nothing_is_written(sessions: Sessions) -> None:
     q = sessions.open()

@@ -43,6 +43,52 @@ def a_signal_is_kept_received_once_and_in_the_order_sent(sessions: Sessions) -> 
     expect("broken", q.broken_invariants(), [])
 
 
+def _stops(q: Session, lease: Lease, number: str, why: str) -> None:
+    q.run(verbs.record(lease, [{"number": number, "kind": "signal", "name": "go", "error": why}]))
+
+
+@probe("retry", "revive", "stopped_at", "receive", "record", "signals")
+def a_retry_opens_the_signal_at_which_the_program_stopped(sessions: Sessions) -> None:
+    q = sessions.open()
+    other, lease = q.new_lease(), q.new_lease()
+    for one, number, payload in ((other, "2", "other"), (lease, "1", "read"), (lease, "2", "wrong")):
+        q.run(verbs.signal(one.job_id, "go", payload))
+        expect(f"call {number}", receive(q, one, number), ("received", payload))
+    _stops(q, lease, "2", "it does not fit")
+    _stops(q, lease, "2", "said again")
+    error = "select error from faultline.calls where job_id = %s and number = '2'"
+    expect("why", q.value(error, lease.job_id), "it does not fit")
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+    again = q.claim_one()
+    expect("what was read", receive(q, again, "1"), ("received", "read"))
+    expect("what did not fit", receive(q, again, "2"), ("none", None))
+    q.run(verbs.signal(lease.job_id, "go", "right"))
+    expect("what comes then", receive(q, again, "2"), ("received", "right"))
+    marks = "select received_by from faultline.signals order by id"
+    expect("received by", [row[0] for row in q.execute(marks)], ["2", "1", f"{lease.fencing_token}/2", "2"])
+    expect("broken", q.broken_invariants(), [])
+
+
+@probe("retry", "revive", "stopped_at", "receive")
+def a_signal_that_did_not_come_is_waited_for_as_long_again_after_a_retry(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    until = "select until from faultline.calls where job_id = %s and number = %s"
+    expect("with a default", receive(q, lease, "1", seconds=0), ("timeout", None))
+    expect("without one", receive(q, lease, "2", seconds=0), ("timeout", None))
+    _stops(q, lease, "2", "it did not come")
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+    again = q.claim_one()
+    expect("with a default, again", receive(q, again, "1", seconds=60), ("timeout", None))
+    expect("without one, again", receive(q, again, "2", seconds=60), ("none", None))
+    first = q.value(until, lease.job_id, "2")
+    expect("its time is set", first is not None, wanted=True)
+    expect("asked again", receive(q, again, "2", seconds=600), ("none", None))
+    expect("its time stays", q.value(until, lease.job_id, "2"), first)
+
+
 @probe("signal")
 def signals_of_one_sender_keep_their_order_beside_others(sessions: Sessions) -> None:
     q, slow = sessions.open(), sessions.open()

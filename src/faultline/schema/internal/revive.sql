@@ -4,7 +4,8 @@
 --   children that were cancelled because their parent had ended
 --   children that failed, of a parent that failed; not those of a parent that was cancelled
 --   jobs of a graph that were cancelled because a job that they come after had ended badly
--- Of calls that are history, all stay as they are.
+-- Of calls that are history, all stay as they are. A wait for a signal that is opened gets a new time, and what it had received is
+-- not received again: received_by then names the attempt too.
 --
 -- Rows of children are locked before their calls are: a retry of a child locks its row, then its parent's call.
 create or replace function faultline.revive(job_ids uuid[]) returns uuid[]
@@ -67,8 +68,13 @@ begin
   end loop;
   perform faultline.as_verb('retry');
   delete from faultline.sweeps s where s.job_id = any (all_ids) and s.call_id is null;
+  update faultline.signals s
+  set received_by = c.fencing_token || '/' || c.number
+  from faultline.calls c
+  where c.id = any (stopped) and c.kind = 'signal' and s.job_id = c.job_id and s.received_by = c.number;
   update faultline.calls c
-  set ended_at = null, outcome = null, result = null, error = null, awaited = false, open_index = null
+  set ended_at = null, outcome = null, result = null, error = null, awaited = false, open_index = null,
+      until = case when c.kind <> 'signal' then c.until end
   where c.id = any (stopped);
   perform faultline.as_verb('');
   return all_ids;

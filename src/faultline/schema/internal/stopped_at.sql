@@ -1,4 +1,5 @@
--- The calls at which the program of this job stopped because their jobs had failed: history that a retry opens again.
+-- The calls at which the program of this job stopped: their jobs had failed, or a signal did not come in time or did not fit.
+-- That is history which a retry opens again.
 -- A failure past which the program went on is not among them: after it, a call began in its branch or in one around it.
 create or replace function faultline.stopped_at(job_id uuid) returns bigint[]
 language plpgsql volatile
@@ -9,8 +10,10 @@ begin
     select c.id
     from faultline.calls c
     where c.job_id = stopped_at.job_id
-      and c.kind in ('children', 'watch')
-      and c.outcome = 'failed'
+      and case
+        when c.kind in ('children', 'watch') then c.outcome = 'failed'
+        else c.kind = 'signal' and c.ended_at is not null and c.error is not null
+      end
       and not exists (
         select
         from faultline.calls d

@@ -4,8 +4,8 @@
 --   closed    another call of its race was over first
 --   none      nothing is there yet, and the time is not over: suspend
 --   stale     the lease is lost, for this reason; nothing was written
--- Before: the caller holds the lease. After: the call is known. Its time runs from when the program first came to it: `seconds`,
--- or 30 days. Sent again, it returns what it returned.
+-- Before: the caller holds the lease. After: the call is known. Its time runs from when the program first came to it, or came to
+-- it again after a retry: `seconds`, or 30 days. Sent again, it returns what it returned.
 -- With `fresh`, only what was sent since then, or to this very call: an answer to an earlier question is none to this one.
 create or replace function faultline.receive(
   job_id uuid,
@@ -36,6 +36,7 @@ declare
   at timestamptz;
   call faultline.calls;
   taken bigint;
+  lasts interval;
 begin
   perform faultline.read_committed('receive');
   if receive.seconds not between 0 and 315360000 then
@@ -50,17 +51,24 @@ begin
     return;
   end if;
   at := faultline.clock();
+  lasts := make_interval(secs => coalesce(receive.seconds, 2592000));
   select c.* into call from faultline.calls c where c.job_id = receive.job_id and c.number = receive.number;
   if call.id is null then
     insert into faultline.calls as c (job_id, number, kind, name, digest, fencing_token, begun_at, until, fresh)
     values (
       receive.job_id, receive.number, 'signal', receive.name, receive.digest, receive.fencing_token, at,
-      at + make_interval(secs => coalesce(receive.seconds, 2592000)), coalesce(receive.fresh, false)
+      at + lasts, coalesce(receive.fresh, false)
     )
     returning c.* into call;
     perform faultline.join_flow(receive.job_id);
   else
     perform faultline.same_call(call, 'signal', receive.name, receive.digest);
+    if call.until is null then
+      update faultline.calls c
+      set until = at + lasts
+      where c.id = call.id and c.ended_at is null
+      returning c.until into call.until;
+    end if;
   end if;
   if call.ended_at is null then
     taken := faultline.kept_signal(call.job_id, call.name, call.number, call.fresh, call.begun_at);

@@ -1,7 +1,8 @@
 -- Write calls of a program into the history of its job. Returns a refusal if the lease is lost, otherwise no row.
 -- Before: the caller holds the lease. After: each call is begun, or has ended with its outcome; the job belongs to a flow.
 -- `calls` is an array of {"number", "kind", "name", "digest", "outcome", "result", "error", "tries", "until_seconds"}. Without an
--- outcome the call has only begun. One that has ended stays as it is: sent again, nothing happens.
+-- outcome the call has only begun. One that has ended stays as it is: sent again, nothing happens. Only why the program stops at
+-- a signal is added to it, once: `error`. A retry opens such a call again.
 -- A call that is `closed` is waited for no longer: its open children are cancelled.
 create or replace function faultline.record(
   job_id uuid,
@@ -73,7 +74,12 @@ begin
       continue;
     end if;
     perform faultline.same_call(known, given.kind, given.name, given.digest);
-    continue when known.ended_at is not null;
+    if known.ended_at is not null then
+      update faultline.calls c
+      set error = left(given.error, 16384)
+      where c.id = known.id and c.kind = 'signal' and c.error is null and given.error is not null;
+      continue;
+    end if;
     update faultline.calls c
     set fencing_token = case when given.outcome is null then c.fencing_token else record.fencing_token end,
         tries = greatest(c.tries, given.tries),
