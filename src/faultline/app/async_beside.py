@@ -97,7 +97,8 @@ class Beside(Calling):
         passed = [
             one for one in program.pending if any(is_under(one.call["number"], won) for won in _numbers(calls[winner]))
         ]
-        program.pending = [one for one in program.pending if one not in passed]
+        if not self._is_in_transaction():
+            program.pending = [one for one in program.pending if one not in passed]
         closed = program.close(lost)
         recorded = call.as_recorded(outcome="done", result={"winner": winner})
         await self._record(call, *(one.call for one in passed), *closed, recorded)

@@ -8,10 +8,9 @@ from uuid import UUID
 
 from faultline.app.async_stepping import Stepping
 from faultline.core.bounds import SPAWN_CHUNK
-from faultline.core.errors import ChildFailed, JobRejected
+from faultline.core.errors import ChildFailed
 from faultline.core.ids import Ids
 from faultline.flow import children
-from faultline.flow.ending import CodeChanged
 from faultline.store.verbs import flow as verbs
 
 if TYPE_CHECKING:
@@ -126,12 +125,7 @@ class Calling(Stepping):
             kind=kind,
             policy=called.policy if kind == "children" else None,
         )
-        try:
-            call.call_id = await self._ask(statement)
-        except JobRejected as error:
-            if "changed" in str(error):
-                raise call.branch.program.end(CodeChanged(f"job {self.id}: {error}")) from error
-            raise
+        call.call_id = await self._ask(statement)
 
     async def _taken(self, call: Call[Any], known: Recorded | None) -> dict[str, Any] | None:
         """What became of the jobs, as it was recorded; None: wait on."""

@@ -10,6 +10,7 @@ from faultline.app.slips import check_items, check_task
 from faultline.core.bounds import SPAWN_CHUNK
 from faultline.core.errors import ConfigError
 from faultline.flow import children
+from faultline.flow.calls import stoppable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -37,6 +38,9 @@ class Programs(Sagas):
             return False
         number, after = program.patch(branch, name)
         recorded = {"number": number, "kind": "patch", "name": name, "outcome": "done", "result": {"after": after}}
+        if self._is_in_transaction():
+            # The transaction may roll back, and the program goes on with what it was told.
+            program.defer(branch, recorded)
         await self._record_here(branch, recorded)
         return True
 
@@ -68,7 +72,8 @@ class Programs(Sagas):
             for one in pages
         ]
         for call in calls:
-            await self._spawned(call, await self._arrived(call))
+            with stoppable(call.branch, call.shown):
+                await self._spawned(call, await self._arrived(call))
         for call in calls:
             for result in await call.now():
                 yield result

@@ -20,7 +20,7 @@ from faultline.flow.calls import Call, acurrent, here
 from faultline.flow.ending import CodeChanged, Interrupted, Waiting
 from faultline.flow.program import Program
 from faultline.store import jsontext
-from faultline.store.translation import is_about_data
+from faultline.store.translation import is_about_data, is_about_the_program
 from faultline.store.verbs import flow as verbs
 
 if TYPE_CHECKING:
@@ -98,8 +98,12 @@ class Recording(Attempt):
         await self._know(program)
         return program.came_to(call.number, call.kind, call.name, call.digest)
 
+    def _is_in_transaction(self) -> bool:
+        """Whether what is written now is rolled back with the job's own transaction."""
+        return self._own_transaction(asyncio.current_task) is not None
+
     def _refuse_in_transaction(self, call: Call[Any]) -> None:
-        if self._own_transaction(asyncio.current_task) is not None:
+        if self._is_in_transaction():
             raise ConfigError(
                 f"job {self.id}: call {call.number} ({call.name}) waits inside job.transaction(), which would keep the job's"
                 " row locked; end the transaction before it"
@@ -113,7 +117,8 @@ class Recording(Attempt):
 
     async def _pass_failures(self, call: Call[Any]) -> None:
         """The program went on after these: record them before what follows is."""
-        if any(one.call["outcome"] in ("failed", "closed") for one in call.branch.program.due(call.branch, call.made_at)):
+        due = call.branch.program.due(call.branch, call.made_at)
+        if any(one.call["outcome"] in ("failed", "closed") or one.call["kind"] == "patch" for one in due):
             await self._record(call)
 
     async def _record(self, call: Call[Any], *calls: dict[str, Any], text: str | None = None) -> None:
@@ -134,23 +139,31 @@ class Recording(Attempt):
         if unwritten.stale:
             refusal = unwritten.stale[0]
             raise program.end(Interrupted(self._lost("record", refusal.reason.value, refusal.current_token)))
-        program.pending = [one for one in program.pending if one not in due]
+        if not self._is_in_transaction():
+            # There, it is sent again with what follows: the transaction may roll back, and what has ended stays as it is.
+            program.pending = [one for one in program.pending if one not in due]
 
     async def _ask(self, statement: Statement[T]) -> T:
-        """Send a statement of the engine. If the database or the lease fails it, the run is over."""
-        for _ in range(_LOCKED_TIMES):
+        """Send a statement of the engine. If the database, the lease or a changed program fails it, the run is over."""
+        times = 1
+        while True:
             try:
                 return await self._write(statement)
             except StaleLease as error:
                 lost = self._lost(statement.name, error.reason or "lease_lost", error.current_token)
                 raise self._program().end(Interrupted(lost)) from error
-            except psycopg.errors.LockNotAvailable:
+            except psycopg.errors.LockNotAvailable as error:
+                if times >= _LOCKED_TIMES or self._is_in_transaction():
+                    # An aborted transaction can ask nothing more.
+                    raise self._program().end(Interrupted(error)) from error
+                times += 1
                 await apaused(_LOCKED_SECONDS, self._is_over)
             except (FaultlineError, psycopg.Error) as error:
+                if is_about_the_program(error):
+                    raise self._program().end(CodeChanged(str(error))) from error
                 if is_about_data(error):
                     raise
                 raise self._program().end(Interrupted(error)) from error
-        return await self._write(statement)
 
     # Values
 

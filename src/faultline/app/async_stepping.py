@@ -85,6 +85,9 @@ class Stepping(Recording):
             seconds = retries.pause_seconds(tries, self._chance)
             if seconds <= PAUSE_SECONDS_MAX:
                 await apaused(seconds, self._is_over)
+                # A thread is not cancelled when it has lost a race, or the run is over.
+                call.branch.program.refuse_if_ended(call.branch)
+                call.branch.program.refuse_if_closed(call.number)
             else:
                 self._refuse_in_transaction(call)
                 await self._record(call, call.as_recorded(tries=tries))

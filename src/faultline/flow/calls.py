@@ -55,6 +55,7 @@ class Made(Generic[R_co]):
         self.number = "" if kind in ("gather", "patch") else branch.program.made(branch, name)
         if kind == "patch":
             branch.program.asked(name)
+        #: What failed before is history when this one is recorded: the program went on. Renewed when it is awaited.
         self.made_at = branch.program.next_moment()
         self.begun = False
         #: The id of the recorded call.
@@ -71,6 +72,12 @@ class Made(Generic[R_co]):
                 " the call again"
             )
         self.begun = True
+
+    def come_to(self) -> None:
+        """The program awaits it now, and with it the calls that it runs beside each other."""
+        self.made_at = self.branch.program.next_moment()
+        for one in self.what if self.kind in ("gather", "race") else ():
+            one.come_to()
 
     @property
     def shown(self) -> str:
@@ -125,8 +132,10 @@ class Call(Made[R_co]):
         """Run it, and return its result."""
         here(self.branch.program, acurrent())
         self.begin()
+        self.come_to()
         try:
-            result: R_co = await self.run(self)
+            with stoppable(self.branch, self.shown):
+                result: R_co = await self.run(self)
         except Waiting as waiting:
             raise self.branch.suspend(waiting.waits) from None
         return result
@@ -141,6 +150,7 @@ class BlockingCall(Made[R_co]):
         """Run it, and return its result."""
         here(self.branch.program, current())
         self.begin()
+        self.come_to()
         try:
             result: R_co = self.run(self)
         except Waiting as waiting:
@@ -177,6 +187,16 @@ def here(program: Program, runner: object) -> Branch:
             " each run; use job.gather(job.branch(function, ...), ...)"
         )
     return branch
+
+
+@contextlib.contextmanager
+def stoppable(branch: Branch, call: str) -> Iterator[None]:
+    """The branch remembers if it is cancelled inside: the program may catch that, and must not go on from it."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        branch.cancelled = branch.cancelled or call
+        raise
 
 
 @contextlib.contextmanager

@@ -6,13 +6,13 @@ not depend on which branch is quicker, so that every run gives each call the num
 
 from __future__ import annotations
 
-from asyncio import CancelledError
+from asyncio import CancelledError, current_task
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.core import bounds
 from faultline.core.errors import ConfigError, FlowTooLong
-from faultline.flow.ending import Closed, CodeChanged, RunEnded, Suspended, Waiting
+from faultline.flow.ending import Closed, CodeChanged, Interrupted, RunEnded, Suspended, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -71,6 +71,8 @@ class Branch:
         self.ended: Suspended | None = None
         #: For what it waits, as `suspend` takes it.
         self.waits: list[dict[str, Any]] = []
+        #: A call that was cancelled while it ran, as messages name it. What became of it is not known, and not recorded.
+        self.cancelled: str | None = None
 
     def next_number(self) -> str:
         self.counter += 1
@@ -196,7 +198,26 @@ class Program:
         ended = self._ended or branch.ended
         if ended is not None:
             raise ended
-        self._refuse_if_closed(branch.path)
+        self.refuse_if_closed(branch.path)
+        if branch.cancelled is not None:
+            self._refuse_after_cancelled(branch.cancelled)
+
+    def _refuse_after_cancelled(self, call: str) -> None:
+        """The next run would not be cancelled there, and what it called afterwards would be another program."""
+        runner = current_task()
+        if runner is not None and runner.cancelling():
+            # By the worker, which knows why, or by whoever wants the task to end. The program has caught it.
+            raise CancelledError
+        raise self.end(
+            Interrupted(
+                ConfigError(
+                    f"job {self.job_id}: {call} was stopped by the program itself (asyncio.timeout, a task group). That is"
+                    " not recorded, and the next run could go another way. Give the step a limit with"
+                    " @app.step(timeout=...), other calls one with job.race(..., job.sleep(...)), and signals one with"
+                    " job.receive(timeout=...)"
+                )
+            )
+        )
 
     def close(self, numbers: Sequence[str]) -> list[dict[str, Any]]:
         """These have lost a race: no further call is made inside. What is open of them, to be recorded as closed."""
@@ -220,7 +241,7 @@ class Program:
             if call["kind"] != "saga" and not self.has_ended(number) and any(is_under(number, one) for one in numbers)
         ]
 
-    def _refuse_if_closed(self, number: str) -> None:
+    def refuse_if_closed(self, number: str) -> None:
         if any(is_under(number, one) for one in self._closed):
             raise Closed(f"job {self.job_id}: call {number} is part of what has lost a race; it makes no further calls")
 
@@ -267,7 +288,7 @@ class Program:
         self._passed.add(number)
         # In this order: whoever closes it at the same time finds it here, or it finds itself closed.
         self._came[number] = {"number": number, "kind": kind, "name": name, "digest": digest}
-        self._refuse_if_closed(number)
+        self.refuse_if_closed(number)
         if known is None:
             inside = self._inside(number)
             if inside is not None:

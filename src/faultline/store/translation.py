@@ -62,6 +62,16 @@ def is_about_data(error: BaseException) -> bool:
     return isinstance(error, UnicodeError)
 
 
+#: The detail of an error: a call stands in the history as another one than the program makes now.
+PROGRAM_CHANGED = "program_changed"
+
+
+def is_about_the_program(error: BaseException) -> bool:
+    """Whether a verb found that the program of a job has changed. Its message may quote names that say anything."""
+    cause = error.__cause__ if isinstance(error, errors.JobRejected) else error
+    return isinstance(cause, psycopg.Error) and cause.diag.message_detail == PROGRAM_CHANGED
+
+
 def _translate(error: psycopg.Error, dsn: str) -> errors.FaultlineError | None:
     message = error.diag.message_primary or str(error).strip()
     if error.sqlstate in _OURS:

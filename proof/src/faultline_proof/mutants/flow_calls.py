@@ -57,6 +57,14 @@ GUARDS: Guards = {
             "false",
         ),
         "compares the arguments": ("known.digest is distinct from same_call.digest", "false"),
+        "says of another name that the program has changed": (
+            "detail = 'program_changed',\n        hint = 'Nothing was written. Bring",
+            "hint = 'Nothing was written. Bring",
+        ),
+        "says of other arguments that the program has changed": (
+            "detail = 'program_changed',\n        hint = 'Nothing was written. Give",
+            "hint = 'Nothing was written. Give",
+        ),
     },
     "same_spawn": {
         "compares the call": (
@@ -64,6 +72,7 @@ GUARDS: Guards = {
             "null;",
         ),
         "compares the number of jobs": ("known.total <> same_spawn.total", "false"),
+        "says that the program has changed": ("detail = 'program_changed',\n        ", ""),
     },
     "history": {
         "asks for this job": ("where c.job_id = history.job_id", "where true"),

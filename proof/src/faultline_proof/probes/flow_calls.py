@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from faultline.core.errors import StaleLease
+from faultline.core.errors import JobRejected, StaleLease
 from faultline.core.model import Submission, Unwritten
 from faultline.store import verbs
+from faultline.store.translation import is_about_the_program
 from faultline_proof.probes.probe import expect, probe, reasons, refused
 
 if TYPE_CHECKING:
@@ -57,6 +58,30 @@ def a_call_that_has_ended_never_changes(sessions: Sessions) -> None:
         q.run(verbs.record(lease, [call(kind="sleep", outcome="done")]))
     with refused(q, "FL005", "the program has changed", "other arguments"):
         q.run(verbs.record(lease, [{**call(outcome="done"), "digest": "e"}]))
+
+
+def _is_told(q: Session, statement: Statement[Any]) -> bool:
+    """Whether a refusal says that the program has changed, other than by its words."""
+    try:
+        with q.connection.transaction():
+            q.run(statement)
+    except JobRejected as error:
+        return is_about_the_program(error)
+    raise AssertionError("it was not refused")
+
+
+@probe("record", "spawn", "same_call", "same_spawn")
+def a_changed_program_is_told_from_a_refused_name(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    jobs = [Submission("child", queue="children")]
+    q.run(verbs.record(lease, [call(outcome="done")]))
+    q.run(verbs.spawn(lease, "2", jobs, name="c", digest="d"))
+    expect("another name", _is_told(q, verbs.record(lease, [call(name="other")])), True)
+    expect("other arguments", _is_told(q, verbs.record(lease, [{**call(), "digest": "e"}])), True)
+    expect("another number of jobs", _is_told(q, verbs.spawn(lease, "2", jobs * 2, name="c", digest="d")), True)
+    named = Submission("the program has changed", queue="children", priority=5000)
+    expect("a refused job", _is_told(q, verbs.spawn(lease, "3", [named], name="c", digest="d")), False)
 
 
 @probe("record", "calls")

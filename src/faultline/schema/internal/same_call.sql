@@ -6,11 +6,13 @@ begin
   if (known.kind, known.name) is distinct from (same_call.kind, same_call.name) then
     raise exception 'job %: the program has changed: call % was % "%" and is % "%" now',
       known.job_id, known.number, known.kind, known.name, same_call.kind, same_call.name
-      using errcode = 'FL005', hint = 'Nothing was written. Bring the old code back, or guard the change with job.patched.';
+      using errcode = 'FL005', detail = 'program_changed',
+        hint = 'Nothing was written. Bring the old code back, or guard the change with job.patched.';
   elsif known.digest is distinct from same_call.digest then
     raise exception 'job %: the program has changed: call %, % "%", has other arguments now',
       known.job_id, known.number, known.kind, known.name
-      using errcode = 'FL005', hint = 'Nothing was written. Give it the same arguments each time, or guard the change with job.patched.';
+      using errcode = 'FL005', detail = 'program_changed',
+        hint = 'Nothing was written. Give it the same arguments each time, or guard the change with job.patched.';
   end if;
 end
 $$;

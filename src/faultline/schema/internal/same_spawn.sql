@@ -8,7 +8,8 @@ begin
   if known.total <> same_spawn.total then
     raise exception 'job %: the program has changed: call %, % "%", had % jobs and has % now',
       known.job_id, known.number, known.kind, known.name, known.total, same_spawn.total
-      using errcode = 'FL005', hint = 'Nothing was enqueued. Give it the same items each time: read them in a step.';
+      using errcode = 'FL005', detail = 'program_changed',
+        hint = 'Nothing was enqueued. Give it the same items each time: read them in a step.';
   end if;
 end
 $$;
