@@ -21,7 +21,7 @@ from bench import catalog, install, stores, workloads
 from bench.processes import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from bench.catalog import System
     from bench.stores import Store
@@ -36,25 +36,36 @@ def main() -> None:
     names = words.only or (catalog.QUICK if words.quick else [system.name for system in catalog.ALL])
     systems = [system for system in catalog.ALL if system.name in names]
     minutes = words.minutes or (2.5 if words.quick else 22)
+    with alone():
+        _compare(words, systems, minutes)
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Two comparisons of a checkout would share a PostgreSQL, and the machine."""
     (catalog.PEERS / "log").mkdir(parents=True, exist_ok=True)
-    lock = (catalog.PEERS / "lock").open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        sys.exit("another comparison runs in this checkout: they would share a PostgreSQL, and the machine")
+    with (catalog.PEERS / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("another comparison runs in this checkout: they would share a PostgreSQL, and the machine")
+        yield
+
+
+def _compare(words: argparse.Namespace, systems: Sequence[System], minutes: float) -> None:
     begun = time.monotonic()
-    missing = install.install(systems, _tell)
-    _tell(f"installed after {time.monotonic() - begun:.0f} s; measuring for up to {minutes:g} minutes")
+    missing = install.install(systems, tell)
+    tell(f"installed after {time.monotonic() - begun:.0f} s; measuring for up to {minutes:g} minutes")
     with contextlib.ExitStack() as stack:
         open_stores = _open_stores(stack, systems, missing)
-        run = workloads.Run(open_stores, _tell, time.monotonic() + 60 * minutes)
+        run = workloads.Run(open_stores, tell, time.monotonic() + 60 * minutes)
         able = [system for system in systems if system.name not in missing]
         chosen = words.workload or list(workloads.QUICK if words.quick else workloads.WORKLOADS)
         again = [workload for workload in chosen if workload in workloads.CENTRAL]
         try:
             run.go(able, chosen, again, words.rounds or (2 if words.quick else 5))
         finally:
-            _write(words.out, _result(systems, missing, open_stores, run, quick=words.quick))
+            write(words.out, result(systems, missing, open_stores, run, quick=words.quick))
     shutil.rmtree(catalog.PEERS / "log", ignore_errors=True)
 
 
@@ -77,13 +88,13 @@ def _open_stores(stack: contextlib.ExitStack, systems: Sequence[System], missing
     on_redis = [system.name for system in systems if system.store == "redis"]
     if on_redis:
         try:
-            found["redis"] = stack.enter_context(stores.redis(_tell))
+            found["redis"] = stack.enter_context(stores.redis(tell))
         except (install.NotInstalled, Failed, OSError) as error:
             missing |= dict.fromkeys(on_redis, f"no Redis here: {error}")
     return found
 
 
-def _result(
+def result(
     systems: Sequence[System], missing: dict[str, str], found: dict[str, Store], run: workloads.Run, *, quick: bool
 ) -> dict[str, Any]:
     return {
@@ -124,10 +135,10 @@ def _processor() -> str:
     return platform.processor()
 
 
-def _write(path: Path, result: dict[str, Any]) -> None:
+def write(path: Path, result: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(plain(result), indent=1, ensure_ascii=False) + "\n")
-    _tell(f"written to {path}")
+    tell(f"written to {path}")
 
 
 def plain(value: Any) -> Any:
@@ -141,7 +152,7 @@ def plain(value: Any) -> Any:
     return [plain(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _tell(line: str) -> None:
+def tell(line: str) -> None:
     print(f"{datetime.now(UTC):%H:%M:%S}  {line}", flush=True)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -21,10 +21,11 @@ class System:
     drain: float  # jobs/s to expect of one process, to choose the first number of jobs; later rounds know better
     io: float  # the same for jobs that wait 10 ms
     node: bool = False
+    prefix: str = "use"  # of its adapter: for jobs or for flows
 
     @property
     def adapter(self) -> Path:
-        return SYSTEMS / f"use_{self.key}.{'mjs' if self.node else 'py'}"
+        return SYSTEMS / f"{self.prefix}_{self.key}.{'mjs' if self.node else 'py'}"
 
     @property
     def settings(self) -> list[dict[str, str]]:
@@ -57,6 +58,8 @@ ALL = (
     System("Celery", "celery", "celery", "redis", 800, 800),
     System("RQ", "rq", "rq", "redis", 400, 90),
 )
+#: Those that have flows, with the adapters of these.
+FLOWS = tuple(replace(system, prefix="flow") for system in ALL if system.name in ("Faultline", "Absurd", "DBOS"))
 QUICK = ("Faultline", "graphile-worker", "PgQueuer", "Procrastinate")
 
 # Peers that are known and do not run here, each with the reason.

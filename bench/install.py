@@ -43,6 +43,12 @@ def _reason(system: System, tell: Callable[[str], None]) -> str:
     return ""
 
 
+def is_installed(system: System) -> bool:
+    """Whether its environment is here, with the versions that are pinned."""
+    pins = ENVIRONMENTS / f"{system.key}.{'json' if system.node else 'txt'}"
+    return system.key == "faultline" or _is_ready(_home(system), pins)
+
+
 def command(system: System) -> list[str]:
     """How its adapter is run."""
     if system.key == "faultline":

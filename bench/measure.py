@@ -22,6 +22,8 @@ from bench.catalog import PEERS, SYSTEMS
 from bench.processes import Failed, Program, cpu_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bench.catalog import System
     from bench.stores import Account, Store
 
@@ -64,7 +66,9 @@ class Drain:
 class Bench:
     """A system in a fresh store, with its driver up. Everything that was started is stopped on the way out."""
 
-    def __init__(self, system: System, store: Store, workload: str, hashes: int = 0) -> None:
+    def __init__(
+        self, system: System, store: Store, workload: str, hashes: int = 0, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.system = system
         self.store = store
         handle, name = tempfile.mkstemp(prefix="bench-stamps-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)  # noqa: S108
@@ -80,6 +84,7 @@ class Bench:
             "BENCH_HASHES": str(hashes),
             "PYTHONPATH": str(SYSTEMS),
             "PYTHONDONTWRITEBYTECODE": "",
+            **(settings or {}),
         }
         if system.key == "faultline":
             self._env["PYTHONPATH"] += os.pathsep + str(SYSTEMS.parents[1] / "src")
@@ -99,8 +104,9 @@ class Bench:
             program.stop()
         self._stamps.unlink(missing_ok=True)
 
-    def work(self, processes: int = 1) -> list[Program]:
-        return [self._start("work", number=number) for number in range(processes)]
+    def work(self, processes: int = 1, first: int = 0) -> list[Program]:
+        """Start workers, each with a number of its own: one that is started with the number of another is its successor."""
+        return [self._start("work", number=number) for number in range(first, first + processes)]
 
     def bulk(self, kind: str, jobs: int, size: int = 0) -> float:
         """Enqueue many; jobs a second."""
@@ -144,7 +150,7 @@ class Bench:
 
     def start(self, words: list[str], number: int, *, talks: bool = False) -> Program:
         log = PEERS / "log" / f"{self.system.key}-{number}{'-driver' if talks else ''}.log"
-        program = Program(words, self._env, log, talks=talks)
+        program = Program(words, {**self._env, "BENCH_WORKER": str(number)}, log, talks=talks)
         self._programs.append(program)
         return program
 

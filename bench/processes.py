@@ -78,6 +78,11 @@ class Program:
                         raise Failed(f"{to}: {found['error']}")
                     return found
 
+    def kill(self) -> None:
+        """SIGKILL to all of its group, as the kernel's does it that is out of memory."""
+        os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+
     def stop(self) -> None:
         """SIGTERM to the process, then SIGKILL to whatever is left of its group."""
         if not self.ended:

@@ -1,7 +1,7 @@
 """Write results as tables and pictures into the page on performance. `python -m bench.report RESULT.json …`, or `--print`.
 
-Each result names its part (peers, limit, growth) and fills the section between that part's markers. The rest of the file is
-written by hand and stays. A part that has no result yet keeps what stands there.
+Each result names its part (peers, limit, growth, flows, flow_peers) and fills the section between that part's markers. The
+rest of the file is written by hand and stays. A part that has no result yet keeps what stands there.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench import plots, safety
 from bench.catalog import HERE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = HERE.parent
 PAGE = ROOT / "docs/explanation/performance.md"
@@ -33,8 +36,8 @@ class Spread:
 
     def __str__(self) -> str:
         if self.rounds == 1:
-            return f"**{_number(self.median)}**"
-        return f"**{_number(self.median)}** ({_number(self.least)}–{_number(self.most)})"
+            return f"**{digits(self.median)}**"
+        return f"**{digits(self.median)}** ({digits(self.least)}–{digits(self.most)})"
 
 
 class Result:
@@ -92,14 +95,21 @@ COMPARED = (
 def peers(told: dict[str, Any], pictures: Path) -> str:
     result = Result(told)
     pictures.mkdir(parents=True, exist_ok=True)
-    parts = [_machine(told), *_draw(result, pictures), _drains(result), _latencies(result), _other(result), _costs(result)]
-    parts += [_better(result), _gaps(result), _settings(told)]
+    parts = [
+        measured_on(told),
+        *_draw(result, pictures),
+        _drains(result),
+        _latencies(result),
+        _other(result),
+        _costs(result),
+    ]
+    parts += [better(result, COMPARED), gaps(result), versions(told)]
     return "\n\n".join(part for part in parts if part)
 
 
-def _machine(told: dict[str, Any]) -> str:
+def measured_on(told: dict[str, Any]) -> str:
     machine, stores = told["machine"], told["stores"]
-    versions = ", ".join(
+    stored = ", ".join(
         f"{ {'postgresql': 'PostgreSQL', 'redis': 'Redis'}[name] } {store['version']}" for name, store in stores.items()
     )
     settings = "; ".join(
@@ -109,18 +119,18 @@ def _machine(told: dict[str, Any]) -> str:
     quick = " **A quick run: fewer systems and rounds.**" if told["quick"] else ""
     return (
         f"Measured {machine['at'][:10]} on {machine['processor']}, {machine['cores']} cores, {machine['memory_gb']:g} GB; "
-        f"{versions}; {settings}.{quick} Bold: the median of the rounds, in brackets the least and the most."
+        f"{stored}; {settings}.{quick} Bold: the median of the rounds, in brackets the least and the most."
     )
 
 
 def _draw(result: Result, pictures: Path) -> list[str]:
-    shown = []
+    drawings = []
     rows = [
         plots.Bar(system, [one.median], one.least, one.most, ours=system == OURS)
         for system in result.ranked("drain_1", "rate")
         if (one := result.spread(system, "drain_1", "rate"))
     ]
-    shown += _picture(
+    drawings += _picture(
         pictures,
         "drain",
         "No-op jobs, one worker process",
@@ -133,7 +143,7 @@ def _draw(result: Result, pictures: Path) -> list[str]:
         if (one := result.spread(system, "idle", "p99_ms"))
     ]
     title = "Enqueue to start on an idle system, p99"
-    shown += _picture(pictures, "latency", title, plots.bars(title, "ms", rows, logarithmic=True), rows)
+    drawings += _picture(pictures, "latency", title, plots.bars(title, "ms", rows, logarithmic=True), rows)
     rows = [
         plots.Bar(system, [store, client])
         for system in result.ranked("drain_1", "store_cpu", most_first=False)
@@ -144,7 +154,7 @@ def _draw(result: Result, pictures: Path) -> list[str]:
     rows.sort(key=lambda row: sum(row.parts))
     title = "CPU to run one no-op job, systems on PostgreSQL"
     drawn = plots.bars(title, "µs/job", rows, legend=["PostgreSQL", "worker"]) if rows else ""
-    return shown + _picture(pictures, "cpu", title, drawn, rows)
+    return drawings + _picture(pictures, "cpu", title, drawn, rows)
 
 
 def _picture(pictures: Path, name: str, title: str, drawn: str, rows: list[plots.Bar]) -> list[str]:
@@ -154,21 +164,21 @@ def _picture(pictures: Path, name: str, title: str, drawn: str, rows: list[plots
     return [f"![{title}]({pictures.name}/{name}.svg)"]
 
 
-def _measured(head: list[str], rows: list[list[str]]) -> str:
+def measured(head: list[str], rows: list[list[str]]) -> str:
     """A table without the columns that nobody was measured in; nothing if that leaves no figures."""
     kept = [at for at in range(len(head)) if any(row[at] not in ("—", "") for row in rows)]
     if len([at for at in kept if head[at] != "store"]) < 2:
         return ""
-    return _table([head[at] for at in kept], [[row[at] for at in kept] for row in rows])
+    return tabled([head[at] for at in kept], [[row[at] for at in kept] for row in rows])
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def tabled(head: list[str], rows: list[list[str]]) -> str:
     rule = "|---|" + "---:|" * (len(head) - 1)
     return "\n".join(["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
-def _cell(value: object) -> str:
-    return "—" if value is None else _number(value) if isinstance(value, float) else str(value)
+def shown(value: object) -> str:
+    return "—" if value is None else digits(value) if isinstance(value, float) else str(value)
 
 
 def _drains(result: Result) -> str:
@@ -181,10 +191,10 @@ def _drains(result: Result) -> str:
             [
                 system,
                 result.store(system),
-                _cell(result.spread(system, "drain_1", "rate")),
-                _cell(result.spread(system, "drain_2", "rate")),
-                _cell(result.median(system, "drain_1", "settle_seconds")),
-                "" if system == OURS else _cell(share),
+                shown(result.spread(system, "drain_1", "rate")),
+                shown(result.spread(system, "drain_2", "rate")),
+                shown(result.median(system, "drain_1", "settle_seconds")),
+                "" if system == OURS else shown(share),
             ]
         )
     head = [
@@ -195,7 +205,7 @@ def _drains(result: Result) -> str:
         "last one recorded after, s",
         "Faultline to it",
     ]
-    return _measured(head, rows)
+    return measured(head, rows)
 
 
 def _latencies(result: Result) -> str:
@@ -205,12 +215,12 @@ def _latencies(result: Result) -> str:
         rows.append(
             [
                 system,
-                _cell(result.spread(system, "idle", "p50_ms")),
-                _cell(result.spread(system, "idle", "p99_ms")),
-                _cell(result.median(system, "steady", "sent_rate")),
-                _cell(result.median(system, "steady", "p50_ms")),
-                _cell(result.median(system, "steady", "p99_ms")),
-                " + ".join(_cell(part) for part in parts) if any(part is not None for part in parts) else "—",
+                shown(result.spread(system, "idle", "p50_ms")),
+                shown(result.spread(system, "idle", "p99_ms")),
+                shown(result.median(system, "steady", "sent_rate")),
+                shown(result.median(system, "steady", "p50_ms")),
+                shown(result.median(system, "steady", "p99_ms")),
+                " + ".join(shown(part) for part in parts) if any(part is not None for part in parts) else "—",
             ]
         )
     head = [
@@ -222,7 +232,7 @@ def _latencies(result: Result) -> str:
         "500/s, p99 ms",
         "500/s, CPU µs/job: worker + store + producer",
     ]
-    return _measured(head, rows)
+    return measured(head, rows)
 
 
 def _other(result: Result) -> str:
@@ -232,12 +242,12 @@ def _other(result: Result) -> str:
         rows.append(
             [
                 system,
-                _cell(result.spread(system, "io", "rate")),
+                shown(result.spread(system, "io", "rate")),
                 "—" if share is None else f"{100 * share:.0f} %",
-                _cell(result.median(system, "drain_1", "bulk_rate")),
-                _cell(result.median(system, "idle", "single_rate")),
-                _cell(result.median(system, "args_1k", "rate")),
-                _cell(result.median(system, "args_100k", "rate")),
+                shown(result.median(system, "drain_1", "bulk_rate")),
+                shown(result.median(system, "idle", "single_rate")),
+                shown(result.median(system, "args_1k", "rate")),
+                shown(result.median(system, "args_100k", "rate")),
             ]
         )
     head = [
@@ -249,7 +259,7 @@ def _other(result: Result) -> str:
         "1 KB arguments",
         "100 KB arguments",
     ]
-    return _measured(head, rows)
+    return measured(head, rows)
 
 
 def _costs(result: Result) -> str:
@@ -257,7 +267,7 @@ def _costs(result: Result) -> str:
     for system in result.ranked("drain_1", "store_cpu", most_first=False):
         if system in result.on_postgresql():
             figures = ("bulk_wal", "run_wal", "store_cpu", "client_cpu", "transactions")
-            rows.append([system, *(_cell(result.median(system, "drain_1", figure)) for figure in figures)])
+            rows.append([system, *(shown(result.median(system, "drain_1", figure)) for figure in figures)])
     head = [
         "on PostgreSQL, per job",
         "WAL to enqueue, B",
@@ -266,13 +276,13 @@ def _costs(result: Result) -> str:
         "worker's CPU, µs",
         "transactions",
     ]
-    return _measured(head, rows)
+    return measured(head, rows)
 
 
-def _better(result: Result) -> str:
+def better(result: Result, compared: Sequence[tuple[str, str, str, str, bool]]) -> str:
     """Where a peer is ahead of us, by more than the noise of a run."""
     lines = []
-    for name, workload, figure, unit, more in COMPARED:
+    for name, workload, figure, unit, more in compared:
         ours = result.median(OURS, workload, figure)
         if ours is None:
             continue
@@ -280,13 +290,13 @@ def _better(result: Result) -> str:
         for system in result.ranked(workload, figure, most_first=more):
             theirs = result.median(system, workload, figure)
             if system != OURS and theirs is not None and (theirs > 1.03 * ours if more else theirs < 0.97 * ours):
-                ahead.append(f"{system} {_number(theirs)}")
+                ahead.append(f"{system} {digits(theirs)}")
         if ahead:
-            lines.append(f"- {name}{', ' + unit if unit else ''}: {', '.join(ahead)}; Faultline {_number(ours)}")
+            lines.append(f"- {name}{', ' + unit if unit else ''}: {', '.join(ahead)}; Faultline {digits(ours)}")
     return "### Where a peer is better\n\n" + ("\n".join(lines) if lines else "In none of the figures of this run.")
 
 
-def _gaps(result: Result) -> str:
+def gaps(result: Result) -> str:
     lines = [f"- {name}: {why}" for name, why in result.told["absent"].items()]
     lines += [f"- {system['name']}: {system['missing']}" for system in result.told["systems"] if system["missing"]]
     for one in result.told["measurements"]:
@@ -299,7 +309,7 @@ def _gaps(result: Result) -> str:
     return "### What was not measured\n\n" + "\n".join(lines)
 
 
-def _settings(told: dict[str, Any]) -> str:
+def versions(told: dict[str, Any]) -> str:
     lines = []
     for system in told["systems"]:
         lines.append(f"- **{system['name']}** {system['version']}")
@@ -321,17 +331,17 @@ def figures(told: dict[str, Any], pictures: Path) -> str:
         rows = [
             [
                 one["name"],
-                _cell(one["value"]),
+                shown(one["value"]),
                 one["unit"],
                 one.get("goal", ""),
                 {True: "yes", False: "**no**"}.get(one.get("good"), ""),
             ]
             for one in told["figures"]
         ]
-        parts.append(_table(["", "value", "unit", "goal", "met"], rows))
+        parts.append(tabled(["", "value", "unit", "goal", "met"], rows))
     for table in told.get("tables", []):
-        rows = [[_cell(cell) for cell in row] for row in table["rows"]]
-        parts += [f"**{table['name']}**", _table(table["columns"], rows)]
+        rows = [[shown(cell) for cell in row] for row in table["rows"]]
+        parts += [f"**{table['name']}**", tabled(table["columns"], rows)]
     curves = enumerate(told.get("curves", []), start=1)
     parts += [_curve(curve, f"{told['part']}-{number}", pictures) for number, curve in curves]
     return "\n\n".join(parts)
@@ -341,7 +351,7 @@ def _curve(curve: dict[str, Any], name: str, pictures: Path) -> str:
     points = [(float(point["at"]), float(point["value"])) for point in curve["points"] if point.get("value") is not None]
     goal = f" Goal: {curve['goal']}: {'met' if curve.get('ok') else 'missed'}." if curve.get("goal") else ""
     missing = [
-        f"{_number(float(point['at']))}: {point.get('missing', 'no value')}"
+        f"{digits(float(point['at']))}: {point.get('missing', 'no value')}"
         for point in curve["points"]
         if point.get("value") is None
     ]
@@ -357,10 +367,10 @@ def _curve(curve: dict[str, Any], name: str, pictures: Path) -> str:
         if key not in ("at", "value", "missing")
     ]
     rows = [
-        [_cell(float(point["at"])), _cell(point.get("value")), *(_cell(point.get(key)) for key in extra)]
+        [shown(float(point["at"])), shown(point.get("value")), *(shown(point.get(key)) for key in extra)]
         for point in curve["points"]
     ]
-    words.append(_table([curve["varies"], curve["unit"], *(key.replace("_", " ") for key in extra)], rows))
+    words.append(tabled([curve["varies"], curve["unit"], *(key.replace("_", " ") for key in extra)], rows))
     return "\n\n".join(words)
 
 
@@ -372,16 +382,22 @@ def fill(page: str, part: str, text: str) -> str:
     return page[: page.index(begin) + len(begin)] + f"\n{text}\n" + page[page.index(end) :]
 
 
+def made(told: dict[str, Any], pictures: Path) -> str:
+    """The section of that result."""
+    from bench.flows.report import flow_peers  # noqa: PLC0415 - it is made with what stands here
+
+    return {"peers": peers, "flow_peers": flow_peers}.get(told["part"], figures)(told, pictures)
+
+
 def write(results: list[Path], page: Path = PAGE) -> None:
     text = fill(page.read_text(), "safety", safety.markdown())
     for path in results:
         told = json.loads(path.read_text())
-        make = peers if told["part"] == "peers" else figures
-        text = fill(text, told["part"], make(told, page.parent / PICTURES))
+        text = fill(text, told["part"], made(told, page.parent / PICTURES))
     page.write_text(text)
 
 
-def _number(value: float) -> str:
+def digits(value: float) -> str:
     if abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}" if value else "0"
@@ -393,7 +409,7 @@ def main(words: list[str]) -> None:
     if words[:1] == ["--print"]:
         for told in (json.loads(Path(word).read_text()) for word in words[1:]):
             with tempfile.TemporaryDirectory() as folder:
-                print((peers if told["part"] == "peers" else figures)(told, Path(folder)))
+                print(made(told, Path(folder)))
         return
     write([Path(word) for word in words])
 

@@ -158,5 +158,8 @@ def _short(figures: dict[str, Any]) -> str:
         return f"— {figures['error']}"
     if "p50_ms" in figures:
         return f"{figures['p50_ms']:8.2f} ms p50  {figures['p99_ms']:8.2f} ms p99"
+    if "window_seconds" not in figures:
+        known = {name: value for name, value in figures.items() if name in ("rate", "seconds", "resumed", "worst_seconds")}
+        return "  ".join(f"{name.replace('_', ' ')} {value:,.2f}" for name, value in known.items())
     share = f"  {100 * figures['efficiency']:.0f} % of ideal" if "efficiency" in figures else ""
     return f"{figures['rate']:8.0f} jobs/s  in {figures['window_seconds']:.1f} s{share}"

@@ -1,12 +1,13 @@
 """What adapters in Python share: the three tasks, their stamps, and the orders of the harness. `common.mjs` is its twin.
 
-An adapter gives five functions, blocking or async, and calls `main`:
+An adapter gives these functions, blocking or async, and calls `main`:
 
     setup()               make the tables, if there are any
     bulk(kind, jobs)      enqueue many, in the fastest way its documentation names; `jobs` are dictionaries of arguments
     single(kind, job)     enqueue one
     left()                how many jobs its own store still holds as not done
     work()                run a worker until SIGTERM, often by becoming the peer's own command
+    send(number)          signal a flow; adapters of flows only (`flow_common.py`)
 
 Each job writes a stamp when it starts: when it was sent, when it started, in which process. 24 bytes, one write to a file in
 memory, about 1 µs, the same for every system.
@@ -84,7 +85,7 @@ def become(*command: str) -> None:
     os.execv(program, [program, *command[1:]])
 
 
-def main(*, setup, bulk, single, left, work) -> None:
+def main(*, setup, bulk, single, left, work, send=None) -> None:
     action = sys.argv[1]
     if action == "work":
         _finish(work())
@@ -94,7 +95,7 @@ def main(*, setup, bulk, single, left, work) -> None:
         for _ in range(int(sys.argv[2])):
             block(time.time())
     else:
-        asyncio.run(_drive(bulk, single, left))
+        asyncio.run(_drive(bulk, single, left, send))
 
 
 def _finish(outcome) -> None:
@@ -106,22 +107,25 @@ def _finish(outcome) -> None:
         asyncio.run(finish())
 
 
-async def _drive(bulk, single, left) -> None:
+async def _drive(bulk, single, left, send) -> None:
     """Do what the harness writes to our standard input, a line of JSON each, and answer with one."""
     loop = asyncio.get_running_loop()
     print(json.dumps({"ready": True}), flush=True)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         order = json.loads(line)
         try:
-            answer = await _obey(order, bulk, single, left)
+            answer = await _obey(order, bulk, single, left, send)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"[:500]}
         print(json.dumps(answer), flush=True)
 
 
-async def _obey(order, bulk, single, left):
+async def _obey(order, bulk, single, left, send):
     if order["do"] == "left":
         return {"left": await _call(left)}
+    if order["do"] == "send":
+        await _call(send, order["number"])
+        return {}
     extra = {"pad": _pad(order["size"])} if order.get("size") else {}
     if order["do"] == "bulk":
         return await _bulk(bulk, order["kind"], order["jobs"], extra, order.get("size", 0))

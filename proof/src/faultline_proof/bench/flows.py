@@ -19,6 +19,7 @@ from faultline.store.database import Database, run_on
 from faultline.store.reads import proving, views
 from faultline_proof.bench.processes import wait_for, worker_process
 from faultline_proof.bench.protocol import Figure
+from faultline_proof.bench.report import Report, machine
 from faultline_proof.bench.system import thread_cpu_seconds
 
 if TYPE_CHECKING:
@@ -42,13 +43,15 @@ class Effort:
 QUICK = Effort(children=2_000, rounds=2, signals=40, flows=300, suspended=50_000)
 
 
-def measure(dsn: str, *, effort: Effort | None = None, tell: Callable[[str], None] = print) -> list[Figure]:
-    figures: list[Figure] = []
+def measure(dsn: str, *, effort: Effort | None = None, quick: bool = False, tell: Callable[[str], None] = print) -> Report:
+    effort = effort or (QUICK if quick else Effort())
+    with Database(dsn).connect() as connection:
+        report = Report("flows", machine(connection), quick=quick)
     for part in (_children, _signals, _steps, _suspended, _killed):
         tell(f"measuring: {(part.__doc__ or '').splitlines()[0]}")
         with scratch.database(dsn) as scratch_dsn:
-            figures += part(scratch_dsn, effort or Effort())
-    return figures
+            report.figures += part(scratch_dsn, effort)
+    return report
 
 
 def _children(dsn: str, effort: Effort) -> list[Figure]:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _FIGURES = ("protocol", "worker", "service", "flows")
 #: Those that take their time and answer with tables and curves.
 _REPORTS = ("limit", "growth", "steady")
+#: Those whose JSON says on which machine it was measured, for a page.
+_TOLD = ("flows", *_REPORTS)
 
 
 def bench(  # noqa: PLR0913, PLR0917 - options of a command
@@ -47,7 +49,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
     # Whatever ends us, workers are stopped and scratch databases dropped.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with resolved(dsn) as found:
-        if part in _REPORTS:
+        if part in _TOLD:
             report = _reported(part, found, minutes=minutes, rate=rate, quick=quick)
             print(json.dumps(report.told()) if as_json else "\n".join(report.lines()))
             return
@@ -71,14 +73,16 @@ def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills
         figures += worker.measure(dsn, effort=worker.Effort(jobs, rounds, kills), tell=_tell)
     if part in ("service", "all"):
         figures += service.measure(dsn, ledger=backlog, tell=_tell)
-    if part in ("flows", "all"):
-        figures += flows.measure(dsn, effort=flows.QUICK if quick else None, tell=_tell)
+    if part == "all":
+        figures += flows.measure(dsn, quick=quick, tell=_tell).figures
     return figures
 
 
 def _reported(part: str, dsn: str, *, minutes: float, rate: int, quick: bool) -> Report:
-    from faultline_proof.bench import growth, limit, steady  # noqa: PLC0415
+    from faultline_proof.bench import flows, growth, limit, steady  # noqa: PLC0415
 
+    if part == "flows":
+        return flows.measure(dsn, quick=quick, tell=_tell)
     if part == "limit":
         return limit.measure(dsn, quick=quick, tell=_tell)
     if part == "growth":
