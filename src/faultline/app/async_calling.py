@@ -140,6 +140,7 @@ class Calling(Stepping):
             return None
         if status != "taken":
             raise ChildFailed(f"job {self.id}: call {call.number} ({call.name}) was waited for in vain: its time is over")
+        self._refuse_unreadable(call, result)
         found: dict[str, Any] = result
         return found
 

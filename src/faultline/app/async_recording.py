@@ -14,7 +14,7 @@ from faultline.app.attempt import Attempt
 from faultline.app.blame import is_caused_by
 from faultline.app.texts import result_text, text_of
 from faultline.app.turns import apaused
-from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed
+from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed, UnreadableJson
 from faultline.flow import values
 from faultline.flow.calls import Call, acurrent, here
 from faultline.flow.ending import CodeChanged, Interrupted, Waiting
@@ -184,6 +184,7 @@ class Recording(Attempt):
 
     def _read(self, call: Call[Any], value: Any, returns: Any) -> Any:
         """A recorded value, as the annotation says."""
+        self._refuse_unreadable(call, value)
         try:
             return values.typed(value, returns)
         except values.Misfit as error:
@@ -193,6 +194,13 @@ class Recording(Attempt):
                 f" annotation now: {error}. Let the annotation accept it, or bring the old code back"
             )
             raise program.end(CodeChanged(changed)) from error
+
+    def _refuse_unreadable(self, call: Call[Any], value: Any) -> None:
+        if isinstance(value, jsontext.Unreadable):
+            raise UnreadableJson(
+                f"job {self.id}: the result of call {call.number} ({call.name}) was not written by Faultline for Python, and"
+                f" cannot be read: {value.why}"
+            )
 
     def _ended_by(self, call: Call[Any], error: BaseException, tries: int) -> BaseException:
         """What to raise for an error of a step's function that no further try follows."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
@@ -91,7 +91,14 @@ class Later:
         """
         if not isinstance(time, datetime) or time.utcoffset() is None:  # type: ignore[redundant-expr]  # without a type checker
             raise ConfigError(f"job.sleep_until takes a datetime with a time zone, not {time!r}")
-        return self._make("sleep", "sleep until", None, (None, time.isoformat()))
+        if time.year >= bounds.LAST_YEAR:
+            raise ConfigError(
+                f"job.sleep_until takes a time before the year {bounds.LAST_YEAR}, not {time.isoformat()}; to wait without a"
+                " limit, wait for a signal"
+            )
+        # Python could not read an earlier one again in every time zone.
+        past = datetime(bounds.FIRST_YEAR, 1, 1, tzinfo=UTC)
+        return self._make("sleep", "sleep until", None, (None, max(time, past).isoformat()))
 
     @overload
     def receive(

@@ -42,6 +42,8 @@ JOB_CONNECTIONS_MAX = 20
 TIMEOUT_SECONDS = 30.0
 
 #: Of one flow's job: remembered calls, and bytes of their results.
+#: Of the number of a call, with the numbers of the branches around it. The database has room for a few more characters.
+CALL_NUMBER_LENGTH_MAX = 180
 CALLS_MAX, HISTORY_BYTES_MAX = 10_000, 64 * 1024 * 1024
 #: Of one call, and how many are enqueued in one statement.
 CHILDREN_MAX, SPAWN_CHUNK = 100_000, 1_000

@@ -274,6 +274,13 @@ class Program:
         if branch.counter >= bounds.CALLS_MAX or len(self._passed) >= bounds.CALLS_MAX:
             raise self._too_long(f"more than {bounds.CALLS_MAX:,} calls")
         number = branch.next_number()
+        if len(number) > bounds.CALL_NUMBER_LENGTH_MAX:
+            depth = branch.path.count(".") + 1
+            raise FlowTooLong(
+                f"job {self.job_id}: call {name!r} stands in {depth} branches inside each other, and its number would have"
+                f" more than {bounds.CALL_NUMBER_LENGTH_MAX} characters; give the inner ones to children with job.call or"
+                " job.map"
+            )
         self.unawaited[number] = f"call {number} ({name})"
         return number
 

@@ -121,6 +121,8 @@ def digest_of(parts: Iterable[bytes]) -> str:
 
 def typed(value: Any, annotation: Any) -> Any:
     """A JSON value as its annotation says; `Misfit` if it cannot be."""
+    if isinstance(value, jsontext.Unreadable):
+        raise Misfit(value.why)
     if annotation in (Any, object, inspect.Parameter.empty) or isinstance(annotation, typing.TypeVar | str):
         return value
     origin = typing.get_origin(annotation)

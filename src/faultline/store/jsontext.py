@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -19,8 +20,31 @@ from faultline.core.errors import JobRejected, UnreadableJson
 _STRICT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 # An integer that orjson would read as a float has at least this many digits in a row.
 _LONG = 19
+# orjson reads values that are nested deeper, and cannot write them.
+_DEPTH_MAX = 254
 _LONG_NUMBER = b"0" * _LONG
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """JSON that the database holds and Python cannot read. Whoever uses it gets an error that says why."""
+
+    why: str
+
+
+def decode_or_say(text: str) -> Any:
+    """Read JSON text of any producer; what cannot be read, or not be written again, is `Unreadable`."""
+    try:
+        value = decode(text)
+    except UnreadableJson as error:
+        return Unreadable(str(error))
+    if text.count("[") + text.count("{") > _DEPTH_MAX:
+        try:
+            orjson.dumps(value)
+        except TypeError as error:
+            return Unreadable(f"it is nested deeper than {_DEPTH_MAX} levels: {error}")
+    return value
 
 
 def decode(text: str) -> Any:

@@ -29,11 +29,13 @@ T = TypeVar("T")
 
 
 def _decoded(text: str | None) -> Json:
-    return None if text is None else jsontext.decode(text)
+    return None if text is None else jsontext.decode_or_say(text)
 
 
 def _json(column: str) -> Column:
-    """A column of JSON that a program goes on with: raises `UnreadableJson`, and never passes for another value."""
+    """A column of JSON that a program goes on with. What cannot be read is `Unreadable`, and never passes for another value:
+    the program gets an error where it uses that, and can read the rest of its history.
+    """
     return Column(f"{column}::text", _decoded)
 
 
