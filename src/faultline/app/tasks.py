@@ -13,11 +13,11 @@ from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
 from faultline.app.options import Options, check_seconds, check_text, seconds
 from faultline.app.outcomes import Outcome
+from faultline.app.parameters import Parameters
 from faultline.core.bounds import DELAY_SECONDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.model import Submission
 from faultline.flow import values
-from faultline.store import jsontext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -66,7 +66,6 @@ class Task(Generic[P, R]):
         check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
         #: The name under which jobs are stored.
         self.name = name
-        self._about_args = f"arguments of {name}"
         #: How long one attempt may take, in seconds; None: no limit.
         self.timeout_seconds = seconds(timeout)
         #: Called with the number of the failed attempt, from 1; returns the seconds to wait. None: the doubling default.
@@ -75,6 +74,7 @@ class Task(Generic[P, R]):
         self._app = app
         self._take(options)
         self.signature, self.takes_job = _enqueued_signature(fn, name)
+        self.parameters = Parameters(fn, self.signature, name)
         self.is_async = _is_async(fn, name)
         parameters = self.signature.parameters.values()
         self._positional = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -178,7 +178,7 @@ class Task(Generic[P, R]):
             self.check(given)
         except TypeError as error:
             raise JobRejected(f"{self.name}{self.signature}: {error}") from error
-        return Submission(self.name, jsontext.encode_args(given, self._about_args), *self._in_common)
+        return Submission(self.name, self.parameters.text(given), *self._in_common)
 
 
 def _is_async(fn: Callable[..., Any], name: str) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import unicodedata
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from faultline.app import tracing
@@ -15,22 +16,21 @@ from faultline.app.tasks import Task
 from faultline.core.bounds import KEY_LENGTH_MAX, TOPIC_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.model import Submission
+from faultline.flow import values
 from faultline.operate import who
 from faultline.operate.logged import logged
-from faultline.store import jsontext
 from faultline.store.async_database import arun_on
 from faultline.store.database import run_on
 from faultline.store.verbs import topics
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from psycopg import AsyncConnection, Connection
 
     from faultline.app.handle import Looks
     from faultline.core.ids import Ids
-    from faultline.core.model import Json
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
     from faultline.store.statement import Statement
@@ -86,7 +86,7 @@ class Topics:
     def publish(
         self,
         topic: str,
-        payload: Mapping[str, Json] | None = None,
+        payload: Any = None,
         *,
         idempotency_key: str | None = None,
         conn: Connection[Any] | None = None,
@@ -94,7 +94,7 @@ class Topics:
         """Enqueue one job for every task that is subscribed to the topic, all or none. No subscriber: no job, and no error.
 
         :param topic: Which topic.
-        :param payload: Its fields become the arguments of the tasks.
+        :param payload: A dict or a dataclass. Its fields become the arguments of the tasks.
         :param idempotency_key: Published again with the same key, each task gets no second job.
         :param conn: A psycopg connection. The jobs join its transaction, and exist once that commits.
         """
@@ -107,7 +107,7 @@ class Topics:
     async def apublish(
         self,
         topic: str,
-        payload: Mapping[str, Json] | None = None,
+        payload: Any = None,
         *,
         idempotency_key: str | None = None,
         conn: AsyncConnection[Any] | None = None,
@@ -170,20 +170,22 @@ def _unsubscribe(topic: str, task: str, reason: str | None, by: str | None) -> S
     return logged(statement, "task_unsubscribed", done=bool, topic=topic, task=task, by=by, reason=reason)
 
 
-def _traced(topic: str, payload: Mapping[str, Json] | None, key: str | None) -> Submission:
+def _traced(topic: str, payload: Any, key: str | None) -> Submission:
     """What is published, as a span of an enqueue shows it: the topic in the place of a task."""
     _check_topic(topic)
     check_text("idempotency_key", key, KEY_LENGTH_MAX)
-    fields = {} if payload is None else payload
+    # A dataclass has named fields too.
+    fields = {} if payload is None else payload if isinstance(payload, Mapping) else values.plain(payload)
     try:
         named = dict(fields)
     except (TypeError, ValueError):
         named = None
     if named is None or isinstance(payload, str | list):
         raise JobRejected(
-            f"the payload of topic {topic} must be a dict, whose fields become arguments of the tasks, not {payload!r:.80}"
+            f"the payload of topic {topic} must be a dict or a dataclass, whose fields become arguments of the tasks, not"
+            f" {payload!r:.80}"
         )
-    return Submission(topic, jsontext.encode_args(named, f"payload of topic {topic}"), idempotency_key=key)
+    return Submission(topic, values.args_text(named, f"payload of topic {topic}"), idempotency_key=key)
 
 
 def _check_topic(name: str) -> None:

@@ -315,26 +315,62 @@ def _hints(kind: Any) -> dict[str, Any]:
         return {}
 
 
+def annotated(function: Any, name: str) -> Any:
+    """The annotation of a parameter, or of what is returned; Any if there is none or it cannot be read."""
+    function = inspect.unwrap(function)
+    try:
+        names = {**getattr(function, "__globals__", {}), **inspect.getclosurevars(function).nonlocals}
+        # Alone: another annotation may have a name that only a type checker knows.
+        alone = types.FunctionType((lambda: None).__code__, {})
+        alone.__annotations__ = {name: function.__annotations__[name]}
+        return typing.get_type_hints(alone, globalns=names, include_extras=True)[name]
+    except Exception:  # noqa: BLE001 - likewise
+        return Any
+
+
 def returned(function: Any, but: tuple[type, ...] = ()) -> Any:
     """What a function returns by its annotation; Any if that cannot be read.
 
     :param but: Classes that are no results: they are left out of a union.
     """
-    function = inspect.unwrap(function)
-    try:
-        names = {**getattr(function, "__globals__", {}), **inspect.getclosurevars(function).nonlocals}
-        given = function.__annotations__["return"]
-        # Alone: another annotation may have a name that only a type checker knows.
-        alone = types.FunctionType((lambda: None).__code__, {})
-        alone.__annotations__ = {"return": given}
-        annotation = typing.get_type_hints(alone, globalns=names, include_extras=True)["return"]
-    except Exception:  # noqa: BLE001 - likewise
-        return Any
+    annotation = annotated(function, "return")
     members = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
     if not set(members) & set(but):
         return annotation
     left = tuple(member for member in members if member not in but)
     return typing.Union[left] if left else Any  # noqa: UP007 - made when the program runs
+
+
+def is_read(annotation: Any) -> bool:  # noqa: PLR0911 - one line for each kind of type, as in `typed`
+    """Whether a JSON value becomes something else by `typed`. If not, it needs no reading."""
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if isinstance(annotation, typing.NewType):
+        return is_read(annotation.__supertype__)
+    if origin is typing.Annotated:
+        return is_read(parts[0])
+    if origin in (typing.Union, types.UnionType):
+        return any(map(is_read, parts))
+    kind = origin or annotation
+    if not isinstance(kind, type) or kind in (*_PLAIN, object, bytes):
+        return False
+    if callable(getattr(kind, "model_validate", None)) or dataclasses.is_dataclass(kind) or kind in _READERS:
+        return True
+    if hasattr(kind, "__required_keys__"):
+        return any(is_read(_bare(one)) for one in _hints(kind).values())
+    if issubclass(kind, Mapping):
+        return bool(parts) and (parts[0] not in (str, Any) or is_read(parts[1]))
+    if issubclass(kind, Enum | tuple | set | frozenset):
+        return True
+    return issubclass(kind, Iterable) and any(map(is_read, parts))
+
+
+def args_text(given: Mapping[str, Any], what: str) -> str:
+    """The JSON text of arguments, or `JobRejected`."""
+    try:
+        as_json = plain(dict(given))
+    except RecursionError:
+        as_json = given
+    return jsontext.encode_args(as_json, what)
 
 
 def text_of(value: Any, what: str) -> str:
@@ -348,23 +384,26 @@ def text_of(value: Any, what: str) -> str:
     return jsontext.encode(as_json, what)
 
 
-def is_same_kind(value: Any, read: Any) -> bool:
-    """Whether what is read again is of the class that was stored, where that is not a JSON type."""
+def is_same_kind(value: Any, read: Any, inside: tuple[type, ...] = ()) -> bool:
+    """Whether what is read again is of the class that was stored, where that is not a JSON type.
+
+    :param inside: Classes that must be the same inside of lists and dicts too, beside dataclasses and models.
+    """
     if isinstance(value, (*_PLAIN, dict, list, tuple)):
-        return _has_same_kinds(value, read)
-    return type(read) is type(value) and _has_same_kinds(value, read)
+        return _has_same_kinds(value, read, inside)
+    return type(read) is type(value) and _has_same_kinds(value, read, inside)
 
 
-def _has_same_kinds(value: Any, read: Any) -> bool:
-    """Likewise for the dataclasses and models inside of it."""
+def _has_same_kinds(value: Any, read: Any, inside: tuple[type, ...]) -> bool:
     if isinstance(value, dict) and isinstance(read, dict):
-        return all(map(_has_same_kinds, value.values(), read.values()))
+        # By their keys: what is stored may come back in another order.
+        return all(_has_same_kinds(item, read.get(key, read.get(_key(key))), inside) for key, item in value.items())
     if isinstance(value, list | tuple) and isinstance(read, list | tuple):
-        return all(map(_has_same_kinds, value, read))
+        return all(_has_same_kinds(item, other, inside) for item, other in zip(value, read, strict=False))
     if callable(getattr(value, "model_dump", None)):
         return type(read) is type(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return type(read) is type(value) and all(
-            _has_same_kinds(getattr(value, one.name), getattr(read, one.name)) for one in dataclasses.fields(value)
+            _has_same_kinds(getattr(value, one.name), getattr(read, one.name), inside) for one in dataclasses.fields(value)
         )
-    return True
+    return not isinstance(value, inside) or type(read) is type(value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.app.tasks import Task
 from faultline.core.errors import ConfigError
 from faultline.core.model import JobState
+from faultline.flow import values
 from faultline.store import jsontext
 from faultline.store.testing import jobs
 
@@ -34,7 +35,7 @@ def enqueued(
     Only queued jobs match, due or not; `state=None` matches jobs in every state.
     """
     name = None if task is None else registered(app, task)
-    wanted = jsontext.decode_args(jsontext.encode_args(dict(args or {}), "args"))
+    wanted = jsontext.decode_args(values.args_text(args or {}, "args"))
     return [
         job
         for job in app.database.run(jobs(task=name, queue=queue, state=state))

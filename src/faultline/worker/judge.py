@@ -15,6 +15,7 @@ from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, Unrea
 from faultline.core.model import Failure
 from faultline.flow.calls import Made
 from faultline.flow.ending import RunEnded
+from faultline.flow.values import Misfit
 from faultline.worker.endings import Completed, Failed, Released, StartedOver, unstorable
 from faultline.worker.releases import Releases
 
@@ -49,8 +50,12 @@ class Judge:
             )
         try:
             task.check(lease.args)
+            if task.parameters.are_read:
+                lease.args = task.parameters.arguments(lease.args)
         except TypeError as error:
             return self.failed(hold, task, f"the arguments do not match {lease.task}{task.signature}: {error}")
+        except Misfit as error:
+            return self.failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
         return None
 
     def returned(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:

@@ -1,0 +1,107 @@
+"""How the arguments of a task are stored and read, by the annotations of its function.
+
+Most annotations are plain JSON types, or there are none: then what JSON gives is handed over as it is, and no job pays for
+those of others. A dataclass, a date, a UUID, … is stored as results are, and read again before the function is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+from datetime import date, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from faultline.core.errors import JobRejected
+from faultline.flow import values
+from faultline.store import jsontext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: These have always been stored without an annotation, and arrive as text then.
+_AS_TEXT = (UUID, Enum)
+#: These would arrive as text or a number from inside a list or dict that does not say what it holds.
+_INSIDE = (date, timedelta, Decimal)
+
+
+class Parameters:
+    """The parameters of one task."""
+
+    def __init__(self, fn: Callable[..., Any], signature: inspect.Signature, task: str) -> None:
+        self._fn = fn
+        self._signature = signature
+        self._about = f"arguments of {task}"
+
+    @cached_property
+    def _read(self) -> dict[str, Any]:
+        """The annotations by which arguments are read. Found when first needed: they may name what is defined later."""
+        found = {name: values.annotated(_function(self._fn), name) for name in self._signature.parameters}
+        return {name: annotation for name, annotation in found.items() if values.is_read(annotation)}
+
+    @cached_property
+    def _further(self) -> str | None:
+        """The name of `**kwargs`, if these are read."""
+        kinds = {one.name for one in self._signature.parameters.values() if one.kind is inspect.Parameter.VAR_KEYWORD}
+        return next((name for name in self._read if name in kinds), None)
+
+    @cached_property
+    def are_read(self) -> bool:
+        """Whether some are read by their annotations."""
+        return bool(self._read)
+
+    def text(self, given: Mapping[str, Any]) -> str:
+        """The JSON text of these arguments; `JobRejected` if they could not be stored, or would arrive as others."""
+        try:
+            text = jsontext.encode_args(given, self._about)
+        except JobRejected:
+            text = values.args_text(given, self._about)
+        else:
+            if not self.are_read:
+                return text
+        try:
+            read = self.arguments(jsontext.decode_args(text))
+        except values.Misfit as error:
+            raise JobRejected(f"{self._about}: {error}") from error
+        for name, value in given.items():
+            if isinstance(value, _AS_TEXT) and self._annotation(name) is None:
+                continue
+            if not values.is_same_kind(value, read[name], _INSIDE):
+                raise JobRejected(
+                    f"{self._about}: {name} {_arrives(value, read[name])}; annotate the parameter with its type"
+                )
+        return text
+
+    def arguments(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """Stored arguments as the function takes them; `values.Misfit`, with the parameter, if one does not fit."""
+        return {name: self._argument(name, value) for name, value in stored.items()}
+
+    def _argument(self, name: str, value: Any) -> Any:
+        annotation = self._annotation(name)
+        if annotation is None:
+            return value
+        try:
+            return values.typed(value, annotation)
+        except values.Misfit as error:
+            raise values.Misfit(f"{name} does not fit its annotation: {error}") from error
+
+    def _annotation(self, name: str) -> Any:
+        """None: it is not read."""
+        found = self._read.get(name)
+        if found is None and self._further is not None and name not in self._signature.parameters:
+            return self._read[self._further]
+        return found
+
+
+def _arrives(value: Any, read: Any) -> str:
+    kind, other = type(value).__name__, type(read).__name__
+    return f"is a {kind} and would arrive " + ("with other types inside" if kind == other else f"as a {other}")
+
+
+def _function(fn: Any) -> Any:
+    """What has the annotations: of a partial its function, of an object its `__call__`."""
+    if isinstance(fn, partial):
+        return _function(fn.func)
+    return fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
