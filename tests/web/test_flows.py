@@ -74,9 +74,45 @@ def test_signals_to_unknown_and_ended_jobs_and_to_waits_that_are_over_are_refuse
     refused(api.post(f"/jobs/{NOBODY}/signals", json={"name": "n"}), 404, "JobNotFound")
     refused(api.post(f"/jobs/{ended.job_id}/signals", json={"name": "n"}), 409, "IllegalTransition")
     refused(api.post(f"/jobs/{job_id}/signals", json={"name": "approval", "for_call": "2"}), 404, "JobNotFound")
+    refused(api.post(f"/jobs/{job_id}/signals", json={"name": "other", "for_call": "1"}), 409, "IllegalTransition")
     refused(api.post("/jobs/x/signals", json={"name": "n"}), 404, "JobNotFound")
-    for bad in ({}, {"name": ""}, {"name": "n", "for_call": "x"}, {"name": "n", "more": 1}):
-        refused(api.post(f"/jobs/{job_id}/signals", json=bad), 422, "InvalidRequest")
+    refused(api.post("/jobs/x/fork"), 404, "JobNotFound")
+    assert kept(db, job_id) == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "{}",
+        '{"name": ""}',
+        f'{{"name": "{"n" * 201}"}}',
+        r'{"name": "a\u0000"}',
+        r'{"name": "a\u0007"}',
+        r'{"name": "a\ud800"}',
+        r'{"name": "n", "key": "\n"}',
+        '{"name": "n", "key": ""}',
+        '{"name": "n", "for_call": "x"}',
+        f'{{"name": "n", "for_call": "{"1" * 201}"}}',
+        '{"name": "n", "more": 1}',
+    ],
+)
+def test_a_signal_that_no_job_could_receive_is_refused_before_the_database_is_asked(api: Api, db: Driver, bad: str) -> None:
+    job_id = asked(db)
+
+    answer = api.post(f"/jobs/{job_id}/signals", content=bad, headers={"Content-Type": "application/json"})
+
+    assert refused(answer, 422, "InvalidRequest")["errors"]
+    assert kept(db, job_id) == []
+
+
+@pytest.mark.parametrize("payload", [r'"\u0000"', r'{"a": ["\ud800"]}', r'{"\u0000": 1}'])
+def test_a_payload_that_cannot_be_stored_is_refused(api: Api, db: Driver, payload: str) -> None:
+    job_id = asked(db)
+    content = f'{{"name": "n", "payload": {payload}}}'
+
+    answer = api.post(f"/jobs/{job_id}/signals", content=content, headers={"Content-Type": "application/json"})
+
+    refused(answer, 422, "JobRejected")
     assert kept(db, job_id) == []
 
 
@@ -126,7 +162,8 @@ def test_what_waits_is_listed_in_pages(api: Api, db: Driver) -> None:
     assert second["next_cursor"] is None
     assert api.get("/waiting", params={"name": "n/1 ü"}).json()["waiting"][0]["job_id"] == jobs[1]
     refused(api.get("/waiting", params={"cursor": first["next_cursor"]}), 409, "OtherList")
-    refused(api.get("/waiting", params={"kind": "signal", "cursor": "signal~ff~0~1"}), 400, "BadCursor")
+    for bad in ("signal~ff~0~1", "signal~000000~0~1", "signal~00d800~0~1", "signal~110000~0~1"):
+        refused(api.get("/waiting", params={"kind": "signal", "cursor": bad}), 422, "InvalidRequest")
     refused(api.get("/waiting", params={"kind": "nonsense"}), 422, "InvalidRequest")
 
 

@@ -15,6 +15,7 @@ import pytest
 from faultline.store import verbs
 from faultline.store.database import run_on
 from faultline.store.verbs import access
+from tests.flow.scenes import asked
 from tests.web.conftest import QUICK, running
 
 if TYPE_CHECKING:
@@ -24,6 +25,22 @@ if TYPE_CHECKING:
 @pytest.mark.long
 def test_schemathesis_finds_nothing(dsn: str, db: Driver, tmp_path: Path) -> None:
     """Every path and every check. A 503 of /ready would be what it is for, so there is a worker that stays alive."""
+    check(dsn, db, tmp_path)
+
+
+@pytest.mark.long
+def test_schemathesis_finds_nothing_wrong_with_the_flow_of_a_job_that_waits(dsn: str, db: Driver, tmp_path: Path) -> None:
+    """With the id of a job that exists, requests get as far as the verbs."""
+    job_id = asked(db)
+    (tmp_path / "schemathesis.toml").write_text(f'[parameters]\n"path.job_id" = "{job_id}"\n')
+
+    check(dsn, db, tmp_path, "--include-path-regex", "signals|stream|fork|waiting|/flow", examples=20)
+
+    assert db.value("select count(*) from faultline.signals where job_id = %s", job_id)
+    assert db.value("select count(*) from faultline.journal where event = 'forked' and job_id = %s", job_id)
+
+
+def check(dsn: str, db: Driver, folder: Path, *more: str, examples: int = 8) -> None:
     key_id, key = access.new_key(random.SystemRandom())
     run_on(db.connection, access.add(key_id, access.digest_of(key) or b"", name="test", scopes=["admin"]))
     db.run(verbs.beat("w1", host="h", pid=1, version="1", queues=["a"], sleeping=[], watched=False))
@@ -39,20 +56,18 @@ def test_schemathesis_finds_nothing(dsn: str, db: Driver, tmp_path: Path) -> Non
                 "--header",
                 f"Authorization: Bearer {key}",
                 "--max-examples",
-                "8",
+                str(examples),
                 "--seed",
                 "1",
-                # What they refuse beyond the schema (numbers of calls, texts that cannot be stored) is tested in test_flows.
-                "--exclude-path-regex",
-                "signals|stream|fork|waiting|flow",
                 "--no-color",
+                *more,
             ],
             capture_output=True,
             text=True,
             check=False,
             timeout=1200,
-            cwd=tmp_path,
-            env={**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(tmp_path)},
+            cwd=folder,
+            env={**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(folder)},
         )
 
     assert ran.returncode == 0, ran.stdout[-6000:] + ran.stderr[-2000:]

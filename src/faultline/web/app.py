@@ -106,6 +106,7 @@ def _describe_arguments(app: FastAPI) -> None:
         shapes = found["components"]["schemas"]
         shapes |= {"JsonValue": JSON_VALUE, "JsonObject": JSON_OBJECT}
         shapes["NewJob"]["properties"]["args"] |= JSON_OBJECT
+        shapes["Fork"]["properties"]["args"]["anyOf"][0] = {"$ref": "#/components/schemas/JsonObject"}
         for name in ("NewSignal", "NewSignalByKey"):
             shapes[name]["properties"]["payload"] |= {"$ref": "#/components/schemas/JsonValue"}
         return found
@@ -150,7 +151,7 @@ _PLAIN = {
     403: ("Forbidden", "Use a key that may do this."),
 }
 #: Paths with a job's id. An invalid id would match no route.
-_JOB_PATH = re.compile(r"/api/v1/jobs/[^/]+(/cancel|/retry|/signals|/flow|/stream)?")
+_JOB_PATH = re.compile(r"/api/v1/jobs/[^/]+(/cancel|/retry|/signals|/fork|/flow|/stream)?")
 
 
 def _problem(error: Exception) -> Problem:

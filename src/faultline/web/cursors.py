@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from faultline.core.bounds import SIGNAL_NAME_LENGTH_MAX
 from faultline.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -26,9 +27,13 @@ _SMALL = r"(0|-?[1-9][0-9]{0,3})"
 PATTERN = rf"^(id~{_UUID}|end~{_TIME}~{_UUID}|turn~{_SMALL}~{_TIME}~{_UUID})$"
 FAILED_PATTERN = rf"^failed~{_TIME}~{_UUID}$"
 _NUMBER = r"(0|[1-9][0-9]{0,17})"
-#: Of what waits: signals by their names, all else by the job. The name as hexadecimal digits of its UTF-8, which
-#: has no null byte.
-WAITING_PATTERN = rf"^(signal~(0[1-9a-f]|[1-9a-f][0-9a-f]){{1,800}}~{_TIME}~{_NUMBER}|job~{_UUID}~{_NUMBER})$"
+#: A character that PostgreSQL can store, as six hexadecimal digits: no null byte and no surrogates.
+_CHARACTER = (
+    r"(0000(0[1-9a-f]|[1-9a-f][0-9a-f])|00(0[1-9a-f]|[1-9a-cef][0-9a-f]|d[0-7])[0-9a-f]{2}"
+    r"|0[1-9a-f][0-9a-f]{4}|10[0-9a-f]{4})"
+)
+#: Of what waits: signals by their names, all else by the job.
+WAITING_PATTERN = rf"^(signal~{_CHARACTER}{{1,{SIGNAL_NAME_LENGTH_MAX}}}~{_TIME}~{_NUMBER}|job~{_UUID}~{_NUMBER})$"
 
 
 def encode(kind: str, position: Sequence[Any]) -> str:
@@ -50,15 +55,12 @@ def _word(value: Any) -> str:
     if isinstance(value, datetime):
         return str((value - _START) // timedelta(microseconds=1))
     if isinstance(value, str):
-        return value.encode().hex()
+        return "".join(f"{ord(character):06x}" for character in value)
     return value.hex if isinstance(value, UUID) else str(value)
 
 
 def _text(word: str) -> str:
-    try:
-        return bytes.fromhex(word).decode()
-    except UnicodeDecodeError as error:
-        raise Problem(400, "BadCursor", "Invalid cursor.", next_step=_NEXT_STEP) from error
+    return "".join(chr(int(word[start : start + 6], 16)) for start in range(0, len(word), 6))
 
 
 _READERS: dict[str, Callable[[str], Any]] = {

@@ -82,7 +82,12 @@ RunAt = Annotated[Time, BeforeValidator(_is_kept), Field(json_schema_extra={"pat
 Cursor = Annotated[str, StringConstraints(pattern=cursors.PATTERN)]
 WaitingCursor = Annotated[str, StringConstraints(pattern=cursors.WAITING_PATTERN)]
 _CALL_NUMBER = r"^[0-9]+([.][0-9]+)*$"
-SignalName = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_NO_NUL)]
+CallNumber = Annotated[str, StringConstraints(min_length=1, max_length=bounds.CALL_NUMBER_LENGTH_MAX, pattern=_CALL_NUMBER)]
+#: What PostgreSQL calls control characters, in any locale. In some, that includes the two separators.
+_NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+SignalName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.SIGNAL_NAME_LENGTH_MAX, pattern=_NO_CONTROLS)]
+SignalKey = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_CONTROLS)]
+StreamName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.STREAM_NAME_LENGTH_MAX, pattern=_NO_NUL)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_NUL)]
 FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
 
@@ -92,6 +97,7 @@ _OF_ANSWER = "Use `next_cursor` of the previous answer."
 PATTERNS_IN_WORDS = {
     _NO_NUL: "The character NUL is not allowed.",
     _SEEN: "No control characters, and no white space at either end.",
+    _NO_CONTROLS: "No control characters.",
     _PLAIN: "No control characters, but for tabs and line ends.",
     cursors.PATTERN: _OF_ANSWER,
     cursors.FAILED_PATTERN: _OF_ANSWER,
@@ -237,7 +243,7 @@ class Changed(BaseModel):
 class Fork(Asked):
     """From where a job is forked."""
 
-    before: Annotated[str, StringConstraints(max_length=200, pattern=_CALL_NUMBER)] | None = Field(
+    before: CallNumber | None = Field(
         None,
         description="The `number` of a call: it and later ones run, those before it are kept. Default: keep all that ended.",
     )
@@ -255,10 +261,8 @@ class NewSignal(Asked):
 
     name: SignalName
     payload: Any = Field(None, description="Any JSON. The task gets it as the result of `receive`.")
-    key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=_NO_NUL)] | None = Field(
-        None, description="The same key counts once per job, however often it is sent."
-    )
-    for_call: Annotated[str, StringConstraints(max_length=200, pattern=_CALL_NUMBER)] | None = Field(
+    key: SignalKey | None = Field(None, description="The same key counts once per job, however often it is sent.")
+    for_call: CallNumber | None = Field(
         None, description="The `number` of the wait that it answers. When that is over, the signal is refused."
     )
 

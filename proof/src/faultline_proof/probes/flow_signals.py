@@ -216,7 +216,7 @@ def an_answer_to_a_wait_that_is_over_is_refused(sessions: Sessions) -> None:
     with refused(q, "FL004", "has no call 7"):
         q.run(verbs.signal(lease.job_id, "go", for_call="7"))
     for name, number in (("stop", "1"), ("go", "2")):
-        with refused(q, "FL005", f"call {number}", "does not wait"):
+        with refused(q, "FL002", f"call {number}", "does not wait"):
             q.run(verbs.signal(lease.job_id, name, for_call=number))
     sessions.clock.advance(60)
     with refused(q, "FL002", "no longer waits"):

@@ -23,14 +23,15 @@ from faultline.web.access import needs
 from faultline.web.caller import Caller
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
-from faultline.web.shapes import SignalName
+from faultline.web.shapes import StreamName
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 router = APIRouter(tags=["flows"])
-#: Where a reader was: token, position, and how many items there were.
-Where = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,18}~[0-9]{1,9}~[0-9]{1,9}$")]
+#: Where a reader was: token, position, and how many items there were. Letters and digits pass through every proxy and tool.
+Where = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,18}p[0-9]{1,9}p[0-9]{1,9}$")]
+_PART = "p"
 _EVENT = {
     "type": "object",
     "required": ["event", "data"],
@@ -54,11 +55,11 @@ async def follow(
     request: Request,
     job_id: UUID,
     caller: Annotated[Caller, Depends(needs("read"))],
-    name: Annotated[SignalName, Query(description="The name of the stream.")],
+    name: Annotated[StreamName, Query(description="The name of the stream.")],
     last_event_id: Annotated[Where | SkipJsonSchema[None], Header()] = None,
 ) -> Response:
     """What a job writes to a stream, until it ends. A later attempt begins anew: `reset`."""
-    behind = Position() if last_event_id is None else Position(*map(int, last_event_id.split("~")))
+    behind = Position() if last_event_id is None else Position(*map(int, last_event_id.split(_PART)))
     first = await service_of(request).read_for(caller).run(chunks(job_id, name, behind))
     if not caller.may_touch(first.queue):
         raise JobNotFound(f"no job {job_id}; it was never enqueued in this database, or it was pruned")
@@ -120,7 +121,7 @@ class _Followed(Response):
                 self._behind = Position(chunk.fencing_token)
             items = self._behind.items + len(chunk.items)
             self._behind = Position(chunk.fencing_token, chunk.position, items)
-            found.append(_event("chunk", chunk.items, "~".join(map(str, self._behind))))
+            found.append(_event("chunk", chunk.items, _PART.join(map(str, self._behind))))
         return found
 
 

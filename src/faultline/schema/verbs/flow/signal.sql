@@ -83,7 +83,8 @@ begin
         using errcode = 'FL004', hint = 'see what it waits for with: faultline waiting';
     elsif call.kind <> 'signal' or call.name <> signal.name then
       raise exception 'call % of job % is % "%" and does not wait for a signal "%"',
-        signal.for_call, target, call.kind, call.name, signal.name using errcode = 'FL005';
+        signal.for_call, target, call.kind, call.name, signal.name
+        using errcode = 'FL002', hint = 'see what it waits for with: faultline waiting';
     elsif call.is_over then
       raise exception 'job % no longer waits for signal "%" at call %', target, signal.name, signal.for_call
         using errcode = 'FL002', hint = 'it was received, or the time was over; see what the job waits for now';
