@@ -13,7 +13,8 @@ import typer.main
 import faultline as faultline_package
 from faultline.cli.main import app
 from faultline.core.errors import ConfigError
-from faultline.core.settings import CommonSettings, File, ServeSettings, WorkerSettings, read, settings_of
+from faultline.core.settings import CommonSettings, ServeSettings, WorkerSettings, settings_of
+from faultline.core.settings_file import File, read
 from tests.cli.commands import faultline
 
 GROUP: Any = typer.main.get_command(app)
@@ -95,6 +96,12 @@ def test_other_tables_of_a_project_file_are_none_of_ours(folder: Path) -> None:
         ("timeout = 0", "timeout in .*/faultline.toml is 0; it must be a number of seconds greater than 0"),
         ("[serve]\nport = 'x'", r"port in \[serve\] of .*/faultline.toml is 'x'; it must be a whole number from 0 to 65535"),
         ("[serve]\nquiet = 1", r"quiet in \[serve\] of .*; it must be true or false"),
+        ("[worker]\nprocesses = " + "9" * 5000, "faultline.toml is not valid TOML: Exceeds the limit"),
+        ("x = " + "[" * 5000, "faultline.toml is not valid TOML: it is nested too deeply"),
+        ("pg-bni = 'x'", r"did you mean pg_bin\?$"),
+        ("[worker]\nhealth-port = 1\nhealth_port = 2", r"health_port in \[worker\] of .* stands there twice"),
+        ("[worker]\nqueue = ['mail=²']", r"queue in \[worker\] of .* has 'mail=²'; write NAME or NAME=CONCURRENCY"),
+        ('dsn = "a\\u0000b"', "dsn in .*/faultline.toml contains a NUL character"),
     ],
 )
 def test_what_would_never_take_effect_is_an_error(folder: Path, text: str, told: str) -> None:
@@ -102,6 +109,67 @@ def test_what_would_never_take_effect_is_an_error(folder: Path, text: str, told:
 
     with pytest.raises(ConfigError, match=told):
         given()
+
+
+@pytest.mark.parametrize("written", ["dsn = 'postgresql://jürgen@h/x'".encode("latin-1"), "dsn = 'x'".encode("utf-16")])
+def test_a_file_in_another_encoding_is_an_error(folder: Path, written: bytes) -> None:
+    (folder / "faultline.toml").write_bytes(written)
+
+    with pytest.raises(ConfigError, match=r"faultline.toml is not UTF-8; save it as UTF-8"):
+        given()
+
+
+def test_a_file_may_begin_with_the_mark_of_utf_8(folder: Path) -> None:
+    (folder / "faultline.toml").write_bytes(b"\xef\xbb\xbf[worker]\ngrace = 1\n")
+
+    assert given().grace == 1
+
+
+def test_a_file_that_cannot_be_read_is_an_error(folder: Path) -> None:
+    (folder / "faultline.toml").mkdir()
+
+    with pytest.raises(ConfigError, match=r"faultline.toml cannot be read: Is a directory"):
+        given()
+
+
+def test_a_project_file_of_others_may_be_anything(folder: Path) -> None:
+    (folder / "pyproject.toml").write_bytes(b"dependencies = ['faultline-queue'] \xff")
+
+    assert given() == WorkerSettings()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[tool]\nfaultline.worker.grace = 3",
+        "[tool . faultline . worker]\ngrace = 3",
+        "[tool.'faultline'.worker]\ngrace = 3",
+        "[tool]\nfaultline = {worker = {grace = 3}}",
+    ],
+)
+def test_the_table_of_a_project_file_may_be_written_in_any_way(folder: Path, text: str) -> None:
+    (folder / "pyproject.toml").write_text(text)
+
+    assert given().grace == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("faultline.toml", "dsn = ['postgresql://u:secret@h/x']"),
+        ("faultline.toml", "[dsn]\npassword = 'secret'"),
+        ("faultline.toml", "worker = 'postgresql://u:secret@h/x'"),
+        ("faultline.toml", "timeout = ['postgresql://u:secret@h/x']"),
+        ("pyproject.toml", "[tool]\nfaultline = 'postgresql://u:secret@h/x'"),
+    ],
+)
+def test_a_message_about_a_file_shows_no_password(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+
+    with pytest.raises(ConfigError, match="; it must be ") as refused:
+        given()
+
+    assert "secret" not in str(refused.value)
 
 
 def test_a_wrong_value_of_a_project_file_is_named_as_it_stands_there(folder: Path) -> None:
@@ -118,6 +186,9 @@ def test_a_wrong_value_of_a_project_file_is_named_as_it_stands_there(folder: Pat
         (("--processes", "300"), {}, "--processes is '300'; it must be a whole number from 1 to 256"),
         ((), {"FAULTLINE_WORKER_GRACE": "soon"}, "FAULTLINE_WORKER_GRACE is 'soon'; it must be a number of seconds"),
         ((), {"FAULTLINE_WORKER_QUIET": "maybe"}, "FAULTLINE_WORKER_QUIET is 'maybe'; it must be true or false"),
+        ((), {"FAULTLINE_WORKER_QUEUE": "mail=²"}, "FAULTLINE_WORKER_QUEUE has 'mail=²'; write NAME or NAME=CONCURRENCY"),
+        (("--queue", "a=" + "9" * 5000), {}, "--queue has 'a=99999"),
+        (("--queue", "a=1", "--queue", "a=2"), {}, "--queue names a twice"),
     ],
 )
 def test_a_wrong_value_is_told_with_where_it_came_from(words: tuple[str, ...], environ: dict[str, str], told: str) -> None:

@@ -31,6 +31,11 @@ def test_a_forgotten_variable_is_an_error_that_names_the_choices() -> None:
         ("postgresql://ada:se cret@host/db", "postgresql://ada:***@host/db"),
         ("postgresql:/ada:secret@host/db", "postgresql:/ada:***@host/db"),
         ("password=a\\ secret host=h", "password=*** host=h"),
+        ("postgresql://ada:secret", "postgresql://ada:***"),
+        ("postgresql://ada:secret/db", "postgresql://ada:***/db"),
+        ("postgresql://host:5432/db", "postgresql://host:5432/db"),
+        ("postgresql://h1:5432,h2:5433/db", "postgresql://h1:5432,h2:5433/db"),
+        ("postgresql://[::1]:5432/db", "postgresql://[::1]:5432/db"),
     ],
 )
 def test_a_password_is_never_shown(dsn: str, shown: str) -> None:

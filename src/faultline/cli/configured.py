@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from faultline.core.settings import Setting, read, settings_of
+from faultline.core.settings import Setting, settings_of
+from faultline.core.settings_file import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,6 @@ import inspect
 import os
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +14,7 @@ from typer.main import get_command
 
 from faultline.cli import others
 from faultline.core.errors import ConfigError, FaultlineError, Unprepared
-from faultline.core.settings import File
+from faultline.core.settings_file import File
 
 #: Longer than any first sentence of a help text, so that none is cut.
 _SENTENCE = 200
@@ -66,7 +65,7 @@ class Sections(TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         context = super().make_context(info_name, args, parent, **extra)
-        File.of(Path.cwd()).apply(os.environ)
+        File.here().apply(os.environ)
         return context
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ import typer
 
 from faultline.cli.configured import taking
 from faultline.core.errors import ConfigError, Unprepared
-from faultline.core.settings import WorkerSettings
+from faultline.core.settings import WorkerSettings, queue_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ def worker(
     from faultline.core.events import log_events  # noqa: PLC0415 - late, so that --help is quick
 
     app = load(application)
-    queues = dict(_queue(text) for text in settings.queue or []) or app.queues()
+    queues = dict(filter(None, map(queue_of, settings.queue or []))) or app.queues()
     if not settings.quiet:
         log_events()
     if parent is not None:  # one of several processes: these settings of the file or environment are for the parent
@@ -202,23 +202,17 @@ def load(application: str) -> Faultline:
     from faultline.app.application import Faultline  # noqa: PLC0415
 
     module_name, _, name = application.partition(":")
+    if not module_name or module_name.startswith("."):
+        raise ConfigError(f"invalid application {application!r}; write MODULE:APP, for example shop.jobs:app")
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name.split(".")[0] and error.name != module_name:
             raise
-        raise ConfigError(f"no module {module_name} in {Path.cwd()}; write it as in `import {module_name}`") from error
+        advice = f"write it as in `import {module_name.removesuffix('.py').replace('/', '.')}`"
+        raise ConfigError(f"no module {module_name} in {Path.cwd()}; {advice}") from error
     app = getattr(module, name or "app", None)
     if not isinstance(app, Faultline):
         raise ConfigError(f"{module_name} has no Faultline application named {name or 'app'}; write MODULE:NAME")
     return app
-
-
-def _queue(text: str) -> tuple[str, int]:
-    from faultline.core.bounds import CONCURRENCY  # noqa: PLC0415
-
-    name, _, number = text.partition("=")
-    if not name or (number and (not number.isdigit() or int(number) < 1)):
-        raise ConfigError(f"--queue {text}: write NAME or NAME=CONCURRENCY, for example mail=50")
-    return name, int(number or CONCURRENCY)

@@ -14,14 +14,13 @@ import math
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, cast
 
-from faultline.core.bounds import ARGS_BYTES_MAX, JOB_CONNECTIONS_MAX, RESULT_BYTES_MAX
+from faultline.core.bounds import ARGS_BYTES_MAX, CONCURRENCY, JOB_CONNECTIONS_MAX, RESULT_BYTES_MAX
 from faultline.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableMapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from faultline.core.model import Retention
 
@@ -37,6 +36,23 @@ def _setting(default: T, about: str, **more: Any) -> T:
 
 def _kept(days: int, about: str) -> int:
     return _setting(days * _DAY_SECONDS, about, most=_CENTURY_SECONDS, metavar="SPAN")
+
+
+def queue_of(text: str) -> tuple[str, int] | None:
+    """Read NAME or NAME=CONCURRENCY. None if it is neither."""
+    found = re.fullmatch(r"([^=]+)(?:=([0-9]{0,6}))?", text)
+    if found is None or (found[2] and int(found[2]) < 1):
+        return None
+    return found[1], int(found[2] or CONCURRENCY)
+
+
+def _fault_of_queues(texts: list[str]) -> str | None:
+    names = [found[0] for text in texts if (found := queue_of(text))]
+    if len(names) < len(texts):
+        wrong = next(text for text in texts if queue_of(text) is None)
+        return f"has {wrong[:100]!r}; write NAME or NAME=CONCURRENCY, for example mail=50"
+    twice = next((name for name in names if names.count(name) > 1), None)
+    return None if twice is None else f"names {twice} twice; name each queue once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +76,7 @@ class WorkerSettings:
     """Of `faultline worker`."""
 
     queue: list[str] | None = _setting(  # noqa: RUF009 - a field
-        None, "NAME or NAME=CONCURRENCY; may be repeated. Default: all.", metavar="NAME"
+        None, "NAME or NAME=CONCURRENCY; may be repeated. Default: all.", metavar="NAME", fault=_fault_of_queues
     )
     processes: int = _setting(1, "Worker processes under one parent.", least=1, most=256)
     grace: float = _setting(30.0, "Seconds that running jobs get to finish after SIGTERM.", python="grace_seconds")
@@ -178,6 +194,8 @@ class Setting(NamedTuple):
     metavar: str | None = None
     #: How Python's callers say it.
     python: str | None = None
+    #: What is wrong with a value of the right type, if anything.
+    fault: Callable[[Any], str | None] | None = None
 
     @property
     def shown_default(self) -> str:
@@ -208,7 +226,12 @@ class Setting(NamedTuple):
         else:
             fits = isinstance(value, bool if self.kind == "bool" else str)
         if not fits:
-            raise ConfigError(f"{where} is {(value if written is None else written)!r}; it must be {self.allowed}")
+            shown = shown_as(value if written is None else written, secret=self.kind == "str")
+            raise ConfigError(f"{where} is {shown}; it must be {self.allowed}")
+        if any("\0" in text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)):
+            raise ConfigError(f"{where} contains a NUL character, which no name and no address has")
+        if self.fault is not None and (fault := self.fault(value)):
+            raise ConfigError(f"{where} {fault}")
         return value
 
     def read(self, written: object, where: str) -> Any:
@@ -219,6 +242,16 @@ class Setting(NamedTuple):
         if self.zero_is_no_limit and value == 0 and value is not False:
             value = math.inf
         return self.checked(value, where, written)
+
+
+#: How a message names a value that it does not show: it may hold a password, or be long.
+_KINDS: dict[type, str] = {str: "text", list: "a list", dict: "a table"}
+
+
+def shown_as(value: object, *, secret: bool = False) -> str:
+    if isinstance(value, int | float) or (isinstance(value, str) and not secret):
+        return repr(value)[:100]
+    return next((word for kind, word in _KINDS.items() if isinstance(value, kind)), "a date or a time")
 
 
 def _number(make: type[float]) -> Any:
@@ -252,100 +285,11 @@ def settings_of(kind: type) -> Iterator[Setting]:
         yield Setting(name=field.name, kind=str(field.type).removesuffix(" | None"), default=field.default, **said)
 
 
-def read(
-    kind: type[T], words: Mapping[str, object], *, folder: Path | None = None, environ: Mapping[str, str] | None = None
-) -> T:
-    """The settings of a command: from its words, else the environment, else the file, else their defaults."""
-    variables = os.environ if environ is None else environ
-    (table,) = (name for name, of in TABLES.items() if of is kind)
-    file = File.of(folder or Path.cwd())
-    found = {}
-    for one in settings_of(kind):
-        said = [(one.option, words.get(one.name)), *((name, variables.get(name) or None) for name in one.variables)]
-        said.append((file.where(one.name, table), file.table(table).get(one.name)))
-        for where, written in said:
-            if written is not None:
-                found[one.name] = one.read(written, where)
-                break
-    return kind(**found)
-
-
 def check_options(**options: object) -> None:
     """What a worker of a program is told. A mistake must not show when it stops, or kill it at the first busy moment."""
     for one in settings_of(WorkerSettings):
         if one.python in options:
             one.checked(options[one.python], one.python)
-
-
-class File(NamedTuple):
-    """`faultline.toml` of a folder, or else `[tool.faultline]` of its `pyproject.toml`:
-
-    dsn = "postgresql://…"
-
-    [worker]
-    grace = 60
-    queue = ["mail=50", "default"]
-    """
-
-    path: Path | None
-    content: dict[str, Any]
-
-    @classmethod
-    def of(cls, folder: Path) -> File:
-        for name, tables in (("faultline.toml", ()), ("pyproject.toml", ("tool", "faultline"))):
-            try:
-                text = (folder / name).read_text()
-            except (FileNotFoundError, PermissionError, UnicodeDecodeError):
-                continue
-            if tables and "tool.faultline" not in text:
-                continue
-            import tomllib  # noqa: PLC0415 - late: most folders have no such file
-
-            try:
-                found: dict[str, Any] = tomllib.loads(text)
-            except tomllib.TOMLDecodeError as error:
-                raise ConfigError(f"{folder / name} is not valid TOML: {error}") from error
-            for table in tables:
-                found = found.get(table, {})
-                if not isinstance(found, dict):
-                    raise ConfigError(f"{table} in {folder / name} is {found!r}; it must be a table: [tool.faultline]")
-            return cls(folder / name, found)
-        return cls(None, {})
-
-    def table(self, name: str) -> dict[str, Any]:
-        return {key.replace("-", "_"): value for key, value in self.content.get(name, {}).items()}
-
-    def where(self, key: str, table: str = "") -> str:
-        """How a message names this key."""
-        inside = "tool.faultline" if self.path and self.path.name == "pyproject.toml" else ""
-        name = ".".join(filter(None, (inside, table)))
-        return f"{key} in {f'[{name}] of ' if name else ''}{self.path}"
-
-    def apply(self, variables: MutableMapping[str, str]) -> None:
-        """Refuse what would never take effect, and let `dsn` and `timeout` stand in the environment, for every program."""
-        common = {one.name: one for one in settings_of(CommonSettings)}
-        self._refuse_unknown(self.content, [*common, *TABLES])
-        for table, kind in TABLES.items():
-            if not isinstance(self.content.get(table, {}), dict):
-                raise ConfigError(f"{self.where(table)} is {self.content[table]!r}; it must be a table: [{table}]")
-            known = {one.name: one for one in settings_of(kind)}
-            self._refuse_unknown(self.table(table), list(known), table)
-            for key, value in self.table(table).items():
-                known[key].read(value, self.where(key, table))
-        for name, one in common.items():
-            if name in self.content:
-                value = one.read(self.content[name], self.where(name))
-                if not any(variables.get(variable) for variable in one.variables):
-                    variables[one.variables[0]] = str(value)
-
-    def _refuse_unknown(self, given: Mapping[str, Any], known: list[str], table: str = "") -> None:
-        for key in given:
-            if key not in known:
-                from difflib import get_close_matches  # noqa: PLC0415 - late: it is rarely needed
-
-                near = get_close_matches(key, known, n=1)
-                advice = f"did you mean {near[0]}?" if near else f"it may have {', '.join(known)}"
-                raise ConfigError(f"unknown setting {self.where(key, table)}; {advice}")
 
 
 def choose_dsn(given: str | None = None, environ: Mapping[str, str] | None = None) -> str:
@@ -384,4 +328,6 @@ def without_password(dsn: str) -> str:
     """Show a DSN to people and logs."""
     # Up to the last @: a password with one of its own would otherwise be shown in part.
     hidden = re.sub(r"(:/*[^:/@\s]*):.*@", r"\1:***@", dsn, flags=re.DOTALL)
+    # Without an @, what stands where the port is may be a password: a port is a number.
+    hidden = re.sub(r"^(\w+:/*[^:/@\s\[]*):(?![\d,]*([/?,:]|$))[^/?@\s]+", r"\1:***", hidden)
     return re.sub(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|(?:[^\s\\]|\\.)+)", r"\1***", hidden, flags=re.IGNORECASE)
