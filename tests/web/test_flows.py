@@ -10,7 +10,7 @@ import pytest
 from faultline import Faultline
 from faultline.store import verbs
 from faultline.store.reads import flows, views
-from faultline.store.verbs import streams
+from faultline.store.verbs import flow, streams
 from tests.flow.scenes import asked, begun, done, spawned, suspended
 from tests.web.conftest import refused
 from tests.web.site import browsed
@@ -348,6 +348,28 @@ def test_a_stream_is_followed_until_its_job_ends_and_begins_anew_with_a_later_at
     assert told[-2:] == [("chunk", '["c"]'), ("end", '{"reason":"succeeded"}')]
     assert rest.text.endswith('event: end\ndata: {"reason":"succeeded"}\n\n')
     refused(api.get(f"/jobs/{NOBODY}/stream", params={"name": "tokens"}), 404, "JobNotFound")
+
+
+def test_only_an_attempt_that_writes_again_resets_a_stream(api: Api, db: Driver) -> None:
+    first = db.new_lease(max_attempts=5)
+    db.run(streams.stream(first, "tokens", 0, '["a", "b"]'))
+    db.run(flow.record(first, [{"number": "1", "kind": "step", "name": "s", "outcome": "done"}]))
+    db.release(first)
+    second = db.claim_one()
+    db.run(streams.stream(second, "tokens", 0, '["c", "d"]'))
+    db.fail(second)
+    third = db.claim_one()
+    db.run(streams.stream(third, "tokens", 0, '["e"]'))
+    db.complete(third)
+
+    def read_behind(where: str) -> list[tuple[str, str]]:
+        path = f"/jobs/{first.job_id}/stream"
+        text = api.get(path, params={"name": "tokens"}, headers={"Last-Event-ID": where}).text.strip()
+        return [(part.split("event: ")[1].split("\n")[0], part.split("data: ")[1]) for part in text.split("\n\n")]
+
+    end = ("end", '{"reason":"succeeded"}')
+    assert read_behind(f"{first.fencing_token}-0-2") == [("chunk", '["e"]'), end]
+    assert read_behind(f"{second.fencing_token}-2-4") == [("reset", '{"kept":2}'), ("chunk", '["e"]'), end]
 
 
 def test_a_job_is_forked_from_a_call_on_its_page(dsn: str, queue: Driver) -> None:

@@ -114,7 +114,7 @@ class Sagas(Beside):
             # With the failure of the step, which happened after the saga began.
             call.made_at = program.next_moment()
             await self._record(call, call.as_recorded(outcome="failed", error=first))
-        branch = Branch(program, call.number, asyncio.current_task())
+        branch = Branch(program, call.number, asyncio.current_task(), call.branch)
         try:
             undone, failures = await self._in_branch(branch, self._undo_all, (saga,), {})
         except Waiting as waiting:

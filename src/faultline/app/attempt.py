@@ -11,6 +11,7 @@ import contextlib
 import threading
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from faultline.core import events, forks
 from faultline.core.bounds import STEP_NAME_LENGTH_MAX
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState
+from faultline.flow.calls import branch_around
 from faultline.store.translation import is_about_data
 
 if TYPE_CHECKING:
@@ -82,7 +84,6 @@ class Attempt:
         self._given: dict[str, str] = {}
         #: What it writes for readers to follow, by name.
         self._streams: dict[str, Stream] = {}
-        self._repeats = True
         #: Why the worker abandoned this attempt, whose code may still run.
         self._over: str | None = None
         self._over_lock = threading.Lock()
@@ -144,16 +145,24 @@ class Attempt:
     def is_streaming(self) -> bool:
         return bool(self._streams) and not self._hold.completed and not self.lease_lost
 
-    def _is_repeating(self) -> bool:
-        """Whether the program only repeats recorded calls: what it wrote to streams there is kept."""
-        if self._repeats:
-            # Once it is past that, it stays so.
-            self._repeats = self.program is not None and self.program.is_behind(self.program.root)
-        return self._repeats
+    def _is_repeating(self) -> bool | Callable[[], bool]:
+        """Whether the program only repeats recorded calls: what it wrote to streams there is kept.
+
+        Before the first call nobody has read what is recorded: then a function that says it afterwards.
+        """
+        program = self.program
+        if program is None:
+            return False
+        if program.is_known:
+            branch = branch_around(program)
+            return branch is not None and program.written.has(branch)
+        if not self._hold.lease.in_flow or self.fencing_token <= 1:
+            return False
+        return partial(program.written.is_behind, program.root, program.root.counter)
 
     def _stream_later(self) -> None:
         for stream in list(self._streams.values()):
-            if stream.batch() is not None:
+            if stream.has_more:
                 stream.later()
 
     def _stream_failed(self, error: Exception, *, for_good: bool) -> None:
@@ -161,7 +170,7 @@ class Attempt:
         for stream in list(self._streams.values()):
             if for_good:
                 stream.failed(error)
-            elif stream.batch() is not None:
+            elif stream.has_more:
                 stream.later()
 
     # Branches

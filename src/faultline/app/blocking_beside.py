@@ -47,7 +47,7 @@ class Beside(Calling):
         self._know(program)
         program.came_to_branch(call.number, call.name)
         fn, args, kwargs = call.what
-        return self._in_branch(Branch(program, call.number, threading.current_thread()), fn, args, kwargs)
+        return self._in_branch(Branch(program, call.number, threading.current_thread(), call.branch), fn, args, kwargs)
 
     def _in_branch(self, branch: Branch, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function as a branch. Whatever comes out of it, the branch remembers that it waits."""
@@ -71,8 +71,16 @@ class Beside(Calling):
             self._abandon(call.branch, calls, ended)
             raise error
         if any(one.waits is not None for one in ended):
+            self._ends(call.branch, calls, ended)
             raise Waiting(_together(calls, ended))
         return [one.value for one in ended]
+
+    def _ends(self, branch: Branch, calls: Sequence[BlockingCall[Any]], ended: Sequence[Stand]) -> None:
+        """Branches that have ended while others wait: what they wrote to streams is kept."""
+        over = [number for one, stand in zip(calls, ended, strict=True) if stand.waits is None for number in _numbers(one)]
+        recorded = branch.program.written.ends(over)
+        if recorded:
+            self._record_here(branch, *recorded)
 
     def _abandon(self, branch: Branch, calls: Sequence[BlockingCall[Any]], ended: Sequence[Stand]) -> None:
         """One has failed, so nobody waits for the others any more: with the failure, they are recorded as closed."""
@@ -90,6 +98,8 @@ class Beside(Calling):
                 if index != winner:
                     for number in _numbers(one):
                         program.pass_over(number)
+            # What it wrote to streams was written before the race was recorded.
+            program.written.is_over(_numbers(calls[winner]))
             return _value_of(self._stands(calls[winner]))
         waits, winner, ended = self._first(calls)
         if ended is None:

@@ -139,12 +139,23 @@ class BlockingJob(BlockingFlows):
                 self._stream_failed(error, for_good=isinstance(error, StaleLease) or is_about_data(error))
 
     def _write_streams(self) -> None:
+        self._judge_streams()
         for stream in list(self._streams.values()):
             batch = stream.batch()
             if batch is not None:
                 statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
                 self._refuse_if_stale("stream", self._run(statement))
                 stream.written(batch)
+
+    def _judge_streams(self) -> None:
+        """What was written before the first call: it needs to be known what is recorded."""
+        unjudged = [stream for stream in self._streams.values() if stream.is_unjudged]
+        if unjudged and self.program is not None:
+            if not self.program.is_known:
+                recorded = self._run(verbs.history(self.id))
+                self.program.know(recorded)
+            for stream in unjudged:
+                stream.judge()
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -214,6 +225,7 @@ class BlockingJob(BlockingFlows):
                 renewed_at = self._monotonic()
                 self._refuse_if_stale("renew", self._send(transaction, verbs.renew([self._hold.lease])))
         else:
+            self._judge_streams()
             for stream in list(self._streams.values()):
                 # The last moment: afterwards there is no lease.
                 if (batch := stream.batch()) is not None:

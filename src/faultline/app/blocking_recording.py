@@ -88,7 +88,9 @@ class Recording(Attempt):
         # Nobody but an earlier attempt has recorded anything.
         is_new = lease.fencing_token <= 1 or not lease.in_flow
         rows = [] if is_new else self._ask(verbs.history(lease.job_id))
-        program.know(rows)
+        if not program.is_known:
+            # A stream may have asked meanwhile.
+            program.know(rows)
 
     # At a call
 

@@ -115,7 +115,7 @@ class Sagas(Beside):
             # With the failure of the step, which happened after the saga began.
             call.made_at = program.next_moment()
             self._record(call, call.as_recorded(outcome="failed", error=first))
-        branch = Branch(program, call.number, threading.current_thread())
+        branch = Branch(program, call.number, threading.current_thread(), call.branch)
         try:
             undone, failures = self._in_branch(branch, self._undo_all, (saga,), {})
         except Waiting as waiting:

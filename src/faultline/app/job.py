@@ -142,12 +142,23 @@ class Job(Flows):
                 self._stream_failed(error, for_good=isinstance(error, StaleLease) or is_about_data(error))
 
     async def _write_streams(self) -> None:
+        await self._judge_streams()
         for stream in list(self._streams.values()):
             batch = stream.batch()
             if batch is not None:
                 statement = streams.stream(self._hold.lease, stream.name, batch.first_position, batch.text)
                 self._refuse_if_stale("stream", await self._run(statement))
                 stream.written(batch)
+
+    async def _judge_streams(self) -> None:
+        """What was written before the first call: it needs to be known what is recorded."""
+        unjudged = [stream for stream in self._streams.values() if stream.is_unjudged]
+        if unjudged and self.program is not None:
+            if not self.program.is_known:
+                recorded = await self._run(verbs.history(self.id))
+                self.program.know(recorded)
+            for stream in unjudged:
+                stream.judge()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
@@ -217,6 +228,7 @@ class Job(Flows):
                 renewed_at = self._monotonic()
                 self._refuse_if_stale("renew", await self._send(transaction, verbs.renew([self._hold.lease])))
         else:
+            await self._judge_streams()
             for stream in list(self._streams.values()):
                 # The last moment: afterwards there is no lease.
                 if (batch := stream.batch()) is not None:

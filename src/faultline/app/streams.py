@@ -9,7 +9,7 @@ import asyncio
 import threading
 from contextvars import Context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from faultline.core.bounds import STREAM_BYTES_MAX, STREAM_NAME_LENGTH_MAX
 from faultline.core.errors import JobRejected, LimitReached
@@ -62,6 +62,10 @@ def soon(seconds: float, call: Callable[[], None]) -> Callable[[], None]:
     return begin
 
 
+#: Says whether what is written now was written before; or a function that says it once that is known.
+_IsRepeated: TypeAlias = "Callable[[], bool | Callable[[], bool]]"
+
+
 class Batch(NamedTuple):
     """Items to send together."""
 
@@ -73,13 +77,15 @@ class Batch(NamedTuple):
 class Stream:
     """A stream of a running job, as `job.stream(name)` gives it. May be used from any thread of the job."""
 
-    def __init__(self, job_id: UUID, name: str, soon: Callable[[], None], is_repeated: Callable[[], bool]) -> None:
+    def __init__(self, job_id: UUID, name: str, soon: Callable[[], None], is_repeated: _IsRepeated) -> None:
         self.name = name
         self._job_id = job_id
         self._soon = soon
         self._is_repeated = is_repeated
         self._lock = threading.Lock()
         self._waiting: list[str] = []
+        #: Written before anybody knew what is recorded, and whether each was written before.
+        self._unjudged: list[tuple[str, int, Callable[[], bool]]] = []
         self._position = 0
         self._bytes = 0
         self._error: Exception | None = None
@@ -92,23 +98,52 @@ class Stream:
 
         :param item: Text, or anything else that JSON can hold.
         """
-        if self._is_repeated():
+        repeated = self._is_repeated()
+        if repeated is True:
             return
         text = jsontext.encode(item, f"item of stream {self.name}")
         size = len(text.encode()) + 2
         with self._lock:
             if self._error is not None:
                 raise self._error
-            if self._bytes + size > STREAM_BYTES_MAX:
-                raise LimitReached(
-                    f"stream {self.name} of job {self._job_id} would be longer than {STREAM_BYTES_MAX // 1024**2} MiB; write"
-                    " less, write to several streams, or store it elsewhere and stream a reference"
-                )
-            self._bytes += size
-            self._waiting.append(text)
-            is_first = len(self._waiting) == 1
+            is_first = not self._waiting and not self._unjudged
+            if callable(repeated):
+                self._unjudged.append((text, size, repeated))
+            else:
+                self._judge()
+                self._append(text, size)
         if is_first:
             self._soon()
+
+    def judge(self) -> None:
+        """It is known what is recorded: of what was written before that, keep what is new."""
+        with self._lock:
+            self._judge()
+
+    def _judge(self) -> None:
+        unjudged, self._unjudged = self._unjudged, []
+        for text, size, is_repeated in unjudged:
+            if not is_repeated():
+                self._append(text, size)
+
+    def _append(self, text: str, size: int) -> None:
+        if self._bytes + size > STREAM_BYTES_MAX:
+            raise LimitReached(
+                f"stream {self.name} of job {self._job_id} would be longer than {STREAM_BYTES_MAX // 1024**2} MiB; write"
+                " less, write to several streams, or store it elsewhere and stream a reference"
+            )
+        self._bytes += size
+        self._waiting.append(text)
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether something was written before anybody knew what is recorded."""
+        return bool(self._unjudged)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something waits to be sent."""
+        return self._error is None and bool(self._waiting or self._unjudged)
 
     def batch(self) -> Batch | None:
         """What waits to be sent."""

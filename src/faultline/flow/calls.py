@@ -189,6 +189,14 @@ def here(program: Program, runner: object) -> Branch:
     return branch
 
 
+def branch_around(program: Program) -> Branch | None:
+    """The branch in which this code runs; None: it is part of a step."""
+    around = _around.get()
+    if isinstance(around, str):
+        return None
+    return around if isinstance(around, Branch) and around.program is program else program.root
+
+
 @contextlib.contextmanager
 def stoppable(branch: Branch, call: str) -> Iterator[None]:
     """The branch remembers if it is cancelled inside: the program may catch that, and must not go on from it."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from faultline.core import bounds
 from faultline.core.errors import ConfigError, FlowTooLong
 from faultline.flow.ending import Closed, CodeChanged, Interrupted, RunEnded, Suspended, Waiting
+from faultline.flow.written import Written
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -60,8 +61,10 @@ class Recorded(Protocol):
 class Branch:
     """A part of the program that runs in one order. The program itself is one; `job.branch` makes others."""
 
-    def __init__(self, program: Program, path: str, owner: object) -> None:
+    def __init__(self, program: Program, path: str, owner: object, parent: Branch | None = None) -> None:
         self.program = program
+        #: The branch that made it. None: it is the program itself.
+        self.parent = parent
         #: The number of the call that made it; empty: the program itself.
         self.path = path
         #: The asyncio task or thread that runs it. No other may make calls in it.
@@ -127,6 +130,7 @@ class Program:
         self._misused: ConfigError | None = None
         #: Changes that this run was the first to come to: by branch and name, the position.
         self._patches: dict[tuple[str, str], int] = {}
+        self.written = Written()
 
     # What the worker asks
 
@@ -266,6 +270,11 @@ class Program:
     def know(self, rows: Iterable[Recorded]) -> None:
         """Take what the runs before this one have recorded."""
         self.history = {row.number: row for row in rows}
+        for row in self.history.values():
+            if row.kind not in BESIDE:
+                self.written.came_to(row.number)
+            elif row.kind == "patch":
+                self.written.know_end(row.number)
         # Only what comes on top of it can be refused: `weigh`.
         self._bytes += sum(len(repr(row.result)) for row in self.history.values() if row.result is not None)
 
@@ -346,12 +355,7 @@ class Program:
 
     def is_behind(self, branch: Branch) -> bool:
         """Whether the job has recorded calls that this branch has not come to yet."""
-        depth = branch.path.count(".") + 1 if branch.path else 0
-        prefix = f"{branch.path}." if branch.path else ""
-        return any(
-            row.kind not in BESIDE and number.startswith(prefix) and position(number)[depth] > branch.counter
-            for number, row in (self.history or {}).items()
-        )
+        return self.written.is_behind(branch)
 
     def was_begun(self, number: str) -> bool:
         """Whether a run before this one has recorded it."""

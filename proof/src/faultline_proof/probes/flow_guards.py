@@ -125,3 +125,15 @@ def a_job_may_be_waited_for_by_one_that_it_waited_for_before(sessions: Sessions)
         q.run(verbs.cancel(third))
         expect("the first has gone on", q.run(flow.take(first, "1")).status, "taken")
         expect("the call", q.run(flow.watch(second, "1", [first.job_id], name="t", digest=None)) > 0, True)
+
+
+@probe("retry", "stopped_at", "revive")
+def a_retry_opens_no_wait_whose_jobs_have_succeeded(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    q.run(flow.spawn(lease, "1", [Submission("child", queue="children")], name="child", digest=None))
+    q.complete(q.claim_one(queue="children"))
+    expect("taken", q.run(flow.take(lease, "1")).status, "taken")
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+    expect("the call", q.value("select outcome from faultline.calls where job_id = %s", lease.job_id), "done")

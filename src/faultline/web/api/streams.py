@@ -1,7 +1,7 @@
 """What a running job writes to a stream, as server-sent events.
 
 event: chunk   items that were written together; `id:` is where to continue
-event: reset   a later attempt begins anew: forget the items so far
+event: reset   a later attempt writes again what came behind the first `kept` items: forget those
 event: end     the last event, with the state of the job, or why: old (reconnect to continue)
 """
 
@@ -58,7 +58,7 @@ async def follow(
     name: Annotated[StreamName, Query(description="The name of the stream.")],
     last_event_id: Annotated[Where | SkipJsonSchema[None], Header()] = None,
 ) -> Response:
-    """What a job writes to a stream, until it ends. A later attempt begins anew: `reset`."""
+    """What a job writes to a stream, until it ends. `reset`: a later attempt writes some of it again."""
     behind = Position() if last_event_id is None else Position(*map(int, last_event_id.split(_PART)))
     first = await service_of(request).read_for(caller).run(chunks(job_id, name, behind))
     if not caller.may_touch(first.queue):
@@ -116,11 +116,9 @@ class _Followed(Response):
     def _events(self, seen: Chunks) -> list[bytes]:
         found = []
         for chunk in seen.chunks:
-            if self._behind.token not in (-1, chunk.fencing_token):
-                found.append(_event("reset", {}))
-                self._behind = Position(chunk.fencing_token)
-            items = self._behind.items + len(chunk.items)
-            self._behind = Position(chunk.fencing_token, chunk.position, items)
+            if chunk.position < self._behind.items:
+                found.append(_event("reset", {"kept": chunk.position}))
+            self._behind = Position(chunk.fencing_token, chunk.position, chunk.position + len(chunk.items))
             found.append(_event("chunk", chunk.items, _PART.join(map(str, self._behind))))
         return found
 

@@ -1,0 +1,164 @@
+"""What a program wrote to a stream before it waited is not written again when it goes on: readers see one stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from faultline import BlockingJob, Faultline, Job, Restarted, Retry
+from tests.app.kinds import KINDS, task_of
+from tests.flow.running import signals, waits
+from tests.waiting import auntil
+from tests.worker.working import work
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from faultline import JobHandle
+
+
+def told(app: Faultline, handle: JobHandle[Any], *then: Callable[[JobHandle[Any]], Awaitable[Any]]) -> list[Any]:
+    """What a reader gets who follows from the beginning, while these are done."""
+
+    async def story() -> list[Any]:
+        async def follow() -> list[Any]:
+            return [item async for item in handle.stream("s")]
+
+        following = asyncio.ensure_future(follow())
+        for one in then:
+            await one(handle)
+        return await following
+
+    found: list[Any] = work(app, story)
+    return found
+
+
+@KINDS
+def test_what_was_written_before_a_wait_is_written_once(app: Faultline, kind: str) -> None:
+    @app.step
+    def one() -> int:
+        return 1
+
+    @task_of(app, kind)
+    async def program(job: Job) -> None:
+        out = job.stream("s")
+        out.write("start")
+        await job.do(one)
+        out.write("mid")
+        await job.sleep(0.05)
+        out.write("slept")
+        await job.receive("go", int)
+        out.write("end")
+
+    handle = program.enqueue()
+
+    assert told(app, handle, waits(app), signals(app, "go", 1)) == ["start", "mid", "slept", "end"]
+    assert list(handle.stream("s")) == ["start", "mid", "slept", "end"]
+
+
+def test_branches_that_wait_and_branches_that_have_ended_write_once(app: Faultline) -> None:
+    @app.step
+    def one() -> int:
+        return 1
+
+    @app.task
+    async def program(job: Job) -> None:
+        async def ends() -> None:
+            await job.do(one)
+            job.stream("s").write("ended")
+
+        async def goes_on() -> None:
+            job.stream("s").write("begun")
+            await job.receive("a", int)
+            job.stream("s").write("went on")
+            await job.do(one)
+
+        await job.gather(job.branch(ends), job.branch(goes_on), job.receive("b", int))
+        await job.sleep(0.05)
+        job.stream("s").write("end")
+
+    handle = program.enqueue()
+    found = told(app, handle, waits(app), signals(app, "a", 1), signals(app, "b", 1))
+
+    assert sorted(found[:2]) == ["begun", "ended"]
+    assert found[2:] == ["went on", "end"]
+
+
+def test_branches_of_a_blocking_task_write_once(app: Faultline) -> None:
+    @app.task
+    def program(job: BlockingJob) -> None:
+        def ends() -> None:
+            job.stream("s").write("ended")
+
+        def goes_on() -> None:
+            job.receive("a", int)
+            job.stream("s").write("went on")
+
+        job.gather(job.later.branch(ends), job.later.branch(goes_on), job.later.receive("b", int))
+        job.sleep(0.05)
+        job.stream("s").write("end")
+
+    handle = program.enqueue()
+
+    assert told(app, handle, waits(app), signals(app, "a", 1), signals(app, "b", 1)) == ["ended", "went on", "end"]
+
+
+def test_the_winner_of_a_race_writes_once(app: Faultline) -> None:
+    @app.task
+    async def program(job: Job) -> None:
+        async def asks() -> None:
+            await job.receive("a", int)
+            job.stream("s").write("won")
+
+        await job.race(job.branch(asks), job.receive("b", int))
+        await job.sleep(0.05)
+        job.stream("s").write("end")
+
+    assert told(app, program.enqueue(), waits(app), signals(app, "a", 1)) == ["won", "end"]
+
+
+def test_a_new_attempt_writes_again_only_what_came_after_the_last_call(app: Faultline) -> None:
+    seen: list[Any] = []
+    broken = [True]
+
+    @app.step
+    async def one() -> int:
+        return 1
+
+    @app.task(backoff=lambda _: 0)
+    async def program(job: Job) -> Retry | None:
+        out = job.stream("s")
+        out.write("start")
+        await job.do(one)
+        out.write(f"after {bool(broken)}")
+        if broken:
+            await auntil(lambda: len(seen) == 2)
+            broken.clear()
+            return Retry(after=0)
+        return None
+
+    handle = program.enqueue()
+
+    async def follow() -> None:
+        async for item in handle.stream("s"):
+            seen.append(item)  # noqa: PERF401 - the job looks at it
+
+    work(app, follow)
+    assert seen == ["start", "after True", Restarted(kept=1), "after False"]
+    assert list(handle.stream("s")) == ["start", "after False"]
+
+
+def test_a_job_that_made_no_call_in_its_new_attempt_writes_what_it_writes(app: Faultline) -> None:
+    @app.step
+    async def one() -> int:
+        return 1
+
+    @app.task(max_attempts=2, backoff=lambda _: 0)
+    async def program(job: Job) -> None:
+        job.stream("s").write(f"attempt {job.attempt}")
+        if job.attempt == 2:
+            raise ValueError("before the call")
+        await job.do(one)
+        raise ValueError("after the call")
+
+    assert told(app, program.enqueue()) == ["attempt 1"]
