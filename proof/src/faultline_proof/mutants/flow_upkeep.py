@@ -126,7 +126,7 @@ GUARDS: Guards = {
             "when c.kind = 'signal' then false",
         ),
         "knows that all have ended": ("faultline.open_child(c.id, 2147483647) is null", "false"),
-        "nudges nobody twice": ("    and not exists (select from faultline.nudges n where n.job_id = c.job_id)\n", ""),
+        "nudges nobody twice": "    and c.job_id not in (select n.job_id from faultline.nudges n)\n",
         "takes no more than it was asked for": ("  limit wake_overslept.max_jobs", ""),
     },
     "reconcile": {

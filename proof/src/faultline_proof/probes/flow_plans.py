@@ -20,6 +20,7 @@ _DEAD_NUDGES = 20_000
 _STEP = [{"number": "1", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]
 _OTHER_STEP = [{"number": "2", "kind": "step", "name": "s", "digest": None, "outcome": "done"}]
 _SLEEP = '[{"number": "1", "kind": "sleep", "name": "sleep", "seconds": 3600}]'
+_WATCH = '[{"number": "1", "kind": "watch", "name": "t"}]'
 _APPROVAL = '[{"number": "2", "kind": "signal", "name": "go", "seconds": 3600}]'
 
 
@@ -45,15 +46,54 @@ def _complete_a_child(q: Session, lease: Lease) -> None:
     q.complete(q.claim_one())
 
 
+def _prune(q: Session, lease: Lease) -> None:
+    _fail_and_sweep(q, lease)
+    expect("pruned", q.run(verbs.prune("flows", older_than_seconds=0)), 3)
+
+
+def _oversleep(q: Session, lease: Lease) -> None:
+    q.run(flow.suspend([lease], [_APPROVAL]))
+    q.run(flow.signal(lease.job_id, "go"))
+    q.run(flow.resolve())
+    q.execute("select faultline.wake_overslept(100)")
+
+
+def _wait_in_a_circle(q: Session, lease: Lease) -> None:
+    """As if both had looked before either had written."""
+    other = q.new_lease()
+    for one, target in ((lease, other), (other, lease)):
+        call_id = q.value(
+            "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at)"
+            " values (%s, '1', 'watch', 't', 1, faultline.clock()) returning id",
+            one.job_id,
+        )
+        q.execute("insert into faultline.edges (call_id, index, job_id) values (%s, 0, %s)", call_id, target.job_id)
+    q.run(flow.suspend([lease, other], [_WATCH, _WATCH]))
+    q.execute("select faultline.break_circles()")
+    expect("cancelled", q.state(other.job_id), "cancelled")
+
+
 #: Each call, and what else comes in beside waiting and running jobs.
 FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "resolve": (_wait_and_be_woken, ("calls", "signals")),
     "nudge_waiters": (_complete_a_child, ("calls", "edges")),
     "record": (lambda q, lease: q.run(flow.record(lease, _STEP)), ("calls",)),
+    "is_live": (
+        lambda q, lease: (_spawn(q, lease), q.execute("select faultline.is_live(%s)", lease.job_id)),
+        ("calls", "edges", "ledger"),
+    ),
+    "prune_flow": (_prune, ("calls", "edges", "ledger", "signals")),
+    # They look at all calls that are waited for.
+    "wake_overslept": (_oversleep, ("history", "edges", "signals")),
+    "break_circles": (_wait_in_a_circle, ("history", "edges")),
     "history": (lambda q, lease: q.run(flow.history(lease.job_id)), ("calls",)),
     "spawn": (_spawn, ("calls", "edges", "ledger")),
     "take": (lambda q, lease: (_spawn(q, lease), q.run(flow.take(lease, "1"))), ("calls", "edges", "ledger")),
     "outcomes": (lambda q, lease: q.run(flow.outcomes(_spawn(q, lease))), ("calls", "edges", "ledger")),
+    "watch": (
+        lambda q, lease: q.run(flow.watch(lease, "1", [q.enqueue()], name="t", digest=None)),
+        ("calls", "edges", "ledger"),
+    ),
     "fork": (
         lambda q, lease: (_spawn(q, lease), q.run(flow.record(lease, _OTHER_STEP)), q.run(flow.fork(lease.job_id, "2"))),
         ("calls", "edges", "ledger"),

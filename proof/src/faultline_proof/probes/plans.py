@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 #: So many rows come into every table once the session has made its plans,
 _BACKLOG = 1_000
 #: and so many of them a verb for one job may look at.
-_FEW = 200
+_FEW = 100
+#: These stories do more than one call: they end a parent with two children, or make two jobs wait for each other.
+_FEW_FOR = dict.fromkeys(("revive", "prune_flow", "break_circles"), 200)
 #: A batch is worth turning a join round for, if the table is taken for empty.
 _BATCH = 200
 #: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
@@ -118,6 +120,8 @@ _ROWS_FOR = {
     " from generate_series(61, %s) n",
     "calls": "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, awaited)"
     " select gen_random_uuid(), '1', 'children', 'child', 1, now(), true from generate_series(1, %s)",
+    "history": "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, ended_at, outcome)"
+    " select gen_random_uuid(), '1', 'children', 'child', 1, now(), now(), 'done' from generate_series(1, %s)",
     "edges": "insert into faultline.edges select -n, 0, gen_random_uuid() from generate_series(1, %s) n",
     "signals": "insert into faultline.signals (job_id, name, sent_at) select gen_random_uuid(), 'answer', now()"
     " from generate_series(1, %s)",
@@ -138,7 +142,7 @@ def _reads_few_rows(sessions: Sessions, *, name: str, begin: Callable[..., None]
         before = rows_read(q)
         call(q, lease)
         read = rows_read(q) - before
-    if read > _FEW:
+    if read > _FEW_FOR.get(name, _FEW):
         raise AssertionError(f"{name} read {read} rows beside a backlog of {_BACKLOG}")
 
 
@@ -228,20 +232,24 @@ def _steps_over_no_delayed_jobs(sessions: Sessions) -> None:
         raise AssertionError(f"due read {read} rows that are not due")
 
 
-def _begin_small(sessions: Sessions, *tables: str) -> None:
+def _table_of(what: str) -> str:
+    return "calls" if what == "history" else what
+
+
+def _begin_small(sessions: Sessions, *rows: str) -> None:
     """Tables as they are on the first day, with statistics that say so."""
-    named = ", ".join(f"faultline.{table}" for table in ("open_jobs", *tables))
+    named = ", ".join(f"faultline.{_table_of(what)}" for what in ("open_jobs", *rows))
     sessions.hand.execute(f"truncate {named}")
     sessions.hand.execute("select faultline.enqueue('t')")
     sessions.hand.execute(f"vacuum analyze {named}")
 
 
-def _begin_emptied(sessions: Sessions, *tables: str) -> None:
+def _begin_emptied(sessions: Sessions, *rows: str) -> None:
     """Tables that were full and are empty, with statistics that say: many pages, no rows. Believed, any scan is cheap."""
-    _begin_small(sessions, *tables)
-    for what in ("waiting", *tables):
+    _begin_small(sessions, *rows)
+    for what in ("waiting", *rows):
         sessions.hand.execute(_ROWS_FOR[what], _BACKLOG)
-    for table in ("open_jobs", *tables):
+    for table in ("open_jobs", *map(_table_of, rows)):
         sessions.hand.execute(f"delete from faultline.{table}")
         sessions.hand.execute(f"vacuum analyze faultline.{table}")
 

@@ -1,11 +1,7 @@
 -- Raise FL005 if one of these jobs is the job itself, or waits for it, however indirectly: they would wait for each other.
+-- Its callers plan for full tables.
 create or replace function faultline.refuse_cycle(job_id uuid, targets uuid[]) returns void
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -16,8 +12,9 @@ begin
     union
     select c.job_id
     from waiting w
-    join faultline.edges e on e.job_id = any (array[w.id])
-    join faultline.calls c on c.id = any (array[e.call_id])
+    -- Looked up one by one: in a plain join, the planner may begin with all calls.
+    cross join lateral (select e.call_id from faultline.edges e where e.job_id = w.id offset 0) e
+    cross join lateral (select c.job_id, c.ended_at from faultline.calls c where c.id = e.call_id offset 0) c
     where c.ended_at is null
   )
   select w.id into cycle from waiting w where w.id = any (refuse_cycle.targets) limit 1;

@@ -3,13 +3,15 @@
 create or replace function faultline.wake_overslept(max_jobs integer) returns void
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
+set jit = off
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
   insert into faultline.nudges (job_id, kind)
   select distinct c.job_id, 1
   from faultline.calls c
-  join faultline.open_jobs j on j.id = c.job_id
+  cross join lateral (select j.state, j.suspended from faultline.open_jobs j where j.id = c.job_id offset 0) j
   where c.awaited
     and c.ended_at is null
     and j.state = 'queued'
@@ -19,7 +21,7 @@ begin
       when c.kind in ('children', 'watch', 'after') then faultline.open_child(c.id, 2147483647) is null
       else false
     end
-    and not exists (select from faultline.nudges n where n.job_id = c.job_id)
+    and c.job_id not in (select n.job_id from faultline.nudges n)
   limit wake_overslept.max_jobs;
 end
 $$;
