@@ -14,6 +14,7 @@ from faultline_proof.mutants import (
     claims,
     flow_calls,
     flow_forks,
+    flow_graphs,
     flow_upkeep,
     flow_waits,
     ground,
@@ -54,6 +55,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         flow_waits,
         flow_calls,
         flow_forks,
+        flow_graphs,
         flow_upkeep,
     )
     found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]

@@ -296,7 +296,6 @@ GUARDS: Guards = {
             "jsonb_typeof(stream.items) is distinct from 'array' or jsonb_array_length(stream.items) = 0",
             "false",
         ),
-        "begins at the beginning": ("if stream.first_position > 0 then", "if false then"),
         "writes what is sent again once": ("if begins_at + stream.first_position < before.ends_at then", "if false then"),
         "leaves nothing out": (
             "elsif begins_at + stream.first_position > coalesce(before.ends_at, 0) then",

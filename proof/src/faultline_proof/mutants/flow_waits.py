@@ -127,6 +127,7 @@ GUARDS: Guards = {
             "select join_flow.job_id, faultline.clock() where false;",
         ),
     },
+    # That it goes no further than it has seen, only a commit between two statements of one call would show.
     "resolve": {
         "looks only in READ COMMITTED": ("perform faultline.read_committed('resolve');", "null;"),
         "believes no cursor of another run": ("resolve.cursor ->> 'run' = run and ", ""),
@@ -143,10 +144,6 @@ GUARDS: Guards = {
             ";",
         ),
         "keeps those that it has not looked through": ("case when batch.more_late then under_way else '{}' end", "'{}'"),
-        "goes no further than it has seen": (
-            "least(batch.last_xid, pg_snapshot_xmax(seen))",
-            "coalesce(batch.last_xid, pg_snapshot_xmax(seen))",
-        ),
         "looks at no more than it was asked for": (
             "    order by n.xid, n.id\n    limit most\n",
             "    order by n.xid, n.id\n",
@@ -246,7 +243,6 @@ GUARDS: Guards = {
     },
     "sweep_bite": {
         "sweeps the children of this job": ("c.job_id = sweep_bite.job_id\n        and ", ""),
-        "sweeps children only": "        and c.kind = 'children'\n",
         "sweeps one call where only that is asked for": (
             "        and (sweep_bite.call_id is null or c.id = sweep_bite.call_id)\n",
             "",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from faultline.store import verbs
 from faultline.store.verbs import flow
-from faultline_proof.probes.probe import expect, probe, reasons, refused
+from faultline_proof.probes.probe import expect, probe, reasons, refused, the_one
 
 if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
@@ -59,13 +60,25 @@ def a_graph_that_cannot_run_is_refused_as_a_whole(sessions: Sessions) -> None:
         ([{"task": "a"}], "no name"),
         ([_node("a", if_failed="x")], "if_failed"),
         ([_node("a", idempotency_key="k")], "of its own"),
+        ([_node("a", id="019a0000-0000-7000-8000-0123456789ab")], "of its own"),
         ([_node("a", no=1)], "no job has a field"),
+        ([_node("a"), _node("b", "a", delay_seconds=5)], "a time of its own"),
+        ([_node("a"), {**_node("b"), "after": "a"}], "must be an array of names"),
+        ([{"task": "a", "name": ""}], "no name"),
     ]
     with q.unsaved():
         for nodes, why in bad:
             with refused(q, "FL005", why, what=why):
                 _enqueue(q, *nodes)
+        for text in ('{"0": {}, "1": {}}', "[{}, 1]", "[1, {}]", "[", '[{}, {"a": "\\u0000"}]'):
+            with refused(q, "FL005", "graph", what=text):
+                q.execute("select faultline.enqueue_flow(%s)", text)
+        with refused(q, "FL007", "10000 are the limit", what="a graph of 10,001 jobs"):
+            _enqueue(q, *(_node(str(n)) for n in range(10_001)))
         expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
+    q.begin("repeatable read")
+    with refused(q, "FL005", "READ COMMITTED", what="another isolation level"):
+        _enqueue(q, _node("a"))
 
 
 @probe("enqueue_flow", "place_known")
@@ -79,6 +92,74 @@ def the_key_of_a_graph_gives_the_jobs_of_the_first(sessions: Sessions) -> None:
         expect("new", [row[1] for row in (*first, *again)], [True] * 3 + [False] * 3)
         with refused(q, "FL003", what="another graph"):
             _enqueue(q, _node("a"), root=root)
+
+
+_ROWS = """
+select j.task, j.flow_id = %s, j.call_id is not null, j.watched, j.suspended, j.next_run_at > now() + interval '1 day'
+from faultline.open_jobs j
+order by j.task
+"""
+
+
+@probe("enqueue_flow")
+def the_jobs_of_a_graph_are_one_flow_and_know_who_waits_for_them(sessions: Sessions) -> None:
+    q = sessions.open()
+    root = _enqueue(q, _node("a"), _node("b", "a"), _node("c", "b", if_failed="run"))[0][0]
+    wanted = [
+        ("a", True, True, True, None, False),
+        ("b", True, True, True, True, True),
+        ("c", True, True, None, True, True),
+        ("root", True, False, None, True, True),
+    ]
+    expect("in its flow, of a call, awaited, waiting, later", q.execute(_ROWS, root), wanted)
+    expect("flows", q.execute("select id from faultline.flows"), [(root,)])
+    policies = q.execute(
+        "select j.task, c.policy from faultline.calls c join faultline.jobs j on j.id = c.job_id order by 1"
+    )
+    expect("policies", policies, [("b", "cancel"), ("c", "run"), ("root", "raise")])
+
+
+@probe("enqueue_flow", "wake_new")
+def workers_are_woken_for_the_jobs_of_a_graph_that_can_run(sessions: Sessions) -> None:
+    q, listener = sessions.open(), sessions.open()
+    for worker, queue in (("w", "default"), ("v", "late")):
+        q.run(verbs.beat(worker, host="h", pid=1, version="0", queues=[queue], sleeping=[queue], watched=True))
+    listener.execute("listen faultline")
+    _enqueue(q, _node("a"), _node("b", "a", queue="late"))
+    notice = json.loads(the_one("hints", listener.notices()))
+    expect("queue and workers", (notice["queue"], notice["workers"]), ("default", ["w"]))
+    graph = json.dumps([_ROOT, _node("a")])
+    q.execute("select faultline.enqueue_flow(%s, true)", graph)
+    notice = json.loads(the_one("hints of what may appear late", listener.notices()))
+    expect("all are told", notice.get("workers"), None)
+
+
+@probe("came_after", "upstream", "take")
+def a_job_of_a_graph_knows_what_became_of_those_before_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    root = {"task": "root", "args": {"names": ["first", "second", "third", "other"]}}
+    nodes = (_node("a"), _node("b"), _node("c", "b", "a", if_failed="run"), _node("d"))
+    ids = [row[0] for row in _enqueue(q, *nodes, root=root)]
+    leases = {lease.task: lease for lease in q.claim()}
+    q.complete(leases["a"], result="A")
+    q.step(leases["b"])
+    q.fail(leases["b"], then="fail", error="boom")
+    q.run(flow.resolve())
+    lease = next(lease for lease in q.claim() if lease.task == "c")
+    read = "select name, upstream_id, task, state, result, error from faultline.upstream(%s, %s, %s)"
+    wanted = [("second", ids[2], "b", "failed", None, "boom"), ("first", ids[1], "a", "succeeded", "A", None)]
+    for when in ("at first", "again"):
+        expect(when, q.execute(read, lease.job_id, lease.fencing_token, lease.owner), wanted)
+    call_id = q.value("select id from faultline.calls where job_id = %s and kind = 'after'", lease.job_id)
+    now = q.execute("select name, upstream_id, task, state, result, error from faultline.came_after(%s, null)", call_id)
+    expect("as they stand now", now, wanted)
+    q.complete(lease, leases["d"])
+    # A job that runs again is history to the one that came after it.
+    sessions.hand.execute("update faultline.open_jobs set state = 'queued', finished_at = null where task = 'b'")
+    expect("as it was taken", q.execute(_CAME, call_id, call_id)[0][0], "failed")
+
+
+_CAME = "select u.state from faultline.calls c, faultline.came_after(%s, c.result -> 'failed') u where c.id = %s"
 
 
 @probe("start_again", "refuse")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import Submission
 from faultline.store import verbs
-from faultline.store.verbs import flow, topics
+from faultline.store.verbs import flow, streams, topics
 from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
@@ -56,7 +56,34 @@ _DURABLE: dict[str, Callable[[Session, Lease], Any]] = {
     "program_changed": lambda q, lease: q.run(verbs.program_changed(lease, "code", "changed")),
     "fork": lambda q, lease: q.run(flow.fork(lease.job_id)),
     "subscribe": lambda q, _: q.run(topics.subscribe("order.paid", "t", {}, None)),
+    "unsubscribe": lambda q, _: q.run(topics.unsubscribe("order.paid", "t")),
+    "enqueue_flow": lambda q, _: q.execute("select faultline.enqueue_flow(%s)", _GRAPH),
+    "start_again": lambda q, lease: q.run(flow.start_again([lease], ["{}"])),
 }
+_GRAPH = '[{"task": "root"}, {"task": "t", "name": "t"}]'
+
+
+def _retry(q: Session, lease: Lease) -> None:
+    _spawn(q, lease)
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+
+
+#: Those that say to the guards which verb writes now.
+_NAMED: dict[str, Callable[[Session, Lease], Any]] = {
+    **{verb: _DURABLE[verb] for verb in ("fork", "resolve", "sweep", "start_again")},
+    "retry": _retry,
+    "stream": lambda q, lease: q.run(streams.stream(lease, "tokens", 0, "[1]")),
+}
+
+
+@probe("door", "as_verb", "fork", "resolve", "sweep", "start_again", "revive", "stream")
+def a_verb_of_a_flow_leaves_no_door_open(sessions: Sessions) -> None:
+    q = sessions.open()
+    for verb, call in _NAMED.items():
+        with q.unsaved():
+            call(q, q.new_lease())
+            expect(f"the verb after {verb}", q.value("select current_setting('faultline.verb', true)"), "")
 
 
 def _other(q: Session) -> Any:

@@ -113,6 +113,26 @@ def a_reader_learns_from_one_look_whether_more_can_come(sessions: Sessions) -> N
     expect("ended", (found.has_ended, found.chunks), (True, []))
 
 
+@probe("chunks")
+def a_reader_gets_no_more_than_it_asked_for_and_of_one_job_only(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease, other = q.new_lease(), q.new_lease()
+    _write(q, other, 0, "0")
+    sessions.hand.execute(
+        "insert into faultline.streams select %s, 'tokens', 1, n, '[1]', 3, now() from generate_series(0, 1001) n",
+        lease.job_id,
+    )
+    rows = "select array_agg(position) from faultline.chunks(%s, 'tokens', 1, 2, %s)"
+    expect("two", q.value(rows, lease.job_id, 2), [3, 4])
+    expect("at least one", q.value(rows, lease.job_id, 0), [3])
+    expect(
+        "at most a thousand",
+        len(q.value("select array_agg(position) from faultline.chunks(%s, 'tokens', -1, -1, 5000)", lease.job_id)),
+        1000,
+    )
+    expect("of the other", _read(q, other.job_id), [(0, [0])])
+
+
 @probe("prune", "streams")
 def the_streams_of_a_job_are_pruned_with_it(sessions: Sessions) -> None:
     q = sessions.open()

@@ -108,6 +108,28 @@ def a_subscription_is_told_when_it_changes_and_not_otherwise(sessions: Sessions)
         expect("published", q.run(topics.publish("t", "{}")), [])
 
 
+@probe("unsubscribe")
+def one_subscription_is_ended_and_no_other(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for topic, task in (("t", "a"), ("t", "b"), ("u", "a")):
+            q.run(topics.subscribe(topic, task, {}, None))
+        expect("ended", q.run(topics.unsubscribe("t", "a")), True)
+        left = q.execute("select topic, task::text from faultline.subscriptions order by 1, 2")
+        expect("left", left, [("t", "b"), ("u", "a")])
+
+
+@probe("subscribe")
+def who_finds_what_he_would_write_waits_for_nobody(sessions: Sessions) -> None:
+    """Many workers start at once, and each subscribes its tasks."""
+    q, other = sessions.open(), sessions.open()
+    q.run(topics.subscribe("t", "a", {}, None))
+    other.begin()
+    other.execute("select from faultline.subscriptions for update")
+    expect("changed", sessions.at_once(q, lambda s: s.run(topics.subscribe("t", "a", {}, None))), False)
+    other.rollback()
+
+
 _CHANGES = [({}, None), ({}, None), ({"queue": "mail"}, None), ({"queue": "mail"}, ["order"])]
 
 

@@ -32,6 +32,9 @@ _BATCH = 200
 _CALLS_BEFORE = 6
 
 
+_SLEEP = '[{"number": "1", "kind": "sleep", "name": "sleep", "seconds": 3600}]'
+
+
 def _expire(q: Session, lease: Lease) -> Lease:
     q.execute("update faultline.open_jobs set lease_expires_at = created_at where id = %s", lease.job_id)
     return lease
@@ -168,6 +171,7 @@ _BATCHES: dict[str, Callable[..., Any]] = {
     "refuse": lambda q, *leases: (q.complete(*leases), q.renew(*leases), q.complete(*leases)),
     "resolve_known": lambda q, *leases: q.run(verbs.enqueue_many([Submission("t", id=one.job_id) for one in leases])),
     "claim": lambda q, *_: q.claim(_BATCH),
+    "suspend": lambda q, *leases: q.run(verbs.suspend(leases, [_SLEEP] * len(leases))),
     "reap": lambda q, *leases: (_expire(q, leases[0]), q.reap()),
 }
 

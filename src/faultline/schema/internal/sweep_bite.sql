@@ -36,7 +36,6 @@ begin
       select c.id
       from faultline.calls c
       where c.job_id = sweep_bite.job_id
-        and c.kind = 'children'
         and c.id >= sweep_bite.at_call
         and (sweep_bite.call_id is null or c.id = sweep_bite.call_id)
       order by c.id

@@ -54,7 +54,7 @@ begin
     from faultline.calls c
     where c.job_id = any (ids) and c.kind = 'children' and c.number <> '0.0'
       and faultline.open_child(c.id, 2147483647) is not null
-    order by c.outcome = 'closed'
+    order by c.outcome is not distinct from 'closed'
     limit 1;
     if busy.outcome = 'closed' then
       raise exception 'job % cannot start over yet: children of a race that is over are being cancelled', busy.job_id

@@ -42,10 +42,6 @@ begin
   order by s.position
   limit 1;
   if begins_at is null then
-    if stream.first_position > 0 then
-      raise exception 'stream "%" of job %: this attempt begins at position 0, not at %',
-        stream.name, stream.job_id, stream.first_position using errcode = 'FL005';
-    end if;
     select max(greatest(c.begun_at, c.ended_at)) into recorded_at
     from faultline.calls c
     where c.job_id = stream.job_id and c.kind <> 'after';
