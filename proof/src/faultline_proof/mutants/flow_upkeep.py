@@ -73,10 +73,6 @@ GUARDS: Guards = {
             "c.ended_at is null and k.state = 'cancelled' and k.last_error = faultline.unreached_error()",
             "false",
         ),
-        "drops the sweeps": (
-            "delete from faultline.sweeps s where s.job_id = any (all_ids) and s.call_id is null;",
-            "null;",
-        ),
         "locks the rows": ("      order by j.id\n      for update\n", "      order by j.id\n"),
         "looks again after the lock": (
             "      where j.state in ('failed', 'cancelled')\n",

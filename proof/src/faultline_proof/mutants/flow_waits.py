@@ -127,7 +127,8 @@ GUARDS: Guards = {
             "select join_flow.job_id, faultline.clock() where false;",
         ),
     },
-    # That it goes no further than it has seen, only a commit between two statements of one call would show.
+    # That it looks at the state again after the lock, and goes no further than it has seen, only a commit between two
+    # statements of one call would show.
     "resolve": {
         "looks only in READ COMMITTED": ("perform faultline.read_committed('resolve');", "null;"),
         "believes no cursor of another run": ("resolve.cursor ->> 'run' = run and ", ""),
@@ -171,7 +172,6 @@ GUARDS: Guards = {
             "      where j.id = nudge.job_id\n      for update;",
         ),
         "keeps the nudge of a locked row": ("        held := held || nudge.ids;\n", ""),
-        "wakes only who waits": ("      continue when job.state <> 'queued' or job.suspended is not true;\n", ""),
         "looks for failures when one has failed": (
             "faultline.look(job.id, nudge.failures)",
             "faultline.look(job.id, false)",

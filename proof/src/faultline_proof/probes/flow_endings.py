@@ -247,7 +247,9 @@ def a_job_of_a_graph_waits_again_when_the_one_before_it_is_retried(sessions: Ses
     expect("it waits again", is_waiting(q, after.job_id), True)
     resolver.woken()
     expect("while its upstream is open", is_waiting(q, after.job_id), True)
-    q.complete(q.claim_one(queue="children"))
+    due = q.claim(queue="children")
+    expect("due", [lease.job_id for lease in due], [before.job_id])
+    q.complete(*due)
     expect("woken by its upstream", resolver.woken(), 1)
     expect("then it runs", q.claim_one(queue="children").job_id, after.job_id)
 

@@ -70,8 +70,14 @@ def a_graph_that_cannot_run_is_refused_as_a_whole(sessions: Sessions) -> None:
         for nodes, why in bad:
             with refused(q, "FL005", why, what=why):
                 _enqueue(q, *nodes)
-        for text in ('{"0": {}, "1": {}}', "[{}, 1]", "[1, {}]", "[", '[{}, {"a": "\\u0000"}]'):
-            with refused(q, "FL005", "graph", what=text):
+        for text, why in (
+            ('{"0": {}, "1": {}}', "a JSON array of objects"),
+            ("[{}, 1]", "a JSON array of objects"),
+            ("[1, {}]", "a JSON array of objects"),
+            ("[", "the graph is refused"),
+            ('[{}, {"a": "\\u0000"}]', "the graph is refused"),
+        ):
+            with refused(q, "FL005", why, what=text):
                 q.execute("select faultline.enqueue_flow(%s)", text)
         with refused(q, "FL007", "10000 are the limit", what="a graph of 10,001 jobs"):
             _enqueue(q, *(_node(str(n)) for n in range(10_001)))
@@ -90,6 +96,9 @@ def the_key_of_a_graph_gives_the_jobs_of_the_first(sessions: Sessions) -> None:
         again = _enqueue(q, _node("a"), _node("b", "a"), root=root)
         expect("the same", [row[0] for row in again], [row[0] for row in first])
         expect("new", [row[1] for row in (*first, *again)], [True] * 3 + [False] * 3)
+        text = json.dumps([root, _node("a"), _node("b", "a")])
+        order = q.execute("select position from faultline.enqueue_flow(%s)", text)
+        expect("in their order", order, [(1,), (2,), (3,)])
         with refused(q, "FL003", what="another graph"):
             _enqueue(q, _node("a"), root=root)
 
@@ -134,7 +143,7 @@ def workers_are_woken_for_the_jobs_of_a_graph_that_can_run(sessions: Sessions) -
     expect("all are told", notice.get("workers"), None)
 
 
-@probe("came_after", "upstream", "take")
+@probe("came_after", "upstream", "take", "enqueue_flow")
 def a_job_of_a_graph_knows_what_became_of_those_before_it(sessions: Sessions) -> None:
     q = sessions.open()
     root = {"task": "root", "args": {"names": ["first", "second", "third", "other"]}}
@@ -156,10 +165,11 @@ def a_job_of_a_graph_knows_what_became_of_those_before_it(sessions: Sessions) ->
     q.complete(lease, leases["d"])
     # A job that runs again is history to the one that came after it.
     sessions.hand.execute("update faultline.open_jobs set state = 'queued', finished_at = null where task = 'b'")
-    expect("as it was taken", q.execute(_CAME, call_id, call_id)[0][0], "failed")
+    q.complete(*(lease for lease in q.claim() if lease.task == "b"), result="B")
+    expect("as it was taken", q.execute(_CAME, call_id, call_id)[0], ("failed", None))
 
 
-_CAME = "select u.state from faultline.calls c, faultline.came_after(%s, c.result -> 'failed') u where c.id = %s"
+_CAME = "select u.state, u.result from faultline.calls c, faultline.came_after(%s, c.result -> 'failed') u where c.id = %s"
 
 
 @probe("start_again", "refuse")

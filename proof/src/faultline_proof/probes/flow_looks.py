@@ -30,8 +30,9 @@ _SLEEP: dict[str, Any] = {"number": "9", "kind": "sleep", "name": "sleep", "seco
 
 
 def _seconds_until(q: Session, job_id: UUID) -> int:
-    query = "select extract(epoch from next_run_at - faultline.clock()) from faultline.open_jobs where id = %s"
-    return round(q.value(query, job_id))
+    query = "select extract(epoch from next_run_at - faultline.clock())::float8 from faultline.open_jobs where id = %s"
+    seconds: float = q.value(query, job_id)
+    return round(seconds)
 
 
 @probe("suspend", "refuse", "half")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from faultline.core.model import Submission
 from faultline.store import verbs
-from faultline_proof.probes.flow_stage import ANSWER, Resolver, expect_woken, spawn, suspend, suspended_parent
+from faultline.store.verbs import streams
+from faultline_proof.probes.flow_stage import ANSWER, Resolver, expect_woken, spawn, suspend, suspended_parent, sweep_all
 from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
@@ -78,6 +79,21 @@ def reconcile_waits_for_no_job_of_a_circle(sessions: Sessions) -> None:
     expect("afterwards", _states(q, first, second), ["queued", "cancelled"])
 
 
+@probe("cancel_waiting", "break_circles")
+def a_job_that_is_cancelled_while_it_waits_takes_its_children_with_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    first, second = q.new_lease(), q.new_lease()
+    spawn(q, second, 1, "2")
+    _watch(q, first, second.job_id)
+    _watch(q, second, first.job_id)
+    for lease in (first, second):
+        suspend(q, lease, _OTHER)
+    q.run(verbs.reconcile())
+    expect("marked", q.value("select suspended from faultline.open_jobs where id = %s", second.job_id), None)
+    sweep_all(q)
+    expect("its child", q.value("select state from faultline.jobs where queue = 'children'"), "cancelled")
+
+
 @probe("break_circles", "reconcile")
 def a_circle_with_a_child_in_it_is_broken_where_one_watches(sessions: Sessions) -> None:
     """A parent waits for its child, which waits for its parent: the child alone came to wait for a job that was there."""
@@ -128,6 +144,24 @@ def a_flow_is_kept_while_the_child_of_a_child_waits_to_run(sessions: Sessions) -
     expect("with an open job", q.run(verbs.prune("flows", older_than_seconds=0)), 0)
     q.complete(q.claim_one(queue="children"))
     expect("with none", q.run(verbs.prune("flows", older_than_seconds=0)), 3)
+
+
+@probe("forget_jobs", "prune")
+def a_flow_is_forgotten_with_all_that_was_stored_and_its_tokens_are_not_used_again(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1, max_attempts=9)
+    for _ in range(3):
+        q.fail(q.claim_one(queue="children"))
+    child = q.claim_one(queue="children")
+    q.step(child)
+    q.run(streams.stream(child, "tokens", 0, "[1]"))
+    q.fail(child, then="fail")
+    q.complete(lease)
+    expect("pruned", q.run(verbs.prune("flows", older_than_seconds=0)), 2)
+    left = q.execute("select (select count(*) from faultline.steps), (select count(*) from faultline.streams)")
+    expect("steps and streams", left, [(0, 0)])
+    expect("the floor of tokens", q.value("select token_floor from faultline.settings"), child.fencing_token)
 
 
 @probe("is_live", "prune_flow", "prune")

@@ -1,6 +1,6 @@
 -- Retry whole flows: which jobs start over with these, and open the calls at which these stopped.
--- Before: the caller has locked the rows of failed and cancelled jobs. After: all rows of the answer are locked, and none
--- of these jobs is to be swept.
+-- Before: the caller has locked the rows of failed and cancelled jobs. After: all rows of the answer are locked. A sweep of
+-- one of them ends by itself: it looks at the state.
 --   children that were cancelled because their parent had ended
 --   children that failed, of a parent that failed; not those of a parent that was cancelled
 --   jobs of a graph that were cancelled because a job that they come after had ended badly
@@ -67,7 +67,6 @@ begin
     all_ids := all_ids || level;
   end loop;
   perform faultline.as_verb('retry');
-  delete from faultline.sweeps s where s.job_id = any (all_ids) and s.call_id is null;
   update faultline.signals s
   set received_by = c.fencing_token || '/' || c.number
   from faultline.calls c

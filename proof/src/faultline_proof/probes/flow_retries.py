@@ -1,0 +1,147 @@
+"""Retries in flows: which calls are opened, who starts over and who waits again, and two retries at once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from faultline.core.model import Submission
+from faultline.store import verbs
+from faultline_proof.probes.flow_stage import ANSWER, CHILDREN, Resolver, is_waiting, spawn, suspend
+from faultline_proof.probes.probe import expect, probe, refused
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from faultline.core.model import Lease
+    from faultline_proof.sessions import Session, Sessions
+
+
+def _graph(q: Session, *nodes: tuple[str, list[str]]) -> dict[str, UUID]:
+    text = json.dumps([{"task": "root"}, *({"task": name, "name": name, "after": after} for name, after in nodes)])
+    rows = q.execute("select job_id from faultline.enqueue_flow(%s) order by position", text)
+    return dict(zip(("root", *(name for name, _ in nodes)), (row[0] for row in rows), strict=True))
+
+
+def _outcomes(q: Session, lease: Lease) -> dict[str, str | None]:
+    return {call.number: call.outcome for call in q.run(verbs.history(lease.job_id))}
+
+
+@probe("why_not_retried", "retry")
+def a_child_that_was_left_behind_is_not_retried(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1)
+    child = q.claim_one(queue="children")
+    q.complete(lease)
+    q.fail(child, then="fail")
+    with refused(q, "FL002", "which has ended", what="a child whose parent succeeded"):
+        q.run(verbs.retry(child.job_id))
+
+
+@probe("revive", "retry")
+def a_job_that_was_there_before_its_caller_is_not_retried_with_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    known = Submission("t", queue="others", idempotency_key="k")
+    q.run(verbs.enqueue_many([known]))
+    other = q.claim_one(queue="others")
+    q.fail(other, then="fail")
+    lease = q.new_lease()
+    q.run(verbs.spawn(lease, "1", [known], name="t", digest=None))
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+    expect("states", [q.state(one.job_id).value for one in (lease, other)], ["queued", "failed"])
+
+
+@probe("revive", "start_over", "retry")
+def two_retries_at_once_start_what_comes_after_both_over_once(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    ids = _graph(q, ("a", []), ("b", []), ("c", ["a", "b"]))
+    q.fail(*q.claim(), then="fail")
+    resolver = Resolver(q)
+    while resolver.woken() or resolver.left_over:
+        pass
+    expect("before", q.state(ids["c"]).value, "cancelled")
+    other.begin()
+    other.run(verbs.retry(ids["a"]))
+    second = q.start(lambda session: session.run(verbs.retry(ids["b"])))
+    sessions.wait_until_blocked(q, second)
+    other.commit()
+    expect("the second", second.result(), "queued")
+    expect("retried", q.events(ids["c"]).count("retried"), 1)
+    expect("it waits again", is_waiting(q, ids["c"]), True)
+
+
+@probe("start_over", "retry", "revive")
+def a_job_of_a_graph_that_is_retried_goes_on_at_once_when_all_before_it_have_ended(sessions: Sessions) -> None:
+    q = sessions.open()
+    resolver = Resolver(q)
+    ids = _graph(q, ("a", []), ("b", ["a"]))
+    q.complete(*q.claim())
+    expect("woken", resolver.woken(), 1)
+    lease = q.claim_one()
+    suspend(q, lease, ANSWER)
+    q.run(verbs.cancel(ids["b"]))
+    resolver.woken()
+    q.run(verbs.retry(ids["b"]))
+    awaited = q.execute("select number, awaited from faultline.calls where job_id = %s order by id", ids["b"])
+    expect("what it waits for", awaited, [("0", True), ("1", False)])
+    expect("it waits", is_waiting(q, ids["b"]), True)
+    expect("woken again", resolver.woken(), 1)
+    expect("due", ids["b"] in {one.job_id for one in q.claim()}, True)
+
+
+@probe("stopped_at", "revive")
+def a_retry_opens_no_call_that_was_done(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1)
+    q.complete(q.claim_one(queue="children"))
+    expect("taken", q.run(verbs.take(lease, "1")).status, "taken")
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+    expect("history", _outcomes(q, lease), {"1": "done"})
+
+
+@probe("stopped_at", "revive")
+def a_retry_opens_the_call_of_a_branch_however_far_another_has_come(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    lease = q.new_lease()
+    spawn(q, lease, 1, "1.1")
+    q.fail(q.claim_one(queue="children"), then="fail")
+    expect("taken", q.run(verbs.take(lease, "1.1")).status, "taken")
+    sessions.clock.advance(1)
+    q.run(verbs.record(lease, [{"number": "2.1", "kind": "step", "name": "s", "outcome": "done"}]))
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+    expect("history", _outcomes(q, lease), {"1.1": None, "2.1": "done"})
+
+
+@probe("resolve", "wake_for")
+def workers_are_told_of_a_job_that_goes_on(sessions: Sessions) -> None:
+    q, listener = sessions.open(), sessions.open()
+    lease = q.new_lease()
+    spawn(q, lease, 1)
+    suspend(q, lease, CHILDREN)
+    q.complete(q.claim_one(queue="children"))
+    q.beat(sleeping=["default"])
+    listener.execute("listen faultline")
+    expect("woken", Resolver(q).woken(), 1)
+    expect("told", [json.loads(one).get("queue") for one in listener.notices()], ["default"])
+
+
+@probe("resolve")
+def a_cursor_does_not_grow_without_end(sessions: Sessions) -> None:
+    """Behind a row that is held for long, nudges pile up. Rather than send all of them to and fro, begin again."""
+    q = sessions.open()
+    sessions.hand.execute(
+        "insert into faultline.nudges (job_id, kind, not_before) select gen_random_uuid(), 0, now() + interval '1 hour'"
+        " from generate_series(1, 10500)"
+    )
+    resolver = Resolver(q)
+    for _ in range(10):
+        resolver.woken(max_nudges=1000)
+    expect("its size", len(json.loads(resolver.cursor or '{"kept": []}')["kept"]), 10_000)
+    resolver.woken(max_nudges=1000)
+    expect("beyond that", resolver.cursor, None)
