@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 PROGRAM = """
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, assert_type
+from typing import Any, Literal, assert_type
 from uuid import UUID
 from faultline import Again, BlockingCall, BlockingJob, Call, Faultline, Job, JobHandle, Retries, Transaction
 
@@ -42,6 +42,24 @@ async def summarise(document: str, long: bool = False) -> Approval:
 async def endless(job: Job, n: int) -> int | Again:
     return Again(n + 1)
 
+@app.step
+async def forget(text: str | None, topic: str) -> None: ...
+
+@app.step
+def uncount(counted: int | None, text: str, times: int = 1) -> None: ...
+
+@app.step
+async def decide(text: str) -> Literal["yes", "no"]:
+    return "yes"
+
+@app.task
+async def decided(approval: Approval) -> Literal["yes", "no"]:
+    return "yes"
+
+@app.task(queue="x")
+async def either(job: Job, n: int) -> Approval | str:
+    return ""
+
 async def debit(tx: Transaction, amount: int) -> float:
     return 0.0
 
@@ -66,8 +84,25 @@ async def program(job: Job, handle: JobHandle[str], job_id: UUID) -> None:
     assert_type(await job.watch(job_id), Any)
     assert_type(await job.enqueue(summarise, "x"), UUID)
     assert_type(await job.patched("x"), bool)
+    assert_type(await job.receive("approval", Approval, default=None), Approval | None)
+    assert_type(await job.receive("approval", Literal["yes", "no"]), Any)
+    assert_type(await job.receive("approval", Approval | None, timeout=3, default="late"), Any)
+    assert_type(await job.receive("approval", timeout=3, default=None), Any)
+    answer: Literal["yes", "no"] = await job.receive("approval", Literal["yes", "no"])
     async for one in job.results(summarise, ["x"]):
         assert_type(one, Approval)
+    async for perhaps in job.results(summarise, ["x"], on_failure="keep"):
+        assert_type(perhaps, Approval | None)
+    assert_type(await job.do(decide, "x"), Literal["yes", "no"])
+    assert_type(await job.call(decided, Approval(True)), Literal["yes", "no"])
+    assert_type(await job.map(decided, [Approval(True)]), list[Literal["yes", "no"]])
+    assert_type(await job.call(either, 1), Approval | str)
+    async with job.saga() as saga:
+        assert_type(await saga.do(draft, "x"), str)
+        assert_type(await saga.do(count, "x", times=2), int)
+        assert_type(await saga.do(draft, "x", undo=forget), str)
+        assert_type(await saga.do(count, "x", 2, undo=uncount), int)
+        assert_type(await saga.do(count, "x", undo=uncount), int)
 
 def blocking(job: BlockingJob) -> None:
     assert_type(job.do(count, "x"), int)
@@ -76,6 +111,12 @@ def blocking(job: BlockingJob) -> None:
     assert_type(job.gather(job.later.do(count, "x"), job.later.call(summarise, "x")), tuple[int, Approval])
     for one in job.results(summarise, ["x"]):
         assert_type(one, Approval)
+    for perhaps in job.results(summarise, ["x"], on_failure="keep"):
+        assert_type(perhaps, Approval | None)
+    assert_type(job.patched("x"), bool)
+    with job.saga() as saga:
+        assert_type(saga.do(count, "x", 2, undo=uncount), int)
+        saga.do(count, 2, undo=uncount)  # refused: int for str
 
 async def bad(job: Job) -> None:
     job.do(draft, 1)  # refused: int for str
@@ -87,6 +128,16 @@ async def bad(job: Job) -> None:
     job.atomic("debit", debit, "3")  # refused: str for int
     x: int = await job.do(draft, "x")  # refused: the result is str
     job.gather("x", "y")  # refused: no calls
+    [one for one in job.map(summarise, ["x"])]  # refused: not awaited
+    job.do(draft, "x").upper()  # refused: not awaited
+    job.call(draft, "x")  # refused: a step
+    job.do(summarise, "x")  # refused: a task
+    job.results(summarise, ["x"], on_failure="ignore")  # refused: no such policy
+    async with job.saga() as saga:
+        await saga.do(draft, 1)  # refused: int for str
+        await saga.do(draft, 1, undo=forget)  # refused: int for str
+        await saga.do(draft, "x", undo=uncount)  # refused: undoes another result
+        await saga.do(count, "x", 2, undo=forget)  # refused: likewise
 """
 
 

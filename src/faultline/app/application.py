@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from faultline.app.blocking_job import BlockingJob
     from faultline.app.job import Job
     from faultline.app.options import Duration, TaskOptions
-    from faultline.app.outcomes import Again, Cancel, Retry, Snooze
+    from faultline.app.outcomes import Again, Cancel, NoOutcome, Retry, Snooze
     from faultline.core.model import Enqueued, JobRecord, Submission
     from faultline.core.settings import WorkerOptions
     from faultline.store.facts import Facts
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: A result without an outcome in it. Of one that has outcomes, a type checker would join the rest to their common base.
+Whole = TypeVar("Whole", bound="NoOutcome | None")
 
 _BATCH_JOBS_MAX = 2_000
 _BATCH_BYTES_MAX = 8 * 1024 * 1024
@@ -61,13 +63,21 @@ class TaskDecorator(Protocol):
     """
 
     @overload
+    def __call__(self, fn: Callable[Concatenate[Job, P], Awaitable[Whole]], /) -> Task[P, Whole]: ...
+    @overload
+    def __call__(self, fn: Callable[Concatenate[BlockingJob, P], Whole], /) -> Task[P, Whole]: ...
+    @overload
     def __call__(
         self, fn: Callable[Concatenate[Job, P], Awaitable[R | Retry | Snooze | Cancel | Again]], /
     ) -> Task[P, R]: ...
     @overload
     def __call__(self, fn: Callable[Concatenate[BlockingJob, P], R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
     @overload
+    def __call__(self, fn: Callable[P, Awaitable[Whole]], /) -> Task[P, Whole]: ...
+    @overload
     def __call__(self, fn: Callable[P, Awaitable[R | Retry | Snooze | Cancel | Again]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, Whole], /) -> Task[P, Whole]: ...
     @overload
     def __call__(self, fn: Callable[P, R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
 
@@ -109,11 +119,19 @@ class Faultline(Graphs, Operations, Topics):
         os.register_at_fork(after_in_child=_weakly(self._after_fork))
 
     @overload
+    def task(self, fn: Callable[Concatenate[Job, P], Awaitable[Whole]], /) -> Task[P, Whole]: ...
+    @overload
+    def task(self, fn: Callable[Concatenate[BlockingJob, P], Whole], /) -> Task[P, Whole]: ...
+    @overload
     def task(self, fn: Callable[Concatenate[Job, P], Awaitable[R | Retry | Snooze | Cancel | Again]], /) -> Task[P, R]: ...
     @overload
     def task(self, fn: Callable[Concatenate[BlockingJob, P], R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
     @overload
+    def task(self, fn: Callable[P, Awaitable[Whole]], /) -> Task[P, Whole]: ...
+    @overload
     def task(self, fn: Callable[P, Awaitable[R | Retry | Snooze | Cancel | Again]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, fn: Callable[P, Whole], /) -> Task[P, Whole]: ...
     @overload
     def task(self, fn: Callable[P, R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
     @overload

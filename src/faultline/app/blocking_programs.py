@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from faultline.app.blocking_calling import Called
 from faultline.app.blocking_sagas import Sagas
-from faultline.app.slips import check_items, check_task
+from faultline.app.slips import check_items, check_policy, check_task
 from faultline.core.bounds import SPAWN_CHUNK
 from faultline.core.errors import ConfigError
 from faultline.flow import children
@@ -45,23 +45,28 @@ class Programs(Sagas):
         self._record_here(branch, recorded)
         return True
 
+    @overload
     def results(
-        self,
-        task: OneByOne[T, R],
-        items: Iterable[T],
-        *,
-        on_failure: Literal["raise", "fast"] = "raise",
-        page: int = SPAWN_CHUNK,
-    ) -> Iterator[R]:
+        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["raise", "fast"] = "raise", page: int = ...
+    ) -> Iterator[R]: ...
+    @overload
+    def results(
+        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: Literal["keep"], page: int = ...
+    ) -> Iterator[R | None]: ...
+    def results(
+        self, task: OneByOne[T, R], items: Iterable[T], *, on_failure: str = "raise", page: int = SPAWN_CHUNK
+    ) -> Iterator[Any]:
         """One child for each item; their results as they come, page by page in the order of the items.
 
         All are enqueued at once. Only one page of results is in memory, so there may be very many.
 
         :param task: Called with one item each.
         :param items: The items. A later run must give the same ones.
-        :param on_failure: `raise` raises `ChildFailed` when all of a page have ended, `fast` when the first has failed.
+        :param on_failure: When a child has failed: `raise` raises `ChildFailed` when all of its page have ended, `fast` at
+            once, `keep` gives None as its result.
         :param page: How many results are waited for together, 1 to 1,000.
         """
+        check_policy(on_failure)
         if not 1 <= page <= SPAWN_CHUNK:
             raise ConfigError(f"page must be a whole number from 1 to {SPAWN_CHUNK}, not {page!r}")
         check_task(f"job {self.id}: ", "job.results", task)

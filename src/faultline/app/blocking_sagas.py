@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
 from faultline.app.blame import is_caused_by
 from faultline.app.blocking_beside import Beside
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from faultline.flow.calls import BlockingCall
     from faultline.flow.program import Program
 
+P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 
 
 class Undoing(NamedTuple):
@@ -49,10 +54,32 @@ class BlockingSaga:
         self.begun: list[Undoing] = []
         self.failures: list[StepFailed] = []
 
-    def do(self, step: Step[..., R], *args: Any, undo: Step[..., Any] | None = None, **kwargs: Any) -> R:
+    @overload
+    def do(self, step: Step[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def do(self, step: Step[[], R], *, undo: Step[[R | None], Any]) -> R: ...
+    @overload
+    def do(self, step: Step[[A], R], a: A, /, *, undo: Step[[R | None, A], Any]) -> R: ...
+    @overload
+    def do(self, step: Step[[A, B], R], a: A, b: B, /, *, undo: Step[[R | None, A, B], Any]) -> R: ...
+    @overload
+    def do(self, step: Step[[A, B, C], R], a: A, b: B, c: C, /, *, undo: Step[[R | None, A, B, C], Any]) -> R: ...
+    @overload
+    def do(
+        self, step: Step[[A, B, C, D], R], a: A, b: B, c: C, d: D, /, *, undo: Step[[R | None, A, B, C, D], Any]
+    ) -> R: ...
+    def do(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
+        self, step: Step[..., R], *args: Any, undo: Step[..., Any] | None = None, **kwargs: Any
+    ) -> R:
         """Run a step. If it fails, or a later one of this saga, it is undone.
 
+        Beside `undo`, a type checker takes positional arguments, up to four.
+
         :param step: What to run.
+        :param a: The first argument of the step.
+        :param b: The second.
+        :param c: The third.
+        :param d: The fourth.
         :param args: Positional arguments of the step.
         :param undo: Called with the step's result, and then its arguments. The result is None if the step failed or was
             interrupted: then it was perhaps done. Default: there is nothing to undo.

@@ -12,7 +12,7 @@ from faultline.app.blocking_beside import Begun
 from faultline.app.blocking_calling import Called, Watched
 from faultline.app.blocking_stepping import MISSING, Asked, Atomic, Stepped
 from faultline.app.options import check_seconds, id_of, seconds
-from faultline.app.slips import check_given, check_items, check_kind, check_sleep, check_step, check_task
+from faultline.app.slips import check_given, check_items, check_kind, check_policy, check_sleep, check_step, check_task
 from faultline.core import bounds
 from faultline.core.bounds import DELAY_SECONDS_MAX
 from faultline.core.errors import ConfigError, LimitReached
@@ -20,7 +20,6 @@ from faultline.flow import children, values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import UnionType
     from uuid import UUID
 
     from faultline.app.callee import Callee, OneByOne
@@ -106,11 +105,17 @@ class Later:
     ) -> BlockingCall[T]: ...
     @overload
     def receive(
-        self, name: str, kind: type[T], *, timeout: Duration, default: D, fresh: bool | None = None
+        self, name: str, kind: type[T], *, timeout: Duration | None = None, default: D, fresh: bool | None = None
     ) -> BlockingCall[T | D]: ...
     @overload
     def receive(
-        self, name: str, kind: UnionType, *, timeout: Duration | None = None, default: Any = None, fresh: bool | None = None
+        self,
+        name: str,
+        kind: object = ...,
+        *,
+        timeout: Duration | None = None,
+        default: Any = ...,
+        fresh: bool | None = None,
     ) -> BlockingCall[Any]: ...
     def receive(
         self,
@@ -165,8 +170,7 @@ class Later:
         :param on_failure: When a child has failed: `raise` waits for all and raises `ChildFailed`, `fast` raises it at once,
             `keep` gives None as its result.
         """
-        if on_failure not in ("raise", "keep", "fast"):
-            raise ConfigError(f"on_failure must be raise, keep or fast, not {on_failure!r}")
+        check_policy(on_failure)
         check_task(f"job {self.id}: ", "job.map", task)
         check_items(self.id, "job.map", items)
         jobs = [task.bind(item) for item in islice(items, bounds.CHILDREN_MAX + 1)]

@@ -8,7 +8,7 @@ class here whose `decided` returns what to write for the attempt. Export it from
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.app.options import check_seconds, seconds
 from faultline.app.texts import storable, text_of
@@ -22,8 +22,17 @@ if TYPE_CHECKING:
     from faultline.app.options import Duration
 
 
+class NoOutcome(Protocol):
+    """For type checkers: what an `Outcome` is not, and every other class is."""
+
+    def __sizeof__(self) -> int: ...
+
+
 class Outcome(Exception):
     """A value that can be returned or raised. Its fields are read-only; what Python sets on exceptions is not."""
+
+    if TYPE_CHECKING:
+        __sizeof__: None  # type: ignore[assignment]  # so that it is none of `NoOutcome`
 
     def __setattr__(self, name: str, value: object) -> None:
         if not name.startswith("__"):

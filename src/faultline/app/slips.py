@@ -69,6 +69,11 @@ def check_items(job_id: UUID, what: str, items: object) -> None:
         raise ConfigError(f"job {job_id}: {what} takes a list of items{how}")
 
 
+def check_policy(on_failure: str) -> None:
+    if on_failure not in ("raise", "keep", "fast"):
+        raise ConfigError(f"on_failure must be raise, keep or fast, not {on_failure!r}")
+
+
 def check_kind(job_id: UUID, name: str, kind: Any) -> None:
     """What a payload is read as."""
     named = isinstance(kind, type | typing.NewType | typing.TypeVar) or type(kind).__name__ == "TypeAliasType"
