@@ -368,8 +368,8 @@ def test_only_an_attempt_that_writes_again_resets_a_stream(api: Api, db: Driver)
         return [(part.split("event: ")[1].split("\n")[0], part.split("data: ")[1]) for part in text.split("\n\n")]
 
     end = ("end", '{"reason":"succeeded"}')
-    assert read_behind(f"{first.fencing_token}-0-2") == [("chunk", '["e"]'), end]
-    assert read_behind(f"{second.fencing_token}-2-4") == [("reset", '{"kept":2}'), ("chunk", '["e"]'), end]
+    assert read_behind(f"{first.fencing_token}p0p2") == [("chunk", '["e"]'), end]
+    assert read_behind(f"{second.fencing_token}p2p4") == [("reset", '{"kept":2}'), ("chunk", '["e"]'), end]
 
 
 def test_a_job_is_forked_from_a_call_on_its_page(dsn: str, queue: Driver) -> None:

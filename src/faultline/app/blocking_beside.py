@@ -128,6 +128,8 @@ class Beside(Calling):
 
         def look() -> tuple[int, Stand] | None:
             """In their order: the first that is over wins, and no later one takes its signal."""
+            if any(self._may_have_won(one) for one in ran):
+                return None
             for index, one in looked_at.items():
                 ended = self._stands(one)
                 if ended.waits is None:
@@ -136,16 +138,23 @@ class Beside(Calling):
             return None
 
         runs = {index: partial(self._stands, one) for index, one in enumerate(calls) if one.kind not in _WAITS}
-        for one in looked_at.values() if runs else ():
-            if one.kind == "sleep":
-                self._time(one)
+        ran = [calls[index] for index in runs]
+        for one in [one for one in looked_at.values() if runs and one.kind == "sleep"]:
+            self._time(one)
         found = look()
         if found is None and runs:
             found = first(runs, look if looked_at else None, _LOOK_SECONDS, waits)
+            if found is None and any(index not in waits for index in looked_at):
+                ran = []
+                found = look()
         others = [wait for index, found_waits in waits.items() if found is None or index != found[0] for wait in found_waits]
         several = len(waits) > 1
         given = [{**wait, "together": False} if several else wait for wait in others]
         return given, -1 if found is None else found[0], None if found is None else found[1]
+
+    def _may_have_won(self, call: BlockingCall[Any]) -> bool:
+        """Whether a branch only repeats what is recorded as ended: perhaps it had won in a run that did not record that."""
+        return call.branch.program.only_repeats(_numbers(call))
 
     def _stands(self, call: BlockingCall[Any]) -> Stand:
         """Run a call beside others. What ends the whole run is raised."""

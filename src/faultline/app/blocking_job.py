@@ -233,6 +233,9 @@ class BlockingJob(BlockingFlows):
                     self._refuse_if_stale("stream", self._send(transaction, statement))
                     stream.written(batch)
             self._refuse_if_changed(transaction)
+            abandoned = [] if self.program is None else self.program.abandoned()
+            if abandoned:
+                self._refuse_if_stale("record", self._send(transaction, verbs.record(self._hold.lease, abandoned)))
             completed = fencing.complete(self._hold.lease, transaction.result, transaction.number)
             self._refuse_if_stale("complete", self._send(transaction, completed))
         transaction.ends = True

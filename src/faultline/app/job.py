@@ -236,6 +236,9 @@ class Job(Flows):
                     self._refuse_if_stale("stream", await self._send(transaction, statement))
                     stream.written(batch)
             await self._refuse_if_changed(transaction)
+            abandoned = [] if self.program is None else self.program.abandoned()
+            if abandoned:
+                self._refuse_if_stale("record", await self._send(transaction, verbs.record(self._hold.lease, abandoned)))
             completed = fencing.complete(self._hold.lease, transaction.result, transaction.number)
             self._refuse_if_stale("complete", await self._send(transaction, completed))
         transaction.ends = True

@@ -357,6 +357,23 @@ class Program:
         """Whether the job has recorded calls that this branch has not come to yet."""
         return self.written.is_behind(branch)
 
+    def only_repeats(self, numbers: Sequence[str]) -> bool:
+        """Whether calls inside of these have ended before this run, and it has come to no other one there."""
+        ended = {
+            number
+            for number, row in (self.history or {}).items()
+            if row.kind not in BESIDE
+            and row.outcome not in (None, "closed")
+            and any(is_under(number, one) for one in numbers)
+        }
+        came = {number: call for number, call in list(self._came.items()) if any(is_under(number, one) for one in numbers)}
+        return bool(ended) and all(number in ended or call["kind"] == "race" for number, call in came.items())
+
+    def abandoned(self) -> list[dict[str, Any]]:
+        """What is to be recorded before the job completes: calls that nobody waits for any more, whose jobs may be open."""
+        pending = [one.call for one in self.pending]
+        return pending if any(one["outcome"] == "closed" for one in pending) else []
+
     def was_begun(self, number: str) -> bool:
         """Whether a run before this one has recorded it."""
         return number in (self.history or {})

@@ -73,7 +73,8 @@ class FlowJudge:
         verdict = await self._verdict(hold, program, None if completes else raised, completes=completes)
         match verdict:
             case None:
-                return ending
+                is_kept = not completes or hold.completed
+                return ending if is_kept else await self._abandoned(hold, task, program) or ending
             case CodeChanged():
                 return await self._changed(hold, str(verdict))
             case flow.Suspended():
@@ -87,6 +88,18 @@ class FlowJudge:
                 return Failed(hold, Failure(text_of(verdict), then="fail"))
         own = own_error(verdict)
         return ending if own is raised else self._judge.raised(hold, task, own, first=True)
+
+    async def _abandoned(self, hold: Hold, task: Task[..., Any], program: Program) -> Ending | None:
+        """Close what nobody waits for: children of a job that completes would outlive it. None: that is done."""
+        calls = program.abandoned()
+        if calls:
+            try:
+                # If the lease is lost, so is what follows.
+                await self._database.run(verbs.record(hold.lease, calls))
+            except Exception as error:  # noqa: BLE001 - the job may not complete before that
+                hold.failed_by = [*(hold.failed_by or ()), error]
+                return self._judge.raised(hold, task, error, first=True)
+        return None
 
     async def _verdict(
         self, hold: Hold, program: Program, raised: BaseException | None, *, completes: bool
