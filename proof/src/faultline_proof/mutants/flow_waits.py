@@ -242,7 +242,7 @@ GUARDS: Guards = {
         "sweeps for the cancelled": ("in ('failed', 'cancelled')", "in ('failed')"),
     },
     "sweep_bite": {
-        "sweeps the children of this job": ("c.job_id = sweep_bite.job_id\n        and ", ""),
+        "sweeps the children of this job": (" where c.job_id = sweep_bite.job_id offset 0", " offset 0"),
         "sweeps one call where only that is asked for": (
             "        and (sweep_bite.call_id is null or c.id = sweep_bite.call_id)\n",
             "",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import Submission
 from faultline.store import verbs
-from faultline.store.verbs import flow
+from faultline.store.verbs import flow, streams
 from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
@@ -98,6 +98,11 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
         lambda q, lease: (_spawn(q, lease), q.run(flow.record(lease, _OTHER_STEP)), q.run(flow.fork(lease.job_id, "2"))),
         ("calls", "edges", "ledger"),
     ),
+    "chunks": (
+        lambda q, lease: (q.run(streams.stream(lease, "tokens", 0, "[1]")), q.run(streams.chunks(lease.job_id, "tokens"))),
+        ("calls", "streams", "ledger"),
+    ),
+    "program_changed": (lambda q, lease: q.run(verbs.program_changed(lease, "code", "it differs")), ("journal",)),
     "signal": (lambda q, lease: q.run(flow.signal(lease.job_id, "go", key="k")), ("signals",)),
     "receive": (
         lambda q, lease: (q.run(flow.signal(lease.job_id, "go")), q.run(flow.receive(lease, "1", name="go"))),

@@ -128,6 +128,8 @@ _ROWS_FOR = {
     "edges": "insert into faultline.edges select -n, 0, gen_random_uuid() from generate_series(1, %s) n",
     "signals": "insert into faultline.signals (job_id, name, sent_at) select gen_random_uuid(), 'answer', now()"
     " from generate_series(1, %s)",
+    "streams": "insert into faultline.streams select gen_random_uuid(), 'tokens', 1, 0, '[1]', 3, now()"
+    " from generate_series(1, %s)",
     "keys": "insert into faultline.keys select n::text, gen_random_uuid(), '', now() from generate_series(1, %s) n",
 }
 

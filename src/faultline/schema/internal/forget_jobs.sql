@@ -2,10 +2,6 @@
 -- children any more. Returns the highest token that any of them had, and where their ledger rows were.
 create or replace function faultline.forget_jobs(job_ids uuid[], out highest bigint, out ctids tid[])
 language plpgsql volatile
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin

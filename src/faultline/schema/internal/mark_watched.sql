@@ -1,12 +1,8 @@
 -- Have the ends of these jobs told to those who wait for them, by `edges`. Before: the edges are written, and not committed.
 -- Never waits: raises 55P03 if one of them is locked. It may be ending, and whoever ends it has not seen the mark.
+-- Its callers plan for full tables.
 create or replace function faultline.mark_watched(job_ids uuid[]) returns void
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare

@@ -1,15 +1,11 @@
 -- Delete up to `max_jobs` jobs of a flow, the deepest first and its root last. Before: `faultline.verb` is prune, the
--- caller has locked the flow's row, and no job of the flow is open. Returns how many are gone, whether that was all, the
--- highest token, and where the ledger rows were.
+-- caller has locked the flow's row, no job of the flow is open, and the caller plans for full tables. Returns how many are
+-- gone, whether that was all, the highest token, and where the ledger rows were.
 -- A job that the flow only waited for is not deleted: it has a retention time of its own.
 create or replace function faultline.prune_flow(
   flow_id uuid, max_jobs integer, out gone integer, out is_gone boolean, out highest bigint, out ctids tid[]
 )
 language plpgsql volatile
-set jit = off
-set enable_seqscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -37,10 +33,13 @@ begin
       select
         e.call_id, e.index, e.job_id, m.is_member,
         -- Deeper than any program goes: a circle, as only foreign SQL makes it.
-        depth > 1000 or not m.is_member or not exists (
-          select from faultline.calls d join faultline.edges x on x.call_id = d.id
+        depth > 1000 or not m.is_member or (
+          select d.id
+          from faultline.calls d
+          cross join lateral (select from faultline.edges x where x.call_id = d.id limit 1) x
           where d.job_id = e.job_id and d.kind = 'children'
-        ) as is_leaf
+          limit 1
+        ) is null as is_leaf
       from (
         select e.call_id, e.index, e.job_id
         from faultline.calls c
@@ -51,17 +50,24 @@ begin
         where c.job_id = parent and c.kind = 'children'
         limit prune_flow.max_jobs - gone
       ) e
+      -- Each looked up by itself: for `exists`, the planner may read all jobs and keep a table of them.
       cross join lateral (
-        select
-          exists (select from faultline.open_jobs j where j.id = e.job_id and j.flow_id = prune_flow.flow_id)
-          or exists (select from faultline.ledger f where f.job_id = e.job_id and f.flow_id = prune_flow.flow_id) as is_member
+        select prune_flow.flow_id in (
+          (select j.flow_id from faultline.open_jobs j where j.id = e.job_id limit 1),
+          (select f.flow_id from faultline.ledger f where f.job_id = e.job_id limit 1)
+        ) is true as is_member
       ) m
     ) b;
     if bite.calls is not null then
       forgotten := faultline.forget_jobs(coalesce(bite.ids, '{}'));
       delete from faultline.edges e
-      using unnest(bite.calls, bite.indexes) as u (call_id, index)
-      where e.call_id = u.call_id and e.index = any (array[u.index]);
+      where e.ctid = any (array(
+        select x.ctid
+        from unnest(bite.calls, bite.indexes) as u (call_id, index)
+        cross join lateral (
+          select x.ctid from faultline.edges x where x.call_id = u.call_id and x.index = u.index offset 0
+        ) x
+      ));
       gone := gone + cardinality(bite.calls);
     elsif bite.next_parent is not null then
       parent := bite.next_parent;

@@ -33,10 +33,10 @@ begin
   from (
     select n.call_id, n.index, n.job_id
     from (
+      -- By the job only: with the id in the inner query, the planner may read all calls from there on.
       select c.id
-      from faultline.calls c
-      where c.job_id = sweep_bite.job_id
-        and c.id >= sweep_bite.at_call
+      from (select c.id from faultline.calls c where c.job_id = sweep_bite.job_id offset 0) c
+      where c.id >= sweep_bite.at_call
         and (sweep_bite.call_id is null or c.id = sweep_bite.call_id)
       order by c.id
     ) c

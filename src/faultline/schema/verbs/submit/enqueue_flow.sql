@@ -13,7 +13,6 @@ create or replace function faultline.enqueue_flow(nodes text, appears_late boole
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
-set jit = off
 as $$
 #variable_conflict use_column
 declare
