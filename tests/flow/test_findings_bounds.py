@@ -82,6 +82,20 @@ def test_the_last_time_that_can_be_waited_for_can_be_read(app: Faultline, kind: 
 
 
 @KINDS
+def test_a_step_races_against_a_time_that_is_centuries_away(app: Faultline, kind: str) -> None:
+    @app.step
+    def step() -> str:
+        return "done"
+
+    @task_of(app, kind, max_attempts=1)
+    async def program(job: Job) -> Any:
+        make: Any = getattr(job, "later", job)
+        return await job.race(make.do(step), make.sleep_until(datetime(9000, 1, 1, tzinfo=UTC)))
+
+    assert ended(app, program.enqueue()) == "done"
+
+
+@KINDS
 @pytest.mark.parametrize("leaf", ["step", "sleep", "patched"])
 def test_branches_too_deep_are_refused_with_words_and_the_job_has_failed(app: Faultline, kind: str, leaf: str) -> None:
     @app.step

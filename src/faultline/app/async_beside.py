@@ -46,7 +46,8 @@ class Beside(Calling):
         await self._know(program)
         program.came_to_branch(call.number, call.name)
         fn, args, kwargs = call.what
-        return await self._in_branch(Branch(program, call.number, asyncio.current_task(), call.branch), fn, args, kwargs)
+        branch = Branch(program, call.number, asyncio.current_task(), call.branch, call.made_at)
+        return await self._in_branch(branch, fn, args, kwargs)
 
     async def _in_branch(self, branch: Branch, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function as a branch. Whatever comes out of it, the branch remembers that it waits."""
@@ -108,7 +109,7 @@ class Beside(Calling):
             one for one in program.pending if any(is_under(one.call["number"], won) for won in _numbers(calls[winner]))
         ]
         if not self._is_in_transaction():
-            program.pending = [one for one in program.pending if one not in passed]
+            program.settle(passed)
         closed = program.close(lost)
         recorded = call.as_recorded(outcome="done", result={"winner": winner})
         await self._record(call, *(one.call for one in passed), *closed, recorded)

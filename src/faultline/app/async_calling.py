@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+import psycopg
+
 from faultline.app.async_stepping import Stepping
 from faultline.core.bounds import SPAWN_CHUNK
-from faultline.core.errors import ChildFailed
+from faultline.core.errors import ChildFailed, FaultlineError
 from faultline.core.ids import Ids
 from faultline.flow import children
+from faultline.flow.ending import Interrupted
 from faultline.store.verbs import flow as verbs
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from faultline.core.model import Submission
     from faultline.flow.calls import Call
     from faultline.flow.program import Recorded
+    from faultline.store.statement import Statement
     from faultline.store.verbs.flow import ChildOutcome
 
 _PAGE = 1000
@@ -73,7 +77,7 @@ class Calling(Stepping):
             watched: Watched = call.what
             lease = self._hold.lease
             statement = verbs.watch(lease, call.number, [watched.job_id], name=call.name, digest=call.digest)
-            call.call_id = await self._ask(statement)
+            call.call_id = await self._ask_for(statement)
         else:
             call.call_id = known.call_id
         taken = await self._taken(call, known)
@@ -109,7 +113,7 @@ class Calling(Stepping):
 
     async def _spawn(self, call: Call[Any], first: int, kind: str) -> None:
         called: Called = call.what
-        await self._database.facts_and_time()
+        await self._read_clock()
         ids = Ids(self._database.time.seconds, self._chance)
         chunk = called.jobs[first : first + SPAWN_CHUNK]
         numbers = ids.new_numbers(len(chunk)) if chunk else []
@@ -125,7 +129,14 @@ class Calling(Stepping):
             kind=kind,
             policy=called.policy if kind == "children" else None,
         )
-        call.call_id = await self._ask(statement)
+        call.call_id = await self._ask_for(statement)
+
+    async def _ask_for(self, statement: Statement[int]) -> int:
+        """The id of a call of jobs. A refusal is not recorded, and another run may get another answer: the run is over."""
+        try:
+            return await self._ask(statement)
+        except (FaultlineError, psycopg.Error) as error:
+            raise self._program().end(Interrupted(error)) from error
 
     async def _taken(self, call: Call[Any], known: Recorded | None) -> dict[str, Any] | None:
         """What became of the jobs, as it was recorded; None: wait on."""

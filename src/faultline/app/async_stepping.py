@@ -167,11 +167,11 @@ class Stepping(Recording):
             return
         left, until = call.what
         if known is not None or left is None:
-            await self._database.facts_and_time()
+            await self._read_clock()
             over = datetime.fromisoformat(until) if known is None or known.until is None else known.until
             left = over.timestamp() - self._database.time.seconds()
         call.over_at = self._monotonic() + left
-        if known is None:
+        if known is None and until is None:
             await self._record(call, call.as_recorded(until_seconds=max(0.0, left)))
 
     async def _run_signal(self, call: Call[Any]) -> Any:

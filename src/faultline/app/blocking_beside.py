@@ -47,7 +47,8 @@ class Beside(Calling):
         self._know(program)
         program.came_to_branch(call.number, call.name)
         fn, args, kwargs = call.what
-        return self._in_branch(Branch(program, call.number, threading.current_thread(), call.branch), fn, args, kwargs)
+        branch = Branch(program, call.number, threading.current_thread(), call.branch, call.made_at)
+        return self._in_branch(branch, fn, args, kwargs)
 
     def _in_branch(self, branch: Branch, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function as a branch. Whatever comes out of it, the branch remembers that it waits."""
@@ -109,7 +110,7 @@ class Beside(Calling):
             one for one in program.pending if any(is_under(one.call["number"], won) for won in _numbers(calls[winner]))
         ]
         if not self._is_in_transaction():
-            program.pending = [one for one in program.pending if one not in passed]
+            program.settle(passed)
         closed = program.close(lost)
         recorded = call.as_recorded(outcome="done", result={"winner": winner})
         self._record(call, *(one.call for one in passed), *closed, recorded)

@@ -144,7 +144,7 @@ class Recording(Attempt):
             raise program.end(Interrupted(self._lost("record", refusal.reason.value, refusal.current_token)))
         if not self._is_in_transaction():
             # There, it is sent again with what follows: the transaction may roll back, and what has ended stays as it is.
-            program.pending = [one for one in program.pending if one not in due]
+            program.settle(due)
 
     def _ask(self, statement: Statement[T]) -> T:
         """Send a statement of the engine. If the database, the lease or a changed program fails it, the run is over."""
@@ -167,6 +167,15 @@ class Recording(Attempt):
                 if is_about_data(error):
                     raise
                 raise self._program().end(Interrupted(error)) from error
+
+    def _read_clock(self) -> None:
+        """Know the time of the database. As with a statement of the engine, what fails it ends the run."""
+        asked_at = self._monotonic()
+        try:
+            self._database.facts_and_time()
+        except (FaultlineError, psycopg.Error) as error:
+            self._blame(error, asked_at)
+            raise self._program().end(Interrupted(error)) from error
 
     # Values
 

@@ -6,6 +6,7 @@ not depend on which branch is quicker, so that every run gives each call the num
 
 from __future__ import annotations
 
+import contextlib
 from asyncio import CancelledError, current_task
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,10 +62,11 @@ class Recorded(Protocol):
 class Branch:
     """A part of the program that runs in one order. The program itself is one; `job.branch` makes others."""
 
-    def __init__(self, program: Program, path: str, owner: object, parent: Branch | None = None) -> None:
+    def __init__(self, program: Program, path: str, owner: object, parent: Branch | None = None, began_at: int = 0) -> None:
         self.program = program
-        #: The branch that made it. None: it is the program itself.
+        #: The branch that made it, and the moment at which that one came to it. None: it is the program itself.
         self.parent = parent
+        self.began_at = began_at
         #: The number of the call that made it; empty: the program itself.
         self.path = path
         #: The asyncio task or thread that runs it. No other may make calls in it.
@@ -94,7 +96,7 @@ class Branch:
         return self.ended
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Pending:
     """A call that has ended in this run and is not recorded yet."""
 
@@ -341,11 +343,19 @@ class Program:
     def due(self, branch: Branch, made_at: int) -> list[Pending]:
         """What is recorded together with a call that was made then in this branch."""
         prefix = f"{branch.path}." if branch.path else ""
-        return [
+        own = [
             one
-            for one in self.pending
+            for one in list(self.pending)
             if one.moment < made_at and (one.branch is branch or f"{one.branch.path}.".startswith(prefix))
         ]
+        # The branch around it has passed these before it came to this one.
+        return own if branch.parent is None else [*self.due(branch.parent, branch.began_at), *own]
+
+    def settle(self, pending: Iterable[Pending]) -> None:
+        """These are pending no longer. One by one: the threads of other branches add theirs at the same time."""
+        for one in pending:
+            with contextlib.suppress(ValueError):
+                self.pending.remove(one)
 
     def pass_over(self, number: str) -> None:
         """A call that lost a race: it counts as passed, with all that is inside."""
