@@ -109,7 +109,7 @@ class Beside(Calling):
             one for one in program.pending if any(is_under(one.call["number"], won) for won in _numbers(calls[winner]))
         ]
         if not self._is_in_transaction():
-            program.settle(passed)
+            program.drop_pending(passed)
         closed = program.close(lost)
         recorded = call.as_recorded(outcome="done", result={"winner": winner})
         await self._record(call, *(one.call for one in passed), *closed, recorded)

@@ -144,7 +144,7 @@ class Recording(Attempt):
             raise program.end(Interrupted(self._lost("record", refusal.reason.value, refusal.current_token)))
         if not self._is_in_transaction():
             # There, it is sent again with what follows: the transaction may roll back, and what has ended stays as it is.
-            program.settle(due)
+            program.drop_pending(due)
 
     def _ask(self, statement: Statement[T]) -> T:
         """Send a statement of the engine. If the database, the lease or a changed program fails it, the run is over."""

@@ -171,7 +171,7 @@ class Sagas(Beside):
                 failures.append(error)
                 # Not history: the next attempt tries it again.
                 program = call.branch.program
-                program.settle([late for late in program.pending if late.call["number"] == call.number])
+                program.drop_pending([late for late in program.pending if late.call["number"] == call.number])
             else:
                 undone.append(one.undo.name)
         return undone, failures

@@ -351,7 +351,7 @@ class Program:
         # The branch around it has passed these before it came to this one.
         return own if branch.parent is None else [*self.due(branch.parent, branch.began_at), *own]
 
-    def settle(self, pending: Iterable[Pending]) -> None:
+    def drop_pending(self, pending: Iterable[Pending]) -> None:
         """These are pending no longer. One by one: the threads of other branches add theirs at the same time."""
         for one in pending:
             with contextlib.suppress(ValueError):
