@@ -79,6 +79,8 @@ class Task(Generic[P, R]):
         parameters = self.signature.parameters.values()
         self._positional = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._known_fits: set[tuple[str, ...]] = set()
+        #: Names of arguments that match the function and are passed as they are. Looked up for every job that runs.
+        self.plain: set[tuple[str, ...]] = set()
 
     def _take(self, options: Options) -> None:
         self._options = options
@@ -108,6 +110,18 @@ class Task(Generic[P, R]):
             self.signature.bind(**args)
             if len(self._known_fits) < _FITS_MAX:
                 self._known_fits.add(names)
+
+    def accept(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Stored arguments as the function takes them; TypeError or `Misfit` unless they match it.
+
+        :param args: As they are stored.
+        """
+        self.check(args)
+        if self.parameters.are_read:
+            return self.parameters.arguments(args)
+        if len(self.plain) < _FITS_MAX:
+            self.plain.add(tuple(args))
+        return args
 
     def options(self, **words: Unpack[TaskOptions]) -> Task[P, R]:
         """The same task with other options, for the next enqueue: `task.options(delay=60).enqueue(42)`.

@@ -185,7 +185,8 @@ class Executor:
         ending: Ending | None = None
         raised: BaseException | None = None
         try:
-            if hold.lease.mark_start and not await self._marks.mark(hold):
+            lease = hold.lease
+            if lease.mark_start and not await self._marks.mark(hold):
                 return
             began_at = self._monotonic()
             shared = self._leases.shared
@@ -195,11 +196,14 @@ class Executor:
             hold.began_at = began_at
             if self.tracing is not None:
                 self.tracing.begin(hold)
-            task = self._tasks.get(hold.lease.task)
-            ending = self._judge.misfit(hold, task, self._tasks)
-            if task is None or ending is not None:
+            task = self._tasks.get(lease.task)
+            if task is None:
+                ending = self._judge.unknown(hold, self._tasks)
                 return
-            if hold.lease.in_flow:
+            ending = self._judge.misfit(hold, task)
+            if ending is not None:
+                return
+            if lease.in_flow:
                 self._completer.sees_flows = True
                 ending = await self._flows.misfit(hold, task)
                 if ending is not None:

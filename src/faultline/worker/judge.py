@@ -37,21 +37,23 @@ class Judge:
         #: From the database's settings.
         self.result_bytes_max = RESULT_BYTES_MAX
 
-    def misfit(self, hold: Hold, task: Task[..., Any] | None, known: Iterable[str]) -> Failed | Released | None:
-        """The ending of a job that cannot even start here; None: it can."""
+    def unknown(self, hold: Hold, known: Iterable[str]) -> Released:
+        """The ending of a job whose task is not known here."""
+        return self._releases.unknown_task(hold, known)
+
+    def misfit(self, hold: Hold, task: Task[..., Any]) -> Failed | None:
+        """The ending of a job that its task cannot even start with; None: it can, with the arguments read."""
         lease = hold.lease
-        if task is None:
-            return self._releases.unknown_task(hold, known)
         if lease.fault is not None:
             # Final: another attempt would read the same text.
             return Failed(
                 hold,
                 Failure(f"its arguments cannot be read: {lease.fault}. Enqueue it with values that Python supports", "fail"),
             )
+        if tuple(lease.args) in task.plain:
+            return None
         try:
-            task.check(lease.args)
-            if task.parameters.are_read:
-                lease.args = task.parameters.arguments(lease.args)
+            lease.args = task.accept(lease.args)
         except TypeError as error:
             return self.failed(hold, task, f"the arguments do not match {lease.task}{task.signature}: {error}")
         except Misfit as error:

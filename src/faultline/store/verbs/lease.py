@@ -179,7 +179,7 @@ def for_leases(
         sql=f"select {_REFUSED.columns}"
         f" from faultline.{verb}(%s::uuid[], %s::bigint[], %s::text[]{', ' + slot if slot else ''})",
         params=(
-            _array([lease.job_id.hex for lease in leases]),
+            _array([f"{lease.job_id.int:032x}" for lease in leases]),  # as `UUID.hex` does it, without a call for each job
             _array([str(lease.fencing_token) for lease in leases]),
             _array([_quoted(lease.owner) for lease in leases]),
             *((extra,) if slot else ()),
