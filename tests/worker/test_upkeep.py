@@ -266,3 +266,15 @@ def test_a_job_that_fails_because_its_worker_died_is_logged_as_an_error_and_coun
         "error": "the worker died or lost its lease during the last attempt",
         "reason": reason,
     }
+
+
+def test_a_reconcile_that_fails_is_not_repeated_at_every_tick(dsn: str, queue: Driver, log: io.StringIO) -> None:
+    """It may have taken too long: then it would be all that the server does."""
+    queue.execute(
+        "create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid language plpgsql"
+        " as $$ begin raise exception 'it takes too long'; end $$"
+    )
+
+    tend(dsn, times=3)
+
+    assert len(logged(log, "upkeep_failed")) == 1

@@ -78,8 +78,9 @@ class Upkeep:
                     # Once a minute is too rare for a busy queue.
                     self._prune_at = now
             if now >= self._reconcile_at:
-                await self.reconcile()
+                # First, as above: one that takes too long must not be repeated at every tick.
                 self._reconcile_at = now + RECONCILE_SECONDS
+                await self.reconcile()
         except Exception as error:  # noqa: BLE001 - any error: try again
             self._tally.database_failed()
             events.emit("upkeep_failed", error=str(error))

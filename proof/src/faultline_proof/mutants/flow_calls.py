@@ -192,16 +192,18 @@ GUARDS: Guards = {
         "leaves what was taken as it is": ("  if call.ended_at is null then\n    at :=", "  if true then\n    at :="),
         "waits until all are enqueued": ("if call.spawned < call.total then", "if false then"),
         "takes queued and running jobs for open": (
-            "filter (where j.state in ('queued', 'running') and f.job_id is null),",
-            "filter (where j.state = 'running' and f.job_id is null),",
+            "filter (where o.state in ('queued', 'running') and not o.is_done),",
+            "filter (where o.state = 'running' and not o.is_done),",
         ),
+        "keeps the beginning of an error where there are many": ("left(o.last_error, 200)", "o.last_error"),
+        "keeps the first errors whole": ("case when o.nth <= 100 then", "case when false then"),
         "waits until all have ended": ("if still_open = 0 or (", "if true or ("),
         "ends at the first failure only where that is wanted": (
             "(failed is not null and call.policy = 'fast')",
             "(failed is not null)",
         ),
         "keeps the results of jobs of others": (
-            "filter (where f.job_id is not null and f.flow_id is distinct from flow)",
+            "filter (where o.is_done and o.flow_id is distinct from flow)",
             "filter (where false)",
         ),
         "says who has failed": ("coalesce(failed, '{}')", "'{}'::jsonb"),

@@ -14,9 +14,22 @@ GUARDS: Guards = {
     },
     "why_not_retried": {
         "refuses a job of a flow that is being deleted": (
-            "elsif exists (select from faultline.flows f where f.id = child.flow_id and f.pruning) then",
-            "elsif false then",
+            "where f.id = child.flow_id and not f.pruning for share skip locked;",
+            "where f.id = child.flow_id for share skip locked;",
         ),
+        "locks the flow": (
+            "where f.id = child.flow_id and not f.pruning for share skip locked;",
+            "where f.id = child.flow_id and not f.pruning;",
+        ),
+        "waits for no flow": (
+            "where f.id = child.flow_id and not f.pruning for share skip locked;",
+            "where f.id = child.flow_id and not f.pruning for share;",
+        ),
+        "says that a flow that is locked can be tried again": (
+            "is_busy := not exists (select from faultline.flows f where f.id = child.flow_id and f.pruning);",
+            "is_busy := false;",
+        ),
+        "needs a new view": ("  perform faultline.read_committed('retry of a job of a flow');\n", ""),
         "locks the call": ("where c.id = child.call_id for share skip locked;", "where c.id = child.call_id;"),
         "waits for no parent": (
             "where c.id = child.call_id for share skip locked;",
@@ -116,13 +129,16 @@ GUARDS: Guards = {
         ),
     },
     "wake_overslept": {
-        "nudges only those who can go on": ("      else false\n", "      else true\n"),
+        "nudges only those who can go on": (
+            "    where faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null\n",
+            "",
+        ),
         "knows that a signal is there": (
-            "when c.kind = 'signal' then faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null",
-            "when c.kind = 'signal' then false",
+            "    where faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null\n",
+            "    where false\n",
         ),
         "knows that all have ended": ("faultline.open_child(c.id, 2147483647) is null", "false"),
-        "nudges nobody twice": "    and c.job_id not in (select n.job_id from faultline.nudges n)\n",
+        "nudges nobody twice": "    and o.job_id not in (select n.job_id from faultline.nudges n)\n",
         "takes no more than it was asked for": ("  limit wake_overslept.max_jobs", ""),
     },
     "reconcile": {
@@ -132,8 +148,12 @@ GUARDS: Guards = {
     "prune": {
         "flows: forgets only what is old enough": ("where f.live_at < horizon\n", "where true\n"),
         "flows: passes over locked rows": (
-            "        limit 1\n        for update skip locked;",
-            "        limit 1\n        for update;",
+            "        limit prune.max_rows\n        for update skip locked\n",
+            "        limit prune.max_rows\n        for update\n",
+        ),
+        "flows: looks at no more than it was asked to": (
+            "        limit prune.max_rows\n        for update skip locked\n",
+            "        for update skip locked\n",
         ),
         "flows: keeps a flow while one of its jobs is open": (
             "case when faultline.is_live(flow.id) then",

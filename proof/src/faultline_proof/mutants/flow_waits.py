@@ -264,8 +264,12 @@ GUARDS: Guards = {
         ),
         "nudges those who watch": ("perform faultline.nudge_waiters(null, watched, true);", "null;"),
         "says which were locked": (
-            "where o.state in ('queued', 'running') and o.call_id = u.call_id and u.job_id <> all (locked)",
+            "where o.call_id = u.call_id and u.job_id <> all (locked)",
             "where false",
+        ),
+        "comes back to those that are being retried": (
+            "where o.call_id = u.call_id and u.job_id <> all (locked)",
+            "join faultline.open_jobs x on x.id = u.job_id and x.state = 'queued' where u.job_id <> all (locked)",
         ),
         "tells the workers of those that ran": (
             "perform pg_notify('faultline', json_build_object('cancelled', r.id)::text) from unnest(running) as r (id);",

@@ -15,6 +15,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     flow_graphs,
     flow_guards,
     flow_looks,
+    flow_operators,
     flow_retries,
     flow_rounds,
     flow_signals,

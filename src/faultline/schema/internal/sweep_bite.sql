@@ -103,13 +103,13 @@ begin
   if running is not null and coalesce(current_setting('faultline.notify', true), '') <> 'off' then
     perform pg_notify('faultline', json_build_object('cancelled', r.id)::text) from unnest(running) as r (id);
   end if;
-  -- In a new statement: those that another session has locked, and that are still open.
+  -- In a new statement: those that another session has locked. One that has ended may be about to be retried.
   select u.call_id, u.index into missed_call, missed_index
   from unnest(calls, indexes, ids) with ordinality as u (call_id, index, job_id, position)
   cross join lateral (
-    select j.state, j.call_id from faultline.open_jobs j where j.id = u.job_id offset 0
+    select j.call_id from faultline.open_jobs j where j.id = u.job_id offset 0
   ) o
-  where o.state in ('queued', 'running') and o.call_id = u.call_id and u.job_id <> all (locked)
+  where o.call_id = u.call_id and u.job_id <> all (locked)
   order by u.position
   limit 1;
 end

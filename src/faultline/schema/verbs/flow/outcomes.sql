@@ -33,10 +33,10 @@ begin
       e.job_id,
       case
         when t.failed is not null then t.failed ->> 'state'
-        when f.job_id is not null or t.results ? e.index::text then 'succeeded'
+        when f.job_id is not null or t.result is not null then 'succeeded'
         else j.state
       end,
-      case when t.failed is null then coalesce(f.result, t.results -> e.index::text) end,
+      case when t.failed is null then coalesce(f.result, t.result) end,
       case when t.failed is not null then t.failed ->> 'error' when f.job_id is null then j.last_error end
     from (
       select x.index, x.job_id
@@ -46,7 +46,8 @@ begin
       limit outcomes.max_rows
     ) e
     cross join lateral (
-      select taken -> 'failed' -> e.index::text as failed, taken -> 'results' as results
+      -- By path: what is between would be copied for each row.
+      select taken #> array['failed', e.index::text] as failed, taken #> array['results', e.index::text] as result
     ) t
     -- Looked up one by one, as in `complete`.
     left join faultline.ledger f on f.job_id = any (array[e.job_id])

@@ -6,7 +6,8 @@
 --   stale    the lease is lost, for this reason; nothing was written
 -- `result` is {"failed": {index: {"state", "error"}}, "results": {index: …}}: who has failed, and the results of jobs that are not
 -- pruned with this flow. All others have succeeded, and `outcomes` has their results. A later run of the program reads this, and
--- not what has become of the jobs since: one of them may be retried, or pruned.
+-- not what has become of the jobs since: one of them may be retried, or pruned. The first 100 errors are kept whole, of the others
+-- the first 200 characters: those of 100,000 jobs would be more than a history can have.
 -- Before: the caller holds the lease. Sent again, it returns what it returned.
 create or replace function faultline.take(
   job_id uuid,
@@ -58,18 +59,26 @@ begin
     else
       -- In one statement, after the lock: a job is open or in the ledger, and what was committed before is seen.
       select
-        count(*) filter (where j.state in ('queued', 'running') and f.job_id is null),
-        jsonb_object_agg(e.index, case when j.id is not null
-          then jsonb_build_object('state', j.state, 'error', j.last_error)
+        count(*) filter (where o.state in ('queued', 'running') and not o.is_done),
+        jsonb_object_agg(o.index, case when o.state is not null
+          then jsonb_build_object('state', o.state, 'error', case when o.nth <= 100 then o.last_error else left(o.last_error, 200) end)
           else jsonb_build_object('state', 'pruned', 'error', 'it was pruned before its end was looked at')
-        end) filter (where f.job_id is null and coalesce(j.state not in ('queued', 'running'), true)),
-        jsonb_object_agg(e.index, f.result) filter (where f.job_id is not null and f.flow_id is distinct from flow)
+        end) filter (where o.has_failed),
+        jsonb_object_agg(o.index, o.result) filter (where o.is_done and o.flow_id is distinct from flow)
       into still_open, failed, results
-      from faultline.edges e
-      -- Looked up one by one, as in `complete`.
-      left join faultline.open_jobs j on j.id = any (array[e.job_id])
-      left join faultline.ledger f on f.job_id = any (array[e.job_id])
-      where e.call_id = call.id;
+      from (
+        select
+          e.index, j.state, j.last_error, f.job_id is not null as is_done, f.result, f.flow_id, k.has_failed,
+          count(*) filter (where k.has_failed) over (order by e.index rows unbounded preceding) as nth
+        from faultline.edges e
+        -- Looked up one by one, as in `complete`.
+        left join faultline.open_jobs j on j.id = any (array[e.job_id])
+        left join faultline.ledger f on f.job_id = any (array[e.job_id])
+        cross join lateral (
+          select f.job_id is null and coalesce(j.state not in ('queued', 'running'), true) as has_failed
+        ) k
+        where e.call_id = call.id
+      ) o;
     end if;
     if still_open = 0 or (failed is not null and call.policy = 'fast') then
       call.outcome := case when failed is not null and call.policy in ('raise', 'fast', 'cancel') then 'failed' else 'done' end;

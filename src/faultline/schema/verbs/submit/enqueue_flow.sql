@@ -21,7 +21,6 @@ declare
   limits constant faultline.settings := (select s from faultline.settings s);
   graph jsonb;
   document json;
-  names text[];
   problem text;
   root record;
   root_call bigint;
@@ -45,28 +44,39 @@ begin
     raise exception 'a graph cannot have % jobs; 10000 are the limit', jsonb_array_length(graph) - 1
       using errcode = 'FL007', hint = 'Nothing was enqueued. Let a job of the graph map over the items instead.';
   end if;
-  names := array(select n.value ->> 'name' from jsonb_array_elements(graph) with ordinality as n (value, nth) where n.nth > 1 order by n.nth);
+  -- By joins, here and below: to look each name up in the others would take minutes for the largest graphs.
+  with nodes as materialized (
+    select n.nth - 1 as nth, n.value, n.value ->> 'name' as name
+    from jsonb_array_elements(graph) with ordinality as n (value, nth)
+    where n.nth > 1
+  ),
+  arrows as materialized (
+    select n.nth, n.name as node, a.name
+    from nodes n
+    cross join lateral jsonb_array_elements_text(
+      case jsonb_typeof(n.value -> 'after') when 'array' then n.value -> 'after' when 'null' then '[]' else '[null]' end
+    ) as a (name)
+    where n.value ? 'after'
+  )
   select coalesce(
-    (select format('a job of the graph has no name') from unnest(names) as u (name) where coalesce(u.name, '') = '' limit 1),
-    (select format('two jobs of the graph are named "%s"', u.name) from unnest(names) as u (name) group by u.name having count(*) > 1 limit 1),
+    (select format('a job of the graph has no name') from nodes n where coalesce(n.name, '') = '' limit 1),
+    (select format('two jobs of the graph are named "%s"', n.name) from nodes n group by n.name having count(*) > 1 limit 1),
     (
       select case
-        when a.name is null then format('"after" of "%s" must be an array of names', n.value ->> 'name')
-        when a.name <> all (names) then format('"%s" comes after "%s", which is not in the graph', n.value ->> 'name', a.name)
-        when array_position(names, a.name) >= n.nth - 1 then format(
-          '"%s" comes after "%s", which does not stand before it: a cycle, or the wrong order', n.value ->> 'name', a.name
-        )
-        else format('"%s" comes after "%s" twice', n.value ->> 'name', a.name)
+        when a.name is null then format('"after" of "%s" must be an array of names', a.node)
+        when n.name is null then format('"%s" comes after "%s", which is not in the graph', a.node, a.name)
+        else format('"%s" comes after "%s", which does not stand before it: a cycle, or the wrong order', a.node, a.name)
       end
-      from jsonb_array_elements(graph) with ordinality as n (value, nth)
-      cross join lateral (
-        select w.name, count(*) over (partition by w.name) as times
-        from jsonb_array_elements_text(
-          case jsonb_typeof(n.value -> 'after') when 'array' then n.value -> 'after' when 'null' then '[]' else '[null]' end
-        ) as w (name)
-      ) a
-      where n.nth > 1 and n.value ? 'after'
-        and (a.name is null or a.name <> all (names) or array_position(names, a.name) >= n.nth - 1 or a.times > 1)
+      from arrows a
+      left join nodes n on n.name = a.name
+      where n.name is null or n.nth >= a.nth
+      limit 1
+    ),
+    (
+      select format('"%s" comes after "%s" twice', a.node, a.name)
+      from arrows a
+      group by a.node, a.name
+      having count(*) > 1
       limit 1
     ),
     (
@@ -121,7 +131,12 @@ begin
   set suspended = true, next_run_at = never, flow_id = j.id
   where j.id = root.id;
   insert into faultline.flows (id, begun_at) values (root.id, at);
-  with inserted as (
+  with nodes as materialized (
+    select n.nth - 1 as nth, n.value, n.value ->> 'name' as name
+    from jsonb_array_elements(graph) with ordinality as n (value, nth)
+    where n.nth > 1
+  ),
+  inserted as (
     insert into faultline.open_jobs (
       id, task, args, queue, priority, next_run_at, max_attempts, lease_seconds, keep_args, idempotency_key, trace, created_at,
       flow_id, call_id, watched, suspended
@@ -129,7 +144,7 @@ begin
     select
       p.id, p.task, p.args, p.queue, p.priority, case when w.waits then never else p.next_run_at end, p.max_attempts,
       p.lease_seconds, p.keep_args, p.idempotency_key, p.trace, p.created_at, root.id, root_call,
-      case when w.is_awaited then true end, case when w.waits then true end
+      case when t.name is not null then true end, case when w.waits then true end
     from (
       select p.*, row_number() over () as nth
       from faultline.parse_new_jobs((
@@ -138,11 +153,15 @@ begin
         where n.nth > 1
       ), at, limits.args_bytes_max) p
     ) p
-    cross join lateral (
-      select
-        coalesce(jsonb_array_length(nullif(graph -> p.nth::integer -> 'after', 'null')), 0) > 0 as waits,
-        exists (select from jsonb_array_elements(graph) as o (value) where o.value -> 'after' ? names[p.nth]) as is_awaited
-    ) w
+    join nodes n on n.nth = p.nth
+    cross join lateral (select coalesce(jsonb_array_length(nullif(n.value -> 'after', 'null')), 0) > 0 as waits) w
+    -- Those that others come after.
+    left join (
+      select distinct a.name
+      from nodes o
+      cross join lateral jsonb_array_elements_text(nullif(o.value -> 'after', 'null')) as a (name)
+    ) t on t.name = n.name
+    order by p.nth
     returning id, queue, priority, suspended
   )
   -- In the order in which they were read.
@@ -156,21 +175,33 @@ begin
   )
   overriding system value
   values (root_call, root.id, '0', 'children', 'jobs', 0, at, true, 'raise', cardinality(ids), cardinality(ids));
-  with comes as materialized (
+  with nodes as materialized (
+    select n.nth - 1 as nth, n.value, n.value ->> 'name' as name
+    from jsonb_array_elements(graph) with ordinality as n (value, nth)
+    where n.nth > 1
+  ),
+  comes as materialized (
     insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, awaited, policy, total, spawned)
     select
-      ids[n.nth - 1], '0', 'after', 'after', 0, at, true, coalesce(n.value ->> 'if_failed', 'cancel'),
+      ids[n.nth], '0', 'after', 'after', 0, at, true, coalesce(n.value ->> 'if_failed', 'cancel'),
       jsonb_array_length(n.value -> 'after'), jsonb_array_length(n.value -> 'after')
-    from jsonb_array_elements(graph) with ordinality as n (value, nth)
-    where n.nth > 1 and jsonb_array_length(nullif(n.value -> 'after', 'null')) > 0
+    from nodes n
+    where jsonb_array_length(nullif(n.value -> 'after', 'null')) > 0
     returning id, job_id
+  ),
+  members as materialized (
+    select u.id, u.nth, n.name, n.value -> 'after' as after
+    from unnest(ids) with ordinality as u (id, nth)
+    join nodes n on n.nth = u.nth
   )
   insert into faultline.edges (call_id, index, job_id)
-  select root_call, u.nth - 1, u.id from unnest(ids) with ordinality as u (id, nth)
+  select root_call, p.nth - 1, p.id from members p
   union all
-  select c.id, a.nth - 1, ids[array_position(names, a.name)]
+  select c.id, a.nth - 1, t.id
   from comes c
-  cross join lateral jsonb_array_elements_text(graph -> array_position(ids, c.job_id) -> 'after') with ordinality as a (name, nth);
+  join members p on p.id = c.job_id
+  cross join lateral jsonb_array_elements_text(p.after) with ordinality as a (name, nth)
+  join members t on t.name = a.name;
   perform faultline.wake_new(
     queues, lowest_priority, case when enqueue_flow.appears_late then transaction_timestamp() else at end, at, cardinality(ids)
   );

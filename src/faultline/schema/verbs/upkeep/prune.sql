@@ -2,7 +2,8 @@
 -- deleted.
 --   ledger   succeeded jobs, with their steps
 --   failed   failed and cancelled jobs, with their steps
---   flows    flows whose first job ended so long ago and of which no job is open, as a whole: jobs, calls, signals, streams
+--   flows    flows whose first job ended so long ago and of which no job is open, as a whole: jobs, calls, signals, streams.
+--            At most `max_rows` flows are looked at: one that is live is looked at again after its retention time
 --   journal  entries of the journal
 --   keys     idempotency keys, but never while their job is open
 -- Locked rows are skipped until the next call, so pruning blocks no one.
@@ -93,14 +94,16 @@ begin
       select count(*), array_agg(o.ctid) into rows_gone, ctids from old o;
       ages := to_regclass('faultline.keys_created');
     when 'flows' then
-      while rows_gone < prune.max_rows loop
-        select f.id, f.pruning into flow
+      -- One scan: to look for the next flow each time would read all that were passed over, in this transaction, again.
+      for flow in
+        select f.id, f.pruning
         from faultline.flows f
         where f.live_at < horizon
         order by f.live_at
-        limit 1
-        for update skip locked;
-        exit when not found;
+        limit prune.max_rows
+        for update skip locked
+      loop
+        exit when rows_gone >= prune.max_rows;
         if not flow.pruning then
           -- When its first job ended. Now, if a job of it is open: then it is looked at again after its retention time.
           ended_at := case when faultline.is_live(flow.id) then faultline.clock() else coalesce(
