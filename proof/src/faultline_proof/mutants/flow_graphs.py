@@ -33,14 +33,17 @@ GUARDS: Guards = {
         "forgets the progress": "        progress = null,\n",
         "forgets the error": "        last_error = null,\n",
         "gives each job its own arguments": ("start_again.args -> (i.position::integer - 1)", "start_again.args -> 0"),
-        "keeps its children in the flow": ("where k.job_id = any (ids) and k.number = '0.0';", "where false;"),
+        "keeps its children in the flow": (
+            " as i (id)\n    cross join",
+            " as i (id) join (select where false) n on true\n    cross join",
+        ),
         "keeps the children of earlier rounds": (
             "coalesce((select max(x.index) from faultline.edges x where x.call_id = k.id), -1)",
             "-1",
         ),
         "leaves no edges behind": (
-            "where e.call_id in (select c.id from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0');",
-            "where false;",
+            "where e.call_id = any (array(select c.id from faultline.calls c where c.job_id = any (ids)",
+            "where e.call_id = any (array(select c.id from faultline.calls c where false",
         ),
         "forgets the calls": (
             "delete from faultline.calls c where c.job_id = any (ids) and c.number <> '0.0';",

@@ -51,6 +51,18 @@ def _prune(q: Session, lease: Lease) -> None:
     expect("pruned", q.run(verbs.prune("flows", older_than_seconds=0)), 3)
 
 
+def _read_upstream(q: Session, lease: Lease) -> None:
+    call_id = q.value(
+        "insert into faultline.calls (job_id, number, kind, name, fencing_token, begun_at, policy)"
+        " values (%s, '0', 'after', 'after', 0, faultline.clock(), 'run') returning id",
+        lease.job_id,
+    )
+    q.execute(
+        "insert into faultline.edges (call_id, index, job_id) values (%s, 0, %s)", call_id, q.enqueue(delay_seconds=60)
+    )
+    q.execute("select faultline.upstream(%s, %s, %s)", lease.job_id, lease.fencing_token, lease.owner)
+
+
 def _oversleep(q: Session, lease: Lease) -> None:
     q.run(flow.suspend([lease], [_APPROVAL]))
     q.run(flow.signal(lease.job_id, "go"))
@@ -102,6 +114,12 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
         lambda q, lease: (q.run(streams.stream(lease, "tokens", 0, "[1]")), q.run(streams.chunks(lease.job_id, "tokens"))),
         ("calls", "streams", "ledger"),
     ),
+    "stream": (lambda q, lease: q.run(streams.stream(lease, "tokens", 0, "[1]")), ("calls", "streams")),
+    "start_again": (
+        lambda q, lease: (q.run(flow.record(lease, _STEP)), q.run(flow.start_again([lease], ["{}"]))),
+        ("calls", "edges", "signals", "streams", "steps"),
+    ),
+    "upstream": (_read_upstream, ("calls", "edges", "ledger")),
     "program_changed": (lambda q, lease: q.run(verbs.program_changed(lease, "code", "it differs")), ("journal",)),
     "signal": (lambda q, lease: q.run(flow.signal(lease.job_id, "go", key="k")), ("signals",)),
     "receive": (

@@ -108,6 +108,24 @@ def a_circle_with_a_child_in_it_is_broken_where_one_watches(sessions: Sessions) 
     expect_woken(q, parent)
 
 
+@probe("break_circles", "watch", "reconcile")
+def two_that_watch_each_other_at_the_same_moment_do_not_wait_for_long(sessions: Sessions) -> None:
+    """Each is watched already, so neither has to mark the other, whose row is locked; and neither sees the other's call."""
+    q, other = sessions.open(), sessions.open()
+    first, second, third = (q.new_lease() for _ in range(3))
+    q.run(verbs.watch(third, "1", [first.job_id, second.job_id], name="other", digest=None))
+    q.begin()
+    q.run(verbs.watch(first, "1", [second.job_id], name="other", digest=None))
+    sessions.at_once(other, lambda s: s.run(verbs.watch(second, "1", [first.job_id], name="other", digest=None)))
+    q.commit()
+    for lease in (first, second):
+        suspend(q, lease, _OTHER)
+    q.run(verbs.reconcile())
+    expect("states", _states(q, first, second), ["queued", "cancelled"])
+    expect("woken", Resolver(q).woken(), 1)
+    expect_woken(q, first.job_id)
+
+
 @probe("wake_overslept", "reconcile")
 def reconcile_nudges_nobody_who_cannot_go_on(sessions: Sessions) -> None:
     q = sessions.open()
