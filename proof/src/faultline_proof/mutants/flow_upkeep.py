@@ -129,16 +129,17 @@ GUARDS: Guards = {
         ),
     },
     "wake_overslept": {
-        "nudges only those who can go on": (
-            "    where faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null\n",
-            "",
-        ),
+        "nudges only those who can go on": ("      else false\n    end\n", "      else true\n    end\n"),
         "knows that a signal is there": (
-            "    where faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null\n",
-            "    where false\n",
+            "then faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null",
+            "then false",
+        ),
+        "knows which call a signal is for": (
+            "then faultline.kept_signal(c.job_id, c.name, c.number, c.fresh, c.begun_at) is not null",
+            "then true",
         ),
         "knows that all have ended": ("faultline.open_child(c.id, 2147483647) is null", "false"),
-        "nudges nobody twice": "    and o.job_id not in (select n.job_id from faultline.nudges n)\n",
+        "nudges nobody twice": "    and c.job_id not in (select n.job_id from faultline.nudges n)\n",
         "takes no more than it was asked for": ("  limit wake_overslept.max_jobs", ""),
     },
     "reconcile": {
