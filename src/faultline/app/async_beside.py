@@ -10,8 +10,8 @@ from faultline.app.async_calling import Calling
 from faultline.app.slips import not_a_call
 from faultline.app.turns import abeside, acalled, afirst
 from faultline.flow.calls import Call, within
-from faultline.flow.ending import RunEnded, Waiting
-from faultline.flow.program import Branch, is_ours, is_under
+from faultline.flow.ending import RunEnded, Waiting, is_ours
+from faultline.flow.program import Branch, is_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

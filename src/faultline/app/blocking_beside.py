@@ -11,8 +11,8 @@ from faultline.app.blocking_calling import Calling
 from faultline.app.slips import not_a_call
 from faultline.app.turns import beside, called, first
 from faultline.flow.calls import BlockingCall, within
-from faultline.flow.ending import RunEnded, Waiting
-from faultline.flow.program import Branch, is_ours, is_under
+from faultline.flow.ending import RunEnded, Waiting, is_ours
+from faultline.flow.program import Branch, is_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,11 @@ catches it nevertheless can run nothing more.
 
 from __future__ import annotations
 
-from typing import Any
+from asyncio import CancelledError
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class RunEnded(BaseException):
@@ -43,3 +47,17 @@ class Interrupted(RunEnded):
 
 class Undone(RunEnded):
     """A saga failed, and its steps were undone. The job has failed for good."""
+
+
+def leaves(error: BaseException | None) -> Iterator[BaseException]:
+    """The errors in it: of a group, of groups in it too."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from leaves(one)
+    elif error is not None:
+        yield error
+
+
+def is_ours(error: BaseException | None) -> bool:
+    """Whether all of it was raised by the engine. A task group turns that into cancellations of its other tasks."""
+    return all(isinstance(leaf, RunEnded | CancelledError) for leaf in leaves(error))

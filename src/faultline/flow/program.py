@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.core import bounds
 from faultline.core.errors import ConfigError, FlowTooLong
-from faultline.flow.ending import Closed, CodeChanged, Interrupted, RunEnded, Suspended, Waiting
+from faultline.flow.ending import Closed, CodeChanged, Interrupted, RunEnded, Suspended, Waiting, is_ours, leaves
 from faultline.flow.written import Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -167,7 +167,7 @@ class Program:
         if self.ended is not None:
             return self.ended if is_ours(error) else error
         if error is not None:
-            endings = [leaf for leaf in _leaves(error) if isinstance(leaf, RunEnded)]
+            endings = [leaf for leaf in leaves(error) if isinstance(leaf, RunEnded)]
             return endings[0] if endings and is_ours(error) else error
         if not completes:
             return None
@@ -443,16 +443,3 @@ def position(number: str) -> tuple[int, ...]:
 def is_under(number: str, other: str) -> bool:
     """Whether it is that call, or inside it."""
     return number == other or number.startswith(f"{other}.")
-
-
-def _leaves(error: BaseException | None) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
-    elif error is not None:
-        yield error
-
-
-def is_ours(error: BaseException | None) -> bool:
-    """Whether all of it was raised by the engine. A task group turns that into cancellations of its other tasks."""
-    return all(isinstance(leaf, RunEnded | CancelledError) for leaf in _leaves(error))
