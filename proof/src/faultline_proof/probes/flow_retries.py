@@ -104,6 +104,17 @@ def a_retry_opens_no_call_that_was_done(sessions: Sessions) -> None:
 
 
 @probe("stopped_at", "revive")
+def a_retry_asks_no_question_again_that_was_answered(sessions: Sessions) -> None:
+    q = sessions.open()
+    lease = q.new_lease()
+    q.run(verbs.signal(lease.job_id, "answer", 1))
+    expect("received", q.run(verbs.receive(lease, "1", name="answer")).status, "received")
+    q.fail(lease, then="fail")
+    q.run(verbs.retry(lease.job_id))
+    expect("history", _outcomes(q, lease), {"1": "done"})
+
+
+@probe("stopped_at", "revive")
 def a_retry_opens_the_call_of_a_branch_however_far_another_has_come(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
