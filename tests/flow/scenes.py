@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def begun(on: Driver, /, task: str = "article", **fields: Any) -> Lease:
-    """A job that runs."""
-    return on.new_lease(task=task, **fields)
+    """A job that runs, more urgent than all others of its queue."""
+    on.enqueue(**{"task": task, "priority": -100, **fields})
+    return on.claim_one(queue=fields.get("queue", "default"))
 
 
 def done(on: Driver, /, lease: Lease, number: str, name: str = "draft", **fields: Any) -> None:

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from fastapi import Request, Security
 from fastapi.security import HTTPBearer
 
+from faultline.core.errors import FaultlineError
 from faultline.store.verbs import access
 from faultline.web.caller import LOOPBACK, Caller
 from faultline.web.forms import form_of
@@ -174,3 +175,12 @@ async def _check_form(request: Request, wanted: str) -> None:
 
 def _caller(key: ApiKey, csrf: str | None = None) -> Caller:
     return Caller(key.id.hex, key.name, key.scopes, key.queues, csrf)
+
+
+async def still_let_in(request: Request, caller: Caller) -> bool:
+    """Whether who follows something may go on: keys are revoked, and sessions end. An outage is not the caller's fault."""
+    try:
+        now = await who(request)
+    except FaultlineError as error:
+        return getattr(error, "status", 503) >= 500  # noqa: PLR2004 - server errors
+    return now.queues == caller.queues and now.may("read")

@@ -57,7 +57,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: Any = None) -> None:
         # Streams would never end, and a stop waits for running requests.
-        self.config.app.state.service.changes.close()  # type: ignore[union-attr]
+        service = self.config.app.state.service  # type: ignore[union-attr]
+        service.changes.close()
+        service.followers.close()
         await super().shutdown(sockets)
 
 

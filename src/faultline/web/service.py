@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from faultline.web.bucket import Bucket
 from faultline.web.changes import Changes
 from faultline.web.databases import Databases
+from faultline.web.followers import Followers
 from faultline.web.keys import Keys
 from faultline.web.numbers import Numbers
 from faultline.web.readiness import Readiness
@@ -54,6 +55,7 @@ class Service(Databases):
         self.loopback_csrf = secrets.token_urlsafe(32)
         self.shares = Shares(self, self.readiness)
         self.changes = Changes(self, self.shares)
+        self.followers = Followers(self.limits)
         self.numbers = Numbers(metrics_at)
         self._background: list[asyncio.Task[None]] = []
 

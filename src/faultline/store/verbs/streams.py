@@ -66,12 +66,16 @@ def stream(lease: Lease, name: str, first_position: int, items: str) -> Statemen
     return for_one_lease("stream", lease, (name, first_position, items), "%s, %s, %s::jsonb")
 
 
+def no_job(job_id: UUID) -> str:
+    return f"no job {job_id}: it was never committed in this database, or it was pruned"
+
+
 def chunks(job_id: UUID, name: str, behind: Position = Position()) -> Statement[Chunks]:  # noqa: B008 - it never changes
     """What a stream has behind a position. Raises `JobNotFound`."""
 
     def read(rows: Rows) -> Chunks:
         if not rows:
-            raise JobNotFound(f"no job {job_id}: it was never committed in this database, or it was pruned")
+            raise JobNotFound(no_job(job_id))
         found = _ROW.many(rows)
         new = [Chunk(row.fencing_token, row.position, row.chunk) for row in found if row.fencing_token is not None]
         return Chunks(found[0].state, found[0].queue, new, len(new) == _ROWS)

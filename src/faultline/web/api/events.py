@@ -16,9 +16,8 @@ from pydantic import StringConstraints
 from pydantic.json_schema import SkipJsonSchema
 
 from faultline.core import events
-from faultline.core.errors import FaultlineError
 from faultline.store import jsontext
-from faultline.web.access import needs, who
+from faultline.web.access import needs, still_let_in
 from faultline.web.caller import Caller
 from faultline.web.service import service_of
 
@@ -104,7 +103,7 @@ class EventStream(Response):
         now = self._service.host.monotonic()
         if now >= self._check_at:
             self._check_at = now + self._service.limits.heartbeat_seconds
-            if not await self._still_let_in():
+            if not await still_let_in(self._request, self._client.caller):
                 self._client.end("signed_out")
         if now >= self._end_at:
             self._client.end("old")
@@ -115,13 +114,6 @@ class EventStream(Response):
             return waiting.result()
         waiting.cancel()
         return b": alive\n\n"
-
-    async def _still_let_in(self) -> bool:
-        try:
-            caller = await who(self._request)
-        except FaultlineError as error:
-            return getattr(error, "status", 503) >= 500  # noqa: PLR2004 - an outage, not the caller's fault
-        return caller.queues == self._client.caller.queues and caller.may("read")
 
 
 async def _send(send: Send, text: bytes, *, last: bool = False) -> None:

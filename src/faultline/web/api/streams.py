@@ -2,13 +2,12 @@
 
 event: chunk   items that were written together; `id:` is where to continue
 event: reset   a later attempt writes again what came behind the first `kept` items: forget those
-event: end     the last event, with the state of the job, or why: old (reconnect to continue)
+event: end     the last event, with the state of the job, or why: old or closing (reconnect to continue), signed_out
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
@@ -16,10 +15,11 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import StringConstraints
 from pydantic.json_schema import SkipJsonSchema
 
+from faultline.core import events
 from faultline.core.errors import FaultlineError, JobNotFound
 from faultline.store import jsontext
-from faultline.store.verbs.streams import Chunks, Position, chunks
-from faultline.web.access import needs
+from faultline.store.verbs.streams import Chunks, Position, chunks, no_job
+from faultline.web.access import needs, still_let_in
 from faultline.web.caller import Caller
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
@@ -62,7 +62,8 @@ async def follow(
     behind = Position() if last_event_id is None else Position(*map(int, last_event_id.split(_PART)))
     first = await service_of(request).read_for(caller).run(chunks(job_id, name, behind))
     if not caller.may_touch(first.queue):
-        raise JobNotFound(f"no job {job_id}; it was never enqueued in this database, or it was pruned")
+        # In the same words as for one that does not exist.
+        raise JobNotFound(no_job(job_id))
     return _Followed(request, caller, job_id, name, behind, first)
 
 
@@ -74,44 +75,57 @@ class _Followed(Response):
         del self.headers["content-length"]
         self.headers["Cache-Control"] = "no-store"
         self.headers["X-Accel-Buffering"] = "no"
+        self._request = request
         self._service = service_of(request)
         self._caller, self._job_id, self._name = caller, job_id, name
         self._behind, self._first = behind, first
-        self._followers: Counter[str] = request.app.state.__dict__.setdefault("followers", Counter())
-        limits = self._service.limits
-        if self._followers[caller.id] >= limits.streams_caller_max or self._followers.total() >= limits.streams_max:
-            raise Problem(429, "TooManyStreams", "There are too many live streams.", next_step="Close one of them.")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._service.followers.joined(self._caller):
+                await self._answer(receive, send)
+        except Problem as problem:
+            await problem.response()(scope, receive, send)
+
+    async def _answer(self, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(_disconnected(receive))
-        self._followers[self._caller.id] += 1
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await self._follow(send, gone)
+            await _send(send, b"retry: 2000\n\n")
+            reason = await self._follow(send, gone)
+            if reason is not None:
+                await _send(send, _event("end", {"reason": reason}), last=True)
         except TimeoutError:
-            pass  # nobody reads it
+            events.emit("stream_given_up", caller=self._caller.name)
         finally:
-            self._followers[self._caller.id] -= 1
             gone.cancel()
 
-    async def _follow(self, send: Send, gone: asyncio.Task[None]) -> None:
-        end_at = self._service.host.monotonic() + self._service.limits.stream_seconds
+    async def _follow(self, send: Send, gone: asyncio.Task[None]) -> str | None:
+        """Sends what comes, and returns why nothing more does. None: there is nobody to tell."""
+        limits, now = self._service.limits, self._service.host.monotonic
+        end_at, check_at = now() + limits.stream_seconds, now() + limits.heartbeat_seconds
         seen, pause = self._first, _PAUSE_SECONDS
         while not gone.done():
             for text in self._events(seen):
                 await _send(send, text)
-            if seen.has_ended or self._service.host.monotonic() >= end_at:
-                reason = str(seen.state) if seen.has_ended else "old"
-                await _send(send, _event("end", {"reason": reason}), last=True)
-                return
+            if seen.has_ended:
+                return str(seen.state)
+            if now() >= end_at or self._service.followers.is_closing:
+                return "closing" if self._service.followers.is_closing else "old"
+            if now() >= check_at:
+                check_at = now() + limits.heartbeat_seconds
+                if not await still_let_in(self._request, self._caller):
+                    return "signed_out"
+                await _send(send, b": alive\n\n")
             if not seen.more:
                 pause = _PAUSE_SECONDS if seen.chunks else min(2 * pause, _PAUSE_SECONDS_MAX)
                 await asyncio.wait({gone}, timeout=pause)
             try:
+                # A connection is held for each look only, and by a few readers of one caller at once.
                 seen = await self._service.read_for(self._caller).run(chunks(self._job_id, self._name, self._behind))
             except FaultlineError:
-                await _send(send, _event("end", {"reason": "old"}), last=True)
-                return
+                return "old"
+        return None
 
     def _events(self, seen: Chunks) -> list[bytes]:
         found = []
