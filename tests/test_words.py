@@ -64,12 +64,11 @@ PARTS = {
     r"troubles?": "incident, failure",
 }  # fmt: skip
 #: The folders that have none of them.
-PLAIN = ("core", "store", "app", "worker", "operate", "integrations", "drawing", "web", "cli", "embedded", "testing")
+PLAIN = ("core", "store", "app", "flow", "worker", "operate", "integrations", "drawing", "web", "cli", "embedded", "testing")
 
 #: Where a retired name stays, and why.
 KEPT_NAMES = {
     ("drawing/", "lane"): "a lane is the drawing of an epoch",
-    ("cli/lanes.py", "lane"): "a lane is the drawing of an epoch",
     ("cli/up.py", "trouble"): "the option --trouble, which people know",
 }  # fmt: skip
 
@@ -87,7 +86,7 @@ SQL_NAMES = {
 
 #: Parameters and columns of functions that are there already: see the vocabulary.
 KEPT_SQL_NAMES = {
-    *((function, "place") for function in ("new_id", "reject_job", "parse_jobs", "place_known", "enqueue_many")),
+    *((function, "place") for function in ("new_id", "reject_job", "place_known", "enqueue_many")),
     ("read_jobs", "place"), ("place_known", "placed"), ("enqueue_many", "placed"),
 }  # fmt: skip
 
@@ -143,6 +142,28 @@ def test_no_part_of_a_name_is_a_retired_word() -> None:
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def test_every_metric_that_a_page_an_alert_or_a_board_names_is_served() -> None:
+    """The reference lists those that are: it is written from the code."""
+    served = set(re.findall(r"\bfaultline_\w+", (ROOT / "docs/reference/metrics.md").read_text()))
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *(path for path in (ROOT / "deploy").rglob("*.*"))]
+    unknown = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in pages
+        if path.suffix in {".md", ".yml", ".json"}
+        for name in re.findall(r"\bfaultline_(?:queue|jobs?|leases?|signals?|oldest|stale|worker)_\w*", path.read_text())
+        if not any(one.startswith(re.sub(r"_(bucket|sum|count)$", "", name)) for one in served)
+    }
+
+    assert sorted(unknown) == []
+
+
+def test_an_idea_stands_once_in_the_vocabulary() -> None:
+    nouns = VOCABULARY.read_text().partition("## Nouns")[2].partition("## ")[0]
+    words = [word.strip() for line in re.findall(r"^\| ([^|]+) \|", nouns, re.MULTILINE) for word in line.split(",")]
+
+    assert [word for word in words if words.count(word) > 1] == []
 
 
 def test_every_retired_word_stands_in_the_vocabulary() -> None:

@@ -64,6 +64,13 @@ def imported(*words: str) -> set[str]:
 HEAVY = {"rich", "psycopg", "orjson", "pydantic", "fastapi", "uvicorn", "asyncio", "logging", "faultline.core.model"}
 
 
+@pytest.mark.parametrize("command", ["enqueue", "jobs", "api-keys create", "top", "migrate", "recover", "up", "db start"])
+def test_help_names_values_in_words_not_as_types(command: str) -> None:
+    shown = faultline(*command.split(), "--help").stdout
+
+    assert re.findall(r"--[a-z-]+ <(?:str|int|float|list|path).*", shown) == []
+
+
 def test_help_does_not_wait_for_what_only_commands_need() -> None:
     """Each of these takes longer to import than all the rest of the help."""
     modules = imported("-m", "faultline", "--help")

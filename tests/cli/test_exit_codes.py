@@ -63,6 +63,7 @@ def test_words_that_make_no_sense_are_one_line_and_exit_code_2(dsn: str, words: 
         (("migrate", "--wait", "inf"), "--wait"),
         (("recover", "--wait", "-1"), "--wait"),
         (("recover", "--floor", "-1"), "--floor"),
+        (("recover", "--floor", "99999999999999999999"), "--floor"),
         (("soak", "--faults", "nonsense"), "--faults"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

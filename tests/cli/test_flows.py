@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import pytest
+
 from faultline import operate
 from faultline.store import verbs
 from faultline.store.reads import flows, views
@@ -138,6 +140,18 @@ def test_a_signal_that_nothing_waits_for_yet_is_said_to_be_kept(queue: Driver, d
     by_key = faultline("signal", "key:order:42", "approval", "--dsn", dsn).stdout
 
     assert (other, by_key) == ("kept; the job does not wait for it yet\n", "sent\n")
+
+
+@pytest.mark.parametrize("role", ["producer", "worker"])
+def test_a_login_that_may_send_signals_need_not_read_waits(queue: Driver, dsn: str, role: str) -> None:
+    job_id = asked(queue, idempotency_key="order:42")
+    login = f"{dsn} options='-c role=faultline_{role}'"
+
+    by_id = faultline("signal", str(job_id), "approval", "--dsn", login)
+    by_key = faultline("signal", "key:order:42", "approval", "--dsn", login)
+
+    assert (by_id.stdout, by_id.stderr) == ("sent\n", "")
+    assert (by_key.stdout, by_key.stderr) == ("sent\n", "")
 
 
 def test_the_doctor_tells_of_jobs_that_wait_and_of_wake_ups_that_are_late(queue: Driver, dsn: str) -> None:

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 NOBODY = "0198c2e4-5d3a-7b11-9f60-2a54c0de7f01"
 
 
+def test_a_job_is_shown_however_deeply_its_arguments_are_nested(queue: Driver, dsn: str) -> None:
+    args = '{"x": %s}' % ("[" * 900 + "]" * 900)
+    job_id = queue.value("select faultline.enqueue('t', %s::text)", args)
+
+    shown = faultline("job", str(job_id), "--json", "--dsn", dsn)
+
+    assert json.loads(shown.stdout)["args"] == args
+
+
 def test_enqueue_prints_the_id_of_a_job_with_everything_that_was_said(queue: Driver, dsn: str) -> None:
     made = faultline(
         "enqueue", "charge", '{"order_id": 42}', "--queue", "pay", "--delay", "1h30m", "--priority", "-5",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from faultline.core.bounds import TOKEN_FLOOR_MAX
 from faultline.core.settings import choose_dsn, choose_timeout, without_password
 
 if TYPE_CHECKING:
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from faultline.embedded import Status
     from faultline.store.database import Database
 
-Dsn = Annotated[str | None, typer.Option("--dsn", help="The database. Default: FAULTLINE_DSN, else DATABASE_URL.")]
-Folder = Annotated[Path | None, typer.Option("--folder", help="The folder of the private PostgreSQL. Default: .faultline")]
+Dsn = Annotated[
+    str | None, typer.Option("--dsn", metavar="DSN", help="The database. Default: FAULTLINE_DSN, else DATABASE_URL.")
+]
+Folder = Annotated[
+    Path | None, typer.Option("--folder", metavar="FOLDER", help="The folder of the private PostgreSQL. Default: .faultline")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 db = typer.Typer(
@@ -31,7 +36,9 @@ db = typer.Typer(
 
 def migrate(
     dsn: Dsn = None,
-    wait: Annotated[float, typer.Option(min=0, max=86_400, help="How many seconds to wait for the locks it needs.")] = 60.0,
+    wait: Annotated[
+        float, typer.Option(min=0, max=86_400, metavar="SECONDS", help="How many seconds to wait for the locks it needs.")
+    ] = 60.0,
 ) -> None:
     """Migrate the database to this build's schema. Safe to run twice, from several machines, and while workers run.
 
@@ -57,9 +64,17 @@ def migrate(
 def recover(
     dsn: Dsn = None,
     floor: Annotated[
-        int | None, typer.Option(min=0, help="New tokens are greater than this. Default: the time in microseconds.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=TOKEN_FLOOR_MAX,
+            metavar="NUMBER",
+            help="New tokens are greater than this. Default: the time in microseconds.",
+        ),
     ] = None,
-    wait: Annotated[float, typer.Option(min=0, max=86_400, help="How many seconds to wait for the lock it needs.")] = 60.0,
+    wait: Annotated[
+        float, typer.Option(min=0, max=86_400, metavar="SECONDS", help="How many seconds to wait for the lock it needs.")
+    ] = 60.0,
     reason: Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the journal, with who did it.")] = None,
 ) -> None:
     """After a failover that lost commits, or a restored backup: void every lease and raise the floor of new tokens."""

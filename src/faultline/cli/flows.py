@@ -13,7 +13,7 @@ import typer
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
 from faultline.cli.jobs import Why  # noqa: TC001 - Typer looks at it
-from faultline.core.errors import ConfigError, JobNotFound
+from faultline.core.errors import ConfigError, JobNotFound, PermissionDenied
 from faultline.core.settings import without_password
 
 if TYPE_CHECKING:
@@ -145,7 +145,9 @@ def signal(
     payload: Annotated[
         str | None, typer.Argument(metavar="[JSON]", help="What it carries; - reads it from standard input. Default: null.")
     ] = None,
-    key: Annotated[str | None, typer.Option(help="The same key counts once per job, however often it is sent.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="The same key counts once per job, however often it is sent.")
+    ] = None,
     for_call: Annotated[
         str | None,
         typer.Option("--for", metavar="NUMBER", help="Answer this wait only, by its number; refused when that is over."),
@@ -181,19 +183,25 @@ def signal(
     if as_json:
         print_json({"created": created})
     elif created:
-        print("sent" if awaited else "kept; the job does not wait for it yet")
+        print("kept; the job does not wait for it yet" if awaited is False else "sent")
     else:
         print(f"a signal with the key {key} was sent before; nothing was sent")
 
 
-def _is_awaited(database: Database, job_id: UUID | None, key: str | None, name: str) -> bool:
-    """Whether the job waits for such a signal. Asked before it is sent: a wait that it answers is soon over."""
+def _is_awaited(database: Database, job_id: UUID | None, key: str | None, name: str) -> bool | None:
+    """Whether the job waits for such a signal. Asked before it is sent: a wait that it answers is soon over.
+
+    None: this login may send signals, but not read what jobs wait for.
+    """
     from faultline.store.reads import listing, waiting  # noqa: PLC0415
 
-    if job_id is None:
-        found = database.run(listing.jobs(listing.Wanted(key=key), page_jobs=1)).jobs
-        job_id = found[0].id if found else None
-    waits = [] if job_id is None else database.run(waiting.awaited([job_id]))
+    try:
+        if job_id is None:
+            found = database.run(listing.jobs(listing.Wanted(key=key), page_jobs=1)).jobs
+            job_id = found[0].id if found else None
+        waits = [] if job_id is None else database.run(waiting.awaited([job_id]))
+    except PermissionDenied:
+        return None
     return any((wait.kind, wait.name) == ("signal", name) for wait in waits)
 
 
@@ -214,8 +222,8 @@ def _payload(text: str | None) -> Json:
 
 def waiting(
     kind: Annotated[WaitKind | None, typer.Option(help="Only waits of this kind.")] = None,
-    name: Annotated[str | None, typer.Option(help="Only for signals of this name.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Waits per page.")] = 20,
+    name: Annotated[str | None, typer.Option(metavar="TEXT", help="Only for signals of this name.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="NUMBER", help="Waits per page.")] = 20,
     after: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor, as printed by the page before.")
     ] = None,

@@ -46,16 +46,18 @@ JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs,
 def enqueue(
     task: Annotated[str, typer.Argument(help="The name of the task, as registered in the worker.")],
     args: Annotated[str, typer.Argument(help="The arguments as a JSON object; - reads them from standard input.")] = "{}",
-    queue: Annotated[str | None, typer.Option(help="The queue. Default: default.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue. Default: default.")] = None,
     delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Earliest start, from now: 90s, 5m, 1h30m, 2d.")] = None,
     priority: Annotated[
-        int | None, typer.Option(min=-PRIORITY_MAX, max=PRIORITY_MAX, help="Lower runs first. Default: 0.")
+        int | None, typer.Option(min=-PRIORITY_MAX, max=PRIORITY_MAX, metavar="NUMBER", help="Lower runs first. Default: 0.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(help="Idempotency key: enqueueing again with the same key creates no second job.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Idempotency key: enqueueing again with the same key creates no second job."),
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=ATTEMPTS_MAX, help="Attempts before the job fails. Default: 5.")
+        int | None,
+        typer.Option(min=1, max=ATTEMPTS_MAX, metavar="NUMBER", help="Attempts before the job fails. Default: 5."),
     ] = None,
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002
@@ -93,15 +95,15 @@ def enqueue(
 
 
 def jobs(  # noqa: PLR0913, PLR0917 - one for each option
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
-    task: Annotated[str | None, typer.Option(help="Only jobs of this task.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this queue.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this task.")] = None,
     state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     younger: Annotated[
         str | None, typer.Option(metavar="SPAN", help="Enqueued at most this long ago: 90s, 5m, 1h30m, 2d.")
     ] = None,
     older: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued longer ago than this.")] = None,
-    key: Annotated[str | None, typer.Option(help="Only jobs with this idempotency key.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Jobs per page.")] = 20,
+    key: Annotated[str | None, typer.Option(metavar="TEXT", help="Only jobs with this idempotency key.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, metavar="NUMBER", help="Jobs per page.")] = 20,
     after: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor, as printed by the page before.")
     ] = None,
@@ -235,8 +237,8 @@ def retry(
         typer.Argument(metavar="[ID...]", help="Ids of failed or cancelled jobs, or their first digits."),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Every failed job that matches the options.")] = False,  # noqa: FBT002
-    queue: Annotated[str | None, typer.Option(help="With --failed: only this queue.")] = None,
-    task: Annotated[str | None, typer.Option(help="With --failed: only this task.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help="With --failed: only this queue.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="NAME", help="With --failed: only this task.")] = None,
     error: Annotated[
         str | None, typer.Option(metavar="TEXT", help="With --failed: only errors that begin with this.")
     ] = None,

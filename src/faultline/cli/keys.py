@@ -28,11 +28,13 @@ _Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Recorded in the 
 @keys.command()
 def create(
     name: Annotated[str, typer.Argument(help="The name of the key: who or what uses it.")],
-    scope: Annotated[list[str], typer.Option(help="read, enqueue, operate or admin; may be repeated.")],
+    scope: Annotated[list[str], typer.Option(metavar="TEXT", help="read, enqueue, operate or admin; may be repeated.")],
     queue: Annotated[
-        list[str] | None, typer.Option(help="Restrict it to a queue; may be repeated. Default: all queues.")
+        list[str] | None, typer.Option(metavar="NAME", help="Restrict it to a queue; may be repeated. Default: all queues.")
     ] = None,
-    days: Annotated[float | None, typer.Option(min=0.001, max=36_500, help="Days until it expires. Default: never.")] = None,
+    days: Annotated[
+        float | None, typer.Option(min=0.001, max=36_500, metavar="NUMBER", help="Days until it expires. Default: never.")
+    ] = None,
     reason: _Why = None,
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002 - a command's flag

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def top(
     dsn: Dsn = None,
-    every: Annotated[float, typer.Option(min=0.2, max=3600, help="Seconds between two updates.")] = 2.0,
+    every: Annotated[float, typer.Option(min=0.2, max=3600, metavar="SECONDS", help="Seconds between two updates.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit, for pipes.")] = False,  # noqa: FBT002
 ) -> None:
     """Watch queues, workers, rates and refused writes. Press q or Ctrl-C to quit.

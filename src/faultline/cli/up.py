@@ -27,8 +27,10 @@ RACES = "faultline.cli.race"
 
 
 def up(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="The port of the API and the dashboard.")] = 8000,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="Worker processes.")] = 2,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, metavar="NUMBER", help="The port of the API and the dashboard.")
+    ] = 8000,
+    workers: Annotated[int, typer.Option(min=1, max=64, metavar="NUMBER", help="Worker processes.")] = 2,
     load: Annotated[bool, typer.Option(help="Enqueue the orders of a small demo shop.")] = True,  # noqa: FBT002
     trouble: Annotated[bool, typer.Option("--trouble", help="Freeze a worker now and then.")] = False,  # noqa: FBT002
     dsn: Dsn = None,

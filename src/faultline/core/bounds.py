@@ -55,3 +55,5 @@ SIGNALS_KEPT_MAX = 1_000
 STREAM_BYTES_MAX = 16 * 1024 * 1024
 #: How long a wait without a limit lasts: nobody may wait for ever without being noticed.
 WAIT_SECONDS = 30 * 86_400.0
+#: The greatest floor of new tokens, so that these can still grow.
+TOKEN_FLOOR_MAX = 4 * 10**18

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping
 
 T = TypeVar("T")
+#: Where a project file may have our table, in all ways that TOML has to write it. Most have none, and need not be read.
+_TOOL_TABLE = re.compile(r"""^\s*(\[\s*tool\s*\]|\[?\s*tool\s*\.\s*['"]?faultline['"]?\s*[].])""", re.MULTILINE)
 
 
 def read(
@@ -60,8 +62,7 @@ class File(NamedTuple):
         for name, tables in (("faultline.toml", ()), ("pyproject.toml", ("tool", "faultline"))):
             path = folder / name
             text = _text_of(path, is_ours=not tables)
-            # Most project files have no such table, and `faultline-queue` in one is a dependency.
-            if text is None or (tables and not re.search(r"faultline(?![\w-])", text)):
+            if text is None or (tables and not _TOOL_TABLE.search(text)):
                 continue
             found = _toml(path, text)
             for table in tables:
@@ -125,7 +126,7 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
 def _text_of(path: Path, *, is_ours: bool) -> str | None:
     """None if there is no such file, or if it is none of ours and cannot be read."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode().removeprefix("\ufeff")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -80,13 +80,13 @@ def as_stored(value: Any) -> Any:
     What a program sees must not depend on whether its step ran in this run or in an earlier one.
     """
     if type(value) is dict:
-        return {key: as_stored(value[key]) for key in sorted(value, key=_place)}
+        return {key: as_stored(value[key]) for key in sorted(value, key=_position)}
     if type(value) is list:
         return [as_stored(item) for item in value]
     return _as_stored_number(value) if type(value) is float else value
 
 
-def _place(key: Any) -> tuple[int, bytes]:
+def _position(key: Any) -> tuple[int, bytes]:
     """Where jsonb puts a key: the shorter ones first."""
     text = str(key).encode("utf-8", "surrogatepass")
     return len(text), text
