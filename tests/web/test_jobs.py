@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -60,6 +61,18 @@ def test_a_batch_is_submitted_in_order_all_or_none(api: Api, db: Driver) -> None
     assert [api.get(f"/jobs/{one['id']}").json()["task"] for one in answer.json()["jobs"]] == ["a", "b", "c"]
     assert "job 2 of 2" in refused(bad, 422, "JobRejected")["detail"]
     assert len(db.claim()) == 3
+
+
+@pytest.mark.parametrize("depth", [90, 300, 900])
+def test_a_job_is_shown_however_deeply_its_values_are_nested(api: Api, db: Driver, depth: int) -> None:
+    nested, result = json.loads("[" * depth + "]" * depth), json.loads("[" * min(depth, 200) + "]" * min(depth, 200))
+    job_id = db.value("select faultline.enqueue('t', %s::text)", json.dumps({"x": nested}))
+    db.complete(db.claim_one(), result=result)
+
+    job = api.get(f"/jobs/{job_id}").json()
+
+    expected: tuple[Any, Any] = ({"x": nested}, result)
+    assert (job["args"], job["result"]) == (expected if depth < 100 else tuple(map(json.dumps, expected)))
 
 
 def test_one_job_tells_its_whole_story(api: Api, db: Driver) -> None:

@@ -4,6 +4,7 @@ new field, and no two columns can be swapped.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -92,6 +93,31 @@ def as_json(column: str, decode: Callable[[str], Json] = jsontext.decode) -> Col
             return text
 
     return Column(f"{column}::text", read)
+
+
+#: What is nested more deeply is shown as its text: whatever writes JSON recurses, and gives up far below what can be stored.
+_SHOWN_DEPTH_MAX = 100
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
+
+
+def as_shown_json(column: str, decode: Callable[[str], Json] = jsontext.decode) -> Column:
+    """The same for a value that is shown, not used."""
+    plain = as_json(column, decode)
+
+    def read(text: str | None) -> Json:
+        return text if text is not None and _depth(text) > _SHOWN_DEPTH_MAX else plain.read(text)
+
+    return Column(plain.sql, read)
+
+
+def _depth(text: str) -> int:
+    if text.count("[") + text.count("{") <= _SHOWN_DEPTH_MAX:
+        return 0
+    deepest = depth = 0
+    for found in _NESTING.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def value(rows: Rows) -> Any:

@@ -59,7 +59,12 @@ begin
     raise exception 'jobs with an explicit id can be enqueued only in READ COMMITTED transactions'
       using errcode = 'FL005', hint = 'leave the id to the database, or use an idempotency_key';
   end if;
-  news := array(select u.id = any (placed) from unnest(ids) with ordinality as u (id, place) order by u.place);
+  -- As a subquery, which is hashed. A plan that PostgreSQL keeps would compare each id with all in the array.
+  news := array(
+    select u.id in (select n.id from unnest(placed) as n (id))
+    from unnest(ids) with ordinality as u (id, place)
+    order by u.place
+  );
   if cardinality(array_positions(news, true)) > cardinality(placed) then
     raise exception 'the submission is refused: two of its jobs have the same id'
       using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';

@@ -13,7 +13,7 @@ from uuid import UUID  # noqa: TC003 - likewise
 
 from faultline.core.journal import JournalEvent, quoted
 from faultline.core.model import JobState, Json
-from faultline.store.rows import Column, RowOf, as_json
+from faultline.store.rows import Column, RowOf, as_shown_json
 from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
@@ -220,7 +220,9 @@ _JOB = RowOf(
     depth="t.depth",
     program_changed=_CHANGED,
 )
-_CALL = RowOf(Call, result=as_json(f"left(result::text, {VALUE_LENGTH_MAX})"), error=f"left(error, {VALUE_LENGTH_MAX})")
+_CALL = RowOf(
+    Call, result=as_shown_json(f"left(result::text, {VALUE_LENGTH_MAX})"), error=f"left(error, {VALUE_LENGTH_MAX})"
+)
 _CHILDREN = RowOf(
     Children,
     jobs="count(*)::integer",
@@ -231,7 +233,7 @@ _CHILDREN = RowOf(
         for field, column in (("failed_ids", "job_id"), ("failed_indexes", "index"), ("failed_errors", "error"))
     },
 )
-_SIGNAL = RowOf(Signal, payload=as_json(f"left(payload::text, {VALUE_LENGTH_MAX})"))
+_SIGNAL = RowOf(Signal, payload=as_shown_json(f"left(payload::text, {VALUE_LENGTH_MAX})"))
 _PARENT = RowOf(Parent, job_id="c.job_id", task="j.task", queue="j.queue", number="c.number", kind="c.kind", index="e.index")
 _TREE = f"""
 with recursive tree (job_id, call_id, index, depth) as (

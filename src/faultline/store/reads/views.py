@@ -11,7 +11,7 @@ from faultline.core.journal import about
 from faultline.core.model import JobRecord, JobState, JournalEntry, Json, Reason
 from faultline.core.settings import DatabaseSettings
 from faultline.store import jsontext
-from faultline.store.rows import Column, RowOf, as_json, value, values
+from faultline.store.rows import Column, RowOf, as_json, as_shown_json, value, values
 from faultline.store.statement import Rows, Statement
 
 if TYPE_CHECKING:
@@ -60,15 +60,15 @@ JOB = RowOf(
     JobRecord,
     state=_STATE,
     suspended="coalesce(suspended, false)",
-    progress=as_json("progress"),
-    args=as_json("args", jsontext.decode_args),
-    result=as_json("result"),
+    progress=as_shown_json("progress"),
+    args=as_shown_json("args", jsontext.decode_args),
+    result=as_shown_json("result"),
 )
 _ENDING = RowOf(FinalState, job_id="id", state=_STATE, result=as_json("result"), error="last_error")
 _HELD = RowOf(_Held, state=_STATE)
 _SPAN = RowOf(Span, first="min(claimed_at)", last="max(finished_at)")
-_ENTRY = RowOf(JournalEntry, detail=as_json("detail"))
-_STEP = RowOf(Step, result=as_json("result"))
+_ENTRY = RowOf(JournalEntry, detail=as_shown_json("detail"))
+_STEP = RowOf(Step, result=as_shown_json("result"))
 
 
 def job(job_id: object) -> Statement[JobRecord | None]:
