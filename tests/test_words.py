@@ -144,21 +144,6 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
-def test_every_metric_that_a_page_an_alert_or_a_board_names_is_served() -> None:
-    """The reference lists those that are: it is written from the code."""
-    served = set(re.findall(r"\bfaultline_\w+", (ROOT / "docs/reference/metrics.md").read_text()))
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *(path for path in (ROOT / "deploy").rglob("*.*"))]
-    unknown = {
-        f"{path.relative_to(ROOT)}: {name}"
-        for path in pages
-        if path.suffix in {".md", ".yml", ".json"}
-        for name in re.findall(r"\bfaultline_(?:queue|jobs?|leases?|signals?|oldest|stale|worker)_\w*", path.read_text())
-        if not any(one.startswith(re.sub(r"_(bucket|sum|count)$", "", name)) for one in served)
-    }
-
-    assert sorted(unknown) == []
-
-
 def test_an_idea_stands_once_in_the_vocabulary() -> None:
     nouns = VOCABULARY.read_text().partition("## Nouns")[2].partition("## ")[0]
     words = [word.strip() for line in re.findall(r"^\| ([^|]+) \|", nouns, re.MULTILINE) for word in line.split(",")]

@@ -75,8 +75,8 @@ class Written:
         """Of branches that have ended while others wait, what to record."""
         ended = [one for one in numbers if one not in self._over and any(_is_in(other, one) for other in self._wrote)]
         self._over.update(ended)
-        told = {"kind": "patch", "name": "end of the branch", "outcome": "done", "result": {"after": _LAST}}
-        return [{"number": one + _END, **told} for one in ended]
+        ended_call = {"kind": "patch", "name": "end of the branch", "outcome": "done", "result": {"after": _LAST}}
+        return [{"number": one + _END, **ended_call} for one in ended]
 
 
 def _is_in(path: str, other: str) -> bool:
