@@ -91,8 +91,8 @@ class _Serving:
         try:
             return keep_from_forks(socket.create_server((host, port)))
         except OSError as error:
-            where = f"{host}:{port}"
-            raise Unprepared(f"cannot serve health at {where}: {error}; choose another --health-port") from error
+            advice = "choose another --health-host or --health-port"
+            raise Unprepared(f"cannot serve health at {host}:{port}: {error}; {advice}") from error
 
 
 def _run_one(app: Faultline, make: Callable[[], Worker], serving: _Serving, parent: int | None) -> int:

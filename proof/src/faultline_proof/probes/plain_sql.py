@@ -53,13 +53,13 @@ _WRONG_JOBS = (
     ('{"task": "t", "priorty": 1}', ' (task t) is refused: no job has a field "priorty"'),
     ('{"task": "t", "created_at": "2030-01-01T00:00:00Z"}', 'no job has a field "created_at"'),
     ('{"task": "t", "next_run_at": "2030-01-01T00:00:00Z"}', 'no job has a field "next_run_at"'),
-    ('{"task": "t", "priority": "high"}', ' is refused: invalid input syntax for type numeric: "high"'),
-    ('{"task": "t", "keep_args": "maybe"}', " is refused: invalid input syntax for type boolean"),
-    ('{"task": "t", "id": "abc"}', " is refused: invalid input syntax for type uuid"),
-    ('{"task": "t", "run_at": "never Z"}', " is refused: invalid input syntax for type timestamp"),
-    ('{"task": "t", "run_at": "2030-13-45T00:00:00Z"}', " is refused: date/time field value out of range"),
+    ('{"task": "t", "priority": "high"}', ' is refused: its priority: invalid input syntax for type numeric: "high"'),
+    ('{"task": "t", "keep_args": "maybe"}', " is refused: its keep_args: invalid input syntax for type boolean"),
+    ('{"task": "t", "id": "abc"}', " is refused: its id: invalid input syntax for type uuid"),
+    ('{"task": "t", "run_at": "never Z"}', " is refused: its run_at: invalid input syntax for type timestamp"),
+    ('{"task": "t", "run_at": "2030-13-45T00:00:00Z"}', " is refused: its run_at: date/time field value out of range"),
     ('{"task": "t\\u0000"}', " is refused: unsupported Unicode escape"),
-    ('{"task": "t", "args": {"a": 1e400000}}', " is refused: value overflows numeric format"),
+    ('{"task": "t", "args": {"a": 1e400000}}', " is refused: its args: value overflows numeric format"),
     ('{"task": "t", "args": {"a": "\\u0000"}}', " is refused: unsupported Unicode escape"),
 )
 
@@ -104,7 +104,7 @@ def arguments_that_cannot_be_stored_are_refused_by_every_verb(sessions: Sessions
                 with refused(q, "FL005", "refused", what=f"a document with {value[:20]} under the key {key}"):
                     q.execute("select from faultline.enqueue_many(%s)", f'[{{"task": "t", "args": {args}{own}}}]')
         for known in ({"idempotency_key": "k"}, {"id": UUID(int=7)}):
-            with refused(q, "FL005", "job 1 of 1 is refused: value overflows numeric format"):
+            with refused(q, "FL005", "job 1 of 1 is refused: its args: value overflows numeric format"):
                 q.run(verbs.enqueue_many([Submission("t", '{"a": 1e400000}', **known)]))
         expect("jobs", q.value("select count(*) from faultline.jobs"), 0)
 

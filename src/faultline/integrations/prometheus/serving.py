@@ -34,7 +34,8 @@ def serve(exposition: Exposition, host: str, port: int) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, host, exposition.registry)
     except OSError as error:
-        raise Unprepared(f"cannot serve metrics at {host}:{port}: {error}; choose another --metrics-port") from error
+        advice = "choose another --metrics-host or --metrics-port"
+        raise Unprepared(f"cannot serve metrics at {host}:{port}: {error}; {advice}") from error
     keep_from_forks(server)
     try:
         yield

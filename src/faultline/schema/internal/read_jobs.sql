@@ -12,6 +12,7 @@ declare
   ) || array['delay_seconds', 'run_at', 'digest'];
   document json;
   job record;
+  wrong json;
   problem text;
   detail text;
 begin
@@ -47,13 +48,16 @@ begin
     exception
       when data_exception or program_limit_exceeded then
         get stacked diagnostics detail = pg_exception_detail;
-        problem := format(
-          'job %s of %s is refused: %s',
-          job.place, json_array_length(document), concat_ws('. ', sqlerrm, nullif(detail, ''))
-        );
+        problem := concat_ws('. ', sqlerrm, nullif(detail, ''));
+        wrong := job.value;
         exit;
     end;
   end loop;
+  if wrong is not null then
+    problem := format(
+      'job %s of %s is refused: %s', job.place, json_array_length(document), concat(faultline.unreadable_field(wrong), problem)
+    );
+  end if;
   raise exception '%', problem using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
 end
 $$;
