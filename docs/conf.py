@@ -23,7 +23,8 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!faultline\.).*"),  # names of other packages: their documentation is not at hand where this one is built
     ("py:obj", ".*"),  # what a docstring puts between backticks may be any piece of code
-    ("py:class", r"faultline\..*\.(D|P|R|R_co|T|Graphs|TaskDecorator)"),  # type variables, and what only a type checker sees
+    # Type variables, and what only a type checker sees.
+    ("py:class", r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Graphs|TaskDecorator)"),
 ]
 
 html_theme = "furo"
