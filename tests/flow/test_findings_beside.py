@@ -131,6 +131,28 @@ def test_an_undo_that_failed_is_tried_again_by_the_next_attempt(app: Faultline, 
     assert ran == ["flight", "hotel", "cancel car", "cancel flight", "cancel hotel"]
 
 
+@KINDS
+def test_an_undo_that_used_up_the_attempts_is_tried_again_by_a_retry_and_nothing_else_is(app: Faultline, kind: str) -> None:
+    ran: list[str] = []
+    failing = ["hotel"]
+    book, cancel = _trip(app, failing, ran)
+
+    @task_of(app, kind, max_attempts=1)
+    async def trip(job: Job) -> None:
+        async with job.saga() as saga:
+            for what in ("flight", "hotel", "car"):
+                await saga.do(book, what, undo=cancel)
+
+    handle = trip.enqueue()
+    assert "hotel is down" in str(ended(app, handle))
+    failing.clear()
+    app.retry(handle.id)
+    error = ended(app, handle)
+
+    assert "undone by: cancel, cancel, cancel" in str(error)
+    assert ran == ["flight", "hotel", "cancel car", "cancel flight", "cancel hotel"]
+
+
 def test_steps_of_branches_are_undone_by_number_whichever_was_quicker(app: Faultline) -> None:
     ran: list[str] = []
     failing = ["b2"]
