@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from faultline.core.host import Host
+from faultline.store import verbs
 from faultline.store.database import run_on
 from faultline.store.reads import changes
 from faultline.store.verbs import access
@@ -94,6 +95,35 @@ def test_a_key_that_is_bound_to_queues_hears_of_their_jobs_alone(caller: Callabl
         db.fail(db.claim_one(queue="b"), then="fail")
         db.fail(db.claim_one(queue="a"), then="fail")
         assert told(lines, "journal")[1]["queue"] == "a"
+
+
+def test_progress_is_told_while_a_job_runs_and_kept_when_it_has_ended(
+    caller: Callable[..., Api], api: Api, db: Driver
+) -> None:
+    stranger = caller("read", queues=["other"])
+    job_id = api.submit(queue="a")
+    lease = db.claim_one(queue="a")
+
+    with (
+        api.http.stream("GET", "/api/v1/events") as stream,
+        stranger.http.stream("GET", "/api/v1/events") as strangers,
+    ):
+        lines = stream.iter_lines()
+        db.run(verbs.progress(lease, {"done": 1}))
+        _, first = told(lines, "progress")
+        db.run(verbs.progress(lease, {"done": 2}))
+        db.complete(lease)
+        _, last = told(lines, "progress")
+        while last["state"] == "running":
+            _, last = told(lines, "progress")
+        api.submit(queue="other")
+        db.run(verbs.progress(db.claim_one(queue="other"), "theirs"))
+        _, theirs = told(strangers.iter_lines(), "progress")
+
+    assert (first["job_id"], first["queue"], first["state"], first["progress"]) == (str(job_id), "a", "running", {"done": 1})
+    assert (last["job_id"], last["state"], last["progress"]) == (str(job_id), "succeeded", {"done": 2})
+    assert theirs["progress"] == "theirs"
+    assert api.get(f"/jobs/{job_id}").json()["progress"] == {"done": 2}
 
 
 def test_a_line_that_was_committed_late_is_told_too(dsn: str, db: Driver) -> None:

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from faultline.core import events
 from faultline.core.errors import FaultlineError
 from faultline.core.journal import kind_of
+from faultline.core.model import JobState
 from faultline.store.reads import changes, overview
 from faultline.store.verbs import sample
 from faultline.web.problems import Problem
@@ -25,8 +26,9 @@ from faultline.worker.notifier import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from uuid import UUID
 
-    from faultline.store.reads.changes import Change
+    from faultline.store.reads.changes import Change, Reported
     from faultline.store.reads.overview import QueueLine
     from faultline.web.caller import Caller
     from faultline.web.databases import Databases
@@ -36,6 +38,8 @@ _TICK_SECONDS = 1.0
 #: A hint causes a look sooner, but not more often than this.
 _TICK_SECONDS_MIN = 0.2
 _LINES_MAX = 1000
+#: So many jobs are followed in how far they are.
+_PROGRESS_MAX = 500
 #: A number that was skipped for so long was rolled back, unless a transaction that wrote lines is still open.
 _GAP_SECONDS = 10.0
 _GAPS_MAX = 1000
@@ -86,6 +90,8 @@ class Changes:
         self._last: int | None = None
         self._gaps: dict[int, Gap] = {}
         self._queues: list[QueueLine] = []
+        #: What running jobs last said of how far they are.
+        self._reported: dict[UUID, Reported] = {}
         self._looked_at = 0.0
 
     async def join(self, caller: Caller) -> Client:
@@ -162,6 +168,7 @@ class Changes:
             self._watched.clear()
             self._last = None  # later streams begin then
             self._gaps.clear()
+            self._reported.clear()
             return
         now = self._databases.host.monotonic()
         await self._begin()
@@ -181,6 +188,7 @@ class Changes:
         if now - self._looked_at >= _TICK_SECONDS:
             self._looked_at = now
             await self._look_at_queues()
+            await self._look_at_progress()
 
     async def _begin(self) -> None:
         """Read where the journal ends and which lines may still come late, before a stream asks for earlier ones."""
@@ -213,6 +221,17 @@ class Changes:
             if bound not in texts:
                 texts[bound] = _event("queues", _shown(lines, client.caller))
             client.send(texts[bound])
+
+    async def _look_at_progress(self) -> None:
+        """Each job's last word, once a second at most; and the very last, with the state in which it ended or waits."""
+        found = await self._databases.read.run(changes.progress(list(self._reported), jobs_max=_PROGRESS_MAX))
+        for one in found:
+            if self._reported.get(one.job_id) != one:
+                text = _event("progress", one._asdict())
+                for client in self._clients:
+                    if client.caller.may_touch(one.queue):
+                        client.send(text)
+        self._reported = {one.job_id: one for one in found[:_PROGRESS_MAX] if one.state is JobState.RUNNING}
 
     def _note(self, change: Change, now: float) -> None:
         self._gaps.pop(change.id, None)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from faultline.core.model import JobState
 from faultline.store import jsontext
-from faultline.store.rows import Column, RowOf, values
+from faultline.store.rows import Column, RowOf, as_json, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -36,6 +37,19 @@ class End(NamedTuple):
     missing: list[int]
 
 
+class Reported(NamedTuple):
+    """What a job last said of how far it is."""
+
+    job_id: UUID
+    queue: str
+    task: str
+    state: JobState
+    progress: Json
+
+
+_REPORTED = RowOf(Reported, job_id="id", state=Column("state", JobState), progress=as_json("progress"))
+#: Of a larger progress, only the page of its job tells.
+_PROGRESS_BYTES_MAX = 4096
 _CHANGE = RowOf(
     Change,
     queue="case when e.job_id is null then e.detail ->> 'queue' else"
@@ -72,6 +86,21 @@ def writers() -> Statement[frozenset[str]]:
         " and mode = 'RowExclusiveLock' and granted",
         params=(),
         read=lambda rows: frozenset(values(rows)),
+        repeatable=True,
+        reads=True,
+    )
+
+
+def progress(also: Sequence[UUID] = (), *, jobs_max: int) -> Statement[list[Reported]]:
+    """How far running jobs are that say so. `also`: jobs that said so before, which may have ended since."""
+    columns, reported = _REPORTED.columns, f"progress is not null and octet_length(progress::text) <= {_PROGRESS_BYTES_MAX}"
+    return Statement(
+        name="progress_of_jobs",
+        sql=f"(select {columns} from faultline.jobs where id = any (%s) and {reported})"
+        f" union all (select {columns} from faultline.jobs where state = 'running' and id <> all (%s)"
+        f" and {reported} limit %s)",
+        params=(list(also), list(also), jobs_max),
+        read=_REPORTED.many,
         repeatable=True,
         reads=True,
     )

@@ -2,6 +2,7 @@
 
 event: journal   an entry of the journal; `id:` is where to continue, and `data.id` identifies one that is sent twice
 event: queues    every queue, whenever one has changed
+event: progress  what a running job says of how far it is, at most once a second; the last one when it has ended or waits
 event: reset     too much was missed: reload what you show
 event: end       the last event, with the reason: too_slow, closing, signed_out, old (reconnect to continue)
 """
@@ -33,7 +34,7 @@ _EVENT = {
     "type": "object",
     "required": ["event", "data"],
     "properties": {
-        "event": {"enum": ["journal", "queues", "reset", "end"]},
+        "event": {"enum": ["journal", "queues", "progress", "reset", "end"]},
         "id": {"type": "string", "pattern": "^[0-9]+$", "description": "Where to continue: send it as Last-Event-ID."},
         "data": {"type": "string", "description": "JSON."},
     },
