@@ -11,8 +11,9 @@ STEP_NAME_LENGTH_MAX = 200
 TOPIC_LENGTH_MAX = 200
 STREAM_NAME_LENGTH_MAX = 200
 SIGNAL_NAME_LENGTH_MAX = 200
-#: Of the number of a call, such as 3.1.2.
-CALL_NUMBER_LENGTH_MAX = 200
+#: Of the number of a call, such as 3.1.2, with the numbers of the branches around it. The database has room for a few more
+#: characters.
+CALL_NUMBER_LENGTH_MAX = 180
 #: Of what is kept of an error.
 ERROR_LENGTH_MAX = 16_384
 
@@ -45,8 +46,6 @@ JOB_CONNECTIONS_MAX = 20
 TIMEOUT_SECONDS = 30.0
 
 #: Of one flow's job: remembered calls, and bytes of their results.
-#: Of the number of a call, with the numbers of the branches around it. The database has room for a few more characters.
-CALL_NUMBER_LENGTH_MAX = 180
 CALLS_MAX, HISTORY_BYTES_MAX = 10_000, 64 * 1024 * 1024
 #: Of one call, and how many are enqueued in one statement.
 CHILDREN_MAX, SPAWN_CHUNK = 100_000, 1_000
