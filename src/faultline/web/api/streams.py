@@ -91,7 +91,6 @@ class _Followed(Response):
         gone = asyncio.create_task(_disconnected(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await _send(send, b"retry: 2000\n\n")
             reason = await self._follow(send, gone)
             if reason is not None:
                 await _send(send, _event("end", {"reason": reason}), last=True)
