@@ -129,31 +129,36 @@ def test_two_hundred_readers_share_the_few_connections_of_the_server_and_hold_no
     lease = written(db, "a")
     keys = [new_key(db)[1] for _ in range(4)]
 
-    async def read(client: httpx.AsyncClient, key: str, both: asyncio.Barrier) -> list[str]:
+    async def read(client: httpx.AsyncClient, key: str, begun: asyncio.Semaphore) -> list[str]:
         told = []
         async with client.stream("GET", path(lease), headers={"Authorization": f"Bearer {key}"}) as stream:
+            assert stream.status_code == 200, await stream.aread()
             async for line in stream.aiter_lines():
-                if line == 'data: ["a"]':
-                    await both.wait()
                 if line.startswith("data: "):
                     told.append(line.removeprefix("data: "))
+                    begun.release()
         return told
 
     async def story(address: str) -> list[list[str]]:
-        both = asyncio.Barrier(READERS + 1)
+        begun = asyncio.Semaphore(0)
         limits = httpx.Limits(max_connections=READERS)
-        async with httpx.AsyncClient(base_url=address, timeout=60, limits=limits) as client:
-            readers = [asyncio.create_task(read(client, keys[number % 4], both)) for number in range(READERS)]
-            await both.wait()
+        async with (
+            httpx.AsyncClient(base_url=address, timeout=60, limits=limits) as client,
+            asyncio.timeout(120),
+            asyncio.TaskGroup() as group,
+        ):
+            readers = [group.create_task(read(client, keys[number % 4], begun)) for number in range(READERS)]
+            for _ in range(READERS):
+                await begun.acquire()
             connections = db.value(
                 "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
             )
             assert connections < 40
             db.run(streams.stream(lease, "tokens", 1, '["b"]'))
             db.complete(lease)
-            return await asyncio.gather(*readers)
+        return [reader.result() for reader in readers]
 
-    with running(dsn, replace(QUICK, key_seconds=60.0)) as address:
+    with running(dsn, replace(QUICK, key_seconds=60.0, connect_seconds=30.0)) as address:
         found = asyncio.run(story(address))
 
     assert found == [['["a"]', '["b"]', '{"reason":"succeeded"}']] * READERS

@@ -122,8 +122,11 @@ class _Followed(Response):
             try:
                 # A connection is held for each look only, and by a few readers of one caller at once.
                 seen = await self._service.read_for(self._caller).run(chunks(self._job_id, self._name, self._behind))
-            except FaultlineError:
-                return "old"
+            except FaultlineError as error:
+                if not isinstance(error, Problem):
+                    return "old"
+                # Too many readers look at the same time: it has its turn later. To reconnect would make them more.
+                seen = seen._replace(chunks=[], more=True)
         return None
 
     def _events(self, seen: Chunks) -> list[bytes]:
