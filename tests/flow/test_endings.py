@@ -223,6 +223,23 @@ def test_a_changed_program_runs_nothing_and_goes_on_once_the_code_fits(dsn: str,
     assert queue.broken_invariants() == []
 
 
+def test_finding_16_a_worker_with_other_code_tries_what_did_not_fit(dsn: str, queue: Driver, log: io.StringIO) -> None:
+    ran: list[str] = []
+    with Faultline(dsn) as app:
+        handle = program(app, "now", ran).enqueue()
+        work(app, lambda: auntil(lambda: suspended(queue) == 1))
+        queue.run(verbs.signal(handle.id, "go", 1))
+        queue.execute("select * from faultline.resolve()")
+        lease = queue.claim_one()
+        queue.run(verbs.program_changed(lease, "other code", "changed"))
+        queue.release(lease, delays=[600])
+
+        assert results(app, [handle]) == ["now"]
+
+    [tried] = logged(log, "changed_programs_due")
+    assert tried["jobs"] == 1
+
+
 def test_drain_reports_a_program_that_has_changed(dsn: str, queue: Driver) -> None:
     ran: list[str] = []
     with Faultline(dsn) as old, Faultline(dsn) as new:

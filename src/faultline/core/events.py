@@ -39,6 +39,8 @@ LEVELS: dict[str, int] = {
     "task_unknown": WARNING,
     "program_changed": WARNING,
     "program_change_not_recorded": WARNING,
+    "changed_programs_due": INFO,
+    "changed_programs_not_tried": WARNING,
     "backoff_failed": WARNING,
     "thread_abandoned": WARNING,
     "threads_exhausted": ERROR,

@@ -33,7 +33,7 @@ declare
                          "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "mark_start", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
-                         "announce", "program_changed",
+                         "announce", "program_changed", "try_changed",
                          "suspend", "resolve", "sweep",
                          "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch"],
     "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],

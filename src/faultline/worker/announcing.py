@@ -1,5 +1,5 @@
-"""Store which tasks a worker knows and how many connections it may open, for `faultline doctor`; and to which topics these
-tasks are subscribed.
+"""Say at its start what a worker has: which tasks and how many connections, for `faultline doctor`; to which topics these
+tasks are subscribed; and which code, for jobs whose program did not fit another.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
 from faultline.store import verbs
+from faultline.worker.flow_judge import code_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from faultline.app.tasks import Task
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.statement import Statement
     from faultline.worker.tally import Tally
@@ -25,10 +27,17 @@ class Announcing:
     """Repeats it: the row of a worker that was removed by mistake comes back empty with its next heartbeat."""
 
     def __init__(
-        self, database: AsyncDatabase, worker_id: str, tasks: Mapping[str, Any], connections_max: int, tally: Tally
+        self,
+        database: AsyncDatabase,
+        worker_id: str,
+        queues: Iterable[str],
+        tasks: Mapping[str, Task[..., Any]],
+        connections_max: int,
+        tally: Tally,
     ) -> None:
         self._database = database
         self._worker_id = worker_id
+        self._queues = list(queues)
         self._tasks = tasks
         self._connections_max = connections_max
         self._tally = tally
@@ -44,6 +53,20 @@ class Announcing:
                 self._tally.database_failed()
                 events.emit("announce_failed", worker=self._worker_id, error=str(error))
             await asyncio.sleep(pause)
+
+    async def try_changed(self) -> None:
+        """Make jobs due that stopped because their program did not fit other code. Once: this code is there from now on."""
+        # Only a program that takes its job makes calls, and has a history that code may not fit.
+        tasks = sorted(name for name, task in self._tasks.items() if task.takes_job)
+        if not tasks:
+            return
+        try:
+            tried = await self._database.run(verbs.try_changed(self._queues, tasks, code_digest(self._tasks)))
+        except Exception as error:  # noqa: BLE001 - they are tried in their time
+            events.emit("changed_programs_not_tried", worker=self._worker_id, error=str(error))
+        else:
+            if tried:
+                events.emit("changed_programs_due", worker=self._worker_id, jobs=tried)
 
 
 class Subscribing:

@@ -116,7 +116,7 @@ class Worker:
         self._poll = Poll(database, host.chance, tally) if len(queues) > poll.QUEUES_APART else None
         self._make_feeds(queues)
         self._upkeep = self._new_upkeep(retention or Retention())
-        self._announcing = Announcing(database, self.id, app.tasks, self.connections.most, tally)
+        self._announcing = Announcing(database, self.id, queues, app.tasks, self.connections.most, tally)
         self._subscribing = Subscribing(database, self.id, app.subscriptions(), tally)
 
     def _make_feeds(self, queues: Mapping[str, int]) -> None:
@@ -210,7 +210,8 @@ class Worker:
         self._heartbeat.start()
         self._stop.watch(self._last_services)
         self._last_services.start(self._stand_in)
-        upkeep = (self._upkeep.run, self._upkeep.sample, self._announcing.run, self._subscribing.run, self._databases.shrink)
+        said = (self._announcing.run, self._announcing.try_changed, self._subscribing.run)
+        upkeep = (self._upkeep.run, self._upkeep.sample, *said, self._databases.shrink)
         every = (*self._feeds.values(), self._hints.notifier, self._poll, self._resolver)
         loops = (each.run for each in every if each is not None)
         self._services.start(*loops, *upkeep)

@@ -349,4 +349,19 @@ GUARDS: Guards = {
             "extract(epoch from at - since)::float8",
         ),
     },
+    "try_changed": {
+        "asks for these queues": ("where r.queue = wanted\n            and", "where"),
+        "asks for these tasks": ("          and d.task = any (try_changed.tasks)\n", ""),
+        "leaves alone who waits": ("          and j.suspended is null\n", ""),
+        "leaves alone what waits for longer": ("            and r.next_run_at < at + interval '15 minutes'\n", ""),
+        "leaves alone what has failed since": (
+            "case when e.event = 'program_changed' then e.detail ->> 'code' <> try_changed.code end",
+            "e.detail ->> 'code' is distinct from try_changed.code",
+        ),
+        "asks for other code": (" then e.detail ->> 'code' <> try_changed.code end", " then true end"),
+        "asks for the last entry": ("order by e.id desc", "order by e.id"),
+        "looks at every priority": ("and j.priority > level\n", "and j.priority > level and level < -30000\n"),
+        "does not wait for locks": ("for update skip locked", "for update"),
+        "wakes workers": ("  perform faultline.wake_for(due_ids);\n", ""),
+    },
 }

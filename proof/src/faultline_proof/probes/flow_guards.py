@@ -11,6 +11,7 @@ from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from uuid import UUID
 
     from faultline.core.model import Lease
     from faultline_proof.sessions import Session, Sessions
@@ -116,6 +117,66 @@ def code_that_does_not_fit_is_recorded_once_and_tried_less_and_less_often(sessio
     expect("events", q.events(lease.job_id), ["program_changed", "program_changed"])
     q.release(lease)
     expect("for a lease that is lost", q.run(verbs.program_changed(lease, "c", "changed")), None)
+
+
+@probe("try_changed")
+def jobs_that_did_not_fit_other_code_are_due_when_new_code_comes(sessions: Sessions) -> None:
+    q = sessions.open()
+
+    def stopped(code: str, delay: float = 300, **fields: Any) -> UUID:
+        q.enqueue(**fields)
+        lease = q.claim_one(queue=fields.get("queue", "default"))
+        q.run(flow.record(lease, _STEP))
+        q.run(verbs.program_changed(lease, code, "changed"))
+        q.release(lease, delays=[delay])
+        return lease.job_id
+
+    def is_due(job_id: UUID) -> bool:
+        return bool(q.value("select next_run_at <= faultline.clock() from faultline.jobs where id = %s", job_id))
+
+    urgent = stopped("old", priority=-5)
+    late = stopped("old", priority=7)
+    others = {
+        "of the same code": stopped("new"),
+        "of another queue": stopped("old", queue="other"),
+        "of another task": stopped("old", task="other"),
+        "that waits for longer than code does": stopped("old", 1000),
+    }
+    failed = q.new_lease()
+    q.run(flow.record(failed, _STEP))
+    q.run(verbs.program_changed(failed, "old", "changed"))
+    q.fail(failed, delay=300)
+    others["that failed since"] = failed.job_id
+    waits = q.new_lease()
+    q.run(flow.record(waits, _STEP))
+    q.run(verbs.program_changed(waits, "old", "changed"))
+    q.run(flow.suspend([waits], ['[{"number": "2", "kind": "signal", "name": "go", "seconds": 300}]']))
+    others["that waits for a signal"] = waits.job_id
+    others["without a history"] = q.enqueue(delay_seconds=300)
+    expect("made due", q.run(verbs.try_changed(["default"], ["t"], "new")), 2)
+    expect("those of other code", [is_due(urgent), is_due(late)], [True, True])
+    expect("others", [what for what, job_id in others.items() if is_due(job_id)], [])
+    expect("made due the next time", q.run(verbs.try_changed(["default"], ["t"], "new")), 0)
+
+
+@probe("try_changed")
+def workers_are_woken_for_what_new_code_may_fit_and_a_locked_job_holds_up_nobody(sessions: Sessions) -> None:
+    q, holder = sessions.open(), sessions.open()
+    lease = q.new_lease()
+    q.run(flow.record(lease, _STEP))
+    q.run(verbs.program_changed(lease, "old", "changed"))
+    q.release(lease, delays=[300])
+    holder.begin()
+    holder.execute("select 1 from faultline.open_jobs where id = %s for update", lease.job_id)
+    with_new_code = verbs.try_changed(["default"], ["t"], "new")
+    expect("while it is locked", sessions.at_once(q, lambda session: session.run(with_new_code)), 0)
+    holder.commit()
+    listener = sessions.open()
+    listener.execute("listen faultline")
+    q.beat("w1", sleeping=["default"])
+    expect("then", q.run(with_new_code), 1)
+    expect("hints", len(listener.notices()), 1)
+    expect("claimed", q.claim_one().job_id, lease.job_id)
 
 
 @probe("take", "outcomes")

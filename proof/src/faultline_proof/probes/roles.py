@@ -22,7 +22,7 @@ _CALLS = {
     "faultline_worker": {
         "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started", "mark_start", "fence",
         "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave", "reap", "first_expired", "due",
-        "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce", "program_changed",
+        "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce", "program_changed", "try_changed",
         "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch",
         "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream", "fork",
     },
@@ -175,6 +175,7 @@ def _run_a_flow(q: Session) -> None:
     q.run(streams.stream(lease, "tokens", 0, "[1]"))
     q.run(streams.chunks(lease.job_id, "tokens"))
     q.run(verbs.program_changed(lease, "code", "changed"))
+    q.run(verbs.try_changed(["default"], ["t"], "code"))
     q.run(flow.suspend([lease], ['[{"number": "4", "kind": "signal", "name": "go"}]']))
     q.run(flow.resolve())
     q.run(flow.sweep())

@@ -140,6 +140,17 @@ def progress(lease: Lease, progress: Json) -> Statement[Unwritten]:
     return for_one_lease("progress", lease, (jsontext.encode(progress, "progress"),), "%s::jsonb")
 
 
+def try_changed(queues: Sequence[str], tasks: Sequence[str], code: str) -> Statement[int]:
+    """Make jobs due whose program did not fit other code. Returns how many."""
+    return Statement(
+        name="try_changed",
+        sql="select faultline.try_changed(%s::text[], %s::text[], %s)",
+        params=(list(queues), list(tasks), code),
+        read=value,
+        repeatable=True,
+    )
+
+
 def program_changed(lease: Lease, code: str, error: str) -> Statement[float | None]:
     """The program does not fit the history of its job. Returns the seconds until the next try; None: the lease is lost."""
     return Statement(
