@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from faultline.store import verbs
 from faultline.store.reads import flows, views, waiting
 from faultline.store.verbs import flow
@@ -109,6 +111,30 @@ def test_what_waits_is_listed_a_page_at_a_time_each_once(queue: Driver, clock: C
     assert sorted(wait.job_id for page in (everything, rest) for wait in page.waiting) == sorted(jobs)
     assert queue.run(waiting.waiting(kind="sleep")).waiting == []
     assert queue.run(waiting.waiting(only_queues=["other"])).waiting == []
+
+
+@pytest.mark.parametrize("kind", ["signal", None])
+def test_what_stands_behind_many_that_do_not_match_is_listed_too(
+    queue: Driver, monkeypatch: pytest.MonkeyPatch, kind: str | None
+) -> None:
+    for _ in range(6):
+        asked(queue)
+    queue.enqueue(queue="other")
+    wanted = [suspended(queue, queue.claim_one(queue="other"), "1")]
+    for _ in range(3):
+        asked(queue)
+    monkeypatch.setattr(waiting, "WINDOW", 2)
+
+    seen: list[waiting.Waiting] = []
+    behind, pages = None, 0
+    while pages == 0 or behind is not None:
+        page = queue.run(waiting.waiting(kind=kind, only_queues=["other"], page_rows=3, behind=behind))
+        seen += page.waiting
+        behind, pages = page.behind, pages + 1
+        assert pages < 10
+
+    assert [wait.job_id for wait in seen] == wanted
+    assert pages == 6
 
 
 def test_a_job_that_was_woken_or_cancelled_waits_no_more(queue: Driver) -> None:

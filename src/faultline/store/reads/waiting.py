@@ -14,7 +14,9 @@ from faultline.store.statement import Statement
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: A page reads no more calls than this, however few of them match.
+    from faultline.store.statement import Rows
+
+#: A page reads no more calls than this, however few of them match. The next one begins behind them.
 WINDOW = 10_000
 _ARGS_LENGTH = 160
 #: What a job can wait for.
@@ -109,13 +111,16 @@ def waiting(
     by = ", ".join(order.columns)
     return Statement(
         name="list_waiting",
-        sql=f"select {_WAITING.columns}"
+        # The last row that is read says where the next page begins, also if nobody waits there.
+        sql=f"select {_WAITING.columns}, c.position, fits.it"
+        f" from (select *, row_number() over (order by {by}) as position"
         f" from (select * from faultline.calls c where {' and '.join(text for text, _ in asked)}"
-        f" order by {by} limit {WINDOW}) c"
-        " join faultline.open_jobs j on j.id = c.job_id and j.state = 'queued' and j.suspended"
-        f" where {fits} order by {by} limit %s",
+        f" order by {by} limit {WINDOW}) c) c"
+        " left join faultline.open_jobs j on j.id = c.job_id and j.state = 'queued' and j.suspended"
+        f" cross join lateral (select j.id is not null and {fits} as it) fits"
+        f" where fits.it or c.position = {WINDOW} order by {by} limit %s",
         params=(*(param for _, given in asked for param in given), kind, kind, queues, queues, page_rows + 1),
-        read=lambda rows: _page(_WAITING.many(rows), order, page_rows),
+        read=lambda rows: _page(rows, order, page_rows),
         repeatable=True,
         reads=True,
     )
@@ -142,9 +147,12 @@ def order_of(kind: str | None) -> Order:
     return BY_SIGNAL if kind == "signal" else BY_JOB
 
 
-def _page(found: list[Waiting], order: Order, page_rows: int) -> WaitingPage:
-    shown = found[:page_rows]
-    last = shown[-1] if len(found) > page_rows else None
+def _page(rows: Rows, order: Order, page_rows: int) -> WaitingPage:
+    read = rows[:page_rows]
+    # The last two columns: which of the calls that were read it is, and whether it fits.
+    more = len(rows) > page_rows or bool(read and read[-1][-2] == WINDOW)
+    last = _WAITING.one(read[-1:]) if more else None
+    shown = _WAITING.many([row for row in read if row[-1]])
     return WaitingPage(shown, None if last is None else tuple(getattr(last, name) for name in order.fields))
 
 
