@@ -101,4 +101,4 @@ def test_a_port_that_is_taken_is_exit_code_1_since_it_may_be_free_again(dsn: str
         asked = faultline("worker", APP, "--quiet", option, str(taken.getsockname()[1]), FAULTLINE_DSN=dsn)
 
     assert asked.returncode == 1
-    assert f"choose another {option}" in asked.stderr
+    assert f"choose another {option.replace('port', 'host')} or {option}" in asked.stderr

@@ -309,7 +309,7 @@ def test_fifty_watchers_ask_no_more_of_the_database_than_one(dsn: str) -> None:
         await service.operate.close()
         return sent
 
-    assert asyncio.run(story()) == ["changes", "overview"]
+    assert asyncio.run(story()) == ["changes", "overview", "progress_of_jobs"]
 
 
 class _Counting:

@@ -14,6 +14,7 @@ import math
 import os
 import re
 from dataclasses import dataclass
+from datetime import date, time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, TypeVar, cast
 
 from faultline.core.bounds import ARGS_BYTES_MAX, CONCURRENCY, JOB_CONNECTIONS_MAX, RESULT_BYTES_MAX
@@ -245,13 +246,13 @@ class Setting(NamedTuple):
 
 
 #: How a message names a value that it does not show: it may hold a password, or be long.
-_KINDS: dict[type, str] = {str: "text", list: "a list", dict: "a table"}
+_KINDS: dict[type, str] = {str: "text", list: "a list", dict: "a table", date: "a date or a time", time: "a date or a time"}
 
 
 def shown_as(value: object, *, secret: bool = False) -> str:
-    if isinstance(value, int | float) or (isinstance(value, str) and not secret):
+    if value is None or isinstance(value, int | float) or (isinstance(value, str) and not secret):
         return repr(value)[:100]
-    return next((word for kind, word in _KINDS.items() if isinstance(value, kind)), "a date or a time")
+    return next((word for kind, word in _KINDS.items() if isinstance(value, kind)), type(value).__name__)
 
 
 def _number(make: type[float]) -> Any:

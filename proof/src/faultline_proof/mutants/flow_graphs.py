@@ -166,7 +166,7 @@ GUARDS: Guards = {
             "when came_after.failed is null then null",
         ),
         "calls them by their names": ("coalesce(r.args -> 'names' ->> m.index, j.task)", "j.task"),
-        "finds the names at the root": ("c.kind = 'children' and c.number = '0')", "c.kind = 'after' and c.number = '0')"),
+        "finds the names at the root": ("c.kind = 'children' and c.number = '0'", "c.kind = 'after' and c.number = '0'"),
     },
     "chunks": {
         "asks for this job": ("where s.job_id = $1 and s.name", "where s.name"),

@@ -21,7 +21,10 @@ begin
         else came_after.failed -> e.index::text ->> 'error'
       end
     from faultline.edges e
-    join faultline.jobs j on j.id = e.job_id
+    -- Each looked up by itself: for a join, the planner may read all jobs.
+    cross join lateral (
+      select j.id, j.task, j.state, j.result, j.last_error from faultline.jobs j where j.id = e.job_id offset 0
+    ) j
     cross join lateral (
       select case
         when came_after.failed is null then j.state
@@ -29,10 +32,16 @@ begin
       end as state
     ) s
     -- Its position in the graph: the root has the names.
-    left join faultline.edges m on m.job_id = e.job_id
-      and m.call_id in (select c.id from faultline.calls c where c.id = m.call_id and c.kind = 'children' and c.number = '0')
-    left join faultline.calls o on o.id = m.call_id
-    left join faultline.jobs r on r.id = o.job_id
+    left join lateral (
+      select m.index, o.job_id
+      from faultline.edges m
+      cross join lateral (
+        select c.job_id from faultline.calls c where c.id = m.call_id and c.kind = 'children' and c.number = '0' offset 0
+      ) o
+      where m.job_id = e.job_id
+      offset 0
+    ) m on true
+    left join lateral (select r.args from faultline.jobs r where r.id = m.job_id offset 0) r on true
     where e.call_id = came_after.call_id
     order by e.index;
 end
