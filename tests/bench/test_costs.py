@@ -37,8 +37,9 @@ WAL_BYTES = {"enqueue": 447.8, "claim": 333.2, "complete": 396.2}
 MARGIN = 1.03
 #: Claims and completions, for a thousand jobs. A worker sends about ten; how many depends on its speed, so this is wide.
 STATEMENTS_MAX = 25
-#: What a worker sends by the clock, however many jobs there are.
+#: What a worker sends by the clock or once, however many jobs there are.
 BY_THE_CLOCK = {
+    "try_changed",
     "beat",
     "tally",
     "sample",

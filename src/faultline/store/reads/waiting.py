@@ -68,7 +68,15 @@ class FlowTotals:
     sweeps_left: int
 
 
+class _Read(NamedTuple):
+    """Which of the calls that a page reads it is, and whether it was asked for."""
+
+    position: int
+    fits: bool
+
+
 _TOTALS = RowOf(FlowTotals)
+_READ = RowOf(_Read, position="c.position", fits="fits.it")
 _WAITING = RowOf(
     Waiting,
     call_id="c.id",
@@ -112,7 +120,7 @@ def waiting(
     return Statement(
         name="list_waiting",
         # The last row that is read says where the next page begins, also if nobody waits there.
-        sql=f"select {_WAITING.columns}, c.position, fits.it"
+        sql=f"select {_WAITING.columns}, {_READ.columns}"
         f" from (select *, row_number() over (order by {by}) as position"
         f" from (select * from faultline.calls c where {' and '.join(text for text, _ in asked)}"
         f" order by {by} limit {WINDOW}) c) c"
@@ -148,12 +156,11 @@ def order_of(kind: str | None) -> Order:
 
 
 def _page(rows: Rows, order: Order, page_rows: int) -> WaitingPage:
-    read = rows[:page_rows]
-    # The last two columns: which of the calls that were read it is, and whether it fits.
-    more = len(rows) > page_rows or bool(read and read[-1][-2] == WINDOW)
-    last = _WAITING.one(read[-1:]) if more else None
-    shown = _WAITING.many([row for row in read if row[-1]])
-    return WaitingPage(shown, None if last is None else tuple(getattr(last, name) for name in order.fields))
+    calls = _WAITING.many(rows[:page_rows])
+    read = _READ.many(rows[:page_rows], behind=_WAITING)
+    shown = [call for call, one in zip(calls, read, strict=True) if one.fits]
+    is_last = len(rows) <= page_rows and not any(one.position == WINDOW for one in read)
+    return WaitingPage(shown, None if is_last else tuple(getattr(calls[-1], name) for name in order.fields))
 
 
 def awaited(job_ids: Sequence[UUID]) -> Statement[list[Waiting]]:
