@@ -10,11 +10,10 @@ import psycopg
 import pytest
 
 from faultline import BlockingJob, ChildFailed, Faultline, Job, JobFailed, StepFailed
-from faultline.app import async_recording
-from faultline.core.errors import DatabaseUnavailable, FaultlineError
-from faultline.flow.ending import Interrupted
+from faultline.core.errors import FaultlineError
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, children_of, ended, job_of, signals, waits
+from tests.flow.test_abandoned import lose_the_first_race
 from tests.waiting import auntil
 from tests.worker.working import PATIENCE
 
@@ -269,17 +268,7 @@ def test_all_that_a_loser_has_begun_is_closed_also_beside_a_step_that_runs(app: 
 
 
 def test_a_call_of_a_race_that_has_ended_on_record_wins_it(app: Faultline, monkeypatch: pytest.MonkeyPatch) -> None:
-    lost: list[int] = []
-    record = async_recording.Recording._record  # noqa: SLF001 - the run must end right before it
-
-    async def loses_one(self: Any, call: Any, *given: Any, text: str | None = None) -> None:
-        if call.kind == "race" and not lost:
-            await signals(app, "a", "A")(self)
-            lost.append(1)
-            raise self._program().end(Interrupted(DatabaseUnavailable("the connection is lost")))
-        await record(self, call, *given, text=text)
-
-    monkeypatch.setattr(async_recording.Recording, "_record", loses_one)
+    lose_the_first_race(app, monkeypatch)
 
     @app.task(backoff=lambda _: 0)
     async def program(job: Job) -> list[str]:

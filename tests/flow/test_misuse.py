@@ -171,6 +171,18 @@ def test_a_call_that_nobody_awaits_is_named_at_the_end_of_the_run(app: Faultline
     assert said in str(ended(app, program.enqueue()))
 
 
+def test_a_change_named_as_a_call_is_numbered_stands_beside_it(app: Faultline) -> None:
+    given = parts(app)
+
+    @app.task(max_attempts=1)
+    async def program(job: Job) -> str:
+        job.patched("1")
+        await job.do(given["step"])
+        return "done"
+
+    assert "job.patched('1') was made and never awaited" in str(ended(app, program.enqueue()))
+
+
 def test_a_call_that_is_returned_without_await_is_named(app: Faultline) -> None:
     given = parts(app)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import threading
 import time
@@ -37,6 +38,20 @@ class Attentive(Server):
         while not await self.on_tick(counter):
             counter += 1
             await asyncio.sleep(0.01)
+
+
+def told(lines: Iterator[str], kind: str) -> tuple[str | None, Any]:
+    """The next event of this kind: its id and what it says."""
+    found: dict[str, str] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            found[name] = value
+        elif found.get("event") == kind:
+            return found.get("id"), json.loads(found["data"])
+        else:
+            found = {}
+    pytest.fail(f"the stream ended without the event {kind}")
 
 
 @contextlib.contextmanager

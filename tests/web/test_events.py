@@ -24,26 +24,12 @@ from faultline.web.caller import Caller
 from faultline.web.changes import Changes
 from faultline.web.databases import Limits
 from faultline.web.service import Service
-from tests.web.conftest import QUICK, Api, refused, running
+from tests.web.conftest import QUICK, Api, refused, running, told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.driver import Driver
-
-
-def told(lines: Iterator[str], kind: str) -> tuple[str | None, Any]:
-    """The next event of this kind: its id and what it says."""
-    found: dict[str, str] = {}
-    for line in lines:
-        if line:
-            name, _, value = line.partition(": ")
-            found[name] = value
-        elif found.get("event") == kind:
-            return found.get("id"), json.loads(found["data"])
-        else:
-            found = {}
-    pytest.fail(f"the stream ended without the event {kind}")
 
 
 def test_a_line_of_the_journal_is_told_to_who_watches(api: Api, db: Driver) -> None:

@@ -18,11 +18,9 @@ from faultline.store.database import run_on
 from faultline.store.verbs import access, streams
 from faultline.web.server import server
 from tests.waiting import until
-from tests.web.conftest import QUICK, Api, new_key, refused, running
+from tests.web.conftest import QUICK, Api, new_key, refused, running, told
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.driver import Driver
 
 READERS = 200
@@ -37,20 +35,6 @@ def written(db: Driver, *items: str) -> Any:
 
 def path(lease: Any) -> str:
     return f"/api/v1/jobs/{lease.job_id}/stream?name=tokens"
-
-
-def told(lines: Iterator[str], kind: str) -> tuple[str | None, Any]:
-    """The next event of this kind: its id and what it says."""
-    found: dict[str, str] = {}
-    for line in lines:
-        if line:
-            name, _, value = line.partition(": ")
-            found[name] = value
-        elif found.get("event") == kind:
-            return found.get("id"), json.loads(found["data"])
-        else:
-            found = {}
-    pytest.fail(f"the stream ended without the event {kind}")
 
 
 def test_a_reader_that_was_cut_off_goes_on_behind_the_last_item_that_it_was_told(api: Api, db: Driver) -> None:

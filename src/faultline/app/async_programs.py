@@ -28,7 +28,7 @@ class Programs(Sagas):
     async def _run_patch(self, call: Call[Any]) -> bool:
         branch, name = call.branch, call.name
         program = branch.program
-        program.unawaited.pop(name, None)
+        program.answered(name)
         program.refuse_if_ended(branch)
         await self._know(program)
         since = program.patched_from(branch, name)

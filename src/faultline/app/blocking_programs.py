@@ -29,7 +29,7 @@ class Programs(Sagas):
     def _run_patch(self, call: BlockingCall[Any]) -> bool:
         branch, name = call.branch, call.name
         program = branch.program
-        program.unawaited.pop(name, None)
+        program.answered(name)
         program.refuse_if_ended(branch)
         self._know(program)
         since = program.patched_from(branch, name)

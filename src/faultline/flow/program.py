@@ -297,7 +297,11 @@ class Program:
 
     def asked(self, name: str) -> None:
         """The program asks whether a change is in force, and has not awaited the answer yet."""
-        self.unawaited[name] = f"job.patched({name!r})"
+        asked = f"job.patched({name!r})"
+        self.unawaited[asked] = asked
+
+    def answered(self, name: str) -> None:
+        self.unawaited.pop(f"job.patched({name!r})", None)
 
     def came_to(self, number: str, kind: str, name: str, digest: str | None) -> Recorded | None:
         """The program comes to a call. What is recorded of it, or `CodeChanged` if that was another call."""
