@@ -71,7 +71,11 @@ def prove(
                     raise Unsound(f"on the sound protocol, {failed.caught_by} saw: {failed.what}")
             answers = {pool.submit(probed, template_dsn, mutant): mutant for mutant in chosen}
             for answer in as_completed(answers):
-                proof = answer.result()
+                try:
+                    proof = answer.result()
+                except Disarmed as error:
+                    # Told at the end with those that nobody noticed: the others are worth hearing of.
+                    proof = Proof(answers[answer].guard, None, str(error))
                 if proof is None:
                     survivors.append(answers[answer])
                 else:

@@ -109,7 +109,7 @@ GUARDS: Guards = {
         "knows the cancelled": ("in ('failed', 'cancelled')", "in ('failed')"),
     },
     "nudge_waiters": {
-        "nudges the parent": "    select u.id from unnest(nudge_waiters.call_ids) as u (id)\n    union\n",
+        "nudges the parent": ("unnest(nudge_waiters.call_ids)", "unnest(array[]::bigint[])"),
         "nudges those who watch": (
             "from unnest(nudge_waiters.watched) as w (job_id)",
             "from unnest(array[]::uuid[]) as w (job_id)",
