@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -116,18 +115,17 @@ class Calling(Stepping):
         await self._read_clock()
         ids = Ids(self._database.time.seconds, self._chance)
         chunk = called.jobs[first : first + SPAWN_CHUNK]
-        numbers = ids.new_numbers(len(chunk)) if chunk else []
-        jobs = [job if job.id is not None else replace(job, id=UUID(int=n)) for job, n in zip(chunk, numbers, strict=True)]
         statement = verbs.spawn(
             self._hold.lease,
             call.number,
-            jobs,
+            chunk,
             name=call.name,
             digest=call.digest,
             total=len(called.jobs),
             first_index=first,
             kind=kind,
             policy=called.policy if kind == "children" else None,
+            fresh=ids.new_numbers(len(chunk)) if chunk else None,
         )
         call.call_id = await self._ask_for(statement)
 

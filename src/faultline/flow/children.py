@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.errors import ChildFailed
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from faultline.core.model import Submission
 
 _NAMED_MAX = 3
+#: One argument that is a short integer or simple text, as most are: it is in order already.
+_ONE_PLAIN = re.compile(r'\{"[a-z_]+":(?:(?:0|-?[1-9][0-9]{0,14})|"[ -!#-\[\]-~]*")\}')
 
 
 def digest_of_jobs(jobs: Sequence[Submission]) -> str:
@@ -24,6 +27,8 @@ def digest_of_jobs(jobs: Sequence[Submission]) -> str:
 
 def _compared(args: str) -> str:
     """Arguments in one order, however a dict in them was made."""
+    if _ONE_PLAIN.fullmatch(args):
+        return args
     return jsontext.encode_args(as_stored(jsontext.decode_args(args)), "arguments")
 
 

@@ -125,7 +125,7 @@ def record_text(lease: Lease, calls: str) -> Statement[Unwritten]:
     return for_one_lease("record", lease, (calls,), "%s::jsonb")
 
 
-def spawn(
+def spawn(  # noqa: PLR0913 - what the SQL function takes
     lease: Lease,
     number: str,
     jobs: Sequence[Submission],
@@ -136,10 +136,12 @@ def spawn(
     first_index: int = 0,
     kind: str = "children",
     policy: str | None = None,
+    fresh: Sequence[int] | None = None,
 ) -> Statement[int]:
     """Enqueue jobs for a call, once, and return the id of the call. More than a thousand are sent in chunks, in their order.
 
-    `total`: how many there are in all; `digest`: of all of them. With others, the program has changed.
+    `total`: how many there are in all; `digest`: of all of them. With others, the program has changed. `fresh`: an id for
+    each job that has none.
     """
     return Statement(
         name="spawn",
@@ -154,7 +156,7 @@ def spawn(
             policy or ("raise" if kind == "children" else None),
             len(jobs) if total is None else total,
             first_index,
-            jobs_text(jobs),
+            jobs_text(jobs, fresh),
         ),
         read=lambda rows: _unless_stale("spawn", lease, rows, _CALL_ID).call_id,
         repeatable=True,

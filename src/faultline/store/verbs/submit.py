@@ -68,9 +68,14 @@ def _enqueue_fresh(submissions: Sequence[Submission], ids: Ids, *, appears_late:
     )
 
 
-def jobs_text(submissions: Sequence[Submission]) -> str:
-    """The JSON text of jobs, as `enqueue_many` reads it."""
-    return f"[{','.join([_job_text(job) for job in submissions])}]"
+def jobs_text(submissions: Sequence[Submission], fresh: Sequence[int] | None = None) -> str:
+    """The JSON text of jobs, as `enqueue_many` reads it. `fresh`: an id for each that has none."""
+    if fresh is None:
+        texts = [_job_text(job) for job in submissions]
+    else:
+        given = zip(submissions, fresh, strict=True)
+        texts = [_job_text(job, f"{number:032x}" if job.id is None else None) for job, number in given]
+    return f"[{','.join(texts)}]"
 
 
 def _job_text(job: Submission, fresh_id: str | None = None) -> str:

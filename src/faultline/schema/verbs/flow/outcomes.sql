@@ -51,7 +51,10 @@ begin
     ) t
     -- Looked up one by one, as in `complete`.
     left join faultline.ledger f on f.job_id = any (array[e.job_id])
-    left join faultline.open_jobs j on j.id = any (array[e.job_id])
+    -- Of those that are not in the ledger only.
+    left join lateral (
+      select o.state, o.last_error from faultline.open_jobs o where o.id = any (array[e.job_id]) and f.job_id is null offset 0
+    ) j on true
     order by e.index
   loop
     if state is null then

@@ -72,8 +72,11 @@ begin
           count(*) filter (where k.has_failed) over (order by e.index rows unbounded preceding) as nth
         from faultline.edges e
         -- Looked up one by one, as in `complete`.
-        left join faultline.open_jobs j on j.id = any (array[e.job_id])
         left join faultline.ledger f on f.job_id = any (array[e.job_id])
+        -- Of those that are not in the ledger only.
+        left join lateral (
+          select x.state, x.last_error from faultline.open_jobs x where x.id = any (array[e.job_id]) and f.job_id is null offset 0
+        ) j on true
         cross join lateral (
           select f.job_id is null and coalesce(j.state not in ('queued', 'running'), true) as has_failed
         ) k
