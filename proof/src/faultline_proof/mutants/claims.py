@@ -11,11 +11,8 @@ GUARDS: Guards = {
     "claim": {
         "wants an owner": "claim.owner is null or ",
         "wants an owner of sane length": " or length(claim.owner) not between 1 and 200",
-        "grants nothing of a paused queue": ("own.paused_at is not null", "false"),
-        "grants of every other queue": (
-            "from faultline.queues q where q.name = claim.queue",
-            "from faultline.queues q order by q.paused_at limit 1",
-        ),
+        "grants nothing of a paused queue": ("q.name = claim.queue and q.paused_at is not null", "false"),
+        "grants of every other queue": ("q.name = claim.queue and q.paused_at", "q.paused_at"),
         "takes nothing when asked for nothing": ("coalesce(claim.max_jobs, 0)", "claim.max_jobs"),
         "takes at most 10,000 jobs": ("least(coalesce(claim.max_jobs, 0), 10000)", "coalesce(claim.max_jobs, 0)"),
         "takes no more than it was asked for": ("remaining := remaining - claimed;", "null;"),

@@ -70,6 +70,13 @@ def _oversleep(q: Session, lease: Lease) -> None:
     q.execute("select faultline.wake_overslept(100)")
 
 
+def _try_other_code(q: Session, lease: Lease) -> None:
+    q.run(flow.record(lease, _STEP))
+    q.run(verbs.program_changed(lease, "old", "it differs"))
+    q.release(lease, delays=[60])
+    expect("made due", q.run(verbs.try_changed(["default"], ["t"], "new")), 1)
+
+
 def _wait_in_a_circle(q: Session, lease: Lease) -> None:
     """As if both had looked before either had written."""
     other = q.new_lease()
@@ -121,6 +128,7 @@ FLOW_CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] =
     ),
     "upstream": (_read_upstream, ("calls", "edges", "ledger")),
     "program_changed": (lambda q, lease: q.run(verbs.program_changed(lease, "code", "it differs")), ("journal",)),
+    "try_changed": (_try_other_code, ("calls", "journal", "ledger")),
     "signal": (lambda q, lease: q.run(flow.signal(lease.job_id, "go", key="k")), ("signals",)),
     "receive": (
         lambda q, lease: (q.run(flow.signal(lease.job_id, "go")), q.run(flow.receive(lease, "1", name="go"))),
