@@ -250,3 +250,13 @@ def who_watches_a_job_is_woken_by_its_completion(sessions: Sessions) -> None:
     q.complete(watched)
     expect("woken", Resolver(q).woken(), 1)
     expect_woken(q, lease.job_id)
+
+
+@probe("nudge_waiters", "complete")
+def a_job_is_nudged_once_by_ends_that_come_together(sessions: Sessions) -> None:
+    q = sessions.open()
+    first, second, lease = q.new_lease(), q.new_lease(), q.new_lease()
+    for number, watched in (("1", first), ("2", second)):
+        q.run(flow.watch(lease, number, [watched.job_id], name="w", digest=None))
+    q.complete(first, second)
+    expect("nudges", q.value("select count(*) from faultline.nudges where job_id = %s", lease.job_id), 1)
