@@ -11,6 +11,8 @@ import psycopg
 import pytest
 
 from faultline import ChildFailed, Faultline, Job, JobCancelled, JobFailed, JobState
+from faultline.core.model import Submission
+from faultline.flow.children import digest_of_jobs
 from faultline.store import verbs
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, children_of, ended, job_of, signals, waits
@@ -427,3 +429,12 @@ def until_states(app: Faultline, wanted: dict[str, int]) -> Any:
             await auntil(lambda: dict(connection.execute(query, (list(wanted),)).fetchall()) == wanted)
 
     return wait
+
+
+@pytest.mark.parametrize(
+    "value", ["0", "-1", "999999999999999", "12345678901234567890", "1.5", "-0.0", '""', '"a b"', '"\\u00e9"', "true", "[1]"]
+)
+def test_the_digest_of_children_depends_on_what_the_arguments_are_and_not_on_how_they_are_written(value: str) -> None:
+    written, spaced = (Submission("t", text) for text in (f'{{"n":{value}}}', f'{{ "n" : {value} }}'))
+
+    assert digest_of_jobs([written]) == digest_of_jobs([spaced])

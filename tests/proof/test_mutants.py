@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from faultline.cli.main import app as command_line
 from faultline.core.errors import ConfigError
 from faultline_proof import prove
+from faultline_proof.commands.proof import _print_proofs
 from faultline_proof.mutants import Cut, Disarmed, Mutant, ground, texts
 
 if TYPE_CHECKING:
@@ -113,3 +114,11 @@ def test_the_command_shows_who_noticed(dsn: str) -> None:
     proofs = json.loads(shown.stdout)
     assert [proof["guard"] for proof in proofs] == ["hold: compares the token", "hold: compares the owner"]
     assert all(proof["caught_by"].startswith("probe: ") and proof["what"] for proof in proofs)
+
+
+def test_a_mutant_that_is_no_sql_is_told_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_proofs(
+        [prove.Proof("noticed", "a probe", "it saw this"), prove.Proof("disarmed", None, "it is no SQL")], with_sights=False
+    )
+
+    assert capsys.readouterr().out.splitlines() == ["noticed   a probe", "disarmed  NOBODY NOTICED", "    it is no SQL"]

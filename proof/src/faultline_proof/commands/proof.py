@@ -286,5 +286,6 @@ def _print_proofs(proofs: list[Proof], *, with_sights: bool) -> None:
     width = max((len(proof.guard) for proof in proofs), default=0)
     for proof in proofs:
         print(f"{proof.guard:{width}}  {proof.caught_by or 'NOBODY NOTICED'}")
-        if with_sights and proof.what:
+        # Of one that nobody noticed there is something to say only if it is no mutant at all.
+        if proof.what and (with_sights or proof.caught_by is None):
             print(f"    {proof.what}")
