@@ -24,7 +24,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!faultline\.).*"),  # names of other packages: their documentation is not at hand where this one is built
     ("py:obj", ".*"),  # what a docstring puts between backticks may be any piece of code
     # Type variables, and what only a type checker sees.
-    ("py:class", r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Graphs|TaskDecorator)"),
+    ("py:class", r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Graphs|TaskDecorator|Databases)"),
 ]
 
 html_theme = "furo"
@@ -46,8 +46,11 @@ autodoc_typehints_format = "short"
 default_role = "py:obj"
 #: Public for Faultline's own modules, and no promise to other programs.
 INNER = {
-    "abandon", "async_database", "check", "database", "decided", "enqueued", "flush_streams", "fn", "handles", "host",
-    "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "run_by", "signature", "submitted",
+    "abandon", "async_database", "check", "database", "decided", "declarations", "declared_queues", "enqueued",
+    "filled_group", "flush_streams", "fn",
+    "group_template", "handles", "host",
+    "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "route", "run_by", "schedule_declarations",
+    "signature", "stated", "submitted",
     "subscriptions", "takes_job", "timed_out",
 }  # fmt: skip
 

@@ -73,6 +73,8 @@ FAMILIES = {
     "submit": "Submit",
     "lease": "Hold a lease",
     "flow": "Flows",
+    "limit": "Limits",
+    "schedule": "Schedules",
     "operate": "Operate",
     "upkeep": "Upkeep of the workers",
     "measure": "Measure",
@@ -160,12 +162,14 @@ def metric_names() -> str:
 def metrics() -> list[Metric]:
     from faultline.integrations.prometheus import Exposition  # noqa: PLC0415 - an extra
     from faultline.integrations.prometheus.board import Checked, Seen  # noqa: PLC0415
+    from faultline.store.reads.calendar import ScheduleTotals  # noqa: PLC0415
     from faultline.store.reads.waiting import FlowTotals  # noqa: PLC0415
 
     class Empty:
         @staticmethod
         def read() -> Seen:
-            return Seen([], [], workers_alive=0, workers_silent=0, flows=FlowTotals({}, 0.0, 0))
+            counted = {"flows": FlowTotals({}, 0.0, 0), "schedules": ScheduleTotals({}, 0.0, 0), "limits": []}
+            return Seen([], [], workers_alive=0, workers_silent=0, **counted)  # type: ignore[arg-type]
 
         @staticmethod
         def checked() -> Checked:

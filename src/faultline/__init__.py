@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from faultline.app.handle import JobHandle as JobHandle
     from faultline.app.job import Job as Job
     from faultline.app.later import Later as Later
+    from faultline.app.limits import Limits as Limits
     from faultline.app.options import Duration as Duration
     from faultline.app.options import TaskOptions as TaskOptions
     from faultline.app.outcomes import Again as Again
     from faultline.app.outcomes import Cancel as Cancel
     from faultline.app.outcomes import Retry as Retry
     from faultline.app.outcomes import Snooze as Snooze
+    from faultline.app.queues import QueueResource as QueueResource
+    from faultline.app.schedules import ScheduleOptions as ScheduleOptions
+    from faultline.app.schedules import Schedules as Schedules
     from faultline.app.steps import Retries as Retries
     from faultline.app.steps import Step as Step
     from faultline.app.steps import StepDecorator as StepDecorator
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from faultline.app.streams import StreamReader as StreamReader
     from faultline.app.tasks import Task as Task
     from faultline.app.transaction import Transaction as Transaction
+    from faultline.app.uniqueness import Unique as Unique
     from faultline.core.errors import ChildFailed as ChildFailed
     from faultline.core.errors import ConfigError as ConfigError
     from faultline.core.errors import DatabaseUnavailable as DatabaseUnavailable
@@ -66,6 +71,10 @@ if TYPE_CHECKING:
     from faultline.core.errors import UnreadableJson as UnreadableJson
     from faultline.core.events import JsonLines as JsonLines
     from faultline.core.events import log_events as log_events
+    from faultline.core.limits import Limit as Limit
+    from faultline.core.limits import LimitFields as LimitFields
+    from faultline.core.limits import LimitRecord as LimitRecord
+    from faultline.core.limits import Rate as Rate
     from faultline.core.model import JobRecord as JobRecord
     from faultline.core.model import JobState as JobState
     from faultline.core.model import Json as Json
@@ -74,6 +83,8 @@ if TYPE_CHECKING:
     from faultline.core.settings import WorkerOptions as WorkerOptions
     from faultline.flow.calls import BlockingCall as BlockingCall
     from faultline.flow.calls import Call as Call
+    from faultline.store.reads.schedules import ScheduleLine as ScheduleLine
+    from faultline.store.reads.schedules import TickLine as TickLine
     from faultline.store.verbs.graphs import Upstream as Upstream
     from faultline.worker.worker import Worker as Worker
 
@@ -87,12 +98,16 @@ _HOME = {
     "app.handle": "JobHandle",
     "app.job": "Job",
     "app.later": "Later",
+    "app.limits": "Limits",
     "app.options": "Duration TaskOptions",
     "app.outcomes": "Again Cancel Retry Snooze",
+    "app.queues": "QueueResource",
+    "app.schedules": "ScheduleOptions Schedules",
     "app.steps": "Retries Step StepDecorator",
     "app.streams": "Restarted Stream StreamReader",
     "app.tasks": "Task",
     "app.transaction": "Transaction",
+    "app.uniqueness": "Unique",
     "core.errors": (
         "ChildFailed ConfigError DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
         "FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
@@ -102,9 +117,11 @@ _HOME = {
         "UnreadableJson"
     ),
     "core.events": "JsonLines log_events",
+    "core.limits": "Limit LimitFields LimitRecord Rate",
     "core.model": "JobRecord JobState Json Retention Submission",
     "core.settings": "WorkerOptions",
     "flow.calls": "BlockingCall Call",
+    "store.reads.schedules": "ScheduleLine TickLine",
     "store.verbs.graphs": "Upstream",
     "worker.worker": "Worker",
 }

@@ -31,6 +31,7 @@ INNER: set[str] = runpy.run_path(str(ROOT / "docs/conf.py"))["INNER"]
 GIVEN = {
     "BlockingCall", "BlockingJob", "BlockingSaga", "Call", "Callee", "Job", "JobHandle", "Later", "OneByOne", "Saga", "Step",
     "StepDecorator", "Flow", "FlowHandle", "FlowJob", "Stream", "StreamReader",
+    "Limits", "QueueResource", "ScheduleLine", "Schedules", "TickLine",
     "Upstream", "Task", "TaskDecorator", "Transaction", "Worker",
 }  # fmt: skip
 #: Of these, programs may use what the reference names.

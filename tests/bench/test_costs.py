@@ -39,7 +39,11 @@ MARGIN = 1.03
 STATEMENTS_MAX = 25
 #: What a worker sends by the clock or once, however many jobs there are.
 BY_THE_CLOCK = {
+    "due_schedules",
     "try_changed",
+    "declare_queue",
+    "limited",
+    "fold",
     "beat",
     "tally",
     "sample",
@@ -47,6 +51,7 @@ BY_THE_CLOCK = {
     "sweep",
     "first_expired",
     "reap",
+    "expire",
     "prune",
     "roll_up",
     "reconcile",

@@ -53,6 +53,22 @@ def test_enqueue_with_a_known_key_names_the_same_job(dsn: str) -> None:
     assert json.loads(second.stdout) == {"id": first.stdout.strip(), "created": False}
 
 
+def test_enqueue_may_be_unique_and_expire(queue: Driver, dsn: str) -> None:
+    words = ("enqueue", "t", "--unique-key", "doc:7", "--debounce", "5s", "--at-most", "1m", "--expires", "1h", "--dsn", dsn)
+    first, second = faultline(*words), faultline(*words)
+
+    assert first.stdout == second.stdout
+    assert "a job with its unique key exists already" in second.stderr
+    job = queue.job(UUID(first.stdout.strip()))
+    assert job.unique_key == "doc:7"
+    assert job.expires_at is not None
+    shown = faultline("job", str(job.id), "--dsn", dsn).stdout
+    assert re.search(r"unique +doc:7", shown)
+    assert re.search(r"expires +", shown)
+    for wrong in (["--at-most", "5s"], ["--unique", "always"], ["--debounce", "5s", "--delay", "3s"]):
+        assert faultline("enqueue", "t", *wrong, "--dsn", dsn).returncode != 0
+
+
 def test_enqueue_reads_arguments_from_standard_input(queue: Driver, dsn: str) -> None:
     made = subprocess.run(
         [FAULTLINE, "enqueue", "t", "-", "--dsn", dsn],

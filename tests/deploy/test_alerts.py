@@ -54,6 +54,10 @@ WELL = UP | {
     'faultline_queue_waiting{kind="signal"}': "5x120",
     "faultline_queue_oldest_nudge_seconds": "0.2x120",
     "faultline_queue_sweeps_left": "0x120",
+    'faultline_queue_schedules{state="active"}': "3x120",
+    'faultline_queue_schedules{state="failing"}': "0x120",
+    'faultline_queue_schedules{state="orphaned"}': "0x120",
+    "faultline_queue_oldest_overdue_tick_seconds": "0.5x120",
     'faultline_programs_changed_total{queue="mail"}': "0x120",
 }
 #: And while the database is down: what it does not know is left out.
@@ -82,6 +86,27 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
     "a queue is stuck": (
         WELL | {'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x120"},
         {"FaultlineOldestWaitingTooOld"},
+    ),
+    "a queue has used all its permits for long, and jobs wait": (
+        WELL
+        | {
+            'faultline_queue_permits_held{queue="mail"}': "5x120",
+            'faultline_queue_permits_limit{queue="mail"}': "5x120",
+            'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x120",
+        },
+        {"FaultlineLimitReachedForLong", "FaultlineOldestWaitingTooOld"},
+    ),
+    "a queue has used all its permits, and nothing waits for long": (
+        WELL
+        | {
+            'faultline_queue_permits_held{queue="mail"}': "5x120",
+            'faultline_queue_permits_limit{queue="mail"}': "5x120",
+        },
+        set(),
+    ),
+    "nobody hears what happens to groups": (
+        WELL | {'faultline_queue_groups_heard_age_seconds{queue="mail"}': "400+15x120"},
+        {"FaultlineGroupEventsUnheard"},
     ),
     "a stuck queue is paused": (
         WELL
@@ -148,6 +173,18 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
         {"FaultlineProgramsChanged"},
     ),
     "children of cancelled jobs stay open": (WELL | {"faultline_queue_sweeps_left": "2x120"}, {"FaultlineSweepsLeft"}),
+    "nobody decides about ticks": (
+        WELL | {"faultline_queue_oldest_overdue_tick_seconds": "0x80 30+15x40"},
+        {"FaultlineTicksOverdue"},
+    ),
+    "a schedule cannot enqueue its job": (
+        WELL | {'faultline_queue_schedules{state="failing"}': "1x120"},
+        {"FaultlineSchedulesFailing"},
+    ),
+    "a schedule is gone from the code": (
+        WELL | {'faultline_queue_schedules{state="orphaned"}': "1x120"},
+        {"FaultlineSchedulesOrphaned"},
+    ),
     "depths are old": (WELL | {"faultline_queue_depth_age_seconds": "90+15x120"}, {"FaultlineDepthsOld"}),
 }
 

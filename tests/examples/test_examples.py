@@ -60,6 +60,10 @@ def test_the_transfer_moves_the_money_once_although_the_job_is_claimed_three_tim
     assert said[5:] == ["after: {'ada': 70, 'grace': 30}", "succeeded in attempt 2 of 5, claimed 3 times"]
 
 
+def test_beat_ticks_without_a_beat_process_and_backfills_a_week(dsn: str) -> None:
+    assert run("beat", dsn) == ["schedules: report, sync-eu", "reports of the last week: 7"]
+
+
 def test_the_pipeline_pays_once_for_each_of_its_five_calls(dsn: str) -> None:
     said = run("pipeline", dsn)
 

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from psycopg.conninfo import make_conninfo
 
 import faultline
+from faultline import operate
 from faultline.core.errors import ConfigError
 from faultline.core.model import Reason
 from faultline.integrations.prometheus import Board, Exposition
@@ -26,14 +27,16 @@ from faultline.integrations.prometheus.exposition import QUEUES_MAX
 from faultline.integrations.prometheus.serving import Reports, report_to, serve
 from faultline.store import verbs
 from faultline.store.database import Database
+from faultline.store.reads.schedules import STATES
 from faultline.worker import completer
 from faultline.worker.tally import NOTHING, REFUSALS, Report, Tally
 from tests.waiting import free_port, until
 from tests.web.conftest import away
+from tests.web.schedule_scenes import made
 
 if TYPE_CHECKING:
     from faultline.app.application import Faultline
-    from tests.driver import Driver
+    from tests.driver import Clock, Driver
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -163,6 +166,24 @@ def test_a_server_tells_how_the_whole_database_is_doing(app: Faultline, queue: D
     assert number(found, "faultline_queue_oldest_waiting_seconds", queue="mail") > 0
     assert number(found, "faultline_queue_workers_alive") == 1
     assert number(found, "faultline_queue_invariants_broken") == 0
+
+
+def test_schedules_are_counted_by_state_and_never_named(dsn: str, queue: Driver, clock: Clock) -> None:
+    for name in ("digest-1", "digest-2", "digest-3"):
+        made(queue, name)
+    queue.run(operate.pause_schedule("digest-2"))
+    clock.advance(2 * 3600)
+    failed = "select faultline.schedule_failed(name, revision, 'no') from faultline.schedules"
+    queue.execute(f"{failed} where name = 'digest-3'")
+    with closing(Database(dsn)) as database:
+        text = Exposition(board=Board(database)).render()
+
+    found = samples(text)
+    states = {state: number(found, "faultline_queue_schedules", state=state) for state in STATES}
+    assert states == {"active": 0, "overdue": 1, "failing": 1, "orphaned": 0, "paused": 1, "ended": 0}
+    assert 3600 < number(found, "faultline_queue_oldest_overdue_tick_seconds") <= 7200
+    assert number(found, "faultline_queue_schedule_failures") == 1
+    assert b"digest" not in text
 
 
 def test_depths_are_right_without_workers_in_the_role_of_the_api(dsn: str, queue: Driver) -> None:

@@ -15,8 +15,10 @@ from urllib.request import urlopen
 import pytest
 
 from faultline import Faultline
+from faultline.core.model import Submission
 from faultline.integrations.prometheus import Board, Exposition
 from faultline.store.reads import overview
+from faultline.store.verbs import limit
 from faultline.worker.tally import Tally
 from tests.integrations.test_exposition import Samples, number, samples
 from tests.waiting import free_port, until
@@ -89,6 +91,9 @@ def _every_name_exists(queue: Driver, dsn: str, of_workers: Samples) -> None:
     with Faultline(dsn) as app:
         app.enqueued["default"] += 1
         board = Board(app.database)
+        app.database.run(limit.declare_queue("limited", {"queue": {"concurrency": 1}}))
+        app.enqueue_many([Submission("t", queue="limited", group="g")])
+        app.database.run(limit.fold(["limited"]))
         board.tick()
         report = tally.report(enqueued=app.enqueued, reconnects=0, leases=0)
         of_server = samples(Exposition(lambda: report, board).render())

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from faultline.store.reads.holdings import CallHeld, EdgeHeld, JobHeld, SignalHeld, StepHeld, Transition
+from faultline.store.reads.holdings import (
+    CallHeld,
+    EdgeHeld,
+    JobHeld,
+    PermitHeld,
+    SignalHeld,
+    StepHeld,
+    TickHeld,
+    Transition,
+)
 from faultline_proof.checker import check
 from faultline_proof.faults import Fault, Limits
 from faultline_proof.history import Effect, Final, History, Operation
@@ -94,6 +104,17 @@ class Tale:
         values: dict[str, Any] = {"name": "n", "for_call": None, "sent_at": self.now, "sent_by": None}
         held = SignalHeld(len(self.final.signals) + 1, job_id, key=key, received_by=received_by, **(values | facts))
         self.final.signals.append(held)
+
+    def change(self, verb: str, *said: Any, **facts: Any) -> Operation:
+        """A change of limits: the queue, a key or a number of shards, and what is said of it."""
+        return self.call(verb, None, detail=json.dumps(said), **facts)
+
+    def given_out(self, group: str, holding: int, queue: str = "q") -> None:
+        self.final.permits.append(PermitHeld(queue, group, holding))
+
+    def tick(self, at: float, job_id: str | None = None, until: float | None = None, *, by_hand: bool = False) -> None:
+        outcome = "fired" if job_id else "missed"
+        self.final.ticks.append(TickHeld("nightly", at, until, outcome, job_id, by_hand))
 
     def faults(self) -> list[Fault]:
         self.final.at = self.now

@@ -8,7 +8,7 @@ import pytest
 
 from faultline.core.errors import ConfigError
 from faultline.store.install import migrate
-from faultline_proof.explorer import FLOW_SCENARIOS, SCENARIOS, explore
+from faultline_proof.explorer import FLOW_SCENARIOS, LIMIT_SCENARIOS, SCENARIOS, explore
 from faultline_proof.explorer.orders import DrawnOrders, Orders
 
 pytestmark = pytest.mark.long
@@ -88,7 +88,10 @@ MUTANTS = {
     ),
     "a key whose loser is not told the winner's job": (
         "place_known",
-        ("select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;", ""),
+        (
+            "select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news, answered) r;",
+            "null;",
+        ),
         "enqueue-key",
         "B's enqueue made a second job for one key",
     ),
@@ -126,7 +129,7 @@ def test_every_order_of_every_scenario_keeps_the_rules(dsn: str) -> None:
 
     assert exploration.broken is None, str(exploration.broken)
     assert str(exploration).endswith("no broken schedule")
-    assert [one.scenario for one in exploration.explored] == [*SCENARIOS, *FLOW_SCENARIOS]
+    assert [one.scenario for one in exploration.explored] == [*SCENARIOS, *FLOW_SCENARIOS, *LIMIT_SCENARIOS]
     assert exploration.schedules >= 2000
     assert exploration.lock_waits >= 200
     # Only where two transactions take two jobs in opposite order.

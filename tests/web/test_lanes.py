@@ -30,7 +30,8 @@ JOB = JobRecord(
     id=UUID(int=1), state=JobState.SUCCEEDED, queue="mail", task="charge", priority=0, attempt=1, max_attempts=3,
     fencing_token=2, created_at=at(0), next_run_at=None, claimed_at=at(31.6), finished_at=at(41), owner="b/1",
     lease_expires_at=None, renewals=None, reaps=None, idempotency_key=None, last_error=None, flow_id=None, suspended=False,
-    progress=None, args={}, result=None,
+    progress=None, args={}, result=None, expires_at=None, unique_key=None,
+    group=None, in_group=False,
 )  # fmt: skip
 REFUSED = RefusedWrite(at(38), "complete", "token_mismatch", 2)
 STALLED = Epoch(1, "a/1", at(1), at(31.5), EpochEnd.REAPED, "lease_expired", 1, 3, at(31), (REFUSED,))

@@ -16,9 +16,12 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from faultline.core.model import Submission
+from faultline.core.schedules import Policy, Rule
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.reads import views
 from faultline.store.statement import Statement
+from faultline.store.verbs import schedules
 from faultline.web.problems import problem_of
 from faultline.web.service import Service
 from faultline.web.share import Share
@@ -66,11 +69,17 @@ def test_a_server_that_starts_before_its_database_answers_at_once_and_needs_no_r
 def test_every_page_says_that_the_database_is_away_and_since_when(dsn: str, db: Driver) -> None:
     _, key = new_key(db, "admin")
     job_id = db.enqueue()
+    db.run(schedules.set_schedule("nightly", schedules.spec_text(Rule(every=60.0), Submission("t"), Policy())))
     began = datetime.now(UTC)
     with running(dsn) as address, Api(address, key) as api:
 
         def page(path: str) -> httpx.Response:
-            return api.http.get(path.replace("{job_id}", str(job_id)), headers={"accept": "text/html"})
+            found = (
+                path.replace("{job_id}", str(job_id))
+                .replace("{name:path}", "nightly")
+                .replace("{queue_name:path}", "default")
+            )
+            return api.http.get(found, headers={"accept": "text/html"})
 
         for path in PATHS:
             assert page(path).status_code == 200, path

@@ -170,13 +170,12 @@ def test_no_get_changes_anything(site: Site, queue: Driver, clock: Clock) -> Non
 
     before = everything()
     actions = ("cancel", "retry")
-    for path in (*PAGES, *(f"/jobs/{job_id}" for job_id in jobs)):
+    # The last two are the pages of queues with these names.
+    for path in (*PAGES, *(f"/jobs/{job_id}" for job_id in jobs), "/queues/pause", "/queues/resume"):
         site.get(path)
     for path in (
         *(f"/jobs/{jobs[1]}/{do}" for do in actions),
         "/jobs/ticked",
-        "/queues/pause",
-        "/queues/resume",
         "/sign-out",
     ):
         assert site.get(path).status_code in (404, 405), path

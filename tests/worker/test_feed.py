@@ -193,7 +193,7 @@ def test_what_is_held_ahead_lasts_until_a_slow_claim_is_answered(dsn: str, queue
         faults = InFlight("claim")
         database = AsyncDatabase(dsn, host=Host(faults=faults))
         feed = feed_on(database)
-        feed._rate.per_second = 1000.0  # noqa: SLF001
+        feed._pace.per_second = 1000.0  # noqa: SLF001
         found = [feed.wanted()]
         for seconds in (0.05, 60.0):
             faults.then = partial(pass_by, loop, seconds)

@@ -48,6 +48,8 @@ class Case:
     unanswered: set[str | None] = field(default_factory=set)
     #: Some enqueue without an answer left the id to the database: it may have made any job.
     nameless: bool = False
+    #: Jobs that a schedule has made.
+    ticked: set[str] = field(default_factory=set)
 
 
 #: What only the holder of a lease may write for a flow.
@@ -78,6 +80,7 @@ def told(history: History, final: Final, case: Case) -> dict[str, Story]:
         elif operation.outcome == "unknown":
             case.unanswered |= {operation.owner} if operation.verb == "claim" else set()
             case.nameless |= operation.verb == "enqueue"
+    case.ticked = {tick.job_id for tick in final.ticks if tick.job_id is not None}
     for row in final.jobs:
         story(row.job_id).rows.append(row)
     for transition in final.journal:

@@ -60,5 +60,5 @@ class ScheduleCatcher:
 
 
 def catchers() -> list[Catcher]:
-    scenes = [ScheduleCatcher(name) for name in explorer.FLOW_SCENARIOS]
+    scenes = [ScheduleCatcher(name) for name in (*explorer.FLOW_SCENARIOS, *explorer.LIMIT_SCENARIOS)]
     return [*scenes, *(DrillCatcher(drill) for drill in DRILLS.values())]

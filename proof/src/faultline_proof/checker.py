@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from faultline_proof import accounts, flow_rules
+from faultline_proof import accounts, flow_rules, limit_rules, tick_rules
 from faultline_proof.accounts import ENDINGS, Case, Grants, Story, token_of
 from faultline_proof.faults import Fault, Limits, Rule
 
@@ -25,7 +25,13 @@ def check(history: History, final: Final, limits: Limits | None = None) -> list[
     case = Case(limits or Limits(), final.at)
     stories = accounts.told(history, final, case)
     faults = [fault for story in stories.values() for rule in RULES for fault in rule(story, case)]
-    return [*faults, *_keys_name_one_job(stories, case), *flow_rules.check(history, final, case)]
+    return [
+        *faults,
+        *_keys_name_one_job(stories, case),
+        *flow_rules.check(history, final, case),
+        *limit_rules.check(history, final, stories, case),
+        *tick_rules.check(final, case),
+    ]
 
 
 def kept(story: Story, case: Case) -> Iterator[Fault]:
@@ -206,7 +212,7 @@ def asked_for(story: Story, case: Case) -> Iterator[Fault]:
         yield Fault(Rule.ONE_TRUTH, story.job_id, told)
     if story.enqueues and all(enqueue.outcome == "failed" for enqueue in story.enqueues):
         yield Fault(Rule.ONE_TRUTH, story.job_id, "was refused, and it is there", tuple(story.enqueues))
-    elif not story.enqueues and case.limits.whole and not case.nameless and not _is_child(story.rows[0]):
+    elif not story.enqueues and case.limits.whole and not case.nameless and not _is_made(story.rows[0], case):
         yield Fault(Rule.ONE_TRUTH, story.job_id, "was enqueued by nobody")
     done = story.done
     if done is not None:
@@ -218,9 +224,9 @@ def asked_for(story: Story, case: Case) -> Iterator[Fault]:
             yield Fault(Rule.ONE_TRUTH, story.job_id, told)
 
 
-def _is_child(row: JobHeld) -> bool:
-    """It was enqueued by a call of its parent: see `flow_rules.spawn_once`."""
-    return row.flow_id is not None and row.flow_id != row.job_id
+def _is_made(row: JobHeld, case: Case) -> bool:
+    """By a call of its parent, or by a schedule: see `flow_rules.spawn_once` and `tick_rules`."""
+    return row.job_id in case.ticked or (row.flow_id is not None and row.flow_id != row.job_id)
 
 
 def answered(story: Story, case: Case) -> Iterator[Fault]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from faultline.store.reads.holdings import JobHeld
     from faultline_proof.history import Operation
@@ -28,6 +28,11 @@ class Rule(StrEnum):
     SPAWN_ONCE = "each child of a call exists exactly once"
     TREE_ENDS = "no child goes on after its parent has failed or was cancelled"
     SPARED = "only its task or the loss of its worker uses up an attempt of a job"
+    LIMIT_KEPT = "no more jobs of a queue or group run at once than its limit says when the last of them is granted"
+    RATE_KEPT = "no more jobs of a queue or group are granted in any time than its rate and burst allow"
+    GROUP_ORDER = "in an ordered group, what comes later starts when what came before has ended for good"
+    PERMIT_FREED = "a permit is held by a job that runs, and is free when that has ended"
+    TICK_ONCE = "every moment of a schedule is decided once, and makes one job at most"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +66,8 @@ class Limits:
     own_failures: Callable[[JobHeld], int] | None = None
     #: Whether the worker that was granted a lease was lost (killed, frozen, cut off) before this reap took it back.
     was_lost: Callable[[Operation, Operation | None], bool] = lambda _, __: True
+    #: The seconds at which an operation was invoked or ended, where the times of the history are none.
+    seconds_of: Callable[[float], float] = lambda at: at
+    #: Tasks whose jobs only schedules make, and the seconds between the moments of schedules by name.
+    ticked: frozenset[str] = frozenset()
+    every: Mapping[str, float] = field(default_factory=dict)

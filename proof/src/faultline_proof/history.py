@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
     from psycopg import Connection
 
-    from faultline.store.reads.holdings import CallHeld, EdgeHeld, JobHeld, SignalHeld, StepHeld, Transition
+    from faultline.store.reads.holdings import (
+        CallHeld,
+        EdgeHeld,
+        JobHeld,
+        PermitHeld,
+        SignalHeld,
+        StepHeld,
+        TickHeld,
+        Transition,
+    )
 
 Outcome = Literal["ok", "failed", "unknown"]
 
@@ -119,6 +128,8 @@ class Final:
     calls: list[CallHeld] = field(default_factory=list)
     edges: list[EdgeHeld] = field(default_factory=list)
     signals: list[SignalHeld] = field(default_factory=list)
+    permits: list[PermitHeld] = field(default_factory=list)
+    ticks: list[TickHeld] = field(default_factory=list)
 
     @classmethod
     def read(cls, connection: Connection[Any], *, effects: str | None = None) -> Self:
@@ -135,4 +146,6 @@ class Final:
                 calls=run_on(connection, holdings.calls()),
                 edges=run_on(connection, holdings.edges()),
                 signals=run_on(connection, holdings.signals()),
+                permits=run_on(connection, holdings.permits()),
+                ticks=run_on(connection, holdings.ticks()),
             )

@@ -32,7 +32,6 @@ from faultline_proof.sessions import STAGE, Sessions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from faultline_proof.catchers import Catcher
     from faultline_proof.probes import Probe
 
 PROCESSES = 2
@@ -58,9 +57,12 @@ def prove(
     *,
     only: str | None = None,
     tell: Callable[[Proof, int], None] = lambda proof, total: None,  # noqa: ARG005
+    tell_survivors: Callable[[Sequence[str]], None] = lambda guards: None,  # noqa: ARG005
     processes: int = PROCESSES,
 ) -> list[Proof]:
-    """Show every mutant, or those whose name contains `only`, to the catchers. `tell` hears of each as it is known."""
+    """Show every mutant, or those whose name contains `only`, to the catchers. `tell` hears of each as it is known,
+    `tell_survivors` of those that no probe has noticed: the slower catchers take minutes for each.
+    """
     with translated(server_dsn), template(server_dsn) as template_dsn:
         chosen = named(only, known(template_dsn))
         proofs: list[Proof] = []
@@ -81,11 +83,15 @@ def prove(
                 else:
                     proofs.append(proof)
                     tell(proof, len(chosen))
-        slow = catchers() if survivors else []
-        for mutant in survivors:
-            proof = _shown(server_dsn, mutant, slow)
-            proofs.append(proof)
-            tell(proof, len(chosen))
+            tell_survivors([mutant.guard for mutant in survivors])
+            slow = {pool.submit(shown, server_dsn, mutant): mutant for mutant in survivors}
+            for looked in as_completed(slow):
+                try:
+                    proofs.append(looked.result())
+                except Unsound as error:
+                    # A machine that does too much at once breaks a drill, too. The others are worth hearing of.
+                    proofs.append(Proof(slow[looked].guard, None, str(error)))
+                tell(proofs[-1], len(chosen))
     order = {mutant.guard: place for place, mutant in enumerate(chosen)}
     return sorted(proofs, key=lambda proof: order[proof.guard])
 
@@ -270,8 +276,9 @@ def _end_with_parent() -> None:
 # The slower catchers
 
 
-def _shown(server_dsn: str, mutant: Mutant, slow: list[Catcher]) -> Proof:
-    for catcher in list(slow):
+def shown(server_dsn: str, mutant: Mutant) -> Proof:
+    """Show a mutant that no probe has noticed to the slower catchers."""
+    for catcher in catchers():
         seen = catcher.run(server_dsn, mutant.sql)
         if seen is not None:
             healthy = catcher.run(server_dsn, "")

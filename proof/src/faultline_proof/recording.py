@@ -13,6 +13,8 @@ from uuid import UUID
 
 import orjson
 
+from faultline_proof import limit_changes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -28,7 +30,7 @@ _ANSWERED = frozenset({"spawn", "receive", "take", "watch"})
 _SINGLES = frozenset({"step", "progress", "fence", "record", "stream"}) | _ANSWERED
 _FOR_A_JOB = frozenset({"cancel", "retry", "signal"})
 _WITH_LEASES = frozenset({"claim", "claimed_by", "reap"})
-VERBS = _BATCHES | _SINGLES | _FOR_A_JOB | _WITH_LEASES | {"enqueue_many"}
+VERBS = _BATCHES | _SINGLES | _FOR_A_JOB | _WITH_LEASES | limit_changes.VERBS | {"enqueue_many"}
 WORDS = frozenset({"begin", "commit", "rollback"})
 
 
@@ -150,6 +152,8 @@ def question(verb: str, params: Sequence[Any]) -> Question:
         return [(None if params[0] is None else str(params[0]), None, None, params[3])]
     if verb in _FOR_A_JOB:
         return [(str(params[0]),)]
+    if verb in limit_changes.VERBS:
+        return [(None, None, None, None, _change(verb, params))]
     if verb in _WITH_LEASES:
         owner = {"claim": 1, "claimed_by": 0}.get(verb)
         return [(None, None, None if owner is None else params[owner])]
@@ -167,6 +171,14 @@ def answer(verb: str, rows: Rows) -> Rows:
         return [(row[-2],) for row in rows[:1] if len(row) > 1 and row[-2] is not None]
     # The fence, which raises, and what is for a job answer with one word or none.
     return [(str(row[0]), *row[1:4]) for row in rows if len(row) > 1] if verb in VERBS else []
+
+
+def _change(verb: str, params: Sequence[Any]) -> str:
+    """The queue, the key that is set or the number of shards that is declared, and what is said of it."""
+    said, place = {"declare_queue": (1, 2), "set_limit": (2, 1), "reset_limit": (None, 1)}[verb]
+    value = None if said is None else params[said]
+    document = orjson.loads(value) if isinstance(value, str | bytes) else value
+    return orjson.dumps([params[0], params[place] if len(params) > place else None, document]).decode()
 
 
 @lru_cache(maxsize=1024)

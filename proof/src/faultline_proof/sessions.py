@@ -335,6 +335,7 @@ insert into faultline.settings (server_run, server_run_noticed_at) values (fault
 delete from faultline.tallies; delete from faultline.samples;
 delete from faultline.flows; delete from faultline.calls; delete from faultline.edges; delete from faultline.signals;
 delete from faultline.nudges; delete from faultline.sweeps; delete from faultline.streams;
-delete from faultline.subscriptions;
+delete from faultline.subscriptions; delete from faultline.schedules; delete from faultline.ticks;
+delete from faultline.limits; delete from faultline.shards; delete from faultline.groups; delete from faultline.group_events;
 update faultline.sampling set sampled_at = '-infinity', took_seconds = 0;
 """

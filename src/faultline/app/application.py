@@ -15,6 +15,8 @@ from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
 from faultline.app.operations import Operations
 from faultline.app.options import Options, id_of
+from faultline.app.queues import Queues
+from faultline.app.schedules import Scheduling
 from faultline.app.steps import Retries, Step, StepDecorator
 from faultline.app.tasks import Task
 from faultline.app.topics import Topics
@@ -82,7 +84,7 @@ class TaskDecorator(Protocol):
     def __call__(self, fn: Callable[P, R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
 
 
-class Faultline(Graphs, Operations, Topics):
+class Faultline(Graphs, Operations, Queues, Scheduling, Topics):
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
     :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Default:
@@ -172,8 +174,10 @@ class Faultline(Graphs, Operations, Topics):
                 raise ConfigError(
                     f"a task named {task_name} is already registered; give this one another name with name=..."
                 )
-            plain: Task[..., Any] = Task(self, function, task_name, Options(), timeout=timeout, backoff=backoff)
-            task = plain.options(**words)
+            group, others = words.get("group"), {word: given for word, given in words.items() if word != "group"}
+            plain: Task[..., Any] = Task(self, function, task_name, Options(), timeout=timeout, backoff=backoff, group=group)
+            task = plain.options(**others)
+            self._route(task)
             self.tasks[task_name] = task
             return task
 

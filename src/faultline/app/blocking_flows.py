@@ -169,7 +169,7 @@ class BlockingFlows(Programs):
         check_policy(on_failure)
         check_task(f"job {self.id}: ", "job.map", task)
         check_items(self.id, "job.map", items)
-        jobs = [task.bind(item) for item in islice(items, bounds.CHILDREN_MAX + 1)]
+        jobs = task.bind_each(islice(items, bounds.CHILDREN_MAX + 1))
         if len(jobs) > bounds.CHILDREN_MAX:
             raise LimitReached(
                 f"job {self.id}: job.map got more than {bounds.CHILDREN_MAX:,} items, the limit of one call. Nothing was"

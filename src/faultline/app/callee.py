@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from faultline.core.model import Json, Submission
 
 P = ParamSpec("P")
@@ -30,5 +32,7 @@ class OneByOne(Protocol[T_contra, R_co]):
     def returns(self) -> Any: ...
 
     def bind(self, item: T_contra, /) -> Submission: ...
+
+    def bind_each(self, items: Iterable[Any]) -> list[Submission]: ...
 
     def read(self, result: Json) -> R_co: ...

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypedDict
 from uuid import UUID
 
+from faultline.app.checks import Duration as Duration  # noqa: PLC0414 - part of the options; read at run time
+from faultline.app.checks import check_seconds as check_seconds  # noqa: PLC0414 - likewise
+from faultline.app.checks import check_text as check_text  # noqa: PLC0414
+from faultline.app.checks import seconds as seconds  # noqa: PLC0414
+from faultline.app.uniqueness import Unique, unique_of
 from faultline.core.bounds import (
     ATTEMPTS_MAX,
     DELAY_SECONDS_MAX,
+    EXPIRES_SECONDS_MAX,
+    EXPIRES_SECONDS_MIN,
     FIRST_YEAR,
     KEY_LENGTH_MAX,
     LAST_YEAR,
@@ -21,11 +27,10 @@ from faultline.core.bounds import (
     QUEUE_LENGTH_MAX,
 )
 from faultline.core.errors import JobRejected
-
-Duration = float | timedelta  #: Seconds, or a `datetime.timedelta`.
+from faultline.core.limits import check_group
 
 #: Options that become seconds in a submission.
-_DURATIONS = {"delay": "delay_seconds", "lease": "lease_seconds"}
+_DURATIONS = {"delay": "delay_seconds", "lease": "lease_seconds", "expires": "expires_seconds"}
 
 
 class TaskOptions(TypedDict, total=False):
@@ -49,6 +54,13 @@ class TaskOptions(TypedDict, total=False):
     keep_args: bool
     #: The id of the job, for callers that make ids themselves.
     id: UUID
+    #: The job is cancelled unless a worker has claimed it within this time, or by this moment.
+    expires: Duration | datetime
+    #: The group of the job in its queue, such as a tenant: jobs of one group share its limits, and groups take turns. In
+    #: `@app.task(…)` a template over the arguments, `tenant-{tenant_id}`; in `task.options(…)` the key itself.
+    group: str
+    #: Whether a job that waits already stands in for a new one: `queued`, `open` or `Unique(…)`.
+    unique: Unique | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +76,9 @@ class Options:
     idempotency_key: str | None = None
     keep_args: bool | None = None
     id: UUID | None = None
+    expires: Duration | datetime | None = None
+    group: str | None = None
+    unique: Unique | str | None = None
 
     def __post_init__(self) -> None:
         check_queue(self.queue)
@@ -72,44 +87,42 @@ class Options:
         _check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
         check_seconds("delay", self.delay, 0.0, DELAY_SECONDS_MAX)
         check_seconds("lease", self.lease, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
+        if self.group is not None:
+            check_group(self.group)
         if self.id is not None and not isinstance(self.id, UUID):
             raise JobRejected(f"id must be a UUID, not {self.id!r}")
         if self.keep_args is not None and not isinstance(self.keep_args, bool):
             raise JobRejected(f"keep_args must be True or False, not {self.keep_args!r}")
         if self.run_at is not None:
-            if not isinstance(self.run_at, datetime):
-                raise JobRejected(f"run_at must be a datetime, not {self.run_at!r}")
-            if self.run_at.utcoffset() is None:
-                raise JobRejected(
-                    f"run_at {self.run_at.isoformat()} has no time zone; add one, "
-                    "for example with datetime.now(timezone.utc) + timedelta(...)"
-                )
-            if not FIRST_YEAR <= self.run_at.year < LAST_YEAR:
-                raise JobRejected(f"run_at {self.run_at.isoformat()} is outside the years {FIRST_YEAR} to {LAST_YEAR - 1}")
+            _check_time("run_at", self.run_at)
             if self.delay is not None:
                 raise JobRejected("a job can have a delay or a run_at, not both")
+        self._check_expiry()
+        unique = unique_of(self.unique)
+        if unique is not None and unique.debounce is not None and (self.delay is not None or self.run_at is not None):
+            raise JobRejected("a debounce is the delay of its job; leave out delay and run_at")
+
+    def _check_expiry(self) -> None:
+        if isinstance(self.expires, datetime):
+            _check_time("expires", self.expires)
+            if self.run_at is not None and self.expires <= self.run_at:
+                raise JobRejected(f"a job with run_at {self.run_at.isoformat()} cannot expire at {self.expires.isoformat()}")
+            return
+        check_seconds("expires", self.expires, EXPIRES_SECONDS_MIN, EXPIRES_SECONDS_MAX)
+        expires, delay = seconds(self.expires), seconds(self.delay)
+        if expires is not None and delay is not None and expires <= delay:
+            raise JobRejected(f"a job that expires after {expires:g} s could not run after a delay of {delay:g} s")
 
     def submitted(self) -> dict[str, Any]:
         """As fields of a `Submission`."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
+        if isinstance(self.expires, datetime):
+            given["expires_at"] = given.pop("expires")
+        if self.queue is not None:
+            given["queue"] = str(self.queue)  # of a declared queue its name alone
+        if (unique := unique_of(self.unique)) is not None:
+            given["unique"] = unique.stated()  # its key is of the job's arguments
         return {_DURATIONS.get(name, name): seconds(value) if name in _DURATIONS else value for name, value in given.items()}
-
-
-def seconds(duration: Duration | None) -> float | None:
-    return duration.total_seconds() if isinstance(duration, timedelta) else duration
-
-
-def check_text(name: str, value: str | None, length_max: int) -> None:
-    if value is None:
-        return
-    if not isinstance(value, str) or not value:  # type: ignore[redundant-expr]  # callers without a type checker
-        raise JobRejected(f"{name} must be text of 1 to {length_max} characters, not {value!r}")
-    if len(value) > length_max:
-        raise JobRejected(f"{name} has {len(value)} characters; at most {length_max} are allowed")
-    if "\x00" in value:
-        raise JobRejected(f"{name} contains a NUL character, which PostgreSQL cannot store")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise JobRejected(f"{name} contains half of a surrogate pair, which PostgreSQL cannot store: {value[:40]!r}")
 
 
 def check_queue(name: str | None) -> None:
@@ -129,25 +142,20 @@ def id_of(job_id: UUID | str) -> UUID:
         raise JobRejected(f"invalid job id {job_id!r}; give a UUID or its text, such as handle.id") from None
 
 
+def _check_time(name: str, value: datetime) -> None:
+    if not isinstance(value, datetime):
+        raise JobRejected(f"{name} must be a datetime, not {value!r}")
+    if value.utcoffset() is None:
+        raise JobRejected(
+            f"{name} {value.isoformat()} has no time zone; add one, "
+            "for example with datetime.now(timezone.utc) + timedelta(...)"
+        )
+    if not FIRST_YEAR <= value.year < LAST_YEAR:
+        raise JobRejected(f"{name} {value.isoformat()} is outside the years {FIRST_YEAR} to {LAST_YEAR - 1}")
+
+
 def _check_whole(name: str, value: int | None, least: int, most: int) -> None:
     if value is None:
         return
     if type(value) is not int or not least <= value <= most:
         raise JobRejected(f"{name} must be a whole number from {least} to {most}, not {value!r}")
-
-
-def check_seconds(name: str, value: Duration | None, least: float, most: float) -> None:
-    if value is None:
-        return
-    number = seconds(value)
-    if not isinstance(number, int | float) or isinstance(number, bool) or not _is_finite(number):
-        raise JobRejected(f"{name} must be a number of seconds or a timedelta, not {value!r}")
-    if not least <= number <= most:
-        raise JobRejected(f"{name} must be between {least:g} and {most:g} seconds, not {number:g}")
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # an integer too large for a float
-        return False

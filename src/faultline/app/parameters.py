@@ -33,7 +33,7 @@ class Parameters:
     def __init__(self, fn: Callable[..., Any], signature: inspect.Signature, task: str) -> None:
         self._fn = fn
         self._signature = signature
-        self._about = f"arguments of {task}"
+        self.about = f"arguments of {task}"
 
     @cached_property
     def _read(self) -> dict[str, Any]:
@@ -55,22 +55,22 @@ class Parameters:
     def text(self, given: Mapping[str, Any]) -> str:
         """The JSON text of these arguments; `JobRejected` if they could not be stored, or would arrive as others."""
         try:
-            text = jsontext.encode_args(given, self._about)
+            text = jsontext.encode_args(given, self.about)
         except JobRejected:
-            text = values.args_text(given, self._about)
+            text = values.args_text(given, self.about)
         else:
             if not self.are_read:
                 return text
         try:
             read = self.arguments(jsontext.decode_args(text))
         except values.Misfit as error:
-            raise JobRejected(f"{self._about}: {error}") from error
+            raise JobRejected(f"{self.about}: {error}") from error
         for name, value in given.items():
             if isinstance(value, _AS_TEXT) and self._annotation(name) is None:
                 continue
             if not values.is_same_kind(value, read[name], _INSIDE):
                 raise JobRejected(
-                    f"{self._about}: {name} {_arrives(value, read[name])}; annotate the parameter with its type"
+                    f"{self.about}: {name} {_arrives(value, read[name])}; annotate the parameter with its type"
                 )
         return text
 

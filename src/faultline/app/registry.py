@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from faultline.app.tasks import Task
     from faultline.core.host import Host
     from faultline.store.statement import Statement
+    from faultline.store.verbs.schedules import Declaration
 
 
 class Registry(Protocol):
@@ -21,3 +22,9 @@ class Registry(Protocol):
     def dsn(self) -> str: ...
 
     def subscriptions(self) -> list[Statement[bool]]: ...
+
+    def schedule_declarations(self) -> list[Declaration]: ...
+
+    def declarations(self) -> list[Statement[bool]]: ...
+
+    def declared_queues(self) -> frozenset[str]: ...

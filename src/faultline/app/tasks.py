@@ -14,13 +14,17 @@ from faultline.app.job import Job
 from faultline.app.options import Options, check_seconds, check_text, seconds
 from faultline.app.outcomes import Outcome
 from faultline.app.parameters import Parameters
+from faultline.app.templates import Template
+from faultline.app.uniqueness import Keys, unique_of
 from faultline.core.bounds import DELAY_SECONDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
+from faultline.core.limits import check_group
 from faultline.core.model import Submission
 from faultline.flow import values
+from faultline.store import jsontext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from psycopg import AsyncConnection, Connection
 
@@ -35,6 +39,16 @@ _FITS_MAX = 1000
 #: The fields of a submission after task and arguments.
 _BEHIND_ARGS = fields(Submission)[2:]
 _JOB = re.compile(r"\b(Blocking)?Job\b")
+
+
+class Route:
+    """Where jobs of a task go that names no queue. Shared by a task and its copies with other options."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self) -> None:
+        #: A declared queue whose patterns fit the task's name; None: the default queue.
+        self.queue: str | None = None
 
 
 class Enqueues(Protocol):
@@ -61,6 +75,7 @@ class Task(Generic[P, R]):
         *,
         timeout: Duration | None = None,
         backoff: Callable[[int], float] | None = None,
+        group: str | None = None,
     ) -> None:
         check_text("the name of a task", name, TASK_LENGTH_MAX)
         check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
@@ -72,8 +87,11 @@ class Task(Generic[P, R]):
         self.backoff = backoff
         self.fn = fn
         self._app = app
-        self._take(options)
+        self.route = Route()
         self.signature, self.takes_job = _enqueued_signature(fn, name)
+        #: The group of its jobs, unless they are given another; None: they have none.
+        self._group = None if group is None else Template(group, self.signature, f"the group of task {name}")
+        self._take(options)
         self.parameters = Parameters(fn, self.signature, name)
         self.is_async = _is_async(fn, name)
         parameters = self.signature.parameters.values()
@@ -84,7 +102,11 @@ class Task(Generic[P, R]):
 
     def _take(self, options: Options) -> None:
         self._options = options
-        given = options.submitted()
+        self._routed = self.route.queue
+        unique = unique_of(options.unique)
+        #: What its jobs are unique by; None: they are not.
+        self._unique = None if unique is None else Keys(unique, self.signature, self.name)
+        given = self.submitted()
         #: What all its submissions share: the fields after task and arguments, in their order.
         self._in_common = tuple(given.get(field.name) for field in _BEHIND_ARGS)
 
@@ -94,11 +116,14 @@ class Task(Generic[P, R]):
     @property
     def queue(self) -> str:
         """The queue of its jobs."""
-        return self._options.queue or "default"
+        return str(self._options.queue or self.route.queue or "default")
 
     def submitted(self) -> dict[str, Any]:
         """The options of its jobs, as fields of a `Submission`."""
-        return self._options.submitted()
+        given = self._options.submitted()
+        if self._unique is not None:
+            given["unique"] = self._unique.subscribed()
+        return given if given["queue"] is not None else given | {"queue": self.route.queue}
 
     def __repr__(self) -> str:
         return f"<Task {self.name}>"
@@ -143,6 +168,18 @@ class Task(Generic[P, R]):
         :param kwargs: Named arguments of the function.
         """
         return self._submission(args, kwargs)
+
+    def bind_each(self, items: Iterable[Any]) -> list[Submission]:
+        """One job for each item, as `bind(item)` makes it. For thousands this takes a third of the time.
+
+        :param items: The argument of each job.
+        """
+        items = list(items)
+        if not items or not self._positional or self.parameters.are_read or self._differs:
+            return [self._submission((item,), {}) for item in items]
+        first = self._submission((items[0],), {})  # raises if the function does not take one argument
+        texts = jsontext.encode_each(self._positional[0], items, self.parameters.about)
+        return [Submission(first.task, text, *self._in_common) for text in texts]
 
     @overload
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
@@ -192,7 +229,32 @@ class Task(Generic[P, R]):
             self.check(given)
         except TypeError as error:
             raise JobRejected(f"{self.name}{self.signature}: {error}") from error
-        return Submission(self.name, self.parameters.text(given), *self._in_common)
+        if self._routed is not self.route.queue:
+            self._take(self._options)  # a queue was declared since
+        submission = Submission(self.name, self.parameters.text(given), *self._in_common)
+        if self._group is not None and submission.group is None:
+            submission.group = self.filled_group(given)
+        if self._unique is not None:
+            submission.unique = self._unique.of(given)
+        return submission
+
+    @property
+    def _differs(self) -> bool:
+        """Whether its jobs differ by more than their arguments."""
+        return self.group_template is not None or self._unique is not None
+
+    def filled_group(self, given: Mapping[str, Any]) -> str | None:
+        """The group of a job with these arguments, by the task's template."""
+        if self._group is None:
+            return None
+        key = self._group.fill(given)
+        check_group(key, f"the group of task {self.name}, {self._group.text!r} filled,")
+        return key
+
+    @property
+    def group_template(self) -> Template | None:
+        """What the groups of its jobs are made from, unless its options name one."""
+        return None if self._options.group is not None else self._group
 
 
 def _is_async(fn: Callable[..., Any], name: str) -> bool:

@@ -40,7 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Options of a task that are one job's own, and not those of all that a topic enqueues.
-_OWN = ("idempotency_key", "id", "run_at")
+_OWN = ("idempotency_key", "id", "run_at", "expires_at")
 
 
 class Topics:
@@ -196,7 +196,9 @@ def _check_topic(name: str) -> None:
 
 def _options(task: Task[..., Any]) -> dict[str, Any]:
     """The options that all jobs of the task share."""
-    return {name: found for name, found in task.submitted().items() if found is not None and name not in _OWN}
+    given = {name: found for name, found in task.submitted().items() if found is not None and name not in _OWN}
+    template = task.group_template
+    return given if template is None else given | {"group": template.stored()}
 
 
 def _taken(task: Task[..., Any]) -> list[str] | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from faultline.cli import checks, logins, tampering
+from faultline.cli import checks, limit_checks, logins, scheduled, tampering
 from faultline.cli.checks import Finding, Level
 from faultline.cli.database import AsJson, Dsn, print_json, resolved
 from faultline.core.errors import DatabaseUnavailable, SchemaError
@@ -113,7 +113,8 @@ def _housekeeping(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]
 
 
 def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
-    from faultline.store.reads import health, overview, vitals  # noqa: PLC0415
+    from faultline.store.reads import groups, health, overview, shard_holders, vitals  # noqa: PLC0415
+    from faultline.store.reads import schedules as stored_schedules  # noqa: PLC0415
 
     before = time.time()
     now = visit.must(vitals.server()).clock
@@ -127,6 +128,9 @@ def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     if workers is not None:
         yield from _under("work", visit.about(checks.known_tasks, vitals.waiting_tasks(), workers))
     yield from _flows(visit)
+    yield from _under("work", visit.about(scheduled.schedules, stored_schedules.schedules()))
+    yield from _under("work", visit.about(limit_checks.holders, shard_holders.shard_holders()))
+    yield from _under("work", visit.about(limit_checks.use, groups.in_use()))
     paused = yield from visit.list_of("paused", vitals.paused())
     yield from _under("work", visit.about(checks.set_aside, vitals.failed(), paused or [], server.clock))
 
@@ -165,6 +169,8 @@ def _invariants(visit: Visit) -> Iterator[tuple[str, Finding]]:
             todo = "back up the database, find who writes to the tables directly, and read docs/how-to/troubleshooting.md"
             if name == "the_guards_are_in_place":
                 todo = "see the findings about guards and tables above for the repair"
+            elif name == "permits_are_counted":
+                todo = "count them anew: call faultline.recount(); if it comes back, find who writes to the tables directly"
             yield "invariants", Finding(title, Level.WRONG, summary, todo, tuple(map(tuple, violation.rows)))
     if unseen:
         summary = f"{unseen} of {len(names)} not checked: this login may not read the tables"

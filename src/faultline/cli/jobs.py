@@ -1,4 +1,4 @@
-"""Commands for jobs: enqueue, list, show, cancel, retry."""
+"""Commands for jobs: list, show, cancel, retry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
-from faultline.core.bounds import ATTEMPTS_MAX, PRIORITY_MAX
 from faultline.core.errors import (
     ConfigError,
     DatabaseUnavailable,
@@ -21,7 +20,7 @@ from faultline.core.errors import (
     PermissionDenied,
     Unprepared,
 )
-from faultline.core.settings import choose_dsn, without_password
+from faultline.core.settings import without_password
 from faultline.core.states import JobState  # noqa: TC001 - Typer looks at it
 
 if TYPE_CHECKING:
@@ -43,57 +42,6 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs, or their first digits.")]
 
 
-def enqueue(
-    task: Annotated[str, typer.Argument(help="The name of the task, as registered in the worker.")],
-    args: Annotated[str, typer.Argument(help="The arguments as a JSON object; - reads them from standard input.")] = "{}",
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue. Default: default.")] = None,
-    delay: Annotated[str | None, typer.Option(metavar="SPAN", help="Earliest start, from now: 90s, 5m, 1h30m, 2d.")] = None,
-    priority: Annotated[
-        int | None, typer.Option(min=-PRIORITY_MAX, max=PRIORITY_MAX, metavar="NUMBER", help="Lower runs first. Default: 0.")
-    ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Idempotency key: enqueueing again with the same key creates no second job."),
-    ] = None,
-    max_attempts: Annotated[
-        int | None,
-        typer.Option(min=1, max=ATTEMPTS_MAX, metavar="NUMBER", help="Attempts before the job fails. Default: 5."),
-    ] = None,
-    dsn: Dsn = None,
-    as_json: AsJson = False,  # noqa: FBT002
-) -> None:
-    """Enqueue a job and print its id.
-
-    The command does not know your tasks: an option that is not given has the database's default, not the task's.
-
-    \b
-    Examples:
-      faultline enqueue charge '{"order_id": 42}'
-      faultline enqueue report '{"day": "2026-01-31"}' --queue slow --delay 1h30m
-      faultline enqueue charge '{"order_id": 42}' --key order:42
-    """
-    from faultline.app.application import Faultline  # noqa: PLC0415
-    from faultline.core.model import Submission  # noqa: PLC0415 - late, so that --help is quick
-
-    submission = Submission(
-        task=task,
-        args=values.arguments(args),
-        queue=queue,
-        priority=priority,
-        delay_seconds=None if delay is None else values.seconds(delay),
-        max_attempts=max_attempts,
-        idempotency_key=key,
-    )
-    with Faultline(choose_dsn(dsn)) as app:
-        made = app.enqueue_many([submission])[0]
-    if as_json:
-        print_json({"id": made.id, "created": made.created})
-        return
-    print(made.id)
-    if not made.created:
-        print(f"a job with the key {key} exists already; no new job was enqueued", file=sys.stderr)
-
-
 def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     queue: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this queue.")] = None,
     task: Annotated[str | None, typer.Option(metavar="NAME", help="Only jobs of this task.")] = None,
@@ -103,6 +51,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     older: Annotated[str | None, typer.Option(metavar="SPAN", help="Enqueued longer ago than this.")] = None,
     key: Annotated[str | None, typer.Option(metavar="TEXT", help="Only jobs with this idempotency key.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="KEY", help="Only jobs of this group.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="NUMBER", help="Jobs per page.")] = 20,
     after: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Continue after this cursor, as printed by the page before.")
@@ -129,14 +78,14 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     with opened(dsn) as database:
         now = database.run(views.clock())
         since, until = (None if span is None else now - span for span in spans)
-        wanted = listing.Wanted(state, queue, task, created_after=since, created_before=until, key=key)
+        wanted = listing.Wanted(state, queue, task, created_after=since, created_before=until, key=key, group=group)
         cursor = None if after is None else values.cursor(after, listing.order_of(wanted).types)
         page = database.run(listing.jobs(wanted, page_jobs=limit, behind=cursor))
     _print_page(page, now, as_json=as_json)
     if page.behind is not None:
         asked = {"--queue": queue, "--task": task, "--state": state, "--younger": younger, "--older": older, "--key": key}
         # Print no password: the text may go into a log.
-        asked |= {"--limit": str(limit), "--dsn": None if dsn is None else without_password(dsn)}
+        asked |= {"--group": group, "--limit": str(limit), "--dsn": None if dsn is None else without_password(dsn)}
         words = [word for name, value in asked.items() if value is not None for word in (name, value)]
         words += ["--json"] if as_json else []
         why = "10,000 jobs were searched; continue with" if page.stopped_early else "more"
@@ -170,7 +119,7 @@ def job(
       faultline job 0198c2e4-5d3a-7b11-9f60-2a54c0de7f01 --json | jq .epochs
     """
     from faultline.drawing.epochs import epochs  # noqa: PLC0415
-    from faultline.store.reads import views, waiting  # noqa: PLC0415
+    from faultline.store.reads import groups, views, waiting  # noqa: PLC0415
 
     with opened(dsn) as database:
         wanted = values.job_id(database, job_id)
@@ -181,12 +130,14 @@ def job(
         steps = database.run(views.steps(wanted))
         in_ledger = database.run(views.ledger_rows(wanted))
         waits = database.run(waiting.awaited([wanted])) if record.suspended else []
+        permit = None if record.state.ended else database.run(groups.permit(wanted))
         now = database.run(views.clock())
     lives = epochs(record, journal)
     if as_json:
         print_json(
             {
                 **asdict(record),
+                "permit": None if permit is None or not permit.limited else asdict(permit),
                 "ledger_rows": in_ledger,
                 "epochs": [asdict(epoch) for epoch in lives],
                 "journal": [asdict(entry) for entry in journal],
@@ -197,7 +148,7 @@ def job(
     from faultline.cli import life, screen, tables  # noqa: PLC0415
 
     console = screen.console()
-    life.print_record(console, record, journal, now=now, in_ledger=in_ledger, waits=waits)
+    life.print_record(console, record, journal, now=now, in_ledger=in_ledger, waits=waits, permit=permit)
     console.print()
     life.print_lives(console, record, journal, lives, now=now)
     if steps:

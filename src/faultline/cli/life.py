@@ -10,6 +10,7 @@ from rich.text import Text
 from faultline import operate
 from faultline.cli import screen
 from faultline.drawing.epochs import program_changed, unrecorded
+from faultline.drawing.limits import standing
 from faultline.drawing.text import lanes
 from faultline.drawing.tree import limit, waits_for
 from faultline.store.reads.flows import flow_names
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import JobRecord, JournalEntry, Json
     from faultline.drawing.epochs import Epoch
+    from faultline.store.reads.groups import Permit
     from faultline.store.reads.waiting import Waiting
 
 
@@ -33,6 +35,7 @@ def print_record(
     now: datetime,
     in_ledger: int,
     waits: Sequence[Waiting] = (),
+    permit: Permit | None = None,
 ) -> None:
     console.print(
         Text.assemble(
@@ -50,6 +53,7 @@ def print_record(
         "attempt": f"{record.attempt} of {record.max_attempts}",
         "priority": str(record.priority) if record.priority else "",
         "key": record.idempotency_key or "",
+        "unique": record.unique_key or "",
     }
     if record.suspended:
         over = limit(record.next_run_at)
@@ -61,6 +65,9 @@ def print_record(
     elif record.state == "queued" and record.next_run_at is not None:
         again = "next try" if record.attempt else "due"
         facts[again] = f"{screen.clock(record.next_run_at)}  ({screen.since(record.next_run_at, now)})"
+    facts["expires"] = _expiry(record, now)
+    facts["group"] = record.group or ""
+    facts["permit"] = standing(record, permit, now)
     if record.lease_expires_at is not None:
         facts["lease"] = f"until {screen.clock(record.lease_expires_at)}  ({screen.since(record.lease_expires_at, now)})"
     if record.finished_at is not None:
@@ -70,6 +77,13 @@ def print_record(
         if value:
             console.print(Text.assemble((f"{name:10}", "quiet"), value))
     _print_operations(console, journal)
+
+
+def _expiry(record: JobRecord, now: datetime) -> str:
+    """When it expires; nothing, once a worker has claimed it."""
+    if record.expires_at is None or record.state != "queued" or record.fencing_token:
+        return ""
+    return f"{screen.clock(record.expires_at)}  ({screen.since(record.expires_at, now)})"
 
 
 def _print_operations(console: Console, journal: Sequence[JournalEntry]) -> None:

@@ -24,7 +24,7 @@ _SENTENCE = 200
 #: all of them takes longer than most commands.
 SECTIONS = {
     "Jobs": {
-        "enqueue": "jobs.enqueue",
+        "enqueue": "enqueuing.enqueue",
         "jobs": "jobs.jobs",
         "job": "jobs.job",
         "cancel": "jobs.cancel",
@@ -39,6 +39,9 @@ SECTIONS = {
         "serve": "serve.serve",
         "api-keys": "keys.keys",
         "queues": "queues.queues",
+        "limits": "limits.limits",
+        "groups": "limits.groups",
+        "schedules": "schedules.schedules",
         "workers": "queues.workers",
         "top": "top.top",
         "up": "up.up",

@@ -88,6 +88,8 @@ def _stands(line: JobSummary, now: datetime) -> Text:
         return screen.quiet("" if over is None else f"until {screen.since(over, now)}")
     if line.state == "queued" and line.next_run_at is not None and line.next_run_at > now:
         return screen.quiet(f"runs {screen.since(line.next_run_at, now)}")
+    if line.in_group:
+        return screen.quiet(f"waits in group {line.group}")
     if line.last_error:
         style = "failed" if line.state == "failed" else "quiet"
         return Text(screen.one_line(line.last_error), style=style, overflow="ellipsis", no_wrap=True)

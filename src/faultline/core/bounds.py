@@ -23,6 +23,10 @@ MAX_ATTEMPTS, ATTEMPTS_MAX = 5, 1000
 LEASE_SECONDS, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = 30.0, 0.1, 86_400.0
 #: Until a job runs for the first time, or for how long an attempt may take.
 DELAY_SECONDS_MAX = 315_360_000.0
+#: Until a job that nobody has claimed is cancelled.
+EXPIRES_SECONDS_MIN, EXPIRES_SECONDS_MAX = 0.001, 315_360_000.0
+#: Times of unique jobs: a period, a debounce and its limit.
+UNIQUE_SECONDS_MIN, UNIQUE_SECONDS_MAX = 0.001, 315_360_000.0
 #: Until it runs again.
 AGAIN_SECONDS_MAX = 31_536_000.0
 #: A job never sleeps for less: one that snoozes again and again would keep the database busy with itself.
@@ -30,6 +34,17 @@ SNOOZE_SECONDS_MIN = 0.1
 #: Years that the database keeps as times of a job: from the first one on, before the last one.
 FIRST_YEAR, LAST_YEAR = 1971, 9999
 ARGS_BYTES_MAX = RESULT_BYTES_MAX = 1_048_576
+
+#: Of the key of a group.
+GROUP_LENGTH_MAX = 200
+#: The most that a limit can be: jobs at once, jobs in a time, tokens of a burst.
+LIMIT_MAX = 1_000_000_000
+#: The longest time that a rate is about: a year.
+PER_SECONDS_MAX = 31_536_000.0
+#: A group's share beside others.
+WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
+#: Into how many parts a limited queue may be divided.
+SHARDS_MAX = 64
 
 #: Who did something, and why.
 BY_LENGTH_MAX = 200

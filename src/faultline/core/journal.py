@@ -31,7 +31,7 @@ class EpochEnd(StrEnum):
 class _Kind:
     meaning: str
     #: What the entry is about, which decides who may see it. Entries about a job have its id.
-    about: Literal["job", "queue", "worker", "key", "setting", "topic"] = "job"
+    about: Literal["job", "queue", "worker", "key", "setting", "topic", "schedule"] = "job"
     #: How it ends the lease that it names. None: it does not.
     ends: EpochEnd | None = None
     #: The state of the job afterwards. None: the entry contains it, or nothing changes.
@@ -82,6 +82,18 @@ class JournalEvent(StrEnum):
             operated=True,
         ),
     )
+    EXPIRED = (
+        "expired",
+        _Kind("No worker had claimed the job before it expired. It was cancelled.", state=JobState.CANCELLED),
+    )
+    SUPERSEDED = (
+        "superseded",
+        _Kind(
+            "The job was to be queued again, but another with its unique key is queued. It was cancelled.",
+            state=JobState.CANCELLED,
+        ),
+    )
+    REPLACED = ("replaced", _Kind("A later submission with its unique key gave the queued job other arguments, or a time."))
     RETRIED = (
         "retried",
         _Kind("Somebody queued a failed or cancelled job again.", state=JobState.QUEUED, operated=True),
@@ -115,17 +127,35 @@ class JournalEvent(StrEnum):
         ),
     )
     SIGNALLED = ("signalled", _Kind("Somebody sent the job a signal.", operated=True))
-    PAUSED = ("paused", _Kind("Somebody paused a queue.", about="queue"))
-    RESUMED = ("resumed", _Kind("Somebody resumed a queue.", about="queue"))
+    PAUSED = ("paused", _Kind("Somebody paused a queue or a schedule.", about="queue"))
+    RESUMED = ("resumed", _Kind("Somebody resumed a queue or a schedule.", about="queue"))
     API_KEY_ADDED = ("api_key_added", _Kind("Somebody created an API key.", about="key"))
     API_KEY_REVOKED = ("api_key_revoked", _Kind("Somebody revoked an API key.", about="key"))
-    SETTING_CHANGED = ("setting_changed", _Kind("Somebody changed a setting of the database.", about="setting"))
+    LIMIT_CHANGED = ("limit_changed", _Kind("A limit of a queue or of its groups was changed.", about="queue"))
+    PERMITS_RECOUNTED = (
+        "permits_recounted",
+        _Kind("The permits of a queue or a group were counted wrong, and counted anew.", about="queue", incident=True),
+    )
+    SETTING_CHANGED = (
+        "setting_changed",
+        _Kind("Somebody changed a setting of the database, or a schedule.", about="setting"),
+    )
     STARTED_OVER = (
         "started_over",
         _Kind("The job started over, with other arguments and an empty history.", state=JobState.QUEUED),
     )
     FORKED = ("forked", _Kind("Somebody began a new job with the history of this one; or this job began so.", operated=True))
     SUBSCRIBED = ("subscribed", _Kind("A task was subscribed to a topic, or its options for it changed.", about="topic"))
+    SCHEDULE_FAILED = (
+        "schedule_failed",
+        _Kind(
+            "Ticks of a schedule could not be decided about: its job is refused, or its rule cannot be computed. It is tried"
+            " again.",
+            about="schedule",
+            incident=True,
+            label="schedule failed",
+        ),
+    )
     UNSUBSCRIBED = ("unsubscribed", _Kind("Somebody ended the subscription of a task to a topic.", about="topic"))
 
 

@@ -43,6 +43,7 @@ class Counted:
     programs_changed: int = _counted(
         "programs_changed", "Runs that did not fit the history of their job, because the code of its task has changed."
     )
+    expired: int = _counted("jobs_expired", "Jobs that expired: no worker had claimed them in time.")
     lost: int = _counted(
         "leases_lost",
         "Leases lost, or given up because they could not be renewed in time.",

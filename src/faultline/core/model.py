@@ -81,6 +81,26 @@ class Submission:
     digest: str | None = field(default=None, metadata=_OWN)
     #: The trace context, in the format of W3C.
     trace: str | None = field(default=None, metadata=_OWN)
+    expires_seconds: float | None = field(
+        default=None,
+        metadata=_given(
+            None,
+            bounds.EXPIRES_SECONDS_MIN,
+            bounds.EXPIRES_SECONDS_MAX,
+            "Cancel it unless a worker has claimed it within this time.",
+        ),
+    )
+    expires_at: datetime | None = field(
+        default=None,
+        metadata=_OWN | _given(meaning="Likewise, at this time. Cannot be combined with expires_seconds."),
+    )
+    group: str | None = field(
+        default=None,
+        metadata=_OWN
+        | _given(None, 1, bounds.GROUP_LENGTH_MAX, "Jobs of a queue with the same group share its limits, and take turns."),
+    )
+    #: What counts as the same job, as `Unique.stated` makes it.
+    unique: Json | None = field(default=None, metadata=_OWN)
 
 
 class Enqueued(NamedTuple):
@@ -211,6 +231,10 @@ class JobSummary:
     flow_id: UUID | None
     #: It waits without a lease: `next_run_at` says when it stops waiting.
     suspended: bool
+    #: Whose job it is: jobs of one group share its limits. None: nobody's.
+    group: str | None
+    #: It is due, and waits in its group for a permit.
+    in_group: bool
 
     @property
     def shown_state(self) -> str:
@@ -227,6 +251,10 @@ class JobRecord(JobSummary):
     progress: Json
     args: Json
     result: Json
+    #: Cancelled if no worker has claimed it by then. None: never.
+    expires_at: datetime | None
+    #: What it is unique by, in its queue.
+    unique_key: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

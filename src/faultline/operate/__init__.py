@@ -1,4 +1,4 @@
-"""Operations on jobs, queues and keys: cancel, retry, fork, signal, pause, resume. Who did it, and why, is recorded.
+"""Operations on jobs, queues, schedules and keys: cancel, retry, pause, resume. Who did it, and why, is recorded.
 
 Dashboard, API, command line and Python all use this, so operations are recorded and logged in one way. The database writes
 the record in the transaction of the operation, with the login next to the name that the caller gave.
@@ -12,7 +12,17 @@ from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
 from faultline.operate.flows import signal
 from faultline.operate.jobs import RetryFailed, cancel, fork, retry
 from faultline.operate.keys import add_key, revoke_key
+from faultline.operate.limits import reset_limit, set_limit
 from faultline.operate.queues import pause, resume
+from faultline.operate.schedules import (
+    backfill,
+    pause_schedule,
+    remove_schedule,
+    reset_schedule,
+    resume_schedule,
+    run_schedule,
+    set_schedule,
+)
 from faultline.operate.settings import change_setting
 from faultline.operate.who import check_reason, plain, signature, this_user
 
@@ -21,15 +31,24 @@ __all__ = [
     "REASON_LENGTH_MAX",
     "RetryFailed",
     "add_key",
+    "backfill",
     "cancel",
     "change_setting",
     "check_reason",
     "fork",
     "pause",
+    "pause_schedule",
     "plain",
+    "remove_schedule",
+    "reset_limit",
+    "reset_schedule",
     "resume",
+    "resume_schedule",
     "retry",
     "revoke_key",
+    "run_schedule",
+    "set_limit",
+    "set_schedule",
     "signal",
     "signature",
     "this_user",

@@ -32,6 +32,25 @@ when (
 )
 execute function faultline.refuse_change('illegal state transition: a job that is not running can only be queued, claimed or cancelled');
 
+-- Not refusals: what every verb that ends a lease, or cancels a waiting job, owes to the limits. Plain jobs pay nothing.
+create or replace trigger free_permits
+before update of state on faultline.open_jobs
+for each row
+when (old.counted is not null and new.state <> 'running')
+execute function faultline.free_permits();
+
+create or replace trigger free_permits_of_gone
+after delete on faultline.open_jobs
+for each row
+when (old.counted is not null)
+execute function faultline.free_permits();
+
+create or replace trigger leave_group
+before update of state on faultline.open_jobs
+for each row
+when (old.in_group and new.in_group and new.state <> 'queued')
+execute function faultline.leave_group();
+
 create or replace trigger token_grows
 before update of state, fencing_token on faultline.open_jobs
 for each row
@@ -113,6 +132,17 @@ before delete on faultline.keys
 for each row
 when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
 execute function faultline.refuse_change('only prune deletes rows');
+
+-- Without its row, a second job would be enqueued beside one that is queued.
+create or replace trigger forgotten_by_prune
+before delete on faultline.unique_keys
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
+execute function faultline.refuse_change('only prune deletes rows');
+
+create or replace trigger never_emptied
+before truncate on faultline.unique_keys
+execute function faultline.refuse_change('unique keys cannot be truncated');
 
 create or replace trigger floor_grows
 before update of token_floor on faultline.settings
@@ -261,6 +291,52 @@ execute function faultline.refuse_change('nudges cannot be truncated');
 create or replace trigger never_emptied
 before truncate on faultline.sweeps
 execute function faultline.refuse_change('sweeps cannot be truncated');
+
+-- A schedule that goes back would make the jobs of its ticks again. Only a new rule, and a person who resumes it, begin anew.
+create or replace trigger position_grows
+before update of next_at on faultline.schedules
+for each row
+when (
+  new.next_at < old.next_at
+  and coalesce(current_setting('faultline.verb', true), '') not in ('change_schedule', 'resume_schedule')
+)
+execute function faultline.refuse_change('the position of a schedule only moves forward');
+
+create or replace trigger removed_by_a_verb
+before delete on faultline.schedules
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('remove_schedule', 'prune'))
+execute function faultline.refuse_change('only remove_schedule and prune delete schedules');
+
+create or replace trigger recorded_by_a_verb
+before insert on faultline.ticks
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') not in ('tick', 'run_schedule', 'backfill'))
+execute function faultline.refuse_change('only tick, run_schedule and backfill record ticks');
+
+create or replace trigger never_rewritten
+before update on faultline.ticks
+for each row
+when (
+  coalesce(current_setting('faultline.verb', true), '') not in ('tick', 'backfill')
+  or (old.job_id is not null)
+)
+execute function faultline.refuse_change('a tick that has its job cannot be changed');
+
+create or replace trigger forgotten_by_prune
+before delete on faultline.ticks
+for each row
+when (coalesce(current_setting('faultline.verb', true), '') <> 'prune')
+execute function faultline.refuse_change('only prune deletes rows');
+
+create or replace trigger never_emptied
+before truncate on faultline.schedules
+execute function faultline.refuse_change('schedules cannot be truncated');
+
+-- Without its row, a tick would make its job again.
+create or replace trigger never_emptied
+before truncate on faultline.ticks
+execute function faultline.refuse_change('ticks cannot be truncated');
 
 -- Builds older than `faultline.protocol()` store a checksum of their functions in row 0, and replace all functions if
 -- it is not their own. The row keeps the checksum of the last of those builds, which goes on working; the others are

@@ -33,14 +33,18 @@ declare
                          "enqueue", "enqueue_many", "claim", "renew", "complete", "fail", "release", "mark_started",
                          "mark_start", "fence", "same_transaction", "record_refusal", "step", "recall", "progress", "beat", "leave",
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
-                         "announce", "program_changed", "try_changed",
+                         "announce", "expire", "program_changed", "try_changed",
                          "suspend", "resolve", "sweep",
+                         "declare_queue", "limited", "next_turn", "fold", "recount",
+                         "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
                          "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch"],
     "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],
     "faultline_operator": ["enqueue_flow", "publish", "subscribe", "unsubscribe", "chunks",
                            "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "fork", "pause", "resume", "change_setting",
-                           "reap", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
-                           "resolve", "sweep", "signal"]
+                           "reap", "expire", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
+                           "set_limit", "reset_limit", "recount", "fold",
+                           "resolve", "sweep", "signal",
+                           "set_schedule", "remove_schedule", "pause_schedule", "resume_schedule", "run_schedule", "backfill"]
   }';
   role_name text;
   verb text;
@@ -71,7 +75,9 @@ begin
         'grant select on faultline.open_jobs, faultline.ledger, faultline.journal, faultline.steps, faultline.keys,'
         ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples, faultline.sampling,'
         ' faultline.flows, faultline.calls, faultline.edges, faultline.signals, faultline.nudges, faultline.sweeps,'
-        ' faultline.streams, faultline.subscriptions to %I',
+        ' faultline.streams, faultline.subscriptions, faultline.unique_keys,'
+        ' faultline.limits, faultline.shards, faultline.groups, faultline.group_events,'
+        ' faultline.schedules, faultline.ticks to %I',
         role_name
       );
       -- All columns but the digests.

@@ -7,7 +7,7 @@ select
   j.created_at, j.next_run_at, j.claimed_at, j.finished_at,
   j.lease_owner as owner, j.lease_expires_at, j.renewals, j.reaps,
   j.idempotency_key, j.last_error, j.progress, j.args, null::jsonb as result, j.trace,
-  j.flow_id, j.suspended
+  j.flow_id, j.suspended, j.expires_at, j.group_key, j.group_at, j.unique_key
 from faultline.open_jobs j
 union all
 select
@@ -15,12 +15,12 @@ select
   f.created_at, null, f.claimed_at, f.finished_at,
   f.owner, null, null, null,
   f.idempotency_key, null, f.progress, f.args, f.result, null,
-  f.flow_id, null
+  f.flow_id, null, null, f.group_key, null, null
 from faultline.ledger f;
 
 -- What a job is given when it is enqueued: the columns of `parse_new_jobs`, in its order. All others have defaults.
 create or replace view faultline.new_jobs as
 select
   j.id, j.task, j.args, j.queue, j.priority, j.next_run_at, j.max_attempts, j.lease_seconds, j.keep_args, j.idempotency_key,
-  j.trace, j.created_at
+  j.trace, j.created_at, j.expires_at, j.group_key, j.in_group, j.group_at, j.unique_key
 from faultline.open_jobs j;

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from faultline.core.errors import JobRejected, UnreadableJson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Refuse what would be read as another type: a datetime as text, a dataclass as a dict. (A UUID is read as text and an Enum
 # as its value: orjson cannot refuse them.)
@@ -80,6 +83,20 @@ def encode_args(value: object, what: str) -> str:
         except (ValueError, RecursionError):
             raise refused from None
     return encode(written, what)
+
+
+def encode_each(name: str, values: Iterable[object], what: str) -> list[str]:
+    """The texts of many arguments that have one value of this name each, as `encode_args` writes them one by one."""
+    values = list(values)
+    try:
+        texts = [orjson.dumps({name: value}, option=_STRICT).decode() for value in values]
+    except TypeError:
+        texts = []
+    # As in `encode`: what orjson cannot write, or writes as something else, is looked at closely.
+    together = "".join(texts)
+    if len(texts) < len(values) or "null" in together or "\\u0000" in together:
+        return [encode_args({name: value}, what) for value in values]
+    return texts
 
 
 def encode(value: object, what: str) -> str:

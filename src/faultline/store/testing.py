@@ -149,12 +149,22 @@ def jobs(*, task: str | None = None, queue: str | None = None, state: JobState |
     )
 
 
+#: Queues with queued jobs, and whether they have limits. In these the next turn says when something may be claimed.
+_QUEUED = (
+    "with queued as materialized (select q.name, exists (select from faultline.limited(array[q.name])) as limited"
+    " from (select distinct queue as name from faultline.jobs"
+    " where state = 'queued' and queue = coalesce(%s, queue)) q)"
+)
+
+
 def due_queues(queue: str | None = None) -> Statement[list[str]]:
     """The queues with a due job; only this one, if named."""
     return Statement(
         name="due_queues",
-        sql="select distinct queue from faultline.jobs"
-        " where state = 'queued' and next_run_at <= faultline.now() and queue = coalesce(%s, queue) order by queue",
+        sql=f"{_QUEUED} select q.name from queued q where case"
+        " when q.limited then faultline.next_turn(q.name) <= faultline.clock()"
+        " else exists (select from faultline.jobs j where j.queue = q.name and j.state = 'queued'"
+        " and j.next_run_at <= faultline.now()) end order by q.name",
         params=(queue,),
         read=values,
         repeatable=True,
@@ -165,7 +175,10 @@ def next_due(queue: str | None = None) -> Statement[datetime | None]:
     """When the next queued job is due; None if no job is queued."""
     return Statement(
         name="next_due",
-        sql="select min(next_run_at) from faultline.jobs where state = 'queued' and queue = coalesce(%s, queue)",
+        sql=f"{_QUEUED} select min(least("
+        "(select min(j.next_run_at) from faultline.jobs j where j.queue = q.name and j.state = 'queued'"
+        " and (not q.limited or j.next_run_at > faultline.now())),"
+        " case when q.limited then faultline.next_turn(q.name) end)) from queued q",
         params=(queue,),
         read=value,
         repeatable=True,
@@ -173,13 +186,15 @@ def next_due(queue: str | None = None) -> Statement[datetime | None]:
 
 
 def is_busy(worker_id: str, queues: list[str]) -> Statement[bool]:
-    """Whether a worker still holds a job, or one is due in its queues."""
+    """Whether a worker still holds a job, or one is due in its queues and within their limits."""
     return Statement(
         name="is_busy",
         sql="select exists (select from faultline.jobs where queue = any(%s)"
-        " and (state = 'queued' and next_run_at <= faultline.now()"
-        " or state = 'running' and split_part(owner, '/', 1) = %s))",
-        params=(queues, worker_id),
+        " and (state = 'queued' and next_run_at <= faultline.now() and queue not in (select faultline.limited(%s))"
+        " or state = 'running' and split_part(owner, '/', 1) = %s))"
+        " or exists (select from faultline.limited(%s) q where faultline.next_turn(q) <= faultline.clock()"
+        " and exists (select from faultline.jobs where state = 'queued' and queue = q))",
+        params=(queues, queues, worker_id, queues),
         read=value,
         repeatable=True,
     )

@@ -102,6 +102,8 @@ async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing:
     changed: list[str] = []
     while True:
         ends.update(reaped.state for reaped in await _ask(app, verbs.reap()) if reaped.state is JobState.FAILED)
+        expired = await _ask(app, verbs.expire())
+        ends[JobState.CANCELLED] += len(expired)
         await _resolve(app)
         queues = await _ask(app, testing.due_queues(queue))
         if queues:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from faultline.core.bounds import SIGNAL_NAME_LENGTH_MAX
+from faultline.core.bounds import GROUP_LENGTH_MAX, SIGNAL_NAME_LENGTH_MAX
 from faultline.web.problems import Problem
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ _CHARACTER = (
 )
 #: Of what waits: signals by their names, all else by the job.
 WAITING_PATTERN = rf"^(signal~{_CHARACTER}{{1,{SIGNAL_NAME_LENGTH_MAX}}}~{_TIME}~{_NUMBER}|job~{_UUID}~{_NUMBER})$"
+#: Of groups: where the window begins, the wait, and the group.
+_GROUP = rf"{_CHARACTER}{{0,{GROUP_LENGTH_MAX}}}"
+GROUP_PATTERN = rf"^group~{_GROUP}~{_TIME}~{_GROUP}$"
 
 
 def encode(kind: str, position: Sequence[Any]) -> str:
@@ -43,7 +46,7 @@ def encode(kind: str, position: Sequence[Any]) -> str:
 
 def decode(text: str, kind: str, types: Sequence[str]) -> tuple[Any, ...]:
     """The position. Every value is parsed as its type, so a forged cursor can do no harm."""
-    if not any(re.fullmatch(pattern, text) for pattern in (PATTERN, FAILED_PATTERN, WAITING_PATTERN)):
+    if not any(re.fullmatch(pattern, text) for pattern in (PATTERN, FAILED_PATTERN, WAITING_PATTERN, GROUP_PATTERN)):
         raise Problem(400, "BadCursor", "Invalid cursor.", next_step=_NEXT_STEP)
     found, *words = text.split("~")
     if found != kind:

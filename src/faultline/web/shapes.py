@@ -33,7 +33,7 @@ BATCH_JOBS_MAX = 1000
 PAGE_JOBS_MAX = 200
 RETRY_JOBS_MAX = 10_000
 #: The one character that PostgreSQL cannot store.
-_NO_NUL = r"^[^\x00]*$"
+NO_NUL = r"^[^\x00]*$"
 
 
 #: The years that the database accepts as times of a job, in any time zone.
@@ -69,10 +69,10 @@ def _whole(value: object) -> object:
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 #: People read and type them: no invisible characters.
-_SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f])?$"
-QueueName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.QUEUE_LENGTH_MAX, pattern=_SEEN)]
-TaskName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.TASK_LENGTH_MAX, pattern=_NO_NUL)]
-Text = Annotated[str, StringConstraints(max_length=1000, pattern=_NO_NUL)]
+SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f])?$"
+QueueName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.QUEUE_LENGTH_MAX, pattern=SEEN)]
+TaskName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.TASK_LENGTH_MAX, pattern=NO_NUL)]
+Text = Annotated[str, StringConstraints(max_length=1000, pattern=NO_NUL)]
 #: No characters that control a terminal, or hide or reorder text.
 _PLAIN = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]*$"
 Reason = Annotated[str, StringConstraints(max_length=bounds.REASON_LENGTH_MAX, pattern=_PLAIN)]
@@ -87,21 +87,23 @@ CallNumber = Annotated[str, StringConstraints(min_length=1, max_length=bounds.CA
 _NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 SignalName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.SIGNAL_NAME_LENGTH_MAX, pattern=_NO_CONTROLS)]
 SignalKey = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_CONTROLS)]
-StreamName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.STREAM_NAME_LENGTH_MAX, pattern=_NO_NUL)]
-Key = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_NUL)]
+StreamName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.STREAM_NAME_LENGTH_MAX, pattern=NO_NUL)]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=NO_NUL)]
+GroupKey = Annotated[str, StringConstraints(min_length=1, max_length=bounds.GROUP_LENGTH_MAX, pattern=_NO_CONTROLS)]
 FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
 
 
 _OF_ANSWER = "Use `next_cursor` of the previous answer."
 #: What is wrong with a text, in words: the pattern is for programs.
 PATTERNS_IN_WORDS = {
-    _NO_NUL: "The character NUL is not allowed.",
-    _SEEN: "No control characters, and no white space at either end.",
+    NO_NUL: "The character NUL is not allowed.",
+    SEEN: "No control characters, and no white space at either end.",
     _NO_CONTROLS: "No control characters.",
     _PLAIN: "No control characters, but for tabs and line ends.",
     cursors.PATTERN: _OF_ANSWER,
     cursors.FAILED_PATTERN: _OF_ANSWER,
     cursors.WAITING_PATTERN: _OF_ANSWER,
+    cursors.GROUP_PATTERN: _OF_ANSWER,
     _CALL_NUMBER: "The number of a call, such as 3 or 3.1.2.",
 }
 #: No job may have both a delay and a time.
@@ -116,14 +118,14 @@ JSON_VALUE: dict[str, Any] = {
         {"type": ["null", "boolean"]},
         {"type": "integer", "minimum": -(2**63), "maximum": 2**64 - 1},
         {"type": "number", "not": {"type": "integer"}},
-        {"type": "string", "pattern": _NO_NUL},
+        {"type": "string", "pattern": NO_NUL},
         {"type": "array", "items": {"$ref": "#/components/schemas/JsonValue"}},
         {"$ref": "#/components/schemas/JsonObject"},
     ]
 }
 JSON_OBJECT: dict[str, Any] = {
     "type": "object",
-    "propertyNames": {"pattern": _NO_NUL},
+    "propertyNames": {"pattern": NO_NUL},
     "additionalProperties": {"$ref": "#/components/schemas/JsonValue"},
 }
 
@@ -138,7 +140,7 @@ def _shape(name: str, kind: Any, given: Given) -> Any:
     """What a request may say for this field of a submission, as Pydantic wants to know it."""
     said: dict[str, Any] = {} if given.help is None else {"description": given.help}
     if kind is str:
-        said |= {"min_length": given.least, "max_length": given.most, "pattern": _SEEN if name == "queue" else _NO_NUL}
+        said |= {"min_length": given.least, "max_length": given.most, "pattern": SEEN if name == "queue" else NO_NUL}
     elif given.most is not None:
         said |= {"ge": given.least, "le": given.most}
     if kind is float:
@@ -147,7 +149,7 @@ def _shape(name: str, kind: Any, given: Given) -> Any:
     return shape if given.default is not None else shape | None, Field(given.default, **said)
 
 
-def _shapes_of_a_submission() -> dict[str, Any]:
+def shapes_of_a_submission() -> dict[str, Any]:
     kinds = get_type_hints(Submission)
     return {
         one.name: _shape(one.name, get_args(kinds[one.name])[0], one.metadata["given"])
@@ -156,13 +158,32 @@ def _shapes_of_a_submission() -> dict[str, Any]:
     }
 
 
+_Span = Annotated[float, Field(ge=bounds.UNIQUE_SECONDS_MIN, le=bounds.UNIQUE_SECONDS_MAX, allow_inf_nan=False)]
+
+
+class UniqueJob(Asked):
+    """What makes a job the same as another of its queue, and what becomes of the second."""
+
+    key: Key | None = Field(None, description="What is the same. Default: the task with its arguments.")
+    while_: Literal["queued", "open"] | None = Field(
+        "queued",
+        alias="while",
+        description="`queued`: a job that waits stands in for a new one. `open`: a running one, too. null: only `period`.",
+    )
+    period: _Span | None = Field(None, description="A job that was enqueued so many seconds ago stands in for it.")
+    then: Literal["keep", "replace"] = Field("keep", description="`replace`: the queued job gets these arguments and time.")
+    debounce: _Span | None = Field(None, description="It runs so many seconds after the last submission.")
+    at_most: _Span | None = Field(None, description="But not later than so many seconds after the first.")
+
+
 # In the order of a submission: a request is known again by a digest of its fields.
 _NewJob = create_model(
     "_NewJob",
     __base__=Asked,
     task=(TaskName, ...),
     args=(dict[str, Any], Field({}, description="The arguments of the task, by name.")),
-    **_shapes_of_a_submission(),
+    **shapes_of_a_submission(),
+    unique=(UniqueJob | None, Field(None, description="Create no second job while this one waits.")),
 )
 
 
@@ -196,6 +217,7 @@ class JobFilter(Asked):
     created_after: Time | None = None
     created_before: Time | None = None
     key: Key | None = Field(None, description="An idempotency key as the caller gave it, over HTTP or not.")
+    group: GroupKey | None = None
     limit: int = Field(50, ge=1, le=PAGE_JOBS_MAX)
     cursor: Cursor | None = Field(None, description="`next_cursor` of the previous page, with the same filters.")
 

@@ -34,6 +34,7 @@ class Announcing:
         tasks: Mapping[str, Task[..., Any]],
         connections_max: int,
         tally: Tally,
+        schedules: Sequence[str] = (),
     ) -> None:
         self._database = database
         self._worker_id = worker_id
@@ -41,12 +42,13 @@ class Announcing:
         self._tasks = tasks
         self._connections_max = connections_max
         self._tally = tally
+        self._schedules = schedules
 
     async def run(self) -> None:
         while True:
             pause = _ANNOUNCE_SECONDS
             try:
-                said = verbs.announce(self._worker_id, sorted(self._tasks), self._connections_max)
+                said = verbs.announce(self._worker_id, sorted(self._tasks), self._connections_max, self._schedules)
                 if not await self._database.run(said):
                     pause = _LISTED_SECONDS
             except Exception as error:  # noqa: BLE001 - nothing depends on it

@@ -19,7 +19,9 @@ from faultline.core.errors import OutcomeUnknown
 from faultline.core.model import Bound, bounds_after
 from faultline.store import verbs
 from faultline.worker.hold import Hold
+from faultline.worker.pace import Pace
 from faultline.worker.poll import reset_seconds
+from faultline.worker.turn import Turn
 
 if TYPE_CHECKING:
     import random
@@ -42,7 +44,6 @@ CLAIM_MAX = 1000
 POLL_SECONDS_MIN, POLL_SECONDS_MAX = 0.01, 0.5
 #: A queue that is polled together with others is polled by itself only this often.
 _WATCHED_SECONDS = 60.0
-_RATE_WINDOW = 0.1
 #: Claims of so few do not wait for other claims (claim.sql), so their time is their own cost.
 _FEW = 20
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 3.0
@@ -62,6 +63,10 @@ class Feed:
     #: The owner of a claim that was sent, until its leases have arrived.
     _asked_as: str | None = None
     _starts_max = _STARTS_MIN
+    #: What it holds in a queue with limits, until its permits are given back; None: the queue has none.
+    within: set[Hold] | None = None
+    #: Set once the limits of its queue are declared; None: they need not be.
+    declared: asyncio.Event | None = None
 
     def __init__(  # noqa: PLR0913 - all but the first two are the parts that it works with
         self,
@@ -102,7 +107,9 @@ class Feed:
         self._reset_at = 0.0
         self._claim_seconds = 0.0
         self._poll_seconds = POLL_SECONDS_MIN
-        self._rate = Rate()
+        self._pace = Pace()
+        self._turn_of_queue = Turn(name, database, chance)
+        self._was_freed = False
         self._ended = 0
         self._turning = False
         #: Jobs that may not run beside the running ones, and since when.
@@ -115,6 +122,8 @@ class Feed:
     async def run(self) -> None:
         """Claim while there is room, rest while there is nothing to do. Ends only when cancelled."""
         await self.release_unanswered_claim()  # of a cancelled run
+        if self.declared is not None:
+            await self.declared.wait()
         pause = Pause(_PAUSE_MIN, _PAUSE_MAX)
         while True:
             await self._leave_to_others()
@@ -132,7 +141,7 @@ class Feed:
                 continue
             pause.reset()
             if len(leases) < wanted:
-                await self._rest(found=bool(leases))
+                await (self._rest if self.within is None else self._rest_within)(found=bool(leases))
             else:
                 self._hints.works(self.name)
                 self._poll_seconds = POLL_SECONDS_MIN
@@ -144,12 +153,17 @@ class Feed:
         when a quarter of its prefetched jobs is used up; slow jobs have none and never wait. The prefetched jobs should last
         until the next claim is answered, which takes long where many workers claim.
         """
-        ahead = min(2 * CLAIM_MAX, int(self._rate.per_second * max(AHEAD_SECONDS, self._claim_seconds)))
+        if self.within is not None:
+            # A job that has ended holds its permit until that is written: a claim before would be in vain.
+            return min(self.concurrency - max(self.running + len(self.waiting), len(self.within)), CLAIM_MAX)
+        ahead = min(2 * CLAIM_MAX, int(self._pace.per_second * max(AHEAD_SECONDS, self._claim_seconds)))
         free = self.concurrency - self.running + ahead - len(self.waiting)
         return min(free, CLAIM_MAX) if free > ahead // 4 else 0
 
     def _wanted_now(self) -> int:
         wanted = self.wanted()
+        if self.within is not None:
+            return wanted
         return min(wanted, _FEW) if asyncio.get_running_loop().time() >= self._reset_at else wanted
 
     def finished(self, lease: Lease) -> None:
@@ -167,7 +181,13 @@ class Feed:
             if hold.lost is None:
                 self.running += 1
                 return hold
+            self._forget(hold)
         return None
+
+    def _forget(self, hold: Hold) -> None:
+        """It was lost before it started: it has no ending that would give its permit back."""
+        if self.within is not None:
+            self.within.discard(hold)
 
     def turn_soon(self) -> None:
         """Start the next jobs and maybe claim: once for all jobs that end in the same turn of the loop."""
@@ -179,7 +199,7 @@ class Feed:
         self._turning = False
         self._starts_max = _STARTS_MIN if self._ended else min(2 * self._starts_max, self.concurrency)
         if self._ended:
-            self._rate.count(self._ended, asyncio.get_running_loop().time())
+            self._pace.count(self._ended, asyncio.get_running_loop().time())
             self._ended = 0
         self.fill()
         if self.wanted() > 0:
@@ -193,9 +213,15 @@ class Feed:
         if wake:
             self._hint.set()
 
+    def freed(self) -> None:
+        """A permit of its queue is free again."""
+        self._was_freed = True
+        self._hint.set()
+        self._room.set()
+
     def bounds(self) -> list[Bound]:
-        """Below these positions the feed has seen no work."""
-        return list(self._bounds.values())
+        """Below these positions the feed has seen no work. In a queue with limits, groups take turns: there are none."""
+        return list(self._bounds.values()) if self.within is None else []
 
     def wake(self) -> None:
         """There is work at or above the bounds."""
@@ -237,7 +263,10 @@ class Feed:
         self._claim_seconds += (min(took, _CLAIM_SECONDS_MAX) - self._claim_seconds) / 4
         if reset:
             self._reset_at = loop.time() + reset_seconds(took)
-        self._bounds.update(bounds_after(leases))
+        if self.within is None:
+            self._bounds.update(bounds_after(leases))
+        else:
+            self._bounds.clear()
         for hint in hints:
             self._lower(hint)
         if leases:
@@ -317,6 +346,7 @@ class Feed:
                 break
             hold = self.waiting.popleft()
             if hold.lost is not None:
+                self._forget(hold)
                 continue
             if hold.lease.mark_start:
                 if not self._company.admits(hold, self.concurrency, self):
@@ -383,6 +413,26 @@ class Feed:
                 self._was_hinted = True
         self._hint.clear()
 
+    async def _rest_within(self, *, found: bool) -> None:
+        """The same in a queue with limits: until a permit is free, or until the next turn."""
+        self._hints.rests(self.name)
+        is_misled = self._is_misled(found=found)
+        if not self._was_freed:
+            # A hint that came while the claim ran is most often about what the claim got. To ask is cheaper than to claim.
+            heard = self._hint.is_set()
+            self._hint.clear()
+            seconds = await self._turn_of_queue.rest_seconds(self._claim_seconds, found=found, anew=heard)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while not self._was_freed:
+                        await self._hint.wait()
+                        if not is_misled:
+                            break
+                        self._hint.clear()
+        self._was_hinted = self._hint.is_set() and not self._was_freed
+        self._was_freed = False
+        self._hint.clear()
+
     def _is_misled(self, *, found: bool) -> bool:
         """Any login can send hints. If many in a second were useless, wait for the next poll."""
         now = asyncio.get_running_loop().time()
@@ -391,21 +441,3 @@ class Feed:
             self._in_vain.append(now)
         self._was_hinted = False
         return len(self._in_vain) >= _IN_VAIN_MAX
-
-
-class Rate:
-    """How many jobs per second have ended lately."""
-
-    def __init__(self) -> None:
-        self.per_second = 0.0
-        self._since = 0.0
-        self._finished = 0
-
-    def count(self, finished: int, now: float) -> None:
-        self._finished += finished
-        passed = now - self._since
-        if passed >= _RATE_WINDOW:
-            # After a long silence the old rate means nothing.
-            weight = min(1.0, passed / (2 * _RATE_WINDOW))
-            self.per_second += weight * (self._finished / passed - self.per_second)
-            self._since, self._finished = now, 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from faultline.worker.heartbeat import Heartbeat
     from faultline.worker.hold import Hold
+    from faultline.worker.permits import Permits
     from faultline.worker.shared import Shared
     from faultline.worker.standby import Standby
 
@@ -27,6 +28,8 @@ class Leases:
         self._numbers = {name: number for number, name in enumerate(queues)}
         self._claims = itertools.count(1)
         self._standby: Standby | None = None
+        #: What is held in queues with limits.
+        self.permits: Permits | None = None
         #: The memory that a companion process reads; None: there is none.
         self.shared: Shared | None = None
 
@@ -47,6 +50,8 @@ class Leases:
         if self._standby is not None:
             self._standby.took(self._numbers[queue], holds)
         self._heartbeat.keep(holds)
+        if self.permits is not None:
+            self.permits.took(queue, holds)
         for hold in holds if events.are_detailed() else ():
             events.emit_detail("lease_acquired", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
 
@@ -65,3 +70,5 @@ class Leases:
 
     def drop(self, holds: Sequence[Hold]) -> None:
         self._heartbeat.drop(holds)
+        if self.permits is not None:
+            self.permits.dropped(holds)

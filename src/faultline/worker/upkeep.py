@@ -1,4 +1,4 @@
-"""Upkeep, in every worker: reap expired leases, close finished jobs, count, prune.
+"""Upkeep, in every worker: reap expired leases, cancel expired jobs, close finished jobs, count, prune.
 
 Any number may run at once: each skips what another has locked, and all work in small batches, so that nobody waits for it.
 """
@@ -6,19 +6,22 @@ Any number may run at once: each skips what another has locked, and all work in 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from faultline.core import events
 from faultline.core.model import JobState
 from faultline.store import verbs
+from faultline.store.verbs import limit
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from faultline.core.model import Reaped, Retention
     from faultline.store.async_database import AsyncDatabase
+    from faultline.worker.permits import Permits
     from faultline.worker.tally import Tally
 
 REAP_SECONDS = 1.0
@@ -50,10 +53,14 @@ class Upkeep:
         chance: random.Random,
         tally: Tally,
         on_failed: Callable[[], None] = lambda: None,
+        queues: Sequence[str] = (),
+        permits: Permits | None = None,
     ) -> None:
         self._database = database
         self._tally = tally
         self._on_failed = on_failed
+        self._queues = queues
+        self._permits = permits
         self._may_judge = may_judge
         self._behind = behind
         self._retention = retention
@@ -72,6 +79,8 @@ class Upkeep:
         now = asyncio.get_running_loop().time()
         try:
             await self.reap()
+            await self.fold()
+            await self.expire()
             if now >= self._prune_at:
                 self._prune_at = now + PRUNE_SECONDS
                 if not await self.prune():
@@ -112,8 +121,16 @@ class Upkeep:
         if anywhere:
             self._anywhere_at = loop.time() + min(_ANYWHERE_SHARE * (loop.time() - asked_at), _ANYWHERE_SECONDS_MAX)
 
+    async def fold(self) -> None:
+        """Hear what happened in idle queues with limits, and which of its own have some by now."""
+        folded = await self._database.run(limit.fold(self._queues))
+        if self._permits is not None:
+            self._permits.limit(folded.limited)
+
     def _report(self, reaped: Reaped) -> None:
         self._tally.reaped[reaped.reason] += 1
+        if self._permits is not None:
+            self._permits.freed(reaped.queue)
         events.emit(
             "lease_reaped",
             job_id=reaped.job_id,
@@ -139,6 +156,16 @@ class Upkeep:
                 reason=reaped.reason,
             )
 
+    async def expire(self) -> None:
+        """Cancel what has expired, in batches: claims pass over such jobs, but must read them."""
+        for _ in range(_BITES_MAX):
+            expired = await self._database.run(verbs.expire(max_jobs=_BITE_ROWS))
+            for (queue, task), jobs in Counter((one.queue, one.task) for one in expired).items():
+                self._tally.of(queue).expired += jobs
+                events.emit("jobs_expired", queue=queue, task=task, jobs=jobs)
+            if len(expired) < _BITE_ROWS:
+                return
+
     async def reconcile(self) -> None:
         for job_id in await self._database.run(verbs.reconcile()):
             events.emit("job_reconciled", job_id=job_id)
@@ -146,8 +173,9 @@ class Upkeep:
     async def prune(self) -> bool:
         """Delete what is older than its retention, in batches. Returns whether that was all."""
         all_gone = True
-        for what in ("ledger", "failed", "journal", "keys", "flows"):
-            age = getattr(self._retention, what)
+        for what in ("ledger", "failed", "journal", "ticks", "keys", "unique_keys", "flows"):
+            # Keys of unique jobs mean nothing once these have ended: no setting says how long they are kept.
+            age = getattr(self._retention, "journal" if what == "ticks" else what, None)
             for _ in range(_BITES_MAX):
                 gone = await self._database.run(verbs.prune(what, older_than_seconds=age, max_rows=_BITE_ROWS))
                 if gone < _BITE_ROWS:

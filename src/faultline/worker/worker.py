@@ -19,6 +19,7 @@ from faultline.worker.announcing import Announcing, Subscribing
 from faultline.worker.company import Company
 from faultline.worker.completer import Completer
 from faultline.worker.databases import Connections, Databases
+from faultline.worker.declaring import Declaring
 from faultline.worker.executor import Executor
 from faultline.worker.feed import CLAIM_MAX, Feed
 from faultline.worker.heartbeat import Heartbeat
@@ -26,9 +27,11 @@ from faultline.worker.hints import Hints
 from faultline.worker.leases import Leases
 from faultline.worker.loop_tick import LoopTick
 from faultline.worker.marks import Marks
+from faultline.worker.permits import Permits
 from faultline.worker.poll import Poll
 from faultline.worker.reaching import reached
 from faultline.worker.resolver import Resolver
+from faultline.worker.scheduler import Scheduler
 from faultline.worker.services import Services
 from faultline.worker.standby import Standby
 from faultline.worker.stop import Stop
@@ -116,8 +119,13 @@ class Worker:
         self._poll = Poll(database, host.chance, tally) if len(queues) > poll.QUEUES_APART else None
         self._make_feeds(queues)
         self._upkeep = self._new_upkeep(retention or Retention())
-        self._announcing = Announcing(database, self.id, queues, app.tasks, self.connections.most, tally)
-        self._subscribing = Subscribing(database, self.id, app.subscriptions(), tally)
+        self._scheduler = Scheduler(database, self.id, app.schedule_declarations(), host.chance, tally)
+        self._say(queues)
+
+    def _say(self, queues: Mapping[str, int]) -> None:
+        digests, tasks, most = self._scheduler.digests, self._app.tasks, self.connections.most
+        self._announcing = Announcing(self._database, self.id, queues, tasks, most, self._tally, digests)
+        self._subscribing = Subscribing(self._database, self.id, self._app.subscriptions(), self._tally)
 
     def _make_feeds(self, queues: Mapping[str, int]) -> None:
         company: Company[Feed] = Company()
@@ -136,6 +144,9 @@ class Worker:
                 tally=self._tally,
             )
 
+        self._permits = self._leases.permits = Permits(self._feeds)
+        self._declaring = Declaring(self._database, self.id, self._app, self._feeds, self._permits, self._tally)
+
     def _new_upkeep(self, retention: Retention) -> Upkeep:
         return Upkeep(
             self._database,
@@ -145,6 +156,8 @@ class Worker:
             chance=self._app.host.chance,
             tally=self._tally,
             on_failed=self._resolver.ask,
+            queues=list(self._feeds),
+            permits=self._permits,
         )
 
     @property
@@ -202,6 +215,8 @@ class Worker:
         self._tally.set_clock(facts.clock, self._monotonic())
         self._executor.tracing = tracing.configured()
         await self._subscribing.begin()
+        await self._scheduler.begin()
+        await self._declaring.begin()
         for feed in self._feeds.values():
             feed.tracing = self._executor.tracing
         if self._app.host.companion:
@@ -210,9 +225,9 @@ class Worker:
         self._heartbeat.start()
         self._stop.watch(self._last_services)
         self._last_services.start(self._stand_in)
-        said = (self._announcing.run, self._announcing.try_changed, self._subscribing.run)
+        said = (self._announcing.run, self._announcing.try_changed, self._subscribing.run, self._declaring.run)
         upkeep = (self._upkeep.run, self._upkeep.sample, *said, self._databases.shrink)
-        every = (*self._feeds.values(), self._hints.notifier, self._poll, self._resolver)
+        every = (*self._feeds.values(), self._hints.notifier, self._poll, self._resolver, self._scheduler)
         loops = (each.run for each in every if each is not None)
         self._services.start(*loops, *upkeep)
         queues, connections_max = ",".join(self._feeds), self.connections.most

@@ -16,7 +16,7 @@ import typer
 from faultline.cli.database import AsJson, resolved
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from faultline_proof.prove import Proof
     from faultline_proof.verdict import Verdict
@@ -191,6 +191,11 @@ def soak(
         raise typer.Exit(130)
 
 
+def _print_survivors(guards: Sequence[str]) -> None:
+    for guard in guards:
+        print(f"no probe has noticed: {guard}", file=sys.stderr, flush=True)
+
+
 def prove(
     only: Annotated[str | None, typer.Option(help="Only guards whose name contains this.")] = None,
     dsn: Annotated[str | None, typer.Option(help="A server to use instead of a private one.")] = None,
@@ -215,7 +220,7 @@ def prove(
     try:
         # In memory: a database is made and dropped for each guard, and most of the time would be the disk's.
         with resolved(dsn) if dsn else own_server(IN_MEMORY) as found:
-            known = proofs.prove(found, only=only, tell=tell)
+            known = proofs.prove(found, only=only, tell=tell, tell_survivors=_print_survivors)
         stopped = False
     except KeyboardInterrupt:
         stopped = True

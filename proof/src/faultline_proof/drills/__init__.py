@@ -11,6 +11,7 @@ from faultline_proof.drills import (
     endings,
     failover,
     lease_race,
+    limits,
     locks,
     servers,
     stale_writes,
@@ -34,6 +35,7 @@ DRILLS: dict[str, Drill] = {
         *wires.DRILLS,
         *servers.DRILLS,
         *locks.DRILLS,
+        *limits.DRILLS,
         *clocks.DRILLS,
         *failover.DRILLS,
     )

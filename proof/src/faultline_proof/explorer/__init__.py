@@ -8,12 +8,23 @@ or the first that did not is told step by step. A schedule, here, is such an ord
 their sessions, `rules` judge the answers, `search` goes through the schedules, `story` tells what was seen.
 
 Scenarios of `flows` stop inside the verbs as well (`stops`). That makes more orders than anybody can wait for, so of each
-at most so many are drawn (`orders`), and they are judged by their end.
+at most so many are drawn (`orders`), and they are judged by their end. So are those of `limits`.
 """
 
 from faultline_proof.explorer.flows import FLOW_SCENARIOS
+from faultline_proof.explorer.limits import LIMIT_SCENARIOS
 from faultline_proof.explorer.scenarios import SCENARIOS, Scenario
 from faultline_proof.explorer.search import explore
 from faultline_proof.explorer.story import Broken, Exploration, Explored, Line
 
-__all__ = ["FLOW_SCENARIOS", "SCENARIOS", "Broken", "Exploration", "Explored", "Line", "Scenario", "explore"]
+__all__ = [
+    "FLOW_SCENARIOS",
+    "LIMIT_SCENARIOS",
+    "SCENARIOS",
+    "Broken",
+    "Exploration",
+    "Explored",
+    "Line",
+    "Scenario",
+    "explore",
+]

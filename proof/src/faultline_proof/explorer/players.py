@@ -81,6 +81,9 @@ class Session:
         if self._pgconn.transaction_status == TransactionStatus.INERROR:
             # It has let go of its locks already: when it is rolled back makes no difference.
             self._pgconn.exec_(b"rollback")
+        elif self._pgconn.transaction_status == TransactionStatus.INTRANS:
+            # A claim within limits lets its session be ended if it then stands still. Here it stands still on purpose.
+            self._pgconn.exec_(b"set local idle_in_transaction_session_timeout = 0")
         return given
 
     def _read(self, step: Step, result: PGresult) -> Any:

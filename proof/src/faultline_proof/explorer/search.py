@@ -15,6 +15,7 @@ from faultline.store.database import run_on
 from faultline.store.reads import invariants, views, witness
 from faultline_proof.explorer import steps, stops
 from faultline_proof.explorer.flows import FLOW_SCENARIOS, judge
+from faultline_proof.explorer.limits import LIMIT_SCENARIOS
 from faultline_proof.explorer.orders import DrawnOrders, Orders
 from faultline_proof.explorer.players import Player, Sessions
 from faultline_proof.explorer.programs import Scene
@@ -22,7 +23,7 @@ from faultline_proof.explorer.rules import Referee, Wrong
 from faultline_proof.explorer.scenarios import SCENARIOS
 from faultline_proof.explorer.story import Broken, Exploration, Explored, Line
 
-#: So many orders are tried of a scenario that stops inside the verbs.
+#: So many orders are tried of a scenario that is judged by its end.
 MOST = 400
 
 if TYPE_CHECKING:
@@ -43,14 +44,14 @@ def explore(
 ) -> Exploration:
     """Explore every scenario, or only one, in a scratch database of that server. Stops at the first broken schedule.
 
-    `mutant` is SQL that takes a guard out of the protocol, to see whether the explorer notices. Of a scenario that stops
-    inside the verbs, at most `most` orders are tried.
+    `mutant` is SQL that takes a guard out of the protocol, to see whether the explorer notices. Of a scenario that is
+    judged by its end, at most `most` orders are tried.
     """
-    known = SCENARIOS | FLOW_SCENARIOS
+    known = SCENARIOS | FLOW_SCENARIOS | LIMIT_SCENARIOS
     if only is not None and only not in known:
         raise ConfigError(f"there is no scenario named {only}; there are: {', '.join(known)}")
     exploration = Exploration()
-    for group in (SCENARIOS, FLOW_SCENARIOS):
+    for group in (SCENARIOS, FLOW_SCENARIOS, LIMIT_SCENARIOS):
         chosen = [one for name, one in group.items() if only in (None, name)]
         if chosen and exploration.broken is None:
             _explore(server_dsn, chosen, exploration, mutant, most, tell)
@@ -79,7 +80,7 @@ def _explore(
         for scenario in scenarios:
             seen = Explored(scenario.name)
             exploration.explored.append(seen)
-            orders = DrawnOrders(most) if scenario.stops else Orders()
+            orders = Orders() if scenario.judge is None else DrawnOrders(most)
             exploration.broken = explorer.try_every_order(scenario, seen, orders)
             tell(str(exploration.broken or seen))
             if exploration.broken is not None:

@@ -54,11 +54,13 @@ class Step:
     silent: bool = False
     #: What it may raise, where the verb does not say it.
     foreseen: tuple[type[Exception], ...] = ()
+    #: It may wait, though its verb does not say so.
+    patient: bool = False
 
     @property
     def may_wait(self) -> bool:
         """Verbs for many jobs skip what is locked: one row must not hold up all the others."""
-        return self.verb in _OF_ONE_JOB
+        return self.patient or self.verb in _OF_ONE_JOB
 
     def __str__(self) -> str:
         return f"{self.verb} ({self.about})" if self.about else self.verb

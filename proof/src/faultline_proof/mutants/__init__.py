@@ -19,6 +19,7 @@ from faultline_proof.mutants import (
     flow_waits,
     ground,
     leases,
+    limits,
     measures,
     operations,
     reaps,
@@ -57,6 +58,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         flow_forks,
         flow_graphs,
         flow_upkeep,
+        limits,
     )
     found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]
     found += [cut.mutant() for cut in texts.cuts(submissions.SINCE_18 if modern else submissions.BEFORE_18)]

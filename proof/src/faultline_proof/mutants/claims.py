@@ -11,8 +11,11 @@ GUARDS: Guards = {
     "claim": {
         "wants an owner": "claim.owner is null or ",
         "wants an owner of sane length": " or length(claim.owner) not between 1 and 200",
-        "grants nothing of a paused queue": ("q.name = claim.queue and q.paused_at is not null", "false"),
-        "grants of every other queue": ("q.name = claim.queue and q.paused_at", "q.paused_at"),
+        "grants nothing of a paused queue": ("if known_queue.paused_at is not null then", "if false then"),
+        "grants of every other queue": (
+            "faultline.queues q where q.name = claim.queue;",
+            "faultline.queues q order by q.paused_at limit 1;",
+        ),
         "takes nothing when asked for nothing": ("coalesce(claim.max_jobs, 0)", "claim.max_jobs"),
         "takes at most 10,000 jobs": ("least(coalesce(claim.max_jobs, 0), 10000)", "coalesce(claim.max_jobs, 0)"),
         "takes no more than it was asked for": ("remaining := remaining - claimed;", "null;"),
@@ -76,7 +79,7 @@ GUARDS: Guards = {
     },
     "resume": {
         "wakes the sleeping": "  perform faultline.wake(resume.queue, -32768, '1970-01-01 00:00:00+00');\n",
-        "resumes the named queue only": ("where q.name = resume.queue and", "where"),
+        "resumes the named queue only": ("paused_by = null where q.name = resume.queue;", "paused_by = null;"),
     },
     "due": {
         "names what is due and nothing else": "          and j.next_run_at <= at\n",

@@ -178,8 +178,8 @@ GUARDS: Guards = {
         "asks for this call": ("where x.call_id = outcomes.call_id and", "where"),
         "goes on after the index": " and x.index > outcomes.after_index",
         "returns no more than it was asked for": ("      limit outcomes.max_rows\n", ""),
-        "tells what was taken": ("case when c.outcome in ('done', 'failed') then c.result end", "null::jsonb"),
-        "says that one is gone": ("if state is null then", "if false then"),
+        "tells what was taken": ('nullif(c.result, \'{"failed": {}, "results": {}}\')', "null::jsonb"),
+        "says that one is gone": ("coalesce(j.state, faultline.outcome_pruned(e.job_id, e.index))", "j.state"),
     },
     "take": {
         **_held("take"),
@@ -326,7 +326,7 @@ GUARDS: Guards = {
         "wants a topic": ("coalesce(length(subscribe.topic), 0) not between 1 and 200", "false"),
         "wants a topic that can be read": ("subscribe.topic ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'", "false"),
         "wants options that all jobs can share": (
-            "wanted ?| array['task', 'args', 'id', 'idempotency_key', 'run_at', 'trace', 'digest']",
+            "wanted ?| array['task', 'args', 'id', 'idempotency_key', 'run_at', 'trace', 'digest', 'expires_at']",
             "false",
         ),
         "writes nothing that is known": (

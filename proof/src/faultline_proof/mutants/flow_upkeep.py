@@ -149,12 +149,12 @@ GUARDS: Guards = {
     "prune": {
         "flows: forgets only what is old enough": ("where f.live_at < horizon\n", "where true\n"),
         "flows: passes over locked rows": (
-            "        limit prune.max_rows\n        for update skip locked\n",
-            "        limit prune.max_rows\n        for update\n",
+            "        order by f.live_at\n        limit prune.max_rows\n        for update skip locked\n",
+            "        order by f.live_at\n        limit prune.max_rows\n        for update\n",
         ),
         "flows: looks at no more than it was asked to": (
-            "        limit prune.max_rows\n        for update skip locked\n",
-            "        for update skip locked\n",
+            "        order by f.live_at\n        limit prune.max_rows\n        for update skip locked\n",
+            "        order by f.live_at\n        for update skip locked\n",
         ),
         "flows: keeps a flow while one of its jobs is open": (
             "case when faultline.is_live(flow.id) then",

@@ -284,7 +284,7 @@ GUARDS: Guards = {
         "gives flows only to those who know them": ("and (claim.flows or r.flow_id is null)", ""),
         "gives flows to those who know them": ("(claim.flows or r.flow_id is null)", "r.flow_id is null"),
         "clears the mark of waiting": (",\n          suspended = null", ""),
-        "says that a job belongs to a flow": ("j.flow_id is not null;", "false;"),
+        "says that a job belongs to a flow": ("j.flow_id is not null, j.group_key;", "false, j.group_key;"),
     },
     "due": {
         "counts no flows for those who do not know them": ("and (due.flows or j.flow_id is null)", ""),
@@ -338,8 +338,5 @@ GUARDS: Guards = {
         "has the children swept": ("insert into faultline.sweeps (job_id) values (cancel.job_id);", "null;"),
         "clears the mark of waiting": (",\n        suspended = null", ""),
         "tells those who resolve": ("perform faultline.wake_resolvers();", "null;"),
-    },
-    "reconcile": {
-        "nudges those who wait": ("    perform faultline.nudge_waiters(call_ids, watched);", "    null;"),
     },
 }

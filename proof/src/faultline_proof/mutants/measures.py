@@ -13,7 +13,10 @@ _SUMS = ("wait_seconds_sum", "run_seconds_sum")
 
 _SAMPLE_PAUSE = "least(30, greatest(5, 50 * l.took_seconds))"
 
-_IS_NEWS = "and (w.tasks, w.connections_max) is distinct from (announce.tasks, announce.connections_max)"
+_IS_NEWS = (
+    "    and (w.tasks, w.connections_max, w.schedules)\n"
+    "      is distinct from (announce.tasks, announce.connections_max, coalesce(announce.schedules, w.schedules))"
+)
 
 GUARDS: Guards = {
     "tally": {
@@ -77,11 +80,20 @@ GUARDS: Guards = {
         "counts failed jobs only": (" and j.state = 'failed' and", " and"),
         "shares what may be counted": ("2 * sample.exact_max::bigint / greatest(1, count(*))", "1000000"),
         "counts one up to the limit": ("least(sample.exact_max, 2 *", "least(1000000, 2 *"),
-        "says where waiting jobs are estimated": ("m.jobs > b.jobs from", "false from"),
+        "says where waiting jobs are estimated": (
+            "coalesce(g.jobs, 0)), m.jobs > b.jobs\n",
+            "coalesce(g.jobs, 0)), false\n",
+        ),
         "says where running jobs are estimated": ("(select sum(l.running) from leased l) > sample.exact_max", "false"),
         "says where failed jobs are estimated": ("(select sum(e.failed) from ended e) > sample.exact_max", "false"),
-        "draws due jobs": ("filter (where j.state = 'queued' and j.next_run_at <= began) * 100", "* 100"),
-        "draws delayed jobs": ("filter (where j.state = 'queued' and j.next_run_at > began) * 100", "* 100"),
+        "draws due jobs": (
+            "filter (where j.state = 'queued' and (j.next_run_at <= began or j.in_group)) * 100",
+            "* 100",
+        ),
+        "draws delayed jobs": (
+            "filter (where j.state = 'queued' and j.next_run_at > began and j.in_group is not true) * 100",
+            "* 100",
+        ),
         "draws running jobs": ("filter (where j.state = 'running') * 100", "* 100"),
         "draws failed jobs": ("filter (where j.state = 'failed') * 100", "* 100"),
         "takes the estimate of due jobs": ("case when q.estimated then d.due end", "null::bigint"),
@@ -147,7 +159,7 @@ GUARDS: Guards = {
             "connections_max = announce.connections_max",
             "connections_max = w.connections_max",
         ),
-        "writes a new number of connections": (_IS_NEWS, "and w.tasks is distinct from announce.tasks"),
+        "writes a new number of connections": (_IS_NEWS, "    and w.tasks is distinct from announce.tasks"),
         "knows who is on the list": ("w where w.id = announce.worker_id);", "w);"),
     },
 }

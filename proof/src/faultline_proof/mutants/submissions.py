@@ -12,7 +12,10 @@ GUARDS: Guards = {
         "wants an array": ("json_typeof(document) is distinct from 'array'", "false"),
         "wants objects": ("where json_typeof(j.value) <> 'object' or", "where"),
         "knows every field": " or k.name <> all (fields)",
-        "knows what no job is given": "    where f.name not in ('created_at', 'next_run_at')\n",
+        "knows what no job is given": (
+            "    where f.name not in ('created_at', 'next_run_at', 'group_key', 'in_group', 'group_at', 'unique_key')\n",
+            "",
+        ),
         "takes nothing that cannot be compared": ("perform document::jsonb, count", "perform count"),
         "takes no value of another type": (
             (
@@ -174,8 +177,8 @@ GUARDS: Guards = {
         "lets a key stand once": "    on conflict (key) do nothing\n",
         "lets an id stand once": "    on conflict (id) do nothing\n",
         "makes no job for a known key": (
-            "where p.idempotency_key is null or p.id in (select t.job_id from taken t)",
-            "where true",
+            "and (p.idempotency_key is null or p.id in (select t.job_id from taken t))",
+            "",
         ),
         "wants to see what has finished meanwhile": (
             "if named and current_setting('transaction_isolation') <> 'read committed' then",
@@ -193,17 +196,17 @@ GUARDS: Guards = {
                 " with ordinality as n (id, new, place) order by n.place);\n"
             ),
             (
-                "  named boolean;\nbegin\n",
+                "  named boolean;\n",
                 (
                     "  named boolean;\n  done constant uuid[] := array(select f.job_id from faultline.ledger f"
-                    " where f.job_id in (select (e ->> 'id')::uuid from json_array_elements(place_known.jobs) e));\nbegin\n"
+                    " where f.job_id in (select (e ->> 'id')::uuid from json_array_elements(place_known.jobs) e));\n"
                 ),
             ),
         ),
         "looks into the ledger": "  news := faultline.withdraw_done(ids, news);\n",
         "looks for what is known": (
-            "  select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;\n",
-            "",
+            "select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news, answered) r;\n",
+            "null;\n",
         ),
     },
     "views.sql": {
@@ -221,9 +224,9 @@ GUARDS: Guards = {
     "resolve_known": {
         "compares the digest given": ("a.args, j.digest) as key_digest", "a.args) as key_digest"),
         "refuses other work under a known key": ("k.digest <> s.key_digest", "false"),
-        "refuses other work under the id of an open job": "or faultline.digest(o.task, o.args) <> s.digest",
+        "refuses other work under the id of an open job": ("faultline.digest(o.task, o.args) <> s.digest\n", "false\n"),
         "refuses other work under the id of a done job": "or faultline.digest(f.task, f.args) <> s.digest",
-        "knows a job without arguments by its task": ("or f.task <> s.task as differs", "as differs"),
+        "knows a job without arguments by its task": ("          or f.task <> s.task\n", ""),
         "knows that no arguments are an empty object": (
             "case when json_typeof(j.args) = 'object' then j.args else '{}' end as args",
             "j.args",

@@ -74,7 +74,7 @@ GUARDS: Guards = {
         "is due now": ("else faultline.clock() end", "else j.next_run_at end"),
         "gives all attempts back": "        attempt = 0,\n",
         "forgets the crashes": "        reaps = 0,\n",
-        "forgets the error": (",\n        last_error = null\n", "\n"),
+        "forgets the error": "        last_error = null,\n",
         "leaves the token as it is": ("        attempt = 0,\n", "        attempt = 0,\n        fencing_token = 0,\n"),
         "is recorded in the journal": ("  from again a;\n", "  from again a where false;\n"),
         "records how the job had ended": ("jsonb_build_object('was', a.was)", "'{}'"),
@@ -98,14 +98,14 @@ GUARDS: Guards = {
             "where j.state = 'running' and",
             "where j.state = 'running' and j.fencing_token < chosen and",
         ),
-        "lifts the token": ("set fencing_token = greatest(j.fencing_token, chosen),\n          state", "set state"),
+        "lifts the token": ("set fencing_token = greatest(j.fencing_token, chosen),\n        state", "set state"),
         "never lowers a token": ("greatest(j.fencing_token, chosen)", "chosen"),
-        "gives the attempt back": "          attempt = j.attempt - 1::smallint,\n",
-        "forgets the mark of the start": "          started = false,\n",
-        "clears the owner": "          lease_owner = null,\n",
+        "gives the attempt back": "        attempt = j.attempt - 1::smallint,\n",
+        "forgets the mark of the start": "        started = false,\n",
+        "clears the owner": "        lease_owner = null,\n",
         "is recorded in the journal": (
-            "      from changed c\n      order by c.id",
-            "      from changed c\n      where false",
+            "    from changed c\n    order by c.id",
+            "    from changed c\n    where false",
         ),
         "names with each job who did it": ("c.token_was) || signed", "c.token_was)"),
         "names with the floor who did it": ("'value', chosen) || signed", "'value', chosen)"),
@@ -183,7 +183,8 @@ GUARDS: Guards = {
         "wants to know what": (
             (
                 "    else\n      raise exception 'cannot prune \"%\"', prune.what\n"
-                "        using errcode = 'FL005', hint = 'choose ledger, failed, journal, keys or flows';\n"
+                "        using errcode = 'FL005', "
+                "hint = 'choose ledger, failed, journal, keys, unique_keys, ticks or flows';\n"
             ),
             "    else\n      null;\n",
         ),

@@ -25,7 +25,7 @@ _BACKLOG = 1_000
 #: and so many of them a verb for one job may look at.
 _FEW = 100
 #: These stories do more than one call: they end a parent with two children, or make two jobs wait for each other.
-_FEW_FOR = dict.fromkeys(("revive", "prune_flow", "break_circles"), 200)
+_FEW_FOR = dict.fromkeys(("revive", "prune_flow", "break_circles", "has_failed"), 200)
 #: A batch is worth turning a join round for, if the table is taken for empty.
 _BATCH = 200
 #: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.

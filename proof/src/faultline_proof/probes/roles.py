@@ -6,9 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from faultline.core.model import Submission
+from faultline.core.schedules import Policy, Rule
 from faultline.store import verbs
 from faultline.store.reads import failures, views
-from faultline.store.verbs import access, flow, graphs, streams, topics
+from faultline.store.verbs import access, flow, graphs, limit, schedules, streams, topics
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
@@ -25,12 +26,16 @@ _CALLS = {
         "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up", "announce", "program_changed", "try_changed",
         "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch",
         "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream", "fork",
+        "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
+        "expire", "declare_queue", "limited", "next_turn", "fold", "recount",
     },
     "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
         "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "pause", "resume", "change_setting", "reap",
         "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
         "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks", "fork",
+        "set_schedule", "remove_schedule", "pause_schedule", "resume_schedule", "run_schedule", "backfill",
+        "expire", "set_limit", "reset_limit", "recount", "fold",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
@@ -38,7 +43,8 @@ _KEY_FACTS = {"id", "name", "scopes", "queues", "created_at", "expires_at", "rev
 _CALLED = "select funcname, sum(calls) from pg_stat_xact_user_functions where schemaname = 'faultline' group by funcname"
 _READS_MORE = {
     "open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "sampling",
-    "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions",
+    "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions", "schedules", "ticks",
+    "unique_keys", "limits", "shards", "groups", "group_events",
 }  # fmt: skip
 
 
@@ -148,8 +154,27 @@ def a_worker_can_do_all_that_a_worker_does(sessions: Sessions) -> None:
         q.run(topics.subscribe("order.paid", "t", {}, None))
         q.run(topics.publish("order.paid", "{}"))
         _run_a_flow(q)
+        _keep_limits(q)
+        _tick(q)
         with refused(q, "42501"):
             q.run(verbs.retry(kept.job_id))
+
+
+def _keep_limits(q: Session) -> None:
+    q.run(verbs.expire())
+    q.run(limit.declare_queue("limited", {"queue": {"concurrency": 1}}))
+    q.run(limit.next_turn("limited"))
+    q.run(limit.fold(["limited"]))
+
+
+def _tick(q: Session) -> None:
+    """Every verb by which a worker decides about schedules."""
+    spec = schedules.spec_text(Rule(every=60.0), Submission("t"), Policy())
+    q.run(schedules.declare_schedules("w", [schedules.Declaration("s", "digest", None, spec)]))
+    q.run(schedules.stale_schedules(["s"], ["digest"]))
+    q.run(schedules.due_schedules(["digest"]))
+    q.value("select count(*) from faultline.tick('s', 0, now(), '{}', '[]', now())")
+    q.value("select faultline.schedule_failed('s', 0, 'error')")
 
 
 def _enqueue_a_graph(q: Session) -> None:
@@ -224,8 +249,22 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(streams.chunks(job_id, "tokens"))
         q.run(flow.resolve())
         q.run(flow.sweep())
+        q.run(verbs.expire())
+        q.run(limit.set_limit("limited", "", {"concurrency": 1}))
+        q.run(limit.reset_limit("limited", ""))
+        q.value("select faultline.fold(1)")
+        _operate_a_schedule(q)
         with refused(q, "42501"):
             q.claim()
+
+
+def _operate_a_schedule(q: Session) -> None:
+    q.run(schedules.set_schedule("s", schedules.spec_text(Rule(every=60.0), Submission("t"), Policy())))
+    q.run(schedules.pause_schedule("s"))
+    q.run(schedules.resume_schedule("s"))
+    q.run(schedules.run_schedule("s"))
+    q.run(schedules.backfill("s", []))
+    q.run(schedules.remove_schedule("s"))
 
 
 @probe("role")

@@ -179,6 +179,20 @@ _SERVICE = (
         " values (gen_random_uuid(), 'n', 1, 0, '1', 1, now())"
     ),
     "insert into faultline.subscriptions (topic, task, subscribed_at) values ('t', 't', now())",
+    "insert into faultline.unique_keys (queue, key, job_id, at) values ('q', 'k', gen_random_uuid(), now())",
+    "insert into faultline.limits (queue, group_key) values ('q', '')",
+    "insert into faultline.shards (queue, shard, epoch) values ('q', 0, 0)",
+    "insert into faultline.groups (group_key, queue, epoch, shard) values ('g', 'q', 0, 0)",
+    "insert into faultline.group_events (queue, shard) values ('q', 0)",
+    (
+        "insert into faultline.schedules (name, spec, since, next_at, look_at, created_at, changed_at)"
+        " values ('s', '{}', now(), now(), now(), now(), now())"
+    ),
+    (
+        "set faultline.verb = 'tick';"
+        " insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at, job_id)"
+        " values (1, now(), 'tick', 'fired', now(), gen_random_uuid()); reset faultline.verb"
+    ),
 )
 
 
@@ -209,12 +223,13 @@ def _change(q: Session, change: str) -> None:
 _NULLABLE = {
     "open_jobs": {
         "claimed_at", "lease_expires_at", "lease_owner", "finished_at", "idempotency_key", "last_error", "progress",
-        "trace", "flow_id", "call_id", "watched", "suspended",
+        "trace", "flow_id", "call_id", "watched", "suspended", "expires_at", "unique_key", "group_key",
+        "in_group", "group_at", "counted",
     },
-    "ledger": {"idempotency_key", "args", "result", "flow_id", "progress"},
+    "ledger": {"idempotency_key", "args", "result", "flow_id", "progress", "group_key"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
-    "workers": {"clock_ahead_seconds", "connections_max", "tasks"},
+    "workers": {"clock_ahead_seconds", "connections_max", "tasks", "schedules"},
     "queues": {"paused_at", "paused_because", "paused_by"},
     "samples": {"oldest_due_at"},
     "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},
@@ -225,6 +240,16 @@ _NULLABLE = {
     "nudges": {"not_before"},
     "sweeps": {"call_id", "missed_call", "missed_index", "reason"},
     "subscriptions": {"takes"},
+    "schedules": {
+        "declared", "digest", "was", "next_at", "last_at", "look_at", "ended_at", "paused_at", "failed_at", "last_error",
+        "changed_by", "reason",
+    },
+    "ticks": {"job_id", "last_at", "ticks"},
+    "unique_keys": {"until"},
+    "limits": {"changed_by", "reason"},
+    "shards": {"tokens", "refilled_at"},
+    "groups": {"not_before", "tokens", "refilled_at"},
+    "group_events": {"group_key", "priority", "run_at"},
 }  # fmt: skip
 
 

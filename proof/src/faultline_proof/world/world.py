@@ -51,11 +51,12 @@ _TABLES = (
         for name in (
             "open_jobs", "ledger", "journal", "steps", "keys", "workers", "tallies", "samples",
             "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions",
+            "schedules", "ticks",
         )
     ),
 )  # fmt: skip
 #: Numbers that statements of flows name. They begin anew with each seed, which is then the same history again.
-_NUMBERED = ("calls", "signals", "nudges", "sweeps")
+_NUMBERED = ("calls", "signals", "nudges", "sweeps", "schedules")
 #: Production bodies never read a setting; these do.
 CLOCKS = clocks_say("current_setting('faultline_world.now')::timestamptz") + (
     "create or replace function faultline.server_run() returns text language sql stable"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.core.errors import DatabaseUnavailable
 from faultline.store import verbs
-from faultline.store.reads import invariants, overview, waiting
+from faultline.store.reads import calendar, groups, invariants, overview, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,6 +46,9 @@ class Seen:
     counted_seconds_ago: float | None = None
     #: None: not counted yet.
     flows: waiting.FlowTotals | None = None
+    schedules: calendar.ScheduleTotals | None = None
+    #: Queues with limits; None: not looked at yet.
+    limits: list[groups.QueueUse] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Board:
         self._seen_at = self._failed_at = float("-inf")
         self._asked_at = 0.0
         self._flows: waiting.FlowTotals | None = None
+        self._limits: list[groups.QueueUse] | None = None
         self._broken: set[str] = set()
         self._unchecked: set[str] = set()
         self._checked_at = monotonic()
@@ -112,6 +116,8 @@ class Board:
             self._database.run(overview.connected_and_silent()),
             self._database.run(overview.counted_seconds_ago()),
             self._flows if self._threads else self._database.run(waiting.totals()),
+            self._database.run(calendar.totals()),
+            self._limits if self._threads else self._database.run(groups.in_use()),
         )
         with self._looked:
             self._seen, self._seen_at = seen, now
@@ -142,6 +148,7 @@ class Board:
             events.emit("sample_failed", error=str(error))
         try:
             self._flows = self._database.run(waiting.totals())
+            self._limits = self._database.run(groups.in_use())
         except Exception as error:  # noqa: BLE001 - likewise
             events.emit("sample_failed", error=str(error))
         sampled = self._monotonic()

@@ -16,15 +16,18 @@ from prometheus_client.registry import Collector
 from faultline.core.buckets import BOUNDS
 from faultline.core.errors import FaultlineError
 from faultline.core.measures import MEASURES
+from faultline.store.reads.schedules import STATES
 from faultline.store.reads.waiting import KINDS
 from faultline.worker.tally import NOTHING, REFUSALS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from prometheus_client import Metric
 
     from faultline.integrations.prometheus.board import Board, Seen
+    from faultline.store.reads.calendar import ScheduleTotals
+    from faultline.store.reads.groups import QueueUse
     from faultline.store.reads.waiting import FlowTotals
     from faultline.worker.tally import Report
 
@@ -190,10 +193,56 @@ class Exposition(Collector):
             "faultline_queue_sweeps_left", "Ended jobs whose open children are not all cancelled yet.", flows.sweeps_left
         )
 
+    def _of_schedules(self, schedules: ScheduleTotals) -> Iterator[Metric]:
+        """Never by name: there may be one for each user."""
+        family = GaugeMetricFamily("faultline_queue_schedules", "Schedules by state.", labels=["state"])
+        for state in sorted({*STATES, *schedules.states}):
+            family.add_metric([state], schedules.states.get(state, 0))
+        yield family
+        yield GaugeMetricFamily(
+            "faultline_queue_oldest_overdue_tick_seconds",
+            "Seconds that the oldest tick has been due that no worker has decided about; workers look once a second.",
+            schedules.oldest_overdue_seconds,
+        )
+        yield GaugeMetricFamily(
+            "faultline_queue_schedule_failures",
+            "Decisions about ticks that failed in a row, of all failing schedules.",
+            schedules.failures,
+        )
+
+    def _of_limits(self, uses: Sequence[QueueUse]) -> Iterator[Metric]:
+        """Of queues with limits. Never by group: there may be a million of them."""
+        numbers: dict[tuple[str, str], list[tuple[str, float]]] = {
+            ("permits_held", "Permits that running jobs of a queue with limits hold."): [
+                (use.queue, use.holding) for use in uses
+            ],
+            ("permits_limit", "Jobs of a queue that may run at once, where that is limited."): [
+                (use.queue, float(cap)) for use in uses if isinstance(cap := use.limit.get("concurrency"), int | float)
+            ],
+            ("groups_jobs_waiting", "Jobs that wait in groups; counted up to 10,000."): [
+                (use.queue, use.waiting) for use in uses
+            ],
+            ("groups_waiting", "Groups in which jobs wait; counted up to 1,000."): [
+                (use.queue, use.groups_waiting) for use in uses
+            ],
+            ("groups_heard_age_seconds", "Seconds since all events of groups were heard; workers do it every minute."): [
+                (use.queue, use.heard_seconds_ago) for use in uses if use.heard_seconds_ago is not None
+            ],
+        }
+        for (name, help_text), found in numbers.items():
+            gauge = GaugeMetricFamily(f"faultline_queue_{name}", help_text, labels=["queue"])
+            for queue, number in self._summed(found).items():
+                gauge.add_metric([queue], number)
+            yield gauge
+
     def _of_database(self, seen: Seen) -> Iterator[Metric]:
         yield from self._depths(seen)
         if seen.flows is not None:
             yield from self._of_flows(seen.flows)
+        if seen.schedules is not None:
+            yield from self._of_schedules(seen.schedules)
+        if seen.limits is not None:
+            yield from self._of_limits(seen.limits)
         for name, help_text, numbers in (
             (
                 "backlog_growth_per_second",

@@ -17,6 +17,12 @@ as $$
 declare
   placed uuid[];
   named boolean;
+  grouped boolean;
+  keyed uuid[];
+  has_unique boolean;
+  answered boolean[];
+  moved uuid[];
+  its record;
 begin
   with parsed as materialized (
     select * from faultline.parse_new_jobs(place_known.jobs, place_known.at, place_known.args_bytes_max)
@@ -41,7 +47,8 @@ begin
   placed as (
     insert into faultline.new_jobs
     select p.* from parsed p
-    where p.idempotency_key is null or p.id in (select t.job_id from taken t)
+    -- Unique ones are judged afterwards: see place_unique.
+    where p.unique_key is null and (p.idempotency_key is null or p.id in (select t.job_id from taken t))
     -- In one order by everyone, as the keys.
     order by p.id
     on conflict (id) do nothing
@@ -50,14 +57,19 @@ begin
   -- In the order of the jobs: a scan of `parsed` gives them as they were read.
   select
     array_agg(p.id), coalesce((select array_agg(n.id) from placed n), '{}'),
-    (select bool_or(g.id is not null) from given g),
-    min(p.queue), max(p.queue), min(p.priority), min(p.next_run_at)
-  into ids, placed, named, first_queue, last_queue, lowest_priority, lowest_run_at
+    (select bool_or(g.id is not null) from given g), array(select t.job_id from taken t), bool_or(p.unique_key is not null),
+    min(p.queue), max(p.queue),
+    min(p.priority) filter (where p.unique_key is null),
+    min(coalesce(p.group_at, p.next_run_at)) filter (where p.unique_key is null), bool_or(p.in_group)
+  into ids, placed, named, keyed, has_unique, first_queue, last_queue, lowest_priority, lowest_run_at, grouped
   from parsed p;
   if named and current_setting('transaction_isolation') <> 'read committed' then
     -- The look into the ledger would not see what finished since the transaction began, and run it again.
     raise exception 'jobs with an explicit id can be enqueued only in READ COMMITTED transactions'
       using errcode = 'FL005', hint = 'leave the id to the database, or use an idempotency_key';
+  end if;
+  if grouped then
+    perform faultline.enter_groups(placed);
   end if;
   -- As a subquery, which is hashed. A plan that PostgreSQL keeps would compare each id with all in the array.
   news := array(
@@ -69,13 +81,23 @@ begin
     raise exception 'the submission is refused: two of its jobs have the same id'
       using errcode = 'FL005', detail = 'Nothing of this submission was enqueued.';
   end if;
+  if has_unique then
+    its := faultline.place_unique(place_known.jobs, at, place_known.args_bytes_max, ids, news, keyed);
+    ids := its.ids;
+    news := its.news;
+    answered := its.answered;
+    lowest_priority := least(lowest_priority, its.lowest_priority);
+    lowest_run_at := least(lowest_run_at, its.lowest_run_at);
+    -- Claims passed over them while we had them locked, or have been beyond their new time.
+    perform faultline.wake_for(its.moved);
+  end if;
   -- In statements of their own, which see what was committed while this one waited. An id that was made here is in no ledger,
   -- and of new jobs there is nothing to be known: the first submission under a key costs little more than one without.
   if named then
     news := faultline.withdraw_done(ids, news);
   end if;
   if false = any (news) then
-    select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news) r;
+    select r.ids, r.news into ids, news from faultline.resolve_known(place_known.jobs, ids, news, answered) r;
   end if;
 end
 $$;

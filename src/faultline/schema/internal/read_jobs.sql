@@ -8,8 +8,8 @@ declare
   -- What a new job may be given, and what becomes of it something else.
   fields constant text[] := array(
     select f.name from json_object_keys(to_json(json_populate_record(null::faultline.new_jobs, '{}'))) as f (name)
-    where f.name not in ('created_at', 'next_run_at')
-  ) || array['delay_seconds', 'run_at', 'digest'];
+    where f.name not in ('created_at', 'next_run_at', 'group_key', 'in_group', 'group_at', 'unique_key')
+  ) || array['delay_seconds', 'run_at', 'expires_seconds', 'digest', 'group', 'unique'];
   document json;
   job record;
   wrong json;

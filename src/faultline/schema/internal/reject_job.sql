@@ -4,7 +4,8 @@ create or replace function faultline.reject_job(
   jobs json,
   place bigint,
   args_bytes_max integer,
-  otherwise text default 'its run_at is outside the years 1970 to 9998'
+  otherwise text default null,
+  at timestamptz default faultline.clock()
 ) returns text
 language plpgsql volatile
 as $$
@@ -32,8 +33,23 @@ declare
     when (job ->> 'delay_seconds')::numeric < 0 then 'its delay is negative'
     when (job ->> 'delay_seconds')::numeric > 315360000 then 'its delay is longer than ten years'
     when job ->> 'delay_seconds' is not null and job ->> 'run_at' is not null then 'it has both a delay and a run_at'
+    when length(job ->> 'group') = 0 then 'its group is empty'
+    when length(job ->> 'group') > 200 then 'its group is longer than 200 characters'
+    when job ->> 'group' = '*' then 'its group is "*", which means each group'
+    when job ->> 'group' ~ '[[:cntrl:]]' then 'its group contains control characters'
     when job ->> 'run_at' !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' then 'its run_at is not a time with a time zone'
-    else otherwise
+    when otherwise is not null then otherwise
+    when job ->> 'run_at' is not null and (job ->> 'run_at')::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
+      then 'its run_at is outside the years 1970 to 9998'
+    else coalesce(
+      faultline.expiry_problem(
+        (job ->> 'expires_seconds')::numeric, job ->> 'expires_at', (job ->> 'delay_seconds')::numeric, job ->> 'run_at', at
+      ),
+      case when json_typeof(job -> 'unique') <> 'null' then faultline.unique_problem(
+        job -> 'unique', job ->> 'delay_seconds' is not null or job ->> 'run_at' is not null
+      ) end,
+      'one of its fields is invalid'
+    )
   end;
 begin
   raise exception 'job % of % (task %) is refused: %', place, json_array_length(jobs), coalesce(task, 'without name'), problem

@@ -29,7 +29,9 @@ begin
         reaps = 0,
         started = false,
         finished_at = null,
-        last_error = null
+        last_error = null,
+        -- A person wants it to run, however late.
+        expires_at = case when j.expires_at > faultline.clock() then j.expires_at end
     from ended e
     -- Looked up one by one, as in `complete`.
     where j.id = any (array[e.id])

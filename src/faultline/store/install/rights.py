@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 _FOR_ALL = {"faultline", "jobs", "migrations", "settings"}
 _FOR_LOOKING = {
     "open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "api_keys",
-    "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions",
+    "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions", "unique_keys",
+    "limits", "shards", "groups", "group_events",
+    "schedules", "ticks",
 }  # fmt: skip
 _LOOKING = ("faultline_viewer", "faultline_operator")
 _OWNER = "only the owner of the schema faultline may do that: connect as that login"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TABLE = re.compile(r"create table (?:if not exists )?faultline\.(\w+) \(([^;]*?)\)(?: with \([^();]*\))?;")
 _ADDED = re.compile(r"alter table faultline\.(\w+) (add (?:column|constraint) [^;]*);")
 _DOMAIN = re.compile(r"create domain faultline\.(\w+) as \w+ constraint (\w+) (check \([^;]*\));")
-_DEFAULT = re.compile(r" default ('[^']*'|[\w.()]+)")
+_DEFAULT = re.compile(r" default ('[^']*'|-?[\w.()]+)")
 #: The default of an identity column.
 _IDENTITY = "identity"
 #: Words that PostgreSQL may print differently.
@@ -225,8 +225,8 @@ def _words(definition: str) -> set[str]:
 
 
 def _plain(default: str | None) -> str | None:
-    """Without the casts that PostgreSQL adds."""
-    return re.sub(r"::[\w .\[\]]+", "", default) if default else None
+    """Without the casts that PostgreSQL adds, and the quotes that it puts around a number below zero."""
+    return re.sub(r"'(-\d+)'", r"\1", re.sub(r"::[\w .\[\]]+", "", default)) if default else None
 
 
 @cache

@@ -30,6 +30,34 @@ class JobHeld:
     #: The job at the root of its flow.
     flow_id: str | None = None
     suspended: bool = False
+    queue: str = "default"
+    group: str | None = None
+    #: The permits that it holds: 1 the queue's, 2 its group's, 3 both.
+    counted: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PermitHeld:
+    """How many permits a queue, or one of its groups, has given out by its own account."""
+
+    queue: str
+    #: Empty: the queue's own.
+    group: str
+    holding: int
+
+
+@dataclass(frozen=True, slots=True)
+class TickHeld:
+    """A moment of a schedule that was decided, or a run of moments that were missed."""
+
+    schedule: str
+    at: float
+    #: The last moment of a run.
+    until: float | None
+    outcome: str
+    job_id: str | None
+    #: A person has asked for it: it is no moment of the rule.
+    by_hand: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +137,12 @@ _OPEN = RowOf(
     job_id="id::text",
     token=_TOKEN,
     owner="lease_owner",
-    due_at=_seconds("next_run_at"),
+    # Of a job that waits in its group, `next_run_at` is not the time.
+    due_at=_seconds("coalesce(group_at, next_run_at)"),
     key="idempotency_key",
     flow_id="flow_id::text",
     suspended="coalesce(suspended, false)",
+    group="group_key",
     **_TIMES,
 )
 _DONE = RowOf(
@@ -124,6 +154,8 @@ _DONE = RowOf(
     key="idempotency_key",
     flow_id="flow_id::text",
     suspended="false",
+    group="group_key",
+    counted="null::smallint",
     **_TIMES,
 )
 _TRANSITION = RowOf(
@@ -150,6 +182,16 @@ _CALL = RowOf(
     fresh="coalesce(fresh, false)",
 )
 _EDGE = RowOf(EdgeHeld, job_id="job_id::text")
+_PERMIT = RowOf(PermitHeld)
+_TICK = RowOf(
+    TickHeld,
+    schedule="s.name",
+    at=_seconds("t.at"),
+    until=_seconds("t.last_at"),
+    outcome="t.outcome",
+    job_id="t.job_id::text",
+    by_hand="t.kind = 'manual' or t.outcome = 'backfilled'",
+)
 _SIGNAL = RowOf(SignalHeld, job_id="job_id::text", sent_at=_seconds("sent_at"))
 #: What changes the state of a job. Claim, release, suspend and complete leave no entry.
 _CHANGES = ("attempt_failed", "lease_reaped", "cancelled", "retried", "recovered", "reconciled")
@@ -197,6 +239,27 @@ def edges() -> Statement[list[EdgeHeld]]:
 
 def signals() -> Statement[list[SignalHeld]]:
     return Statement("all_signals", f"select {_SIGNAL.columns} from faultline.signals", (), _SIGNAL.many, repeatable=True)
+
+
+def permits() -> Statement[list[PermitHeld]]:
+    """What was given out, less what was given back and not yet heard of."""
+    return Statement(
+        "all_permits",
+        'select queue, "group", sum(holding)::int as holding from ('
+        " select queue, '' as \"group\", holding from faultline.shards"
+        " union all select queue, '', -freed from faultline.group_events"
+        " union all select queue, group_key, holding from faultline.groups"
+        " union all select queue, group_key, -freed_group from faultline.group_events where group_key is not null"
+        ') as given group by queue, "group"',
+        (),
+        _PERMIT.many,
+        repeatable=True,
+    )
+
+
+def ticks() -> Statement[list[TickHeld]]:
+    sql = f"select {_TICK.columns} from faultline.ticks t join faultline.schedules s on s.id = t.schedule_id"
+    return Statement("all_ticks", sql, (), _TICK.many, repeatable=True)
 
 
 def time() -> Statement[float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.core.model import JobState, JobSummary
+from faultline.store.reads.views import TRUE_TIME
 from faultline.store.rows import Column, RowOf
 from faultline.store.statement import Rows, Statement
 
@@ -32,6 +33,7 @@ class Wanted:
     created_before: datetime | None = None
     #: An idempotency key as the client gave it, with any API key or outside HTTP.
     key: str | None = None
+    group: str | None = None
     #: Only jobs of these queues exist for the caller.
     only_queues: Sequence[str] | None = None
 
@@ -41,6 +43,8 @@ class _Seen(NamedTuple):
 
     fits: bool
     position: int
+    #: As the index has it: of a job that waits in its group it lies in the last year.
+    ready_at: datetime | None
 
 
 _JOB = RowOf(
@@ -48,8 +52,13 @@ _JOB = RowOf(
     state=Column("state", JobState),
     last_error="left(last_error, 2000)",
     suspended="coalesce(suspended, false)",
+    next_run_at=TRUE_TIME,
+    group="group_key",
+    in_group="group_at is not null",
 )
-_SEEN = RowOf(_Seen)
+_SEEN = RowOf(_Seen, ready_at="next_run_at")
+#: What the rows of a window need.
+_READ = ", ".join([*(name for name in _JOB.names if name not in {"group", "in_group"}), "group_key", "group_at"])
 #: The values of a row by which its list is ordered.
 Cursor = tuple[Any, ...]
 
@@ -92,14 +101,15 @@ def jobs(wanted: Wanted, *, page_jobs: int, behind: Cursor | None = None) -> Sta
     fits, fits_params = _fits(wanted, order)
     direction = " desc" if order.descending else ""
     by = ", ".join(f"{column}{direction}" for column in order.columns)
-    inner = ", ".join(_JOB.names)
+    # Of the window's rows: `next_run_at` alone would be the one that is shown.
+    by_seen = ", ".join(f"seen.{column}{direction}" for column in order.columns)
     return Statement(
         name="list_jobs",
         # The last row of a full window is read even if it does not match: the next page begins behind it.
         sql=f"select {_SEEN.columns}, {_JOB.columns} from ("
-        f" select {inner}, ({fits}) as fits, row_number() over (order by {by}) as position"
+        f" select {_READ}, ({fits}) as fits, row_number() over (order by {by}) as position"
         f" from faultline.jobs where {scope} and {behind_cursor} order by {by} limit {WINDOW}"
-        f") seen where fits or position = {WINDOW} order by {by} limit %s",
+        f") seen where fits or position = {WINDOW} order by {by_seen} limit %s",
         params=(*fits_params, *scope_params, *cursor_params, page_jobs + 1),
         read=lambda rows: _page(rows, order, page_jobs),
         repeatable=True,
@@ -162,6 +172,8 @@ def _fits(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
         asked.append(("queue = %s", wanted.queue))
     if wanted.task is not None:
         asked.append(("task = %s", wanted.task))
+    if wanted.group is not None:
+        asked.append(("group_key = %s", wanted.group))
     if wanted.created_after is not None:
         asked.append(("created_at >= %s", wanted.created_after))
     if wanted.created_before is not None:
@@ -178,5 +190,9 @@ def _page(rows: Rows, order: Order, page_jobs: int) -> Page:
     # The window's last row comes last, and only after every match before it.
     ended = bool(seen) and seen[-1].position == WINDOW and len(found) <= page_jobs
     last = jobs[-1] if ended else shown[-1] if len(found) > page_jobs else None
-    behind = None if last is None else tuple(getattr(last, column) for column in order.columns)
+    behind = None if last is None else _cursor_at(last, seen[jobs.index(last)], order)
     return Page(shown, behind, stopped_early=ended)
+
+
+def _cursor_at(job: JobSummary, seen: _Seen, order: Order) -> Cursor:
+    return tuple(seen.ready_at if column == "next_run_at" else getattr(job, column) for column in order.columns)

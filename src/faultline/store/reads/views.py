@@ -56,10 +56,15 @@ class _Held(NamedTuple):
 
 
 _STATE = Column("state", JobState)
+#: When a job is due. While it waits in its group, `next_run_at` lies in the last year: nobody claims it the plain way.
+TRUE_TIME = "coalesce(group_at, next_run_at)"
 JOB = RowOf(
     JobRecord,
     state=_STATE,
+    next_run_at=TRUE_TIME,
     suspended="coalesce(suspended, false)",
+    group="group_key",
+    in_group="group_at is not null",
     progress=as_shown_json("progress"),
     args=as_shown_json("args", jsontext.decode_args),
     result=as_shown_json("result"),

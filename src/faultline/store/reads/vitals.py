@@ -167,7 +167,7 @@ _SLOT = RowOf(
 _WAITING = RowOf(
     Waiting,
     queue="p.queue",
-    oldest_seconds="extract(epoch from faultline.clock() - min(greatest(d.next_run_at, d.created_at)))::float8",
+    oldest_seconds="extract(epoch from faultline.clock() - min(greatest(p.at, p.created_at)))::float8",
     paused="exists (select from faultline.queues q where q.name = p.queue and q.paused_at is not null)",
 )
 _WAITING_TASK = RowOf(WaitingTask, queue="w.queue", task="w.task", jobs="count(*)")
@@ -375,13 +375,23 @@ with recursive known (queue) as (
   where p.priority is not null
 )
 select {_WAITING.columns}
-from levels p
-cross join lateral (
-  select j.next_run_at, j.created_at from faultline.jobs j
-  where j.state = 'queued' and j.queue = p.queue and j.priority = p.priority
-  order by j.next_run_at limit 100
-) d
-where d.next_run_at <= faultline.clock()
+from (
+  select p.queue, d.next_run_at as at, d.created_at
+  from levels p
+  cross join lateral (
+    select j.next_run_at, j.created_at from faultline.jobs j
+    where j.state = 'queued' and j.queue = p.queue and j.priority = p.priority
+    order by j.next_run_at limit 100
+  ) d
+  where d.next_run_at <= faultline.clock()
+  union all
+  -- Those that wait in groups. `next_run_at` says nothing of them.
+  select k.queue, g.group_at, g.created_at
+  from known k
+  cross join lateral (
+    select j.group_at, j.created_at from faultline.open_jobs j where j.in_group and j.queue = k.queue limit 1000
+  ) g
+) p
 group by p.queue
 order by p.queue
 """,

@@ -40,6 +40,7 @@ from faultline.store.verbs.operate import retry as retry
 from faultline.store.verbs.submit import enqueue_many as enqueue_many
 from faultline.store.verbs.upkeep import announce as announce
 from faultline.store.verbs.upkeep import beat as beat
+from faultline.store.verbs.upkeep import expire as expire
 from faultline.store.verbs.upkeep import first_expired as first_expired
 from faultline.store.verbs.upkeep import leave as leave
 from faultline.store.verbs.upkeep import prune as prune

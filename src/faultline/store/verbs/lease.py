@@ -41,7 +41,7 @@ def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()
     ordered = sorted(bounds, key=lambda bound: bound.priority)
     return Statement(
         name="claim",
-        sql=f"select {_CLAIMED} from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[], true)",
+        sql=f"select {_CLAIMED} from faultline.claim(%s, %s, %s, %s::integer[], %s::timestamptz[], %s::uuid[], true, true)",
         params=(
             queue,
             owner,

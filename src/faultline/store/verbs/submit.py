@@ -31,7 +31,7 @@ def enqueue_many(
 
     `appears_late`: the transaction is a larger one and commits some time after this statement.
     """
-    if ids is not None and all(job.id is None and job.idempotency_key is None for job in submissions):
+    if ids is not None and all(job.id is None and job.idempotency_key is None and job.unique is None for job in submissions):
         return _enqueue_fresh(submissions, ids, appears_late=appears_late)
     named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
     return Statement(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from faultline.core.model import JobState, Reaped
 from faultline.store.rows import Column, RowOf, value, values
@@ -11,7 +11,18 @@ from faultline.store.statement import UPKEEP_SECONDS, Statement
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
+    from uuid import UUID
 
+
+class Expired(NamedTuple):
+    """A job that was cancelled because no worker had claimed it in time."""
+
+    job_id: UUID
+    queue: str
+    task: str
+
+
+_EXPIRED = RowOf(Expired)
 _REAPED = RowOf(Reaped, state=Column("state", JobState))
 
 
@@ -37,12 +48,17 @@ def beat(
     )
 
 
-def announce(worker_id: str, tasks: Sequence[str], connections_max: int | None = None) -> Statement[bool]:
-    """Store which tasks this worker knows and how many connections it may open. Returns whether its row exists yet."""
+def announce(
+    worker_id: str, tasks: Sequence[str], connections_max: int | None = None, schedules: Sequence[str] = ()
+) -> Statement[bool]:
+    """Store which tasks this worker knows, how many connections it may open, and the digests of its schedules.
+
+    Returns whether its row exists yet.
+    """
     return Statement(
         name="announce",
-        sql="select faultline.announce(%s, %s::text[], %s)",
-        params=(worker_id, list(tasks), connections_max),
+        sql="select faultline.announce(%s, %s::text[], %s, %s::text[])",
+        params=(worker_id, list(tasks), connections_max, list(schedules)),
         read=value,
         repeatable=True,
     )
@@ -87,6 +103,18 @@ def reap(
         params=params(),
         params_now=params,
         read=_REAPED.many,
+        repeatable=True,
+        seconds=UPKEEP_SECONDS,
+    )
+
+
+def expire(*, max_jobs: int = 1000) -> Statement[list[Expired]]:
+    """Cancel jobs that nobody has claimed before they expired."""
+    return Statement(
+        name="expire",
+        sql=f"select {_EXPIRED.columns} from faultline.expire(%s)",
+        params=(max_jobs,),
+        read=_EXPIRED.many,
         repeatable=True,
         seconds=UPKEEP_SECONDS,
     )

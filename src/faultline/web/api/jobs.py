@@ -32,6 +32,7 @@ async def list_jobs(request: Request, wanted: Annotated[JobFilter, Query()], cal
         created_after=wanted.created_after,
         created_before=wanted.created_before,
         key=wanted.key,
+        group=wanted.group,
         only_queues=caller.only_queues,
     )
     order = listing.order_of(asked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 
@@ -25,6 +25,9 @@ from faultline.web.shapes import EnqueuedJob, EnqueuedJobs, NewJob, NewJobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+#: Fields of a job that were added after the first release.
+_LATER = frozenset({"expires_seconds", "expires_at", "group", "unique"})
 
 router = APIRouter(tags=["jobs"], route_class=CheckedRoute)
 
@@ -85,7 +88,7 @@ async def _submit(
 
 def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -> list[Submission]:
     """The jobs with their key and a digest of every field of every job, whatever the order of the fields."""
-    text = jsontext.encode([job.model_dump(mode="json") for job in jobs], "submission")
+    text = jsontext.encode([_digested(job) for job in jobs], "submission")
     digest = hashlib.sha256(text.encode()).hexdigest()
     # A header cannot contain a space, so no other key equals one of these.
     return [
@@ -94,7 +97,15 @@ def _once(submissions: Sequence[Submission], jobs: Sequence[NewJob], key: str) -
     ]
 
 
+def _digested(job: NewJob) -> dict[str, Any]:
+    """Fields that the builds before did not know are left out where they are not given: a request that one of them has
+    answered must be known again.
+    """
+    return {name: value for name, value in job.model_dump(mode="json").items() if value is not None or name not in _LATER}
+
+
 def _submission(position: int, positions: int, job: NewJob) -> Submission:
     what = "args" if positions == 1 else f"args of job {position} of {positions}"
     given = {name: getattr(job, name) for name in NewJob.model_fields}
-    return Submission(**given | {"args": jsontext.encode_args(job.args, what)})
+    unique = None if job.unique is None else job.unique.model_dump(by_alias=True, exclude_unset=True)
+    return Submission(**given | {"args": jsontext.encode_args(job.args, what), "unique": unique})

@@ -15,7 +15,8 @@ from faultline.core.model import JobState
 from faultline.drawing import lanes
 from faultline.drawing.epochs import epochs as epochs_of
 from faultline.drawing.epochs import program_changed
-from faultline.store.reads import views
+from faultline.drawing.limits import standing
+from faultline.store.reads import groups, views
 from faultline.store.reads.flows import flow_names
 from faultline.web.access import needs
 from faultline.web.caller import Caller
@@ -23,6 +24,7 @@ from faultline.web.flows import flow_of
 from faultline.web.forms import form_of
 from faultline.web.pages import flow as flow_part
 from faultline.web.pages import story
+from faultline.web.pages.queue import address
 from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
@@ -44,6 +46,7 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
     journal, steps, now = await asyncio.gather(
         read.run(views.journal(found.id)), read.run(views.steps(found.id)), read.run(views.clock())
     )
+    permit = None if found.state.ended else await read.run(groups.permit(found.id))
     flow = None if found.flow_id is None else await flow_of(found, read, caller)
     life = epochs_of(found, journal)
     sentences = story.sentences(found, life, now, flow_part.awaited(found, flow), program_changed(found, journal))
@@ -53,6 +56,8 @@ async def job_page(request: Request, job_id: str, caller: Annotated[Caller, Depe
         caller,
         "job",
         job=found,
+        permit=standing(found, permit, now),
+        queue_address=address(found.queue),
         title=title(found),
         now=now,
         epochs=life,

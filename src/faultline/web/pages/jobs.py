@@ -47,6 +47,7 @@ class Filters:
     state: str = ""
     span: str = ""
     key: str = ""
+    group: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Filters:
@@ -62,6 +63,7 @@ class Filters:
             task=self.task or None,
             created_after=now - _SPANS[self.span] if self.span else None,
             key=self.key or None,
+            group=self.group or None,
             only_queues=caller.only_queues,
         )
 

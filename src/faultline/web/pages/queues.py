@@ -9,11 +9,13 @@ from fastapi import APIRouter, Depends, Request
 
 from faultline import operate
 from faultline.core.bounds import QUEUE_LENGTH_MAX
+from faultline.drawing import limits as words
 from faultline.drawing.curves import curve
-from faultline.store.reads import overview, views
+from faultline.store.reads import groups, overview, views
 from faultline.web.access import needs
 from faultline.web.caller import Caller
 from faultline.web.forms import form_of
+from faultline.web.pages.queue import address
 from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
@@ -30,8 +32,9 @@ _DONE_MAX = 50
 @router.get("/queues")
 async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
     read = service_of(request).read_for(caller)
-    lines, done, now = await asyncio.gather(
+    lines, uses, done, now = await asyncio.gather(
         read.run(overview.queues()),
+        read.run(groups.in_use(jobs_max=1_000)),
         read.run(views.operations(only_queues=caller.only_queues, keys=caller.sees_keys, entries_max=_DONE_MAX)),
         read.run(views.clock()),
     )
@@ -44,7 +47,19 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
         )
         for name, trend in zip(drawn, trends, strict=True)
     }
-    return show(request, caller, "queues", lines=lines, curves=curves, done=done, now=now)
+    return show(
+        request,
+        caller,
+        "queues",
+        lines=lines,
+        uses={use.queue: use for use in uses},
+        curves=curves,
+        done=done,
+        now=now,
+        address=address,
+        whose=words.whose,
+        in_force=words.in_force,
+    )
 
 
 @router.post("/queues/pause")

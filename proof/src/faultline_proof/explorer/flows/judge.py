@@ -54,7 +54,8 @@ union all
 select 'sweeps', count(*) from faultline.sweeps having count(*) > 0
 """
 _FLOW_TABLES = ("nudges", "sweeps", "signals", "edges", "calls", "flows", "streams")
-_TABLES = (*_FLOW_TABLES, "steps", "keys", "journal", "open_jobs", "ledger")
+_LIMIT_TABLES = ("group_events", "groups", "shards", "limits", "queues", "unique_keys", "ticks", "schedules")
+_TABLES = (*_FLOW_TABLES, *_LIMIT_TABLES, "steps", "keys", "journal", "open_jobs", "ledger")
 #: They look at definitions, and here these are the explorer's.
 _DEFINITIONS = ("the_clock_is_the_servers", "the_guards_are_in_place")
 
@@ -100,6 +101,7 @@ def _clean(watcher: psycopg.Connection) -> None:
         watcher.execute("set local session_replication_role = replica")
         for table in _TABLES:
             watcher.execute(f"delete from faultline.{table}".encode())
+        watcher.execute("delete from effects")
 
 
 # What judges ask

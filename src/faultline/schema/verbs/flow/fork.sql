@@ -38,7 +38,8 @@ declare
   undone text;
 begin
   perform faultline.durable();
-  select j.id, j.state, j.queue, j.task, j.priority, j.max_attempts, j.fencing_token, j.args, j.flow_id, o.lease_seconds, o.keep_args
+  select j.id, j.state, j.queue, j.task, j.priority, j.max_attempts, j.fencing_token, j.args, j.flow_id, j.group_key,
+    o.lease_seconds, o.keep_args
   into original
   from faultline.jobs j
   left join faultline.open_jobs o on o.id = j.id
@@ -105,7 +106,8 @@ begin
   end if;
   document := faultline.read_jobs(json_build_array(json_build_object(
     'id', fork_id, 'task', original.task, 'args', given, 'queue', original.queue, 'priority', original.priority,
-    'max_attempts', original.max_attempts, 'lease_seconds', original.lease_seconds, 'keep_args', original.keep_args
+    'max_attempts', original.max_attempts, 'lease_seconds', original.lease_seconds, 'keep_args', original.keep_args,
+    'group', original.group_key
   ))::text, at, (select s.args_bytes_max from faultline.settings s));
   if original.state = 'failed' then
     stopped := faultline.stopped_at(fork.job_id);
@@ -150,10 +152,13 @@ begin
   ),
   job as (
     insert into faultline.open_jobs (
-      id, task, args, queue, priority, next_run_at, max_attempts, lease_seconds, keep_args, created_at, fencing_token, flow_id
+      id, task, args, queue, priority, next_run_at, max_attempts, lease_seconds, keep_args, created_at, group_key,
+      fencing_token, flow_id
     )
     select
-      p.id, p.task, p.args, p.queue, p.priority, p.next_run_at, p.max_attempts, p.lease_seconds, p.keep_args, p.created_at,
+      p.id, p.task, p.args, p.queue, p.priority, coalesce(p.group_at, p.next_run_at), p.max_attempts, p.lease_seconds, p.keep_args, p.created_at,
+      -- It goes to its group by itself.
+      p.group_key,
       greatest(
         original.fencing_token, (select max(s.fencing_token) from source s),
         (select max(s.fencing_token) from faultline.steps s where s.job_id = fork.job_id)

@@ -3,7 +3,8 @@
 -- `jobs` is the text of a JSON array as for `enqueue_many`, of at most 1,000: more come in chunks, each once, in their order.
 -- `total` is how many there are in all, `first_index` the index of the first of this chunk.
 -- Before: the caller holds the lease. After: the jobs are queued, and the call knows each by its index.
---   children  end with their parent if it ends badly, and the call waits for all of them. One whose idempotency key exists is that
+--   children  end with their parent if it ends badly, and the call waits for all of them. One whose idempotency key exists, or for
+--             which a unique job stands in, is that
 --             job: it is waited for, and belongs to itself.
 --   detached  are nobody's. The call has ended when they are enqueued, with their ids as its result.
 -- The jobs are inserted first and the lease is compared last: keys before rows, as everywhere.
@@ -41,7 +42,7 @@ declare
   -- What a client gives a job. With others the document is read more closely.
   fields constant text[] := array[
     'task', 'args', 'queue', 'priority', 'delay_seconds', 'run_at', 'max_attempts', 'lease_seconds', 'idempotency_key', 'id',
-    'keep_args', 'trace', 'digest'
+    'keep_args', 'trace', 'digest', 'expires_seconds', 'expires_at', 'group', 'unique'
   ];
   document json;
   size integer;
@@ -56,6 +57,7 @@ declare
   queues text[];
   lowest_priority integer;
   lowest_run_at timestamptz;
+  grouped boolean;
 begin
   perform faultline.read_committed('spawn');
   if spawn.kind is distinct from 'children' and spawn.kind is distinct from 'detached' then
@@ -67,7 +69,8 @@ begin
   end if;
   begin
     -- As jsonb as well: what is only JSON cannot be compared with another submission, nor shown.
-    select count(*), bool_or(jsonb_typeof(j) <> 'object' or j - fields <> '{}'), bool_or(j ->> 'idempotency_key' is not null)
+    select count(*), bool_or(jsonb_typeof(j) <> 'object' or j - fields <> '{}'),
+      bool_or(j ->> 'idempotency_key' is not null or j ->> 'unique' is not null)
     into size, unclear, keyed
     from jsonb_array_elements(spawn.jobs::jsonb) j;
   exception
@@ -98,6 +101,7 @@ begin
       new_call := coalesce(call.id, nextval(pg_get_serial_sequence('faultline.calls', 'id')));
       if spawn.kind = 'children' then
         select coalesce(j.flow_id, j.id) into flow from faultline.open_jobs j where j.id = spawn.job_id;
+        document := faultline.inherit_group(spawn.job_id, document);
       end if;
       if keyed then
         select k.ids, k.news, k.lowest_priority, k.lowest_run_at into ids, news, lowest_priority, lowest_run_at
@@ -113,16 +117,19 @@ begin
         with inserted as (
           insert into faultline.open_jobs (
             id, task, args, queue, priority, next_run_at, max_attempts, lease_seconds, keep_args, idempotency_key, trace, created_at,
-            flow_id, call_id
+            expires_at, group_key, in_group, group_at, unique_key, flow_id, call_id
           )
           select p.*, flow, case spawn.kind when 'children' then new_call end
           from faultline.parse_new_jobs(document, at, limits.args_bytes_max) p
-          returning id, queue, priority, next_run_at
+          returning id, queue, priority, coalesce(group_at, next_run_at) as run_at, in_group
         )
         -- In the order in which they were read.
-        select array_agg(i.id), array_agg(distinct i.queue), min(i.priority), min(i.next_run_at)
-        into ids, queues, lowest_priority, lowest_run_at
+        select array_agg(i.id), array_agg(distinct i.queue), min(i.priority), min(i.run_at), bool_or(i.in_group)
+        into ids, queues, lowest_priority, lowest_run_at, grouped
         from inserted i;
+        if grouped then
+          perform faultline.enter_groups(ids);
+        end if;
         if exists (select from faultline.ledger f where f.job_id = any (ids)) then
           raise unique_violation;
         end if;

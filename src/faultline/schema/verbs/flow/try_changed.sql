@@ -68,6 +68,7 @@ begin
           -- Said so that no other index fits.
           and coalesce(j.state, '') = 'queued'
           and j.suspended is null
+          and j.in_group is null
         for update skip locked
       ),
       made as (

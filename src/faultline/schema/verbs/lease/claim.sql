@@ -8,6 +8,7 @@
 -- at the same time, as all jobs of one submission are.
 -- `flows`: the caller knows flows. Without it, no job of a flow is claimed: code that does not read the job's history
 -- would do again what was done. A suspended job is claimed when its time is up: that is the timeout of its waits.
+-- `limits`: the caller holds nothing ahead in a queue with limits. Without it, it gets one job of such a queue at a time.
 --
 -- Each priority is a range scan of its own: one scan over all of them would read every delayed job.
 -- Rows are returned in physical order: sort them before you run them.
@@ -18,7 +19,8 @@ create or replace function faultline.claim(
   priorities integer[] default '{}',
   lower_bounds timestamptz[] default '{}',
   lower_ids uuid[] default '{}',
-  flows boolean default false
+  flows boolean default false,
+  limits boolean default false
 ) returns table (
   job_id uuid,
   fencing_token faultline.token,
@@ -32,7 +34,8 @@ create or replace function faultline.claim(
   next_run_at timestamptz,
   lease_seconds faultline.lease_seconds,
   idempotency_key text,
-  in_flow boolean
+  in_flow boolean,
+  group_key text
 )
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -57,14 +60,23 @@ declare
   level integer;
   lower_bound timestamptz;
   lower_id uuid;
+  known_queue record;
 begin
   if claim.owner is null or length(claim.owner) not between 1 and 200 then
     raise exception 'owner must have 1 to 200 characters' using errcode = 'FL005';
   end if;
-  if exists (select from faultline.queues q where q.name = claim.queue and q.paused_at is not null) then
+  select q.paused_at, q.limited, q.shards into known_queue from faultline.queues q where q.name = claim.queue;
+  if known_queue.paused_at is not null then
     return;
   end if;
   perform faultline.durable();
+  if known_queue.limited then
+    return query
+      select * from faultline.claim_within(
+        claim.queue, claim.owner, case when claim.limits then remaining else least(remaining, 1) end, claim.flows, known_queue.shards
+      );
+    return;
+  end if;
   if current_setting('transaction_isolation') <> 'read committed' then
     -- The snapshot may be older than the floor: if the floor has been raised since, this raises 40001. Lock the table
     -- first, as `recover` does: the opposite order could deadlock.
@@ -123,6 +135,8 @@ begin
           and (r.next_run_at, r.id) >= (lower_bound, lower_id)
           and r.next_run_at <= due
           and (claim.flows or r.flow_id is null)
+          -- Expired, and not cancelled yet: see expire. One that was claimed before no longer expires.
+          and (r.expires_at is null or r.expires_at > due or r.fencing_token > 0)
         order by r.next_run_at, r.id
         limit remaining
         for update skip locked
@@ -130,7 +144,7 @@ begin
       returning
         j.id, j.fencing_token, j.task, j.args, j.attempt, j.max_attempts,
         faultline.mark_start(j.attempt, j.max_attempts, j.reaps), j.reaps,
-        j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key, j.flow_id is not null;
+        j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key, j.flow_id is not null, j.group_key;
     get diagnostics claimed = row_count;
     remaining := remaining - claimed;
     previous := level;

@@ -57,13 +57,13 @@ begin
       entered as (
         insert into faultline.ledger (
           job_id, fencing_token, created_at, claimed_at, finished_at, priority, attempt, max_attempts,
-          owner, queue, task, idempotency_key, args, result, flow_id, progress
+          owner, queue, task, idempotency_key, args, result, flow_id, progress, group_key
         )
         select
           -- One time for the whole batch: with different times, every row would add a WAL record of the index by time.
           f.id, f.fencing_token, f.created_at, f.claimed_at, (select faultline.clock()), f.priority, f.attempt, f.max_attempts,
           f.lease_owner, f.queue, f.task, f.idempotency_key, case when f.keep_args then f.args end,
-          nullif(complete.results -> (f.position::integer - 1), 'null'), f.flow_id, f.progress
+          nullif(complete.results -> (f.position::integer - 1), 'null'), f.flow_id, f.progress, f.group_key
         from finished f
       )
       select

@@ -28,6 +28,7 @@ declare
   call_ids bigint[];
   watched uuid[];
   parents uuid[];
+  unique_ids uuid[];
 begin
   perform faultline.check_leases(fail.job_ids, fail.tokens, fail.owners);
   if jsonb_typeof(fail.failures) is distinct from 'array'
@@ -78,7 +79,7 @@ begin
     where j.ctid = held.ctid
     returning
       j.id, j.fencing_token, j.attempt, j.state, j.next_run_at, held.owner, held.error, held.position,
-      j.claimed_at, held.lease_expires_at, j.renewals, j.flow_id, j.call_id, j.watched
+      j.claimed_at, held.lease_expires_at, j.renewals, j.flow_id, j.call_id, j.watched, j.unique_key
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -95,14 +96,18 @@ begin
     array_agg(e.position),
     array_agg(e.call_id) filter (where e.call_id is not null and e.state <> 'queued'),
     array_agg(e.id) filter (where e.watched and e.state <> 'queued'),
-    array_agg(e.id) filter (where e.flow_id is not null and e.state <> 'queued')
-  into done, call_ids, watched, parents
+    array_agg(e.id) filter (where e.flow_id is not null and e.state <> 'queued'),
+    array_agg(e.id) filter (where e.unique_key is not null and e.state = 'queued')
+  into done, call_ids, watched, parents, unique_ids
   from ended e;
   if call_ids is not null or watched is not null then
     perform faultline.nudge_waiters(call_ids, watched, true);
   end if;
   if parents is not null then
     insert into faultline.sweeps (job_id) select p.id from unnest(parents) as p (id);
+  end if;
+  if unique_ids is not null then
+    perform faultline.supersede(unique_ids);
   end if;
   if coalesce(cardinality(done), 0) < cardinality(fail.job_ids) then
     return query select * from faultline.refuse('fail', fail.job_ids, fail.tokens, fail.owners, done);

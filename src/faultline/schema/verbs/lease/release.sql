@@ -21,6 +21,7 @@ as $$
 declare
   done bigint[];
   ids uuid[];
+  unique_ids uuid[];
 begin
   perform faultline.check_leases(release.job_ids, release.tokens, release.owners);
   if exists (select from unnest(release.delays_seconds) as d (seconds) where d.seconds not between 0 and 31536000) then
@@ -48,9 +49,14 @@ begin
         end
     from held
     where j.ctid = held.ctid
-    returning j.id, held.position
+    returning j.id, held.position, j.unique_key
   )
-  select array_agg(r.position), array_agg(r.id) into done, ids from released r;
+  select array_agg(r.position), array_agg(r.id), array_agg(r.id) filter (where r.unique_key is not null)
+  into done, ids, unique_ids
+  from released r;
+  if unique_ids is not null then
+    perform faultline.supersede(unique_ids);
+  end if;
   perform faultline.wake_for(ids);
   if coalesce(cardinality(done), 0) < cardinality(release.job_ids) then
     return query select * from faultline.refuse('release', release.job_ids, release.tokens, release.owners, done);

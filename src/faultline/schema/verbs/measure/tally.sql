@@ -12,17 +12,17 @@ begin
     raise exception 'a tally needs the id of its worker: rows without one are rolled up' using errcode = 'FL005';
   end if;
   insert into faultline.tallies as t (
-    queue, minute, worker, started, succeeded, failed, retried, released, suspended, programs_changed,
+    queue, minute, worker, started, succeeded, failed, retried, released, suspended, programs_changed, expired,
     lost, refused, recovered, wait_seconds_sum, run_seconds_sum, waits, runs
   )
   select
     r.queue, date_trunc('minute', r.minute), tally.worker_id, r.started, r.succeeded, r.failed, r.retried, r.released,
     -- The build before this one does not count these.
-    coalesce(r.suspended, 0), coalesce(r.programs_changed, 0),
+    coalesce(r.suspended, 0), coalesce(r.programs_changed, 0), coalesce(r.expired, 0),
     r.lost, r.refused, r.recovered, r.wait_seconds_sum, r.run_seconds_sum, r.waits, r.runs
   from jsonb_to_recordset(tally.rows) as r (
     queue text, minute timestamptz, started bigint, succeeded bigint, failed bigint, retried bigint, released bigint,
-    suspended bigint, programs_changed bigint, lost bigint, refused bigint, recovered bigint,
+    suspended bigint, programs_changed bigint, expired bigint, lost bigint, refused bigint, recovered bigint,
     wait_seconds_sum float8, run_seconds_sum float8, waits bigint[], runs bigint[]
   )
   where r.minute > faultline.clock() - interval '55 minutes'
@@ -35,6 +35,7 @@ begin
       released = excluded.released,
       suspended = excluded.suspended,
       programs_changed = excluded.programs_changed,
+      expired = excluded.expired,
       lost = excluded.lost,
       refused = excluded.refused,
       recovered = excluded.recovered,
@@ -43,9 +44,9 @@ begin
       waits = excluded.waits,
       runs = excluded.runs
   -- Within a minute counts only grow, so the larger sum is the newer one.
-  where t.started + t.succeeded + t.failed + t.retried + t.released + t.suspended + t.programs_changed + t.lost + t.refused
-      + t.recovered
+  where t.started + t.succeeded + t.failed + t.retried + t.released + t.suspended + t.programs_changed + t.expired
+      + t.lost + t.refused + t.recovered
     <= excluded.started + excluded.succeeded + excluded.failed + excluded.retried + excluded.released + excluded.suspended
-      + excluded.programs_changed + excluded.lost + excluded.refused + excluded.recovered;
+      + excluded.programs_changed + excluded.expired + excluded.lost + excluded.refused + excluded.recovered;
 end
 $$;

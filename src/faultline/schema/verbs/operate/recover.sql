@@ -38,6 +38,7 @@ declare
   counted bigint;
   numbered text;
   sequence regclass;
+  unique_ids uuid[];
   patience constant text := current_setting('lock_timeout');
 begin
   perform faultline.durable();
@@ -64,7 +65,7 @@ begin
   returning s.token_floor into chosen;
   perform set_config('lock_timeout', patience, true);
   -- Logical replication copies the rows of a table but not its sequence: no verb could insert into these.
-  foreach numbered in array array['journal', 'calls', 'signals', 'nudges', 'sweeps'] loop
+  foreach numbered in array array['journal', 'calls', 'signals', 'nudges', 'sweeps', 'schedules'] loop
     sequence := pg_get_serial_sequence('faultline.' || numbered, 'id');
     counted := coalesce(pg_sequence_last_value(sequence), 0);
     execute format('select setval($1, e.id) from (select max(l.id) as id from faultline.%I l) e where e.id > $2', numbered)
@@ -74,33 +75,38 @@ begin
   values (
     faultline.clock(), 'setting_changed', jsonb_build_object('setting', 'token_floor', 'value', chosen) || signed
   );
-  return query
-    with before as materialized (
-      select j.ctid, j.fencing_token, j.lease_owner from faultline.open_jobs j
-      where j.state = 'running' and j.lease_expires_at <= 'infinity'
-      order by j.id
-      for update
-    ),
-    changed as (
-      update faultline.open_jobs j
-      set fencing_token = greatest(j.fencing_token, chosen),
-          state = 'queued',
-          attempt = j.attempt - 1::smallint,
-          started = false,
-          lease_owner = null,
-          lease_expires_at = null
-      from before
-      where j.ctid = before.ctid
-      returning j.id, j.fencing_token, before.fencing_token as token_was, before.lease_owner
-    ),
-    recorded as (
-      insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
-      select
-        faultline.clock(), c.id, 'recovered', c.fencing_token, c.lease_owner,
-        jsonb_build_object('was', 'running', 'token_was', c.token_was) || signed
-      from changed c
-      order by c.id
-    )
-    select chosen, count(*) filter (where c.token_was < chosen), count(*) from changed c;
+  with before as materialized (
+    select j.ctid, j.fencing_token, j.lease_owner from faultline.open_jobs j
+    where j.state = 'running' and j.lease_expires_at <= 'infinity'
+    order by j.id
+    for update
+  ),
+  changed as (
+    update faultline.open_jobs j
+    set fencing_token = greatest(j.fencing_token, chosen),
+        state = 'queued',
+        attempt = j.attempt - 1::smallint,
+        started = false,
+        lease_owner = null,
+        lease_expires_at = null
+    from before
+    where j.ctid = before.ctid
+    returning j.id, j.fencing_token, before.fencing_token as token_was, before.lease_owner, j.unique_key
+  ),
+  recorded as (
+    insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
+    select
+      faultline.clock(), c.id, 'recovered', c.fencing_token, c.lease_owner,
+      jsonb_build_object('was', 'running', 'token_was', c.token_was) || signed
+    from changed c
+    order by c.id
+  )
+  select chosen, count(*) filter (where c.token_was < chosen), count(*), array_agg(c.id) filter (where c.unique_key is not null)
+  into lifted_to, lifted, requeued, unique_ids
+  from changed c;
+  if unique_ids is not null then
+    perform faultline.supersede(unique_ids);
+  end if;
+  return next;
 end
 $$;

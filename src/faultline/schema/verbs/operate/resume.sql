@@ -10,12 +10,16 @@ declare
   since timestamptz;
 begin
   perform faultline.durable();
-  delete from faultline.queues q
+  select q.paused_at into since
+  from faultline.queues q
   where q.name = resume.queue and q.paused_at is not null
-  returning q.paused_at into since;
+  for update;
   if not found then
     return false;
   end if;
+  update faultline.queues q set paused_at = null, paused_because = null, paused_by = null where q.name = resume.queue;
+  -- The row says nothing more, unless the queue has limits.
+  delete from faultline.queues q where q.name = resume.queue and not q.limited;
   insert into faultline.journal (at, event, detail)
   values (
     faultline.clock(), 'resumed', jsonb_build_object('queue', resume.queue, 'paused_at', since) || signed

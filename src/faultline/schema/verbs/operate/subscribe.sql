@@ -16,7 +16,10 @@ as $$
 #variable_conflict use_column
 declare
   signed constant jsonb := faultline.signature(subscribe.by, subscribe.reason);
-  wanted constant jsonb := jsonb_strip_nulls(coalesce(subscribe.options, '{}'));
+  -- Of `unique`, a null means something.
+  wanted constant jsonb := jsonb_strip_nulls(coalesce(subscribe.options, '{}'))
+    || coalesce((select jsonb_object_agg('unique', u.value) from (select subscribe.options -> 'unique' as value) u
+      where jsonb_typeof(u.value) <> 'null'), '{}');
   was faultline.subscriptions;
 begin
   if coalesce(length(subscribe.topic), 0) not between 1 and 200 then
@@ -26,13 +29,17 @@ begin
     raise exception 'the name of a topic must not contain control characters, or begin or end with white space'
       using errcode = 'FL005';
   end if;
-  if jsonb_typeof(wanted) <> 'object' or wanted ?| array['task', 'args', 'id', 'idempotency_key', 'run_at', 'trace', 'digest'] then
+  if jsonb_typeof(wanted) <> 'object' or wanted ?| array['task', 'args', 'id', 'idempotency_key', 'run_at', 'trace', 'digest', 'expires_at'] then
     raise exception 'the options of a subscription are those that all its jobs share, such as queue and priority'
-      using errcode = 'FL005', hint = 'leave out task, args, id, idempotency_key, run_at, trace and digest';
+      using errcode = 'FL005', hint = 'leave out task, args, id, idempotency_key, run_at, expires_at, trace and digest';
   end if;
   -- Options that no job could have would fail in every program that publishes.
   perform faultline.read_jobs(
-    json_build_array(wanted || jsonb_build_object('task', subscribe.task))::text, faultline.clock(), 1024
+    json_build_array((
+      -- Templates are filled when somebody publishes.
+      case when jsonb_typeof(wanted -> 'unique' -> 'key') = 'array' then wanted #- '{unique,key}' else wanted end
+      - case when jsonb_typeof(wanted -> 'group') = 'array' then 'group' else '' end
+    ) || jsonb_build_object('task', subscribe.task))::text, faultline.clock(), 1024
   );
   perform faultline.durable();
   select * into was

@@ -14,7 +14,8 @@ create or replace function faultline.enqueue(
   lease interval default '30 seconds',
   idempotency_key text default null,
   id uuid default null,
-  keep_args boolean default true
+  keep_args boolean default true,
+  "group" text default null
 ) returns uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -50,6 +51,7 @@ begin
   if (
     enqueue.idempotency_key is null
     and enqueue.id is null
+    and enqueue."group" is null
     and length(enqueue.task) between 1 and 200
     and length(enqueue.queue) between 1 and 100
     and enqueue.queue !~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
@@ -77,7 +79,8 @@ begin
           'lease_seconds', extract(epoch from enqueue.lease),
           'idempotency_key', enqueue.idempotency_key,
           'id', enqueue.id,
-          'keep_args', enqueue.keep_args
+          'keep_args', enqueue.keep_args,
+          'group', enqueue."group"
         ))::text
       ) e
     );
@@ -136,12 +139,13 @@ create or replace function faultline.enqueue(
   lease interval default '30 seconds',
   idempotency_key text default null,
   id uuid default null,
-  keep_args boolean default true
+  keep_args boolean default true,
+  "group" text default null
 ) returns uuid
 language sql volatile
 as $$
   select faultline.enqueue(
-    $1, $2::text, $3, $4, $5, $6, $7, $8, $9, $10, $11
+    $1, $2::text, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
   );
 $$;
 
@@ -157,11 +161,12 @@ create or replace function faultline.enqueue(
   lease interval default '30 seconds',
   idempotency_key text default null,
   id uuid default null,
-  keep_args boolean default true
+  keep_args boolean default true,
+  "group" text default null
 ) returns uuid
 language sql volatile
 as $$
   select faultline.enqueue(
-    task, args::text, queue, priority, delay, run_at, max_attempts, lease, idempotency_key, id, keep_args
+    task, args::text, queue, priority, delay, run_at, max_attempts, lease, idempotency_key, id, keep_args, "group"
   );
 $$;

@@ -27,6 +27,7 @@ declare
   ids uuid[];
   queues text[];
   lowest_priority integer;
+  grouped boolean;
 begin
   perform faultline.read_committed('enqueue_flow');
   begin
@@ -92,6 +93,12 @@ begin
       limit 1
     ),
     (
+      select format('"%s" is unique; give an idempotency_key to the whole graph', coalesce(n.value ->> 'name', 'its root'))
+      from jsonb_array_elements(graph) as n (value)
+      where n.value ->> 'unique' is not null
+      limit 1
+    ),
+    (
       select format('"%s" comes after others and has a time of its own', n.value ->> 'name')
       from jsonb_array_elements(graph) as n (value)
       where n.value ? 'after' and jsonb_array_length(n.value -> 'after') > 0
@@ -128,7 +135,7 @@ begin
   end if;
   root_call := nextval(pg_get_serial_sequence('faultline.calls', 'id'));
   update faultline.open_jobs j
-  set suspended = true, next_run_at = never, flow_id = j.id
+  set suspended = true, next_run_at = never, in_group = null, group_at = null, flow_id = j.id
   where j.id = root.id;
   insert into faultline.flows (id, begun_at) values (root.id, at);
   with nodes as materialized (
@@ -139,11 +146,12 @@ begin
   inserted as (
     insert into faultline.open_jobs (
       id, task, args, queue, priority, next_run_at, max_attempts, lease_seconds, keep_args, idempotency_key, trace, created_at,
-      flow_id, call_id, watched, suspended
+      expires_at, group_key, in_group, group_at, flow_id, call_id, watched, suspended
     )
     select
       p.id, p.task, p.args, p.queue, p.priority, case when w.waits then never else p.next_run_at end, p.max_attempts,
-      p.lease_seconds, p.keep_args, p.idempotency_key, p.trace, p.created_at, root.id, root_call,
+      p.lease_seconds, p.keep_args, p.idempotency_key, p.trace, p.created_at, p.expires_at,
+      p.group_key, case when not w.waits then p.in_group end, case when not w.waits then p.group_at end, root.id, root_call,
       case when t.name is not null then true end, case when w.waits then true end
     from (
       select p.*, row_number() over () as nth
@@ -162,14 +170,17 @@ begin
       cross join lateral jsonb_array_elements_text(nullif(o.value -> 'after', 'null')) as a (name)
     ) t on t.name = n.name
     order by p.nth
-    returning id, queue, priority, suspended
+    returning id, queue, priority, suspended, in_group
   )
   -- In the order in which they were read.
   select
     array_agg(i.id), array_agg(distinct i.queue) filter (where i.suspended is null),
-    min(i.priority) filter (where i.suspended is null)
-  into ids, queues, lowest_priority
+    min(i.priority) filter (where i.suspended is null), bool_or(i.in_group)
+  into ids, queues, lowest_priority, grouped
   from inserted i;
+  if grouped then
+    perform faultline.enter_groups(ids);
+  end if;
   insert into faultline.calls (
     id, job_id, number, kind, name, fencing_token, begun_at, awaited, policy, total, spawned
   )

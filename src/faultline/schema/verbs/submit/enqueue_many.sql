@@ -1,6 +1,13 @@
 -- Enqueue jobs, all or none. Returns one row per job, in the order given: its id, and whether it is new.
 -- `jobs` is the text of a JSON array of objects with `task` and, where wanted, `args`, `queue`, `priority`, `delay_seconds` or
--- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`, `trace`, `digest`.
+-- `run_at`, `max_attempts`, `lease_seconds`, `idempotency_key`, `id`, `keep_args`, `trace`, `digest`, `group`, `expires_seconds` or
+-- `expires_at` (if no worker has claimed it by then, it is cancelled), `unique`: an object with
+--   key       what it is unique by, in its queue. Default: its task and arguments
+--   while     "queued" (default): one that is queued stands in for it. "open": one that is running does, too
+--   period    one that was enqueued at most so many seconds ago does, unless it failed or was cancelled
+--   then      "keep" (default), or "replace": the queued job gets the arguments and the time of this one
+--   debounce  it runs so many seconds after the last submission, and at most `at_most` seconds after the first
+-- A submission that is answered with a queued job is followed by a run that starts after its commit.
 -- After: every new job is queued, durably once the transaction commits. The text of its `args` is kept as it was sent: as jsonb,
 -- 1e16 would come back as an integer, -0.0 as 0.0, keys in another order, and [1e300] a hundred times as long.
 --
@@ -40,6 +47,7 @@ declare
   last_queue text;
   lowest_priority integer;
   lowest_run_at timestamptz;
+  grouped boolean;
 begin
   perform faultline.durable();
   if enqueue_many.fresh then
@@ -47,15 +55,19 @@ begin
     with placed as (
       insert into faultline.new_jobs
       select * from faultline.parse_new_jobs(document, at, limits.args_bytes_max)
-      returning id, queue, priority, next_run_at, idempotency_key
+      returning id, queue, priority, coalesce(group_at, next_run_at) as run_at, coalesce(idempotency_key, unique_key) as key,
+        in_group
     )
     select
-      array_agg(n.id), array_fill(true, array[count(*)::integer]), max(n.idempotency_key),
-      min(n.queue), max(n.queue), min(n.priority), min(n.next_run_at)
-    into ids, news, some_key, first_queue, last_queue, lowest_priority, lowest_run_at
+      array_agg(n.id), array_fill(true, array[count(*)::integer]), max(n.key),
+      min(n.queue), max(n.queue), min(n.priority), min(n.run_at), bool_or(n.in_group)
+    into ids, news, some_key, first_queue, last_queue, lowest_priority, lowest_run_at, grouped
     from placed n;
     if some_key is not null then
-      raise exception 'with fresh => true, jobs cannot have idempotency keys' using errcode = 'FL005';
+      raise exception 'with fresh => true, jobs cannot have idempotency keys or be unique' using errcode = 'FL005';
+    end if;
+    if grouped then
+      perform faultline.enter_groups(ids);
     end if;
   else
     document := faultline.read_jobs(enqueue_many.jobs, at, limits.args_bytes_max);

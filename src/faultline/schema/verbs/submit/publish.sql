@@ -1,7 +1,7 @@
 -- Enqueue one job for every task that is subscribed to a topic, all or none. Returns the jobs, in the order of their tasks;
 -- none if nobody has subscribed.
 -- `payload` is the text of a JSON object. Each task gets those of its fields that it takes, as arguments, in the text that was
--- sent. The options of the jobs are those of the subscription.
+-- sent. The options of the jobs are those of the subscription; a group and a unique key may be templates over the arguments.
 -- With an `id` that was made just now, the ids of the jobs follow from it: sent again after a lost answer, it gives the same jobs.
 -- With an idempotency_key, each task gets one job for this topic and key, however often it is published.
 create or replace function faultline.publish(
@@ -48,7 +48,16 @@ begin
       (
         select json_object_agg(f.name, f.value)
         from (
-          select o.key as name, o.value::json as value from jsonb_each(s.options) o
+          select o.key as name, case
+            when o.key = 'group' and jsonb_typeof(o.value) = 'array'
+              then to_json(faultline.fill_template(o.value, fields, 'the group of task ' || s.task))
+            when o.key = 'unique' and jsonb_typeof(o.value -> 'key') = 'array'
+              then jsonb_set(o.value, '{key}', to_jsonb(
+                faultline.fill_template(o.value -> 'key', fields, 'the unique key of task ' || s.task)
+              ))::json
+            else o.value::json
+          end as value
+          from jsonb_each(s.options) o
           union all
           select 'task', to_json(s.task::text)
           union all

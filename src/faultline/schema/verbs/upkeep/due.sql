@@ -30,10 +30,18 @@ declare
   level integer;
   lower_bound timestamptz;
   lower_id uuid;
+  -- Of a queue with limits, only its own accounts know.
+  limited constant text[] := array(select q.name from faultline.queues q where q.limited and q.name = any (due.queues));
 begin
   foreach wanted in array due.queues loop
     previous := -32768;
+    if wanted = any (limited) then
+      if faultline.next_turn(wanted) <= at then
+        return next wanted;
+      end if;
+    end if;
     loop
+      exit when wanted = any (limited);
       is_known := coalesce(due.bound_queues[next_known] = wanted, false);
       -- The next priority with queued jobs: one that the caller gave no bound for, below the next one that it did.
       select j.priority into level

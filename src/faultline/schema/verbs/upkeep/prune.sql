@@ -6,6 +6,9 @@
 --            At most `max_rows` flows are looked at: one that is live is looked at again after its retention time
 --   journal  entries of the journal
 --   keys     idempotency keys, but never while their job is open
+--   ticks    what was decided about ticks, and schedules made at run time that have ended; kept as long as the journal
+--   unique_keys  keys of unique jobs, which mean nothing once their job has ended and their period is over; by default an hour
+--            after the job was enqueued. At most ten times `max_rows` are looked at
 -- Locked rows are skipped until the next call, so pruning blocks no one.
 create or replace function faultline.prune(what text, older_than interval default null, max_rows integer default 1000) returns integer
 language plpgsql volatile security definer
@@ -21,8 +24,10 @@ declare
       when 'ledger' then s.keep_succeeded_seconds
       when 'failed' then s.keep_failed_seconds
       when 'journal' then s.keep_journal_seconds
+      when 'ticks' then s.keep_journal_seconds
       when 'keys' then s.keep_keys_seconds
       when 'flows' then s.keep_flows_seconds
+      when 'unique_keys' then 3600
     end)
     from faultline.settings s
   ));
@@ -93,6 +98,42 @@ begin
       )
       select count(*), array_agg(o.ctid) into rows_gone, ctids from old o;
       ages := to_regclass('faultline.keys_created');
+    when 'ticks' then
+      delete from faultline.ticks t
+      where t.ctid = any (array(
+        select o.ctid from faultline.ticks o
+        where o.decided_at < horizon
+        order by o.decided_at
+        limit prune.max_rows
+        for update skip locked
+      ));
+      get diagnostics rows_gone = row_count;
+      -- There are few schedules: all are looked at.
+      delete from faultline.schedules s
+      where s.id = any (array(
+        select o.id from faultline.schedules o
+        where o.ended_at < horizon and o.digest is null
+        limit prune.max_rows
+        for update skip locked
+      ));
+    when 'unique_keys' then
+      with old as (
+        delete from faultline.unique_keys k
+        where k.ctid = any (array(
+          select o.ctid
+          from faultline.unique_keys o
+          where o.ctid = any (array(
+              -- Those of jobs that wait for long are not read at every call.
+              select a.ctid from faultline.unique_keys a where a.at < horizon order by a.at limit 10::bigint * prune.max_rows
+            ))
+            and (o.until is null or o.until < faultline.clock())
+            and not exists (select from faultline.open_jobs j where j.id = o.job_id and j.state in ('queued', 'running'))
+          limit prune.max_rows
+          for update of o skip locked
+        ))
+        returning k.key
+      )
+      select count(*) into rows_gone from old o;
     when 'flows' then
       -- One scan: to look for the next flow each time would read all that were passed over, in this transaction, again.
       for flow in
@@ -131,7 +172,7 @@ begin
       ages := to_regclass('faultline.ledger_finished');
     else
       raise exception 'cannot prune "%"', prune.what
-        using errcode = 'FL005', hint = 'choose ledger, failed, journal, keys or flows';
+        using errcode = 'FL005', hint = 'choose ledger, failed, journal, keys, unique_keys, ticks or flows';
   end case;
   if pruned is not null then
     delete from faultline.steps s where s.job_id = any (pruned);

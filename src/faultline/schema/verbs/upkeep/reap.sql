@@ -63,6 +63,7 @@ declare
   call_ids bigint[];
   watched uuid[];
   parents uuid[];
+  unique_ids uuid[];
 begin
   perform faultline.durable();
   -- Every worker calls this every second, and there is rarely anything to do: then this one query is all it costs.
@@ -142,7 +143,7 @@ begin
     returning
       j.id, j.fencing_token, lost.owner, j.state, j.attempt, lost.reason, lost.started,
       j.claimed_at, lost.lease_expires_at, j.renewals, j.queue, j.task, j.max_attempts, j.last_error,
-      j.flow_id, j.call_id, j.watched
+      j.flow_id, j.call_id, j.watched, j.unique_key
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -157,14 +158,19 @@ begin
     array_agg(t.queue), array_agg(t.task), array_agg(t.attempt), array_agg(t.max_attempts), array_agg(t.last_error),
     array_agg(t.call_id) filter (where t.call_id is not null and t.state = 'failed'),
     array_agg(t.id) filter (where t.watched and t.state = 'failed'),
-    array_agg(t.id) filter (where t.flow_id is not null and t.state = 'failed')
-  into ids, tokens, owners, states, reasons, queues, tasks, attempts, attempts_max, errors, call_ids, watched, parents
+    array_agg(t.id) filter (where t.flow_id is not null and t.state = 'failed'),
+    array_agg(t.id) filter (where t.unique_key is not null and t.state = 'queued')
+  into ids, tokens, owners, states, reasons, queues, tasks, attempts, attempts_max, errors, call_ids, watched, parents,
+    unique_ids
   from taken t;
   if call_ids is not null or watched is not null then
     perform faultline.nudge_waiters(call_ids, watched, true);
   end if;
   if parents is not null then
     insert into faultline.sweeps (job_id) select p.id from unnest(parents) as p (id);
+  end if;
+  if unique_ids is not null then
+    perform faultline.supersede(unique_ids);
   end if;
   perform faultline.wake_for(ids);
   if cardinality(dead) > 0 then

@@ -1,7 +1,8 @@
 -- Delete open rows of jobs that are in the ledger, as after a restore or hand-written SQL. Returns the ids of these jobs.
 -- The ledger is right: a job in it must not run again. The floor is raised to the token of a deleted row, which may be
--- greater than the ledger's. Those who wait for these jobs are nudged.
--- Also nudges suspended jobs that could go on and that nobody has nudged, and cancels those that wait for each other.
+-- greater than the ledger's.
+-- Also nudges suspended jobs that could go on and that nobody has nudged, those that waited for these jobs among them, and
+-- cancels those that wait for each other.
 create or replace function faultline.reconcile(max_jobs integer default 1000) returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -10,8 +11,6 @@ as $$
 #variable_conflict use_column
 declare
   ids uuid[];
-  call_ids bigint[];
-  watched uuid[];
 begin
   perform faultline.durable();
   perform faultline.as_verb('reconcile');
@@ -27,7 +26,7 @@ begin
     delete from faultline.open_jobs j
     using doubled
     where j.id = doubled.id
-    returning j.id, j.state, j.fencing_token, j.lease_owner, j.call_id, j.watched
+    returning j.id, j.state, j.fencing_token, j.lease_owner
   ),
   recorded as (
     insert into faultline.journal (at, job_id, event, fencing_token, owner, detail)
@@ -41,18 +40,13 @@ begin
     from (select max(c.fencing_token) as token from closed c) highest
     where s.token_floor < highest.token
   )
-  select
-    array_agg(c.id),
-    array_agg(c.call_id) filter (where c.call_id is not null),
-    array_agg(c.id) filter (where c.watched)
-  into ids, call_ids, watched
-  from closed c;
+  select array_agg(c.id) into ids from closed c;
   perform faultline.as_verb('');
-  if call_ids is not null or watched is not null then
-    perform faultline.nudge_waiters(call_ids, watched);
-  end if;
   perform faultline.wake_overslept(reconcile.max_jobs);
   perform faultline.break_circles();
+  if current_setting('transaction_isolation') = 'read committed' then
+    perform faultline.recount();
+  end if;
   return query select u.id from unnest(ids) as u (id);
 end
 $$;

@@ -1,0 +1,151 @@
+"""The guards of limits: what a claim counts, and what is given back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
+
+GUARDS: Guards = {
+    "claim": {
+        "goes by the limits of its queue": ("if known_queue.limited then", "if false then"),
+        "gives one at a time to who may hold jobs ahead": (
+            "case when claim.limits then remaining else least(remaining, 1) end",
+            "remaining",
+        ),
+    },
+    "claim_within": {
+        "wants READ COMMITTED": "  perform faultline.read_committed('a claim of a queue with limits');\n",
+        "ends a claim that is left open": (
+            "    perform set_config('idle_in_transaction_session_timeout', '5s', true);\n",
+            "    null;\n",
+        ),
+        "lets due jobs arrive": (
+            "      perform faultline.let_arrive(claim_within.queue, claim_within.shards, due);\n",
+            "      null;\n",
+        ),
+        "hears what happened": "    shard := faultline.hear(shard, claim_within.shards, due);\n",
+        "lets groups be ready whose time has come": "    perform faultline.let_ready(shard, due);\n",
+        "grants no more than the queue may": ("room := least(part.room, remaining)", "room := remaining"),
+        "takes those first that kept a permit": (
+            "case pass when 1 then faultline.pick_kept(shard, claim_within.flows, due, room) else '{}' end",
+            "'{}'::tid[]",
+        ),
+        "leaves half to jobs of no group": (
+            "case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else",
+            "case when false then 0 else",
+        ),
+        "takes jobs of no group": (
+            (
+                "        ctids := ctids || faultline.pick_plain(claim_within.queue, claim_within.flows, due,"
+                " room - cardinality(ctids));\n"
+            ),
+            "        null;\n",
+        ),
+        "counts every grant": ("case when j.group_key is null then 1 else 3 end | (shard.shard << 2)", "null::smallint"),
+        "counts the group's permit": ("case when j.group_key is null then 1 else 3 end", "1"),
+        "gives a job its true time back": ("coalesce(j.group_at, j.next_run_at)", "j.next_run_at"),
+        "takes it out of its group": "            in_group = null,\n",
+        "adds up what it granted": "      shard.holding := shard.holding + cardinality(ctids);\n",
+        "takes tokens": "      shard.tokens := shard.tokens - cardinality(ctids);\n",
+        "takes no more than it was asked for": "      remaining := remaining - cardinality(ctids);\n",
+        "stores what it counted": "    perform faultline.save_shard(before, shard, due);\n",
+    },
+    "lock_shard": {
+        "goes past a shard that somebody holds": (
+            "    limit 1\n    for update skip locked;",
+            "    limit 1\n    for update;",
+        ),
+        "waits a moment": ("    perform set_config('lock_timeout', '250ms', true);\n", ""),
+        "keeps the caller's patience": "    perform set_config('lock_timeout', patience, true);\n",
+    },
+    "hear": {
+        "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
+        "hears what was open": "o.xid = any (shard.seen_open) and ",
+        "gives no turn to an empty group": (
+            " and (o.more or k.priority is not null) as ready",
+            " as ready",
+        ),
+        "gives a turn only where there is room": ("h.holding < k.cap and o.not_before is null", "o.not_before is null"),
+        "counts nobody below zero": ("greatest(0, k.holding - k.freed_group)", "k.holding - k.freed_group"),
+        "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
+        "lowers the head": (
+            "case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end",
+            "g.head_at",
+        ),
+        "puts who comes in behind those who wait": ("greatest(g.turn, shard.turn)", "g.turn"),
+    },
+    "open_xids": {
+        "keeps its own number": (" || pg_current_xact_id()", ""),
+        "leaves other databases out": ("cardinality(found) > 50", "false"),
+        "keeps what is open": (
+            "array(select x.xid from pg_snapshot_xip(snapshot) as x (xid) where x.xid < open_xids.below)",
+            "'{}'",
+        ),
+    },
+    "pick_groups": {
+        "keeps within the group's limit": ("l.cap - l.holding, ", ""),
+        "keeps within the group's rate": ("coalesce(floor(l.tokens_now), remaining)", "remaining"),
+        "serves by what groups hold": ("order by (a.holding + k.nth - 1) / a.weight, ", "order by "),
+        "moves the turn by the weight": ("turn = j.turn + j.jobs / j.weight", "turn = j.turn + j.jobs"),
+        "moves no head past a locked row": (
+            "j.jobs = j.taken and pick_groups.flows then coalesce(j.last_id",
+            "true then coalesce(j.last_id",
+            ("j.jobs = j.taken and pick_groups.flows then coalesce(j.last_at", "true then coalesce(j.last_at"),
+        ),
+        "looks again at a locked row": (
+            "c.want = 0 or c.jobs < c.taken or c.seen > c.want",
+            "c.want = 0 or c.seen > c.want",
+        ),
+        "picks no job twice": (
+            "(r.priority, r.group_at, r.id) > (a.head_priority, a.head_at, a.head_id)",
+            "(r.priority, r.group_at, r.id) >= (a.head_priority, a.head_at, a.head_id)",
+        ),
+        "passes over what has expired": (
+            "            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)\n"
+        ),
+        "waits for the next token": (
+            "pick_groups.due + make_interval(secs => (1 - (j.tokens_now - j.jobs)) / j.rate)",
+            "pick_groups.due",
+        ),
+    },
+    "pick_kept": {
+        "takes a token of the group": (
+            "n.rate is not null and n.tokens < 1",
+            "false",
+            ("j.rate is null or j.tokens >= 1", "true"),
+        ),
+    },
+    "free_permits": {
+        "keeps the permit of a job in order": ("      kept := 2;\n", "      kept := 0;\n"),
+        "forgets the mark": "    new.counted := nullif(kept, 0) | (old.counted & ~3);\n",
+        "tells the claims": ("if freed + freed_group > 0 then", "if false then"),
+        "wakes who waits": (
+            "    perform faultline.wake_hungry(old.queue, at_shard, case when freed_group > 0 then old.group_key end);\n",
+            "",
+        ),
+    },
+    "write_limit": {
+        "lets those look again who waited": ("  set ready = g.more, not_before = null, load", "  set load"),
+    },
+    "let_arrive": {
+        "takes no more than a thousand": ("    limit 1000\n", "    limit 1000000\n"),
+        "leaves those that kept a permit": "      and r.counted is null\n",
+    },
+    "fold_queue": {
+        "hears everything once a minute": ("      shard.seen_to := '0';\n", "      null;\n"),
+        "counts once a minute": ("      perform faultline.recount_queue(fold_queue.queue);\n", "      null;\n"),
+        "lends": "    perform faultline.lend(fold_queue.queue, fold_queue.number);\n",
+        "keeps groups whose tokens are due": ("(l.fields ->> 'burst')::double precision / faultline.rate_of(l.fields)", "0"),
+    },
+    "inherit_group": {
+        "refuses a child that would wait for its parent": ("c.value ->> 'group' = job.group_key and ", "false and "),
+    },
+    "resume": {
+        "keeps the limits": (
+            "delete from faultline.queues q where q.name = resume.queue and not q.limited",
+            "delete from faultline.queues q where q.name = resume.queue",
+        ),
+    },
+}

@@ -1,0 +1,165 @@
+"""What a claim grants in a queue with limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline_proof.probes.limit_stage import (
+    done,
+    expect_right_accounts,
+    failed,
+    given_back,
+    groups,
+    limit,
+    put,
+    running,
+    take,
+)
+from faultline_proof.probes.probe import expect, probe, refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline_proof.probes.limit_stage import Held
+    from faultline_proof.sessions import Sessions
+
+
+@probe("claim_within", "shard_room", "free_permits", "hear")
+def no_more_jobs_of_a_queue_run_than_it_may(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=2)
+    put(q, None, 5)
+    first = take(q)
+    expect("granted", len(first), 2)
+    expect("granted beside them", take(q), [])
+    done(q, first[0])
+    expect("granted for one that is done", len(take(q)), 1)
+    failed(q, first[1], delay=3600)
+    expect("granted for one that failed", len(take(q)), 1)
+    expect("running", running(q), 2)
+    expect_right_accounts(q)
+
+
+@probe("claim_within", "pick_groups", "free_permits", "hear", "enter_groups")
+def no_more_jobs_of_a_group_run_than_it_may(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, "*", concurrency=2)
+    limit(q, "b", concurrency=1)
+    put(q, "a", 4)
+    put(q, "b", 4)
+    first = take(q)
+    expect("granted", groups(first), ["a", "a", "b"])
+    expect("granted beside them", take(q), [])
+    done(q, *(one for one in first if one.group == "b"))
+    expect("granted for one that is done", groups(take(q)), ["b"])
+    expect_right_accounts(q)
+
+
+@probe("claim_within", "pick_groups", "pick_plain", "has_due")
+def groups_take_turns_and_jobs_of_none_get_half(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=100)
+    put(q, "a", 50)
+    put(q, "b", 3)
+    put(q, "c", 3)
+    expect("the first three", groups(take(q, 3)), ["a", "b", "c"])
+    expect("the next six", groups(take(q, 6)), ["a", "a", "b", "b", "c", "c"])
+    put(q, None, 50)
+    expect("beside jobs of no group", groups(take(q, 10)), ["None"] * 5 + ["a"] * 5)
+    expect_right_accounts(q)
+
+
+@probe("free_permits")
+def a_permit_is_free_however_its_lease_ends(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, concurrency=1)
+    limit(q, "*", concurrency=1)
+    endings: tuple[tuple[Callable[[Held], object], int], ...] = (
+        (lambda held: done(q, held), 0),
+        (lambda held: failed(q, held), 1),
+        (lambda held: failed(q, held, then="fail"), 0),
+        (lambda held: failed(q, held, then="cancel"), 0),
+        (lambda held: given_back(q, held), 1),
+        (lambda held: q.execute("select faultline.cancel(%s)", held.job_id), 0),
+        (lambda _: q.reap(), 1),
+        (lambda _: q.execute("select faultline.recover()"), 1),
+    )
+    for end, come_back in endings:
+        put(q, "a", 1)
+        (held,) = take(q)
+        expect("granted beside it", take(q), [])
+        sessions.clock.advance(100)
+        end(held)
+        expect_right_accounts(q)
+        put(q, "b", 1)
+        sessions.clock.advance(1)
+        again = take(q)
+        expect("granted after it", len(again), 1)
+        done(q, *again)
+        rest = take(q)
+        expect("granted after that", len(rest), come_back)
+        done(q, *rest) if rest else None
+
+
+@probe("claim", "claim_within")
+def a_caller_that_does_not_know_limits_gets_one_at_a_time(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=5)
+    put(q, "a", 5)
+    expect("granted", len(take(q, limits=False)), 1)
+    expect("granted to one that knows them", len(take(q)), 4)
+
+
+@probe("claim_within")
+def a_claim_of_a_queue_with_limits_needs_read_committed(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=1)
+    put(q)
+    q.begin("repeatable read")
+    with refused(q, "FL005", "READ COMMITTED"):
+        take(q)
+    q.rollback()
+
+
+@probe("let_arrive", "claim_within")
+def a_delayed_job_of_a_group_goes_to_its_group_when_it_is_due(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    put(q, "a", 1, delay_seconds=60)
+    expect("before its time", take(q), [])
+    sessions.clock.advance(61)
+    expect("at its time", groups(take(q)), ["a"])
+    expect_right_accounts(q)
+
+
+@probe("leave_group")
+def a_job_that_is_cancelled_in_its_group_has_its_true_time(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, "*", concurrency=1)
+    (job_id,) = put(q, "a")
+    q.execute("select faultline.cancel(%s)", job_id)
+    row = q.execute("select in_group, group_at, next_run_at = created_at from faultline.open_jobs where id = %s", job_id)
+    expect("its row", row, [(None, None, True)])
+
+
+@probe("parse_new_jobs")
+def a_job_with_a_group_in_a_queue_without_limits_is_a_plain_job(sessions: Sessions) -> None:
+    q = sessions.open()
+    put(q, "a", 2)
+    expect("granted", groups(take(q, 1)), ["a"])
+    limit(q, "*", concurrency=1)
+    expect("of its group, once it has limits", take(q), [])
+    expect_right_accounts(q)
+
+
+@probe("resume", "claim")
+def a_queue_keeps_its_limits_when_it_is_resumed(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=1)
+    put(q, None, 3)
+    q.execute("select faultline.pause('default')")
+    expect("granted while it is paused", take(q), [])
+    q.execute("select faultline.resume('default')")
+    expect("granted then", len(take(q)), 1)

@@ -1,0 +1,60 @@
+"""The rule about schedules: every moment of a schedule is decided once, and one that fired has made one job."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from faultline_proof.faults import Fault, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from faultline.store.reads.holdings import TickHeld
+    from faultline_proof.accounts import Case
+    from faultline_proof.history import Final
+
+#: Moments are numbers here, and the database's have microseconds.
+_SAME_SECONDS = 1e-3
+
+
+def check(final: Final, case: Case) -> Iterator[Fault]:
+    if not final.ticks and not case.limits.ticked:
+        return
+    yield from _one_job_each(final, case)
+    schedules: dict[str, list[TickHeld]] = defaultdict(list)
+    for tick in final.ticks:
+        if not tick.by_hand:
+            schedules[tick.schedule].append(tick)
+    for name, ticks in schedules.items():
+        yield from _one_after_the_other(name, sorted(ticks, key=lambda tick: tick.at), case)
+
+
+def _one_job_each(final: Final, case: Case) -> Iterator[Fault]:
+    there = {row.job_id: row for row in final.jobs}
+    ticks: dict[str, TickHeld] = {}
+    for tick in final.ticks:
+        if tick.job_id is None:
+            continue
+        if tick.job_id in ticks:
+            yield Fault(Rule.TICK_ONCE, tick.job_id, f"was made by two ticks of {tick.schedule}")
+        elif tick.job_id not in there and not case.limits.pruned:
+            yield Fault(Rule.TICK_ONCE, tick.job_id, f"is lost: a tick of {tick.schedule} has made it")
+        ticks[tick.job_id] = tick
+    for row in final.jobs:
+        if row.task in case.limits.ticked and row.job_id not in ticks:
+            yield Fault(Rule.TICK_ONCE, row.job_id, f"of task {row.task} was made by no tick, and only a schedule makes it")
+
+
+def _one_after_the_other(name: str, ticks: list[TickHeld], case: Case) -> Iterator[Fault]:
+    """`every`: what lies between two moments of this schedule. None: nobody knows, and a gap may be none."""
+    every = case.limits.every.get(name)
+    for before, after in pairwise(ticks):
+        last = before.at if before.until is None else before.until
+        if after.at <= last + _SAME_SECONDS:
+            told = f"is of {name}, whose moment {after.at:.3f} was decided twice"
+            yield Fault(Rule.TICK_ONCE, after.job_id or before.job_id or "", told)
+        elif every is not None and after.at > last + every + _SAME_SECONDS:
+            told = f"is of {name}, which has decided nothing between {last:.3f} and {after.at:.3f}"
+            yield Fault(Rule.TICK_ONCE, after.job_id or before.job_id or "", told)

@@ -1,0 +1,87 @@
+"""What people and programs do to limits while jobs run: set, reset and read them. Who did it, and why, is recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Unpack
+
+from faultline.core.limits import changed_fields
+from faultline.operate import limits as operate
+from faultline.store.reads import limits as reads
+
+if TYPE_CHECKING:
+    from faultline.core.limits import LimitFields, LimitRecord
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.store.database import Database
+
+
+class Databases(Protocol):
+    """What limits need of an application."""
+
+    @property
+    def database(self) -> Database: ...
+    @property
+    def async_database(self) -> AsyncDatabase: ...
+
+
+class Limits:
+    """The limits of queues and groups at run time: `app.limits`. They hold at once, in all workers."""
+
+    def __init__(self, app: Databases) -> None:
+        self._app = app
+
+    def set(
+        self,
+        queue: str,
+        *,
+        group: str = "",
+        by: str | None = None,
+        reason: str | None = None,
+        **fields: Unpack[LimitFields],
+    ) -> None:
+        """Set a limit over what the code declares: it holds until `reset`, whatever is deployed meanwhile.
+
+        Only the given fields change. Raised limits let waiting jobs start at once; lowered ones stop no running job.
+
+        :param queue: Which queue. It is limited from now on.
+        :param group: The key of a group, or `*` for each group. Default: the queue as a whole.
+        :param by: Who sets it, as for `cancel`.
+        :param reason: Recorded in the journal, and shown with the limit.
+        :param fields: See `LimitFields`. None is no limit.
+        """
+        self._app.database.run(operate.set_limit(queue, group, changed_fields(fields), by=by, reason=reason))
+
+    async def aset(
+        self,
+        queue: str,
+        *,
+        group: str = "",
+        by: str | None = None,
+        reason: str | None = None,
+        **fields: Unpack[LimitFields],
+    ) -> None:
+        """`set` for async programs."""
+        await self._app.async_database.run(operate.set_limit(queue, group, changed_fields(fields), by=by, reason=reason))
+
+    def reset(self, queue: str, *, group: str = "", by: str | None = None, reason: str | None = None) -> None:
+        """Undo what was set: what the code declares holds again.
+
+        :param queue: Which queue.
+        :param group: As for `set`.
+        :param by: Who resets it, as for `cancel`.
+        :param reason: Recorded in the journal.
+        """
+        self._app.database.run(operate.reset_limit(queue, group, by=by, reason=reason))
+
+    async def areset(self, queue: str, *, group: str = "", by: str | None = None, reason: str | None = None) -> None:
+        """`reset` for async programs."""
+        await self._app.async_database.run(operate.reset_limit(queue, group, by=by, reason=reason))
+
+    def read(self, queue: str | None = None) -> list[LimitRecord]:
+        """The limits of a queue: its own first, then that of each group, then those of single groups.
+
+        :param queue: Which queue. Default: all queues.
+        """
+        return self._app.database.run(reads.limits(queue))
+
+    async def aread(self, queue: str | None = None) -> list[LimitRecord]:
+        return await self._app.async_database.run(reads.limits(queue))

@@ -1,0 +1,164 @@
+"""Queues as a program declares them: their limits, those of their groups, and which tasks go there."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from faultline.app.limits import Limits
+from faultline.app.options import check_queue
+from faultline.core.bounds import SHARDS_MAX, TASK_LENGTH_MAX
+from faultline.core.errors import ConfigError
+from faultline.core.limits import Limit, check_group
+from faultline.store.verbs import limit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from faultline.app.limits import Databases
+    from faultline.app.tasks import Task
+    from faultline.core.limits import Rate
+    from faultline.core.model import Json
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.store.database import Database
+    from faultline.store.statement import Statement
+
+
+class QueueResource(str):
+    """A declared queue, as `app.queue(…)` returns it. It is its name: give it wherever a queue is named.
+
+    :param name: Of the queue.
+    """
+
+    __slots__ = ("declared", "match", "shards")
+
+    #: What is written to the database: the limits of the queue, of each group, and of single groups.
+    declared: dict[str, Json]
+    shards: int
+    #: Patterns of the names of tasks that go to this queue when they name none.
+    match: tuple[str, ...]
+
+    def takes(self, task: str) -> bool:
+        """Whether a task that names no queue goes here.
+
+        :param task: Its name.
+        """
+        return any(fnmatchcase(task, pattern) for pattern in self.match)
+
+    def __repr__(self) -> str:
+        return f"<QueueResource {self}>"
+
+
+class Queues:
+    """What an application does with queues."""
+
+    tasks: dict[str, Task[..., Any]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._declared: dict[str, QueueResource] = {}
+
+    if TYPE_CHECKING:
+
+        @property
+        def database(self) -> Database: ...
+        @property
+        def async_database(self) -> AsyncDatabase: ...
+
+    def queue(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: Rate | None = None,
+        each_group: Limit | None = None,
+        groups: Mapping[str, Limit] | None = None,
+        shards: int = 1,
+        match: Sequence[str] = (),
+    ) -> QueueResource:
+        """Declare a queue: what it may do over all workers, and what each group of jobs in it may do.
+
+        A worker of this application writes it to the database when it starts; `app.declare()` does so at once. What people
+        set at run time (`app.limits.set`) wins over it until they reset it. A queue that is not declared has no limits.
+
+        :param name: Of the queue, 1 to 100 characters.
+        :param concurrency: How many of its jobs may run at once, in all workers together.
+        :param rate: How many of its jobs may start in a time.
+        :param each_group: What each group may do: the jobs with the same `group=`. Given even as `Limit()`, groups take
+            turns, so that one with many jobs does not keep the others waiting.
+        :param groups: What single groups may do, by their keys. What they do not say, they have from `each_group`.
+        :param shards: Into how many parts the queue is divided, each with its share of the queue's limits, so that many
+            workers claim side by side. More than 1 where commits are slow and workers are many.
+        :param match: Patterns of names of tasks, such as `mail.*`, that go to this queue when they name none. The first
+            declared queue that fits gets them.
+        """
+        check_queue(name)
+        if name in self._declared:
+            raise ConfigError(f"queue {name} is declared already; declare it once, with all its limits")
+        if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
+            raise ConfigError(f"shards of queue {name} must be a whole number from 1 to {SHARDS_MAX}, not {shards!r}")
+        found = QueueResource(name)
+        found.declared = _declared(name, Limit(concurrency=concurrency, rate=rate), each_group, groups)
+        found.shards = shards
+        found.match = _patterns(name, match)
+        self._declared[str(name)] = found
+        for task in self.tasks.values():
+            self._route(task)
+        return found
+
+    @cached_property
+    def limits(self) -> Limits:
+        """Set, reset and read limits at run time."""
+        return Limits(cast("Databases", self))
+
+    def declare(self) -> int:
+        """Write the declared queues (`app.queue`) to the database, as a worker does when it starts.
+
+        Returns how many were new or had other limits.
+        """
+        wanted = self.declarations()
+        return sum(self.database.run_all(wanted)) if wanted else 0
+
+    async def adeclare(self) -> int:
+        wanted = self.declarations()
+        return sum(await self.async_database.run_all(wanted)) if wanted else 0
+
+    def declarations(self) -> list[Statement[bool]]:
+        """What writes the declared queues of this program."""
+        return [limit.declare_queue(name, one.declared, one.shards) for name, one in sorted(self._declared.items())]
+
+    def declared_queues(self) -> frozenset[str]:
+        """The names of the declared queues."""
+        return frozenset(self._declared)
+
+    def _route(self, task: Task[..., Any]) -> None:
+        """Send a task that names no queue to the first that takes it."""
+        if task.route.queue is None:
+            task.route.queue = next((name for name, one in self._declared.items() if one.takes(task.name)), None)
+
+
+def _declared(name: str, whole: Limit, each_group: Limit | None, groups: Mapping[str, Limit] | None) -> dict[str, Json]:
+    if each_group is not None and not isinstance(each_group, Limit):
+        raise ConfigError(f"each_group of queue {name} must be a Limit, such as Limit(concurrency=1), not {each_group!r}")
+    for key, one in (groups or {}).items():
+        check_group(key, f"the key of a group of queue {name}")
+        if not isinstance(one, Limit):
+            raise ConfigError(f"group {key} of queue {name} must have a Limit, such as Limit(concurrency=1), not {one!r}")
+    declared: dict[str, Json] = {}
+    if whole.stored():
+        declared["queue"] = whole.stored()
+    if each_group is not None:
+        declared["each_group"] = each_group.stored()
+    if groups:
+        declared["groups"] = {str(key): one.stored() for key, one in groups.items()}
+    return declared
+
+
+def _patterns(name: str, match: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(match, str):
+        raise ConfigError(f"match of queue {name} is a list of patterns; write match=({match!r},)")
+    for pattern in match:
+        if not isinstance(pattern, str) or not 1 <= len(pattern) <= TASK_LENGTH_MAX:  # type: ignore[redundant-expr]
+            raise ConfigError(f"match of queue {name}: a pattern is text such as 'mail.*', not {pattern!r}")
+    return tuple(match)

@@ -1,0 +1,349 @@
+"""Schedules: rules that make jobs, declared in code or made at run time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
+
+from faultline import operate
+from faultline.app.options import check_seconds, check_text, seconds
+from faultline.app.tasks import Task
+from faultline.core.errors import ConfigError, JobNotFound, JobRejected
+from faultline.core.schedules import (
+    EVERY_SECONDS_MAX,
+    EVERY_SECONDS_MIN,
+    JITTER_SECONDS_MAX,
+    NAME_LENGTH_MAX,
+    CatchUp,
+    Overlap,
+    Policy,
+    Rule,
+    digest_of,
+)
+from faultline.store.reads import schedules as reads
+from faultline.store.verbs import schedules as verbs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from uuid import UUID
+
+    from faultline.app.options import Duration
+    from faultline.core.model import Submission
+    from faultline.store.async_database import AsyncDatabase
+    from faultline.store.database import Database
+    from faultline.store.reads.schedules import ScheduleLine, TickLine
+    from faultline.store.statement import Statement
+    from faultline.store.verbs.schedules import Declaration
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Options that belong to one job, or to its time, which follows from the tick.
+_OF_ONE_JOB = ("id", "idempotency_key", "run_at", "delay_seconds")
+#: Stands for the moment of a tick where arguments are checked.
+_SOME_TICK = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What a schedule does beside its rule: keyword arguments of `@app.schedule(…)` and `app.schedules.set(…)`."""
+
+    #: The time zone of the cron line, such as `Europe/Berlin`. Default: UTC.
+    tz: str
+    #: Instead of a cron line: the time between ticks, at least a second. The first one comes after that time.
+    every: Duration
+    #: Instead of a cron line: one moment, with a time zone.
+    at: datetime
+    #: Of ticks that no worker decided about in time: none (`skip`), the `latest` (default) or `all` make their jobs.
+    catch_up: CatchUp
+    #: How late a tick may be caught up. Default: a day.
+    catch_up_seconds: Duration
+    #: While a job of the schedule has not ended: make another (`allow`, default), none (`skip`), one that waits (`one`), or
+    #: cancel the old one (`cancel`). A flow has ended when all its jobs have.
+    overlap: Overlap
+    #: Jobs run up to so much later. Each tick has its own time, which is the same whoever decides.
+    jitter: Duration
+    #: The parameter of the task that gets the moment of the tick, best annotated as `datetime`.
+    tick_arg: str
+
+
+class _Scheduled(NamedTuple):
+    """What `@app.schedule` was given."""
+
+    task: Task[..., Any]
+    rule: Rule
+    policy: Policy
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    was: str | None
+
+    def job(self) -> Submission:
+        given = self.kwargs
+        if self.policy.tick_arg is not None:
+            given = given | {self.policy.tick_arg: _SOME_TICK}
+        return _schedulable(self.task.bind(*self.args, **given))
+
+
+class Scheduling:
+    """The part of an application that declares schedules."""
+
+    @cached_property
+    def _scheduled(self) -> dict[str, _Scheduled]:
+        return {}
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Make, change, pause, run and look at schedules at run time."""
+        return Schedules(cast("Databases", self))
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        was: str | None = None,
+        **words: Unpack[ScheduleOptions],
+    ) -> Callable[[Task[P, R]], Task[P, R]]:
+        """Run a task by a rule: `@app.schedule("0 9 * * mon-fri", tz="Europe/Berlin")`, above `@app.task`.
+
+        Every tick of the rule makes one job, whichever worker decides about it. A worker writes the schedules of its code to
+        the database when it starts. While workers with other code run that has another rule under the same name, that one
+        stays in force until the last of them has stopped.
+
+        :param cron: A cron line: minute, hour, day of the month, month, day of the week. Or give `every=` or `at=`.
+        :param args: Positional arguments of the task.
+        :param kwargs: Named arguments of the task.
+        :param name: The name of the schedule. Default: that of the task.
+        :param was: Its name before: the schedule keeps its position and its history.
+        :param words: See `ScheduleOptions`.
+        """
+        rule, policy = _rule(cron, words), _policy(words)
+        for given in (name, was):
+            check_text("the name of a schedule", given, NAME_LENGTH_MAX)
+
+        def declare(task: Task[P, R]) -> Task[P, R]:
+            if not isinstance(task, Task):
+                raise ConfigError(f"@app.schedule needs a task, not {task!r}; put it above @app.task")
+            found = _Scheduled(task, rule, policy, tuple(args), dict(kwargs or {}), was)
+            found.job()  # raises where the mistake is made
+            own = name or task.name
+            if own in self._scheduled:
+                raise ConfigError(f"a schedule named {own} is declared already; give this one another name with name=...")
+            self._scheduled[own] = found
+            return task
+
+        return declare
+
+    def schedule_declarations(self) -> list[Declaration]:
+        """What the code of this program says about schedules."""
+        found = []
+        for name, one in sorted(self._scheduled.items()):
+            spec = verbs.spec_text(one.rule, one.job(), one.policy)
+            found.append(verbs.Declaration(name, digest_of(name, f"{one.was}\n{spec}"), one.was, spec))
+        return found
+
+
+class Databases(Protocol):
+    """What schedules need of an application."""
+
+    @property
+    def database(self) -> Database: ...
+    @property
+    def async_database(self) -> AsyncDatabase: ...
+
+
+class Schedules:
+    """Schedules at run time: `app.schedules`. What is done holds at once, for all workers."""
+
+    def __init__(self, app: Databases) -> None:
+        self._app = app
+
+    def set(
+        self,
+        name: str,
+        job: Submission | None,
+        *,
+        cron: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        **words: Unpack[ScheduleOptions],
+    ) -> bool:
+        """Make a schedule, or change one: `app.schedules.set("report-7", report.bind(7), cron="0 6 * * *")`.
+
+        A schedule of the code gets this instead of what the code says, until it is set to None. With the same rule it keeps
+        its position. Returns whether this changed anything.
+
+        :param name: Which schedule. 1 to 200 characters.
+        :param job: The job of each tick, as `task.bind(…)` makes it. None: back to what the code says.
+        :param cron: A cron line of five fields. Or `every=`, or `at=`.
+        :param by: Who sets it, as for `cancel`.
+        :param reason: Recorded in the journal, and shown with the schedule.
+        :param words: See `ScheduleOptions`.
+        """
+        return self._app.database.run(_set(name, job, cron, words, by, reason))
+
+    async def aset(
+        self,
+        name: str,
+        job: Submission | None,
+        *,
+        cron: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        **words: Unpack[ScheduleOptions],
+    ) -> bool:
+        """`set` for async programs."""
+        return await self._app.async_database.run(_set(name, job, cron, words, by, reason))
+
+    def remove(self, name: str, *, by: str | None = None, reason: str | None = None) -> bool:
+        """Remove a schedule. Its jobs stay. Returns whether there was one.
+
+        Raises `IllegalTransition` for one in the code of a worker that runs: it would make it again. Pause it instead.
+
+        :param name: Which schedule.
+        :param by: Who removes it, as for `cancel`.
+        :param reason: Recorded in the journal.
+        """
+        return self._app.database.run(operate.remove_schedule(name, by=by, reason=reason))
+
+    async def aremove(self, name: str, *, by: str | None = None, reason: str | None = None) -> bool:
+        return await self._app.async_database.run(operate.remove_schedule(name, by=by, reason=reason))
+
+    def pause(self, name: str, *, by: str | None = None, reason: str | None = None) -> datetime:
+        """Pause a schedule: its ticks make no jobs until `resume`. Returns since when.
+
+        :param name: Which schedule.
+        :param by: Who pauses it, as for `cancel`.
+        :param reason: Recorded in the journal, and shown with the schedule.
+        """
+        return self._app.database.run(operate.pause_schedule(name, by=by, reason=reason))
+
+    async def apause(self, name: str, *, by: str | None = None, reason: str | None = None) -> datetime:
+        return await self._app.async_database.run(operate.pause_schedule(name, by=by, reason=reason))
+
+    def resume(self, name: str, *, by: str | None = None, reason: str | None = None) -> bool:
+        """Resume a schedule. Ticks from now on count: what was paused on purpose is not caught up, but may be backfilled.
+
+        Returns whether it was paused.
+
+        :param name: Which schedule.
+        :param by: Who resumes it, as for `cancel`.
+        :param reason: Recorded in the journal.
+        """
+        return self._app.database.run(operate.resume_schedule(name, by=by, reason=reason))
+
+    async def aresume(self, name: str, *, by: str | None = None, reason: str | None = None) -> bool:
+        return await self._app.async_database.run(operate.resume_schedule(name, by=by, reason=reason))
+
+    def run_now(self, name: str, *, by: str | None = None, reason: str | None = None) -> UUID:
+        """Enqueue the job of a schedule now, beside its ticks and also while it is paused. Returns its id.
+
+        :param name: Which schedule.
+        :param by: Who runs it, as for `cancel`.
+        :param reason: Recorded in the journal.
+        """
+        return self._app.database.run(operate.run_schedule(name, by=by, reason=reason))
+
+    async def arun_now(self, name: str, *, by: str | None = None, reason: str | None = None) -> UUID:
+        return await self._app.async_database.run(operate.run_schedule(name, by=by, reason=reason))
+
+    def backfill(
+        self, name: str, first: datetime, last: datetime, *, by: str | None = None, reason: str | None = None
+    ) -> int:
+        """Enqueue jobs for ticks of the past that have none: missed, skipped or from before. Returns how many.
+
+        Raises `JobRejected` with the count if there are more than 10,000 ticks.
+
+        :param name: Which schedule.
+        :param first: Ticks from this moment on.
+        :param last: Ticks up to this moment.
+        :param by: Who asks for it, as for `cancel`.
+        :param reason: Recorded in the journal.
+        """
+        found = _found(name, self._app.database.run(reads.schedule(name)))
+        return self._app.database.run(operate.backfill(found, first, last, by=by, reason=reason))
+
+    async def abackfill(
+        self, name: str, first: datetime, last: datetime, *, by: str | None = None, reason: str | None = None
+    ) -> int:
+        """`backfill` for async programs."""
+        found = _found(name, await self._app.async_database.run(reads.schedule(name)))
+        return await self._app.async_database.run(operate.backfill(found, first, last, by=by, reason=reason))
+
+    def list(self) -> list[ScheduleLine]:
+        """All schedules, by name."""
+        return self._app.database.run(reads.schedules())
+
+    async def alist(self) -> Sequence[ScheduleLine]:
+        return await self._app.async_database.run(reads.schedules())
+
+    def next(self, name: str, count: int = 5) -> Sequence[datetime]:
+        """When a schedule ticks next. Nothing for one that is paused or has ended.
+
+        :param name: Which schedule.
+        :param count: How many ticks.
+        """
+        return _found(name, self._app.database.run(reads.schedule(name))).upcoming(count)
+
+    async def anext(self, name: str, count: int = 5) -> Sequence[datetime]:
+        return _found(name, await self._app.async_database.run(reads.schedule(name))).upcoming(count)
+
+    def history(self, name: str, count: int = 50) -> Sequence[TickLine]:
+        """What was decided about the last ticks of a schedule, newest first.
+
+        :param name: Which schedule.
+        :param count: How many rows. A run of missed ticks is one.
+        """
+        return self._app.database.run(reads.ticks(name, rows_max=count))
+
+    async def ahistory(self, name: str, count: int = 50) -> Sequence[TickLine]:
+        return await self._app.async_database.run(reads.ticks(name, rows_max=count))
+
+
+def _set(
+    name: str,
+    job: Submission | None,
+    cron: str | None,
+    words: ScheduleOptions,
+    by: str | None,
+    reason: str | None,
+) -> Statement[bool]:
+    check_text("the name of a schedule", name, NAME_LENGTH_MAX)
+    if job is None:
+        if cron is not None or words:
+            raise JobRejected(f"schedule {name}: without a job it goes back to what the code says; leave its rule out, too")
+        return operate.reset_schedule(name, by=by, reason=reason)
+    return operate.set_schedule(name, _rule(cron, words), _schedulable(job), _policy(words), by=by, reason=reason)
+
+
+def _rule(cron: str | None, words: ScheduleOptions) -> Rule:
+    every = words.get("every")
+    check_seconds("every", every, EVERY_SECONDS_MIN, EVERY_SECONDS_MAX)
+    return Rule(cron, words.get("tz"), seconds(every), words.get("at"))
+
+
+def _policy(words: ScheduleOptions) -> Policy:
+    unknown = sorted(words.keys() - ScheduleOptions.__annotations__.keys())
+    if unknown:
+        raise JobRejected(f"unknown option {', '.join(unknown)}; see ScheduleOptions")
+    window, jitter = words.get("catch_up_seconds"), words.get("jitter")
+    check_seconds("catch_up_seconds", window, 0.0, EVERY_SECONDS_MAX)
+    check_seconds("jitter", jitter, 0.0, JITTER_SECONDS_MAX)
+    return Policy(words.get("catch_up"), seconds(window), words.get("overlap"), seconds(jitter), words.get("tick_arg"))
+
+
+def _schedulable(job: Submission) -> Submission:
+    own = [name for name in _OF_ONE_JOB if getattr(job, name) is not None]
+    if own:
+        raise JobRejected(
+            f"the job of a schedule cannot have {', '.join(own)} (task {job.task}): every tick makes one at its own time"
+        )
+    return job
+
+
+def _found(name: str, line: ScheduleLine | None) -> ScheduleLine:
+    if line is None:
+        raise JobNotFound(f'no schedule named "{name}"; one of the code is there once a worker with it has started')
+    return line

@@ -1,0 +1,58 @@
+"""The doctor's checks of limits: turn what was read into findings. They use no database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.cli.checks import NOTE, OK, WARNING, WRONG, Finding
+from faultline.drawing.words import span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from faultline.store.reads.groups import QueueUse
+    from faultline.store.reads.shard_holders import ShardHolder
+
+#: A claim's own transaction is over in milliseconds.
+_IDLE_SECONDS = 2.0
+_PREPARED_SECONDS = 60.0
+#: Workers hear everything once a minute.
+_UNHEARD_SECONDS = 300.0
+
+
+def holders(found: Sequence[ShardHolder]) -> Iterator[Finding]:
+    for one in found:
+        since = span(one.seconds or 0.0)
+        if one.kind == "session" and (one.seconds or 0.0) > _IDLE_SECONDS:
+            who = f"process {one.name} ({one.application or 'no name'}, login {one.login})"
+            fact = f"{who} has been idle in a transaction for {since} and holds permits of a queue with limits"
+            todo = f"that queue starts nothing until it ends: select pg_terminate_backend({one.name})"
+            yield Finding("limits", WARNING, fact, todo)
+        elif one.kind != "session" and one.holds_limits:
+            fact = f"the prepared transaction {one.name} of {one.login}, {since} old, holds permits of a queue with limits"
+            todo = f"that queue starts nothing, also after a restart, until you: {_ends(one)}"
+            yield Finding("limits", WRONG, fact, todo)
+        elif one.kind != "session" and (one.seconds or 0.0) > _PREPARED_SECONDS:
+            fact = f"the prepared transaction {one.name} of {one.login} has been open for {since}"
+            yield Finding("limits", WARNING, fact, f"it keeps its locks, and vacuum from cleaning up: {_ends(one)}")
+
+
+def use(uses: Sequence[QueueUse]) -> Iterator[Finding]:
+    late = [one for one in uses if one.unheard_events and (one.heard_seconds_ago or 0.0) > _UNHEARD_SECONDS]
+    for one in late:
+        when = span(one.heard_seconds_ago or 0.0)
+        fact = f"{one.queue}: events of its groups wait to be heard; all were last heard {when} ago"
+        yield Finding("limits", WARNING, fact, "workers do it every minute: is one alive? See also who holds permits above")
+    full = [one for one in uses if one.full and one.waiting]
+    for one in full:
+        more = "+" if one.at_least else ""
+        fact = f"{one.queue} is full: {one.holding:,} permits are held, {one.waiting:,}{more} jobs wait in groups"
+        yield Finding("limits", NOTE, fact, f"as it should be, unless they wait for too long: faultline groups {one.queue}")
+    if not late and not full:
+        fact = "no queue has limits" if not uses else f"{len(uses):,} queues have limits, none of them is full"
+        yield Finding("limits", OK, fact)
+
+
+def _ends(one: ShardHolder) -> str:
+    quoted = one.name.replace("'", "''")
+    return f"rollback prepared '{quoted}', or commit prepared '{quoted}'"

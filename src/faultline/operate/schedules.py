@@ -1,0 +1,113 @@
+"""Set, remove, pause, resume, run and backfill schedules. Who did it, and why, is recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from faultline.core.schedules import BACKFILL_MAX, Policy
+from faultline.operate import who
+from faultline.operate.logged import logged
+from faultline.store.reads.schedules import rule_of
+from faultline.store.verbs import schedules as verbs
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from uuid import UUID
+
+    from faultline.core.model import Submission
+    from faultline.core.schedules import Rule
+    from faultline.store.reads.schedules import ScheduleLine
+    from faultline.store.statement import Statement
+
+
+def set_schedule(
+    name: str,
+    rule: Rule,
+    job: Submission,
+    policy: Policy | None = None,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+) -> Statement[bool]:
+    """Make or change a schedule. Returns whether this changed anything. An invalid rule raises in `Rule(…)`.
+
+    Without a policy, the latest missed tick within a day is caught up, overlaps are allowed, and there is no jitter.
+    """
+    who.check(by, reason)
+    spec = verbs.spec_text(rule, job, policy or Policy())
+    statement = verbs.set_schedule(name, spec, by=by, reason=reason)
+    return logged(statement, "schedule_set_by_request", done=bool, schedule=name, rule=rule.text, by=by, reason=reason)
+
+
+def reset_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
+    """Give a schedule that somebody has changed back to what the code says. Returns whether this changed anything."""
+    who.check(by, reason)
+    statement = verbs.set_schedule(name, None, by=by, reason=reason)
+    return logged(statement, "schedule_set_by_request", done=bool, schedule=name, by=by, reason=reason)
+
+
+def remove_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
+    """Remove a schedule. Returns whether there was one. One that is in the code of a living worker is refused."""
+    who.check(by, reason)
+    statement = verbs.remove_schedule(name, by=by, reason=reason)
+    return logged(statement, "schedule_removed_by_request", done=bool, schedule=name, by=by, reason=reason)
+
+
+def pause_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[datetime]:
+    """Pause a schedule. Returns since when."""
+    who.check(by, reason)
+    statement = verbs.pause_schedule(name, by=by, reason=reason)
+    return logged(statement, "schedule_paused_by_request", schedule=name, by=by, reason=reason)
+
+
+def resume_schedule(
+    name: str, next_at: datetime | None = None, *, reason: str | None = None, by: str | None = None
+) -> Statement[bool]:
+    """Resume a schedule: ticks from now on count, or from `next_at` on. Returns whether it was paused."""
+    who.check(by, reason)
+    statement = verbs.resume_schedule(name, next_at, by=by, reason=reason)
+    return logged(statement, "schedule_resumed_by_request", done=bool, schedule=name, by=by, reason=reason)
+
+
+def run_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[UUID]:
+    """Enqueue the job of a schedule now, beside its ticks. Returns its id."""
+    who.check(by, reason)
+    statement = verbs.run_schedule(name, by=by, reason=reason)
+    return logged(statement, "schedule_run_by_request", schedule=name, by=by, reason=reason)
+
+
+def backfill(
+    schedule: ScheduleLine, first: datetime, last: datetime, *, reason: str | None = None, by: str | None = None
+) -> Statement[int]:
+    """Enqueue jobs for the ticks from `first` to `last`, both included, that have none. Returns how many.
+
+    Read the schedule first: its ticks are computed from its rule. More than 10,000 ticks raise `JobRejected` with the count,
+    before anything is computed one by one. Ticks that have yet to come are left out.
+    """
+    who.check(by, reason)
+    last = min(last, schedule.clock)
+    ticks = rule_of(schedule).between(first, last, anchor=schedule.next_at or schedule.last_at)
+    if schedule.next_at is not None and schedule.paused_at is None:
+        ticks = [one for one in ticks if one < schedule.next_at]
+    statement = verbs.backfill(schedule.name, ticks, by=by, reason=reason)
+    return logged(
+        statement,
+        "schedule_backfilled_by_request",
+        done=bool,
+        schedule=schedule.name,
+        ticks=len(ticks),
+        by=by,
+        reason=reason,
+    )
+
+
+__all__ = [
+    "BACKFILL_MAX",
+    "backfill",
+    "pause_schedule",
+    "remove_schedule",
+    "reset_schedule",
+    "resume_schedule",
+    "run_schedule",
+    "set_schedule",
+]

@@ -1,0 +1,66 @@
+-- Check what a schedule is to be. Raises FL005 and says what is wrong. Whether a cron line and a time zone make sense is
+-- known to those who compute ticks: see core/cron.py.
+create or replace function faultline.check_schedule(name text, spec json) returns void
+language plpgsql volatile
+as $$
+declare
+  fields constant text[] := array[
+    'cron', 'tz', 'every', 'at', 'job', 'catch_up', 'catch_up_seconds', 'overlap', 'jitter_seconds', 'tick_arg'
+  ];
+  -- Of one job, or of its time, which follows from the tick.
+  own constant text[] := array['id', 'idempotency_key', 'run_at', 'delay_seconds', 'trace', 'digest'];
+  given jsonb;
+  job jsonb;
+  problem text;
+begin
+  if coalesce(length(check_schedule.name), 0) not between 1 and 200 then
+    raise exception 'the name of a schedule must have 1 to 200 characters' using errcode = 'FL005';
+  end if;
+  if check_schedule.name ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$' then
+    raise exception 'the name of a schedule must not contain control characters, or begin or end with white space'
+      using errcode = 'FL005';
+  end if;
+  begin
+    given := jsonb_strip_nulls(check_schedule.spec::jsonb);
+    problem := case
+      when given is null or jsonb_typeof(given) <> 'object' then 'it is not a JSON object'
+      when exists (select from jsonb_object_keys(given) as k (name) where k.name <> all (fields)) then 'it has a field '
+        || (select to_json(k.name) from jsonb_object_keys(given) as k (name) where k.name <> all (fields) limit 1)
+        || ', and no schedule has that'
+      when (given ? 'cron')::integer + (given ? 'every')::integer + (given ? 'at')::integer <> 1
+        then 'it needs one rule: cron, every or at'
+      when given ? 'cron' and (
+        jsonb_typeof(given -> 'cron') <> 'string' or length(given ->> 'cron') > 200
+        or cardinality(regexp_split_to_array(btrim(given ->> 'cron', e' \t'), '[[:space:]]+')) <> 5
+      ) then 'its cron line does not have five fields'
+      when given ? 'tz' and not given ? 'cron' then 'only a cron line has a time zone'
+      when given ? 'tz' and coalesce(length(given ->> 'tz'), 0) not between 1 and 100 then 'its time zone is no name of one'
+      when (given ->> 'every')::numeric not between 1 and 315360000 then 'its interval is not between 1 second and ten years'
+      when given ->> 'at' !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' then 'its moment is not a time with a time zone'
+      when (given ->> 'at')::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
+        then 'its moment is outside the years 1970 to 9998'
+      when given ->> 'catch_up' not in ('skip', 'latest', 'all') then 'catch_up is not skip, latest or all'
+      when (given ->> 'catch_up_seconds')::numeric not between 0 and 315360000
+        then 'catch_up_seconds is not between 0 and ten years'
+      when given ->> 'overlap' not in ('allow', 'skip', 'one', 'cancel') then 'overlap is not allow, skip, one or cancel'
+      when (given ->> 'jitter_seconds')::numeric not between 0 and 86400 then 'its jitter is not between 0 and 86400 seconds'
+      when length(given ->> 'tick_arg') not between 1 and 200 then 'tick_arg is not the name of an argument'
+      when jsonb_typeof(given -> 'job') is distinct from 'object' then 'it has no job'
+      when given -> 'job' ?| own then 'its job has ' || (
+        select string_agg(k.name, ', ') from jsonb_object_keys(given -> 'job') as k (name) where k.name = any (own)
+      ) || ', which belongs to a single job'
+    end;
+  exception
+    when data_exception or program_limit_exceeded then
+      problem := sqlerrm;
+  end;
+  if problem is not null then
+    raise exception 'schedule % is refused: %', check_schedule.name, problem
+      using errcode = 'FL005', detail = 'Nothing was changed.';
+  end if;
+  -- A job that no queue would take would fail at every tick.
+  perform faultline.read_jobs(
+    json_build_array(check_schedule.spec -> 'job')::text, faultline.clock(), (select s.args_bytes_max from faultline.settings s)
+  );
+end
+$$;

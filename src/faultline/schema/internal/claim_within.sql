@@ -1,0 +1,100 @@
+-- A claim of a queue with limits: no more than they allow, and by turns of its groups.
+-- Claims of one shard come one after another, each until its commit: all counting is done by one session at a time, on rows
+-- that nobody else writes. So limits are strict, and nobody but a claim ever waits for one. Who has waited for a quarter of a
+-- second gets nothing, and comes again.
+create or replace function faultline.claim_within(
+  queue text, owner text, max_jobs integer, flows boolean, shards integer
+) returns setof faultline.claimed
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  -- Two workers begin at different shards, and one always at the same.
+  first constant integer := faultline.shard_of(split_part(owner, '/', 1), shards);
+  fields constant jsonb := coalesce(
+    (select l.effective from faultline.limits l where l.queue = claim_within.queue and l.group_key = ''), '{}'
+  );
+  due timestamptz;
+  remaining integer := claim_within.max_jobs;
+  room integer;
+  before faultline.shards;
+  shard faultline.shards;
+  held smallint[] := '{}';
+  ctids tid[];
+  part record;
+  mixed boolean;
+begin
+  perform faultline.read_committed('a claim of a queue with limits');
+  -- Whoever claims in a transaction and leaves it open would stop the queue.
+  if current_setting('idle_in_transaction_session_timeout')::interval not between '1 millisecond' and '5 seconds' then
+    perform set_config('idle_in_transaction_session_timeout', '5s', true);
+  end if;
+  while remaining > 0 loop
+    shard := faultline.lock_shard(claim_within.queue, claim_within.shards, held, first);
+    exit when shard.queue is null;
+    before := shard;
+    -- Read after the wait.
+    due := faultline.clock();
+    if held = '{}' then
+      perform faultline.let_arrive(claim_within.queue, claim_within.shards, due);
+    end if;
+    held := held || shard.shard;
+    shard := faultline.hear(shard, claim_within.shards, due);
+    perform faultline.let_ready(shard, due);
+    part := faultline.shard_room(shard, claim_within.shards, fields, due);
+    shard := part.shard;
+    room := least(part.room, remaining);
+    shard.hungry := false;
+    for pass in 1..2 loop
+      exit when room <= 0;
+      ctids := case pass when 1 then faultline.pick_kept(shard, claim_within.flows, due, room) else '{}' end;
+      -- Jobs of no group get half of the room where groups wait too.
+      mixed := pass = 1 and faultline.has_due(claim_within.queue, claim_within.flows, due);
+      part := faultline.pick_groups(
+        shard, claim_within.flows, due,
+        case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else room - cardinality(ctids) end
+      );
+      shard := part.shard;
+      ctids := ctids || part.ctids;
+      if mixed then
+        ctids := ctids || faultline.pick_plain(claim_within.queue, claim_within.flows, due, room - cardinality(ctids));
+      end if;
+      exit when ctids = '{}';
+      return query
+        update faultline.open_jobs j
+        set state = 'running',
+            lease_owner = claim_within.owner,
+            claimed_at = due,
+            lease_expires_at = due + make_interval(secs => j.lease_seconds),
+            -- Read in this statement, as in `claim`.
+            fencing_token = greatest(j.fencing_token, (select s.token_floor from faultline.settings s)) + 1,
+            attempt = j.attempt + 1::smallint,
+            started = false,
+            renewals = 0,
+            suspended = null,
+            counted = case when j.group_key is null then 1 else 3 end | (shard.shard << 2),
+            next_run_at = coalesce(j.group_at, j.next_run_at),
+            in_group = null,
+            group_at = null
+        where j.ctid = any (ctids)
+        returning
+          j.id, j.fencing_token, j.task, j.args, j.attempt, j.max_attempts,
+          faultline.mark_start(j.attempt, j.max_attempts, j.reaps), j.reaps,
+          j.priority, j.next_run_at, j.lease_seconds, j.idempotency_key, j.flow_id is not null, j.group_key;
+      shard.holding := shard.holding + cardinality(ctids);
+      shard.tokens := shard.tokens - cardinality(ctids);
+      remaining := remaining - cardinality(ctids);
+      room := room - cardinality(ctids);
+      exit when not mixed;
+    end loop;
+    shard.hungry := room <= 0;
+    perform faultline.save_shard(before, shard, due);
+  end loop;
+end
+$$;

@@ -1,0 +1,38 @@
+-- Give back the permits of a job that no longer runs, however it ended: a trigger, so that no verb can forget it.
+-- In a group that keeps its order, a job that goes back to the queue keeps its group's permit until it has ended for good.
+create or replace function faultline.free_permits() returns trigger
+language plpgsql
+as $$
+declare
+  kept integer := 0;
+  freed integer;
+  freed_group integer;
+  shards integer;
+  -- The shards that counted them: the queue's stands in the mark, the group's is that of the group.
+  at_shard integer;
+  at_home integer;
+begin
+  if tg_op = 'UPDATE' then
+    if new.state = 'queued' and old.counted & 2 > 0
+      and (faultline.group_limit(old.queue, old.group_key) ->> 'ordered')::boolean
+    then
+      kept := 2;
+    end if;
+    new.counted := nullif(kept, 0) | (old.counted & ~3);
+  end if;
+  freed := old.counted & 1;
+  freed_group := (old.counted & 2 & ~kept) >> 1;
+  if freed + freed_group > 0 then
+    shards := coalesce((select q.shards from faultline.queues q where q.name = old.queue), 1);
+    at_shard := (old.counted >> 2) % shards;
+    at_home := case when freed_group > 0 then faultline.shard_of(old.group_key, shards) else at_shard end;
+    insert into faultline.group_events (queue, shard, group_key, freed, freed_group)
+    select old.queue, at_home, case when freed_group > 0 then old.group_key end, case when at_home = at_shard then freed else 0 end,
+      freed_group
+    union all
+    select old.queue, at_shard, null, freed, 0 where at_home <> at_shard and freed > 0;
+    perform faultline.wake_hungry(old.queue, at_shard, case when freed_group > 0 then old.group_key end);
+  end if;
+  return new;
+end
+$$;

@@ -1,0 +1,43 @@
+-- Make a queue one with limits, and lock it for a change of them: its row, then its shards in their order. Claims that hold
+-- one are waited for; what is granted after the commit is granted under what the caller writes.
+create or replace function faultline.limit_queue(queue text, wanted_shards integer default null) returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  number integer;
+  was boolean;
+  changed boolean := false;
+begin
+  if limit_queue.queue is null or length(limit_queue.queue) not between 1 and 100
+    or limit_queue.queue ~ '^[[:space:]]|[[:cntrl:]]|[[:space:]]$'
+  then
+    raise exception 'the name of a queue must have 1 to 100 characters, without control characters or white space at its ends'
+      using errcode = 'FL005';
+  end if;
+  if limit_queue.wanted_shards not between 1 and 64 then
+    raise exception 'queue % cannot have % shards; 1 to 64 are possible', limit_queue.queue, limit_queue.wanted_shards
+      using errcode = 'FL005';
+  end if;
+  insert into faultline.queues (name) values (limit_queue.queue) on conflict do nothing;
+  select q.limited, q.shards into was, number from faultline.queues q where q.name = limit_queue.queue for update;
+  perform from faultline.shards s where s.queue = limit_queue.queue order by s.shard for update;
+  if limit_queue.wanted_shards is not null and limit_queue.wanted_shards <> number then
+    number := limit_queue.wanted_shards;
+    changed := true;
+  end if;
+  update faultline.queues q set limited = true, shards = number
+  where q.name = limit_queue.queue and (not q.limited or q.shards <> number);
+  insert into faultline.shards (queue, shard, epoch)
+  select limit_queue.queue, n, extract(epoch from faultline.clock())
+  from generate_series(0, number - 1) n
+  where not exists (select from faultline.shards s where s.queue = limit_queue.queue and s.shard = n);
+  if exists (select from faultline.shards s where s.queue = limit_queue.queue and s.shard >= number)
+    or changed and was
+  then
+    perform faultline.reshard(limit_queue.queue, number);
+  elsif not was then
+    perform faultline.mark_running(limit_queue.queue);
+  end if;
+end
+$$;

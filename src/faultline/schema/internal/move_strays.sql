@@ -1,0 +1,17 @@
+-- Write events of shards from `first` on anew, for the shards that there are: as our own, so that every shard hears them.
+create or replace function faultline.move_strays(queue text, number integer, first integer) returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  with gone as (
+    delete from faultline.group_events e where e.queue = move_strays.queue and e.shard >= move_strays.first
+    returning e.*
+  )
+  insert into faultline.group_events (queue, shard, group_key, freed, freed_group, priority, run_at)
+  select g.queue, faultline.shard_of(g.group_key, move_strays.number), g.group_key, 0, g.freed_group, g.priority, g.run_at
+  from gone g where g.group_key is not null
+  union all
+  select g.queue, g.shard % move_strays.number, null, g.freed, 0, null, null from gone g where g.freed <> 0;
+end
+$$;

@@ -1,0 +1,154 @@
+-- Due jobs of groups, by turns: the group that holds least for its weight first, then the one whose turn is earliest.
+-- Before: the caller holds the shard's lock. After: the groups have their new turns, tokens and permits, for the jobs whose
+-- ctids are returned, locked. Up to 1,000 groups are served in one statement, each with what it would get one by one.
+create or replace function faultline.pick_groups(
+  inout shard faultline.shards, flows boolean, due timestamptz, most integer, out ctids tid[]
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  second constant bigint := extract(epoch from due);
+  each_group constant jsonb := coalesce(
+    (select l.effective from faultline.limits l where l.queue = shard.queue and l.group_key = '*'), '{}'
+  );
+  remaining integer := pick_groups.most;
+  served record;
+begin
+  ctids := '{}';
+  for round in 1..50 loop
+    exit when remaining <= 0;
+    with listed as materialized (
+      select
+        g.*, l.rate, l.burst, l.weight, coalesce(l.cap, 2147483647) as cap, sum(l.weight) over () as weights,
+        faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_groups.due) as tokens_now
+      from (
+        select g.group_key, g.epoch, g.holding, g.load, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
+        from faultline.groups g
+        where g.queue = shard.queue and g.shard = shard.shard and g.ready
+        order by g.load, g.turn, g.group_key
+        limit least(remaining, 1000)
+      ) g
+      left join faultline.limits o on o.queue = shard.queue and o.group_key = g.group_key
+      cross join lateral (select each_group || coalesce(o.effective, '{}') as fields offset 0) f
+      cross join lateral (
+        select
+          faultline.cap_of(f.fields) as cap, faultline.rate_of(f.fields) as rate,
+          (f.fields ->> 'burst')::double precision as burst, faultline.weight_of(f.fields) as weight
+        offset 0
+      ) l
+    ),
+    able as materialized (
+      select l.*, greatest(0, least(l.cap - l.holding, coalesce(floor(l.tokens_now), remaining), remaining))::integer as room
+      from listed l
+    ),
+    -- One by one, as if each grant were a claim of its own; more than twice its part nobody gets in one round.
+    shares as materialized (
+      select s.group_key, count(*)::integer as want
+      from (
+        select a.group_key
+        from able a
+        cross join lateral generate_series(1, least(a.room, 2 + ceil(2 * remaining * a.weight / a.weights)::integer)) as k (nth)
+        order by (a.holding + k.nth - 1) / a.weight, a.turn + (k.nth - 1) / a.weight, a.group_key
+        limit remaining
+      ) s
+      group by s.group_key
+    ),
+    -- First seen, then locked: a row that somebody has locked must not be forgotten by moving the group's head past it.
+    seen as materialized (
+      select a.*, coalesce(s.want, 0) as want, j.ctids[:s.want] as ctids, j.seen, j.last_priority, j.last_at, j.last_id
+      from able a
+      left join shares s on s.group_key = a.group_key
+      left join lateral (
+        select
+          array_agg(x.ctid) as ctids, count(*)::integer as seen,
+          (array_agg(x.priority))[least(count(*), s.want)] as last_priority,
+          (array_agg(x.group_at))[least(count(*), s.want)] as last_at,
+          (array_agg(x.id))[least(count(*), s.want)] as last_id
+        from (
+          select r.ctid, r.priority, r.group_at, r.id
+          from faultline.open_jobs r
+          where r.queue = shard.queue
+            and r.group_key = a.group_key
+            and r.in_group
+            -- Not from it on: what an earlier round has picked is still in its group.
+            and (r.priority, r.group_at, r.id) > (a.head_priority, a.head_at, a.head_id)
+            and (pick_groups.flows or r.flow_id is null)
+            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)
+          order by r.priority, r.group_at, r.id
+          -- One more, to know whether the group is empty now.
+          limit s.want + 1
+        ) x
+      ) j on s.want > 0
+      -- One that may have something, and got no part this time, stays as it is.
+      where s.want > 0 or a.room = 0
+    ),
+    locked as materialized (
+      select r.ctid
+      from faultline.open_jobs r
+      where r.ctid = any (array(select unnest(s.ctids) from seen s))
+        -- Looked at again where somebody was faster. Said so that no index fits: one would be walked instead.
+        and coalesce(r.in_group, false) and coalesce(r.state, '') = 'queued'
+      for update skip locked
+    ),
+    -- A row that was changed since it was seen has another ctid, and is left for the next time.
+    claimed as materialized (
+      select array(select k.ctid from locked k intersect select unnest(s.ctids) from seen s) as ctids
+    ),
+    counted as materialized (
+      select
+        s.*, coalesce(cardinality(s.ctids), 0) as taken,
+        (select count(*)::integer from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids)) as jobs
+      from seen s
+      cross join claimed g
+    ),
+    judged as materialized (
+      select
+        c.*, c.holding + c.jobs as holding_now,
+        c.tokens_now - c.jobs < 1 as is_dry,
+        c.want = 0 or c.jobs < c.taken or c.seen > c.want or not pick_groups.flows as has_more
+      from counted c
+    ),
+    changed as (
+      update faultline.groups g
+      set epoch = greatest(g.epoch, second),
+          holding = j.holding_now,
+          load = j.holding_now / j.weight,
+          turn = j.turn + j.jobs / j.weight,
+          tokens = j.tokens_now - j.jobs,
+          refilled_at = case when j.rate is not null then faultline.refill_moment(j.refilled_at, pick_groups.due) end,
+          more = j.has_more,
+          ready = j.has_more and j.holding_now < j.cap and j.jobs = j.taken and j.is_dry is not true,
+          not_before = case
+            when not j.has_more then null
+            when j.is_dry then pick_groups.due + make_interval(secs => (1 - (j.tokens_now - j.jobs)) / j.rate)
+            -- Somebody has locked what is there: look again a little later.
+            when j.jobs < j.taken then pick_groups.due + interval '100 milliseconds'
+          end,
+          head_priority = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_priority, g.head_priority) else g.head_priority end,
+          head_at = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_at, g.head_at) else g.head_at end,
+          head_id = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_id, g.head_id) else g.head_id end
+      from judged j
+      where g.group_key = any (array[j.group_key]) and g.queue = shard.queue and g.epoch = j.epoch
+    )
+    select
+      (select count(*) from listed) as groups, (select g.ctids from claimed g) as ctids,
+      min(j.turn) filter (where j.jobs > 0) as turn
+    into served
+    from judged j;
+    exit when served.groups = 0;
+    ctids := ctids || served.ctids;
+    remaining := remaining - cardinality(served.ctids);
+    shard.turn := greatest(shard.turn, served.turn);
+    -- Jobs of flows are passed over and the head stays before them: a second round would see and count the same jobs again.
+    exit when not pick_groups.flows;
+  end loop;
+end
+$$;

@@ -1,0 +1,60 @@
+-- Due jobs that kept their group's permit while they waited for another attempt: they come first, since their whole group
+-- waits for them. Returns their ctids, locked. Each pays a token of its group; one that has none is due when there is one.
+create or replace function faultline.pick_kept(
+  shard faultline.shards, flows boolean, due timestamptz, most integer
+) returns tid[]
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+#variable_conflict use_column
+declare
+  ctids tid[];
+begin
+  with kept as materialized (
+    select r.ctid, r.group_key
+    from faultline.open_jobs r
+    where r.queue = shard.queue
+      and r.state = 'queued' and r.group_key is not null and r.in_group is null
+      and r.counted = 2 | (shard.shard << 2)
+      and r.next_run_at <= pick_kept.due
+      and (pick_kept.flows or r.flow_id is null)
+    order by r.next_run_at, r.id
+    limit pick_kept.most
+    for update skip locked
+  ),
+  judged as materialized (
+    select k.ctid, k.group_key, g.epoch, l.rate, faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_kept.due) as tokens
+    from kept k
+    left join lateral (
+      select g.epoch, g.tokens, g.refilled_at from faultline.groups g
+      where g.group_key = k.group_key and g.queue = shard.queue
+      order by g.epoch desc
+      limit 1
+    ) g on true
+    cross join lateral (select faultline.group_limit(shard.queue, k.group_key) as fields offset 0) f
+    cross join lateral (
+      select faultline.rate_of(f.fields) as rate, (f.fields ->> 'burst')::double precision as burst
+    ) l
+  ),
+  paid as (
+    update faultline.groups g
+    set tokens = j.tokens - 1, refilled_at = faultline.refill_moment(g.refilled_at, pick_kept.due)
+    from judged j
+    where g.group_key = any (array[j.group_key]) and g.queue = shard.queue and g.epoch = j.epoch and j.rate is not null and j.tokens >= 1
+  ),
+  put_off as (
+    update faultline.open_jobs j
+    set next_run_at = pick_kept.due + make_interval(secs => (1 - n.tokens) / n.rate)
+    from judged n
+    where j.ctid = n.ctid and n.rate is not null and n.tokens < 1
+  )
+  select array_agg(j.ctid) into ctids from judged j where j.rate is null or j.tokens >= 1;
+  return coalesce(ctids, '{}');
+end
+$$;

@@ -1,0 +1,40 @@
+-- Due jobs of no group, of a queue with limits: lowest priority number first, then the longest due. Returns their ctids,
+-- locked. As in `claim`, each priority is a range scan of its own.
+create or replace function faultline.pick_plain(queue text, flows boolean, due timestamptz, most integer) returns tid[]
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+#variable_conflict use_column
+declare
+  ctids tid[] := '{}';
+  level integer := -32768;
+begin
+  while cardinality(ctids) < pick_plain.most loop
+    select j.priority into level
+    from faultline.open_jobs j
+    where j.queue = pick_plain.queue and j.state = 'queued' and j.priority > level
+    order by j.priority
+    limit 1;
+    exit when not found;
+    ctids := ctids || array(
+      select r.ctid
+      from faultline.open_jobs r
+      where r.queue = pick_plain.queue
+        and r.state = 'queued'
+        and r.priority = level
+        and r.next_run_at <= pick_plain.due
+        and r.group_key is null
+        and (pick_plain.flows or r.flow_id is null)
+        and (r.expires_at is null or r.expires_at > pick_plain.due or r.fencing_token > 0)
+      order by r.next_run_at, r.id
+      limit pick_plain.most - cardinality(ctids)
+      for update skip locked
+    );
+  end loop;
+  return ctids;
+end
+$$;

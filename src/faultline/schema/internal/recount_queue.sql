@@ -1,0 +1,88 @@
+-- Count the permits of a queue anew: from the jobs that hold them, and what was given back and is not heard of yet. One
+-- statement, so one snapshot. Before: the caller holds all its shards. Returns how many counts were wrong.
+create or replace function faultline.recount_queue(queue text) returns integer
+language plpgsql volatile
+set plan_cache_mode = force_custom_plan
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  number constant integer := (select q.shards from faultline.queues q where q.name = recount_queue.queue);
+  wrong integer;
+begin
+  perform faultline.mark_running(recount_queue.queue);
+  with permits as materialized (
+    select (j.counted >> 2) % number as shard, j.group_key, j.counted
+    from faultline.open_jobs j
+    where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.queue = recount_queue.queue and j.counted is not null
+    union all
+    -- Kept while its job waits for another attempt.
+    select (j.counted >> 2) % number, j.group_key, j.counted
+    from faultline.open_jobs j
+    where j.queue = recount_queue.queue
+      and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
+  ),
+  events as materialized (
+    select e.shard, e.group_key, e.freed, e.freed_group from faultline.group_events e where e.queue = recount_queue.queue
+  ),
+  of_shards as (
+    update faultline.shards s
+    set holding = n.holding
+    from (
+      select
+        n.shard,
+        (select count(*) from permits p where p.shard = n.shard and p.counted & 1 > 0)
+          + coalesce((select sum(e.freed) from events e where e.shard = n.shard), 0) as holding
+      from generate_series(0, number - 1) as n (shard)
+    ) n
+    where s.queue = recount_queue.queue and s.shard = n.shard and s.holding <> n.holding
+    returning null::text as group_key, n.holding
+  ),
+  of_groups as materialized (
+    select k.group_key, sum(k.holding)::integer as holding
+    from (
+      select p.group_key, 1 as holding from permits p where p.counted & 2 > 0
+      union all
+      select e.group_key, e.freed_group from events e where e.group_key is not null
+      union all
+      select g.group_key, 0 from faultline.groups g where g.queue = recount_queue.queue
+    ) k
+    group by k.group_key
+  ),
+  changed as (
+    update faultline.groups g
+    set holding = greatest(0, o.holding), load = greatest(0, o.holding) / faultline.weight_of(faultline.group_limit(g.queue, g.group_key)),
+        ready = g.more and g.not_before is null
+    from of_groups o
+    where g.queue = recount_queue.queue and g.group_key = o.group_key and g.holding <> greatest(0, o.holding)
+    returning g.group_key, g.holding
+  ),
+  made as (
+    insert into faultline.groups (group_key, queue, epoch, shard, holding, load)
+    select o.group_key, recount_queue.queue, extract(epoch from faultline.clock()), faultline.shard_of(o.group_key, number), o.holding,
+      o.holding
+    from of_groups o
+    where o.holding > 0 and not exists (
+      select from faultline.groups g where g.queue = recount_queue.queue and g.group_key = o.group_key
+    )
+    returning group_key, holding
+  ),
+  all_wrong as materialized (
+    select s.group_key, s.holding from of_shards s
+    union all
+    select c.group_key, c.holding from changed c
+    union all
+    select m.group_key, m.holding from made m
+  ),
+  logged as (
+    insert into faultline.journal (at, event, detail)
+    select
+      faultline.clock(), 'permits_recounted',
+      jsonb_build_object('queue', recount_queue.queue, 'group', w.group_key, 'is', w.holding)
+    from all_wrong w
+    limit 100
+  )
+  select count(*) into wrong from all_wrong;
+  return wrong;
+end
+$$;

@@ -1,0 +1,48 @@
+-- Cancel those of these jobs whose unique keys name another queued job. Before: the caller has just queued them again.
+-- After: cancelled, with `superseded` in the journal. Otherwise each failed attempt of a job, in whose place another was enqueued
+-- while it ran, would add one to those that wait under the same key.
+-- The other job starts later than they did, so it does what was asked of them. One that others wait for stays: they wait for
+-- it and not for the other. So does one of a flow, which would lose what it has done.
+create or replace function faultline.supersede(job_ids uuid[]) returns void
+language plpgsql volatile
+set plan_cache_mode = force_custom_plan
+set jit = off
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+begin
+  with other as materialized (
+    select j.id, k.job_id as other
+    from unnest(supersede.job_ids) as u (id)
+    cross join lateral (
+      select j.id, j.state, j.queue, j.unique_key, j.flow_id, j.call_id, j.watched from faultline.open_jobs j where j.id = u.id offset 0
+    ) j
+    cross join lateral (
+      select k.job_id from faultline.unique_keys k where k.queue = j.queue and k.key = j.unique_key offset 0
+    ) k
+    cross join lateral (
+      select o.state, o.id, o.fencing_token, o.flow_id, o.expires_at from faultline.open_jobs o where o.id = k.job_id offset 0
+    ) o
+    where j.state = 'queued'
+      and j.flow_id is null
+      and j.call_id is null
+      and j.watched is not true
+      and o.id <> j.id
+      and o.state = 'queued'
+      and faultline.starts_anew(o.id, o.fencing_token, o.flow_id, o.expires_at, faultline.clock())
+  ),
+  ended as (
+    update faultline.open_jobs j
+    set state = 'cancelled',
+        finished_at = faultline.clock(),
+        last_error = concat_ws(e'\n', 'superseded by job ' || o.other, j.last_error)
+    from other o
+    where j.id = any (array[o.id])
+    returning j.id, j.fencing_token, o.other
+  )
+  insert into faultline.journal (at, job_id, event, fencing_token, detail)
+  select faultline.clock(), e.id, 'superseded', e.fencing_token, jsonb_build_object('was', 'queued', 'by_job', e.other)
+  from ended e
+  order by e.id;
+end
+$$;

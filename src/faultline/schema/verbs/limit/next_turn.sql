@@ -1,0 +1,63 @@
+-- When to claim from a queue with limits again, if nothing happens before: the earliest moment at which something may be
+-- granted that nobody is notified of. Now, if there is something already. Null: whoever makes it possible notifies.
+create or replace function faultline.next_turn(queue text) returns timestamptz
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan
+set jit = off
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+  at constant timestamptz := faultline.clock();
+  fields jsonb;
+  known_queue record;
+  shard faultline.shards;
+  part record;
+  turn timestamptz;
+  soonest timestamptz;
+begin
+  select q.limited, q.shards, q.paused_at into known_queue from faultline.queues q where q.name = next_turn.queue;
+  if known_queue.limited is not true or known_queue.paused_at is not null then
+    return null;
+  end if;
+  fields := coalesce((select l.effective from faultline.limits l where l.queue = next_turn.queue and l.group_key = ''), '{}');
+  soonest := (
+    select r.next_run_at from faultline.open_jobs r
+    where r.queue = next_turn.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
+      and r.counted is null
+    order by r.counted, r.next_run_at
+    limit 1
+  );
+  for number in 0..known_queue.shards - 1 loop
+    select s.* into shard from faultline.shards s
+    where s.queue = next_turn.queue and s.shard = number order by s.epoch desc limit 1;
+    continue when not found;
+    -- Waits for a token of the queue, if it waits for that alone.
+    part := faultline.shard_room(shard, known_queue.shards, fields - array['rate', 'per', 'burst'], at);
+    -- What nobody has heard yet may have freed a permit.
+    continue when part.room <= 0 and not exists (
+      select from faultline.group_events e where e.queue = next_turn.queue and e.shard = number
+    );
+    turn := least(
+      (
+        select g.not_before from faultline.groups g
+        where g.queue = next_turn.queue and g.shard = number and g.not_before is not null order by g.not_before limit 1
+      ),
+      (
+        select r.next_run_at from faultline.open_jobs r
+        where r.queue = next_turn.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
+          and r.counted = 2 | (number << 2)
+        order by r.next_run_at
+        limit 1
+      ),
+      case when exists (select from faultline.groups g where g.queue = next_turn.queue and g.shard = number and g.ready)
+        or exists (select from faultline.group_events e where e.queue = next_turn.queue and e.shard = number)
+        or faultline.has_due(next_turn.queue, true, at) then at end
+    );
+    soonest := least(soonest, greatest(turn, faultline.next_token(next_turn.queue, number, known_queue.shards, fields, at)));
+  end loop;
+  return soonest;
+end
+$$;

@@ -1,0 +1,60 @@
+-- Make a schedule, or change one: a rule, a job, and what to do about missed ticks and overlaps. Returns whether this
+-- changed anything.
+-- `spec` has one of `cron` (with `tz`), `every` (seconds) and `at` (a moment); `job`, as for enqueue_many without what belongs
+-- to one job alone; and where wanted `catch_up` (skip, latest, all), `catch_up_seconds`, `overlap` (allow, skip, one, cancel),
+-- `jitter_seconds`, and `tick_arg`, the argument that gets the moment of the tick.
+-- A schedule of the code gets this instead of what the code says, until it is set to null. With the same rule it keeps its
+-- position. The journal records who did it and why (see signature), once, even if the call is sent again.
+create or replace function faultline.set_schedule(
+  name text, spec json, by text default null, reason text default null
+) returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  signed constant jsonb := faultline.signature(set_schedule.by, set_schedule.reason);
+  wanted json := set_schedule.spec;
+  was faultline.schedules;
+  at timestamptz;
+begin
+  if wanted is not null then
+    perform faultline.check_schedule(set_schedule.name, wanted);
+  end if;
+  perform faultline.durable();
+  select * into was from faultline.schedules s where s.name = set_schedule.name for update;
+  at := faultline.clock();
+  if wanted is null then
+    if was.declared is null then
+      raise exception 'no schedule named "%" is in the code of a worker', set_schedule.name
+        using errcode = 'FL004', hint = 'only a schedule of the code can go back to what the code says';
+    end if;
+    wanted := was.declared;
+  end if;
+  if was.spec::jsonb = wanted::jsonb and was.overridden = (was.declared is not null and set_schedule.spec is not null) then
+    return false;
+  end if;
+  if was.id is null then
+    insert into faultline.schedules as s (
+      name, spec, since, look_at, created_at, changed_at, changed_by, reason
+    )
+    values (
+      set_schedule.name, wanted, faultline.schedule_since(wanted, at), at, at, at, signed ->> 'by', signed ->> 'reason'
+    )
+    on conflict (name) do nothing;
+    if not found then
+      -- Another session has just made it: change that one.
+      return faultline.set_schedule(set_schedule.name, set_schedule.spec, set_schedule.by, set_schedule.reason);
+    end if;
+  else
+    perform faultline.change_schedule(was.id, wanted, at);
+    update faultline.schedules s
+    set overridden = s.declared is not null and set_schedule.spec is not null,
+        changed_by = signed ->> 'by',
+        reason = signed ->> 'reason'
+    where s.id = was.id;
+  end if;
+  perform faultline.schedule_changed(set_schedule.name, was.spec, wanted, signed);
+  return true;
+end
+$$;

@@ -1,0 +1,177 @@
+"""Schedules: declare, set, pause, run and backfill them, and decide about their ticks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from faultline.store import jsontext
+from faultline.store.rows import RowOf, as_json, value, values
+from faultline.store.statement import Statement
+from faultline.store.verbs.submit import jobs_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from faultline.core.model import Json, Submission
+    from faultline.core.schedules import Plan, Policy, Rule
+
+
+class Declared(NamedTuple):
+    """What became of the declaration of a schedule: made, known, taken or waiting."""
+
+    name: str
+    outcome: str
+
+
+class Declaration(NamedTuple):
+    """What the code says about a schedule. `spec` is the text of its JSON."""
+
+    name: str
+    digest: str
+    was: str | None
+    spec: str
+
+
+class DueSchedule(NamedTuple):
+    """A schedule with ticks to decide about, and the database's time to compute with."""
+
+    name: str
+    revision: int
+    next_at: datetime | None
+    since: datetime
+    spec: Json
+    clock: datetime
+
+
+class Ticked(NamedTuple):
+    """What became of a tick: fired with its job, or skipped."""
+
+    at: datetime
+    outcome: str
+    job_id: UUID | None
+
+
+_DECLARED = RowOf(Declared)
+_DUE = RowOf(DueSchedule, spec=as_json("spec"))
+_TICKED = RowOf(Ticked)
+#: Many schedules, each with a job: more than an ordinary statement may take.
+_DECLARE_SECONDS = 30.0
+
+
+def spec_text(rule: Rule, job: Submission, policy: Policy) -> str:
+    """The spec of a schedule as JSON. The arguments of the job keep their text."""
+    given = rule.fields() | policy.fields()
+    return f'{jsontext.encode(given, "schedule")[:-1]},"job":{jobs_text([job])[1:-1]}}}'
+
+
+def declare_schedules(worker_id: str, declarations: Sequence[Declaration]) -> Statement[list[Declared]]:
+    """Write what the code of this worker says. Returns what became of each."""
+    texts = [
+        f'{jsontext.encode({"name": one.name, "digest": one.digest, "was": one.was}, one.name)[:-1]},"spec":{one.spec}}}'
+        for one in declarations
+    ]
+    return Statement(
+        name="declare_schedules",
+        sql=f"select {_DECLARED.columns} from faultline.declare_schedules(%s, %s::json)",
+        params=(worker_id, f"[{','.join(texts)}]"),
+        read=_DECLARED.many,
+        repeatable=True,
+        seconds=_DECLARE_SECONDS,
+    )
+
+
+def stale_schedules(names: Sequence[str], digests: Sequence[str]) -> Statement[list[str]]:
+    """The declarations that are not in force and could be."""
+    return Statement(
+        name="stale_schedules",
+        sql="select * from faultline.stale_schedules(%s::text[], %s::text[])",
+        params=(list(names), list(digests)),
+        read=values,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def due_schedules(digests: Sequence[str], max_schedules: int = 100) -> Statement[list[DueSchedule]]:
+    """The schedules that a worker with these declarations should decide about now."""
+    return Statement(
+        name="due_schedules",
+        sql=f"select {_DUE.columns} from faultline.due_schedules(%s::text[], %s)",
+        params=(list(digests), max_schedules),
+        read=_DUE.many,
+        repeatable=True,
+        reads=True,
+        often=True,
+    )
+
+
+def tick(due: DueSchedule, plan: Plan) -> Statement[list[Ticked]]:
+    """Decide about the due ticks of a schedule, unless another has done so. Returns what became of those that fire."""
+    missed = [{"from": one.first.isoformat(), "to": one.last.isoformat(), "ticks": one.ticks} for one in plan.missed]
+    return Statement(
+        name="tick",
+        sql=f"select {_TICKED.columns} from faultline.tick(%s, %s, %s, %s::timestamptz[], %s::jsonb, %s)",
+        params=(
+            due.name,
+            due.revision,
+            due.next_at,
+            list(plan.fire),
+            jsontext.encode(missed, "missed ticks"),
+            plan.next_at,
+        ),
+        read=_TICKED.many,
+        # Sent again after a lost answer, it finds another position.
+        repeatable=True,
+    )
+
+
+def schedule_failed(due: DueSchedule, error: str) -> Statement[bool]:
+    """Record that ticks of this schedule cannot be decided about. It is looked at again later. Returns whether it was so."""
+    sql = "select faultline.schedule_failed(%s, %s, %s)"
+    return Statement("schedule_failed", sql, (due.name, due.revision, error), value, repeatable=True)
+
+
+def set_schedule(name: str, spec: str | None, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
+    """Make or change a schedule; with None, back to what the code says. Returns whether this changed anything."""
+    sql = "select faultline.set_schedule(%s, %s::json, %s, %s)"
+    return Statement("set_schedule", sql, (name, spec, by, reason), value, repeatable=True)
+
+
+def remove_schedule(name: str, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
+    """Remove a schedule. Returns whether there was one."""
+    sql = "select faultline.remove_schedule(%s, %s, %s)"
+    return Statement("remove_schedule", sql, (name, by, reason), value, repeatable=True)
+
+
+def pause_schedule(name: str, *, by: str | None = None, reason: str | None = None) -> Statement[datetime]:
+    """Pause a schedule. Returns since when it is paused."""
+    sql = "select faultline.pause_schedule(%s, %s, %s)"
+    return Statement("pause_schedule", sql, (name, by, reason), value, repeatable=True)
+
+
+def resume_schedule(
+    name: str, next_at: datetime | None = None, *, by: str | None = None, reason: str | None = None
+) -> Statement[bool]:
+    """Resume a schedule from now, or from this tick on. Returns whether it was paused."""
+    sql = "select faultline.resume_schedule(%s, %s, %s, %s)"
+    return Statement("resume_schedule", sql, (name, next_at, by, reason), value, repeatable=True)
+
+
+def run_schedule(name: str, *, by: str | None = None, reason: str | None = None) -> Statement[UUID]:
+    """Enqueue the job of a schedule now. Returns its id."""
+    return Statement("run_schedule", "select faultline.run_schedule(%s, %s, %s)", (name, by, reason), value)
+
+
+def backfill(name: str, ticks: Sequence[datetime], *, by: str | None = None, reason: str | None = None) -> Statement[int]:
+    """Enqueue jobs for ticks of the past that have none. Returns how many."""
+    return Statement(
+        name="backfill",
+        sql="select faultline.backfill(%s, %s::timestamptz[], %s, %s)",
+        params=(name, list(ticks), by, reason),
+        read=value,
+        # What is on record is left out. A second call returns how many it enqueued itself, which is none.
+        repeatable=True,
+        seconds=_DECLARE_SECONDS,
+    )

@@ -1,0 +1,131 @@
+"""Schedules: list and read them, set, remove, pause, resume, run and backfill them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Depends, Path, Query, Request
+
+from faultline import operate
+from faultline.store.reads import calendar, schedules
+from faultline.web.access import needs
+from faultline.web.caller import Caller
+from faultline.web.problems import Problem
+from faultline.web.routes import CheckedRoute
+from faultline.web.schedules import (
+    UPCOMING_MAX,
+    Backfill,
+    Backfilled,
+    NewSchedule,
+    PausedSchedule,
+    RemovedSchedule,
+    ResumedSchedule,
+    RunSchedule,
+    Schedule,
+    ScheduleName,
+    Schedules,
+    SetSchedule,
+    TickFilter,
+    Ticks,
+    backfilling,
+    find,
+)
+from faultline.web.service import service_of
+from faultline.web.shapes import Why
+
+router = APIRouter(tags=["schedules"], route_class=CheckedRoute)
+
+Reader = Annotated[Caller, Depends(needs("read"))]
+Operator = Annotated[Caller, Depends(needs("operate"))]
+Name = Annotated[ScheduleName, Path()]
+Because = Annotated[Why | None, Body()]
+
+
+@router.get("/schedules", summary="List schedules")
+async def list_schedules(request: Request, caller: Reader) -> Schedules:
+    """A key that is restricted to queues sees the schedules whose jobs go there."""
+    found = await service_of(request).read_for(caller).run(schedules.schedules(only_queues=caller.only_queues))
+    return Schedules(schedules=found)
+
+
+@router.get("/schedules/{name:path}/ticks", summary="List what was decided about the ticks of a schedule")
+async def list_ticks(request: Request, name: Name, wanted: Annotated[TickFilter, Query()], caller: Reader) -> Ticks:
+    """Newest first. Missed ticks that follow each other are one entry."""
+    line = await find(request, caller, name)
+    statement = calendar.ticks(line.name, before=wanted.before, page_rows=wanted.limit)
+    page = await service_of(request).read_for(caller).run(statement)
+    return Ticks(ticks=page.ticks, next_before=page.before)
+
+
+@router.get("/schedules/{name:path}", summary="One schedule, with its next ticks")
+async def one_schedule(
+    request: Request, name: Name, caller: Reader, count: Annotated[int, Query(ge=0, le=UPCOMING_MAX)] = 5
+) -> Schedule:
+    line = await find(request, caller, name)
+    return Schedule(schedule=line, state=line.state, upcoming=line.upcoming(count))  # type: ignore[arg-type]  # a word of ours
+
+
+@router.put("/schedules/{name:path}", summary="Make or change a schedule")
+async def set_schedule(request: Request, name: Name, body: NewSchedule, caller: Operator) -> SetSchedule:
+    """A schedule that enqueues new jobs also needs the scope `enqueue`. What is set here wins over the code of workers."""
+    if not caller.may("enqueue"):
+        raise Problem(
+            403,
+            "Forbidden",
+            "A schedule enqueues jobs; this key lacks the `enqueue` scope.",
+            next_step="Use a key with the scopes `operate` and `enqueue`.",
+        )
+    if not caller.may_touch(body.queue):
+        raise Problem(
+            403,
+            "QueueForbidden",
+            f"This key may not enqueue into the queue {body.queue!r}.",
+            next_step="Use one of the key's queues.",
+        )
+    there = await service_of(request).read_for(caller).run(schedules.schedule(name))
+    if there is not None and not caller.may_touch(there.queue):
+        raise Problem(409, "NameTaken", "A schedule of another queue has this name.", next_step="Choose another name.")
+    doing = operate.set_schedule(name, body.rule(), body.job(), body.policy(), reason=body.reason, by=caller.signed())
+    return SetSchedule(name=name, changed=await service_of(request).operate.run(doing))
+
+
+@router.delete("/schedules/{name:path}", summary="Remove a schedule")
+async def remove_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> RemovedSchedule:
+    """One that is in the code of a living worker is refused: that worker would make it again."""
+    await find(request, caller, name)
+    doing = operate.remove_schedule(name, reason=_why(body), by=caller.signed())
+    return RemovedSchedule(name=name, removed=await service_of(request).operate.run(doing))
+
+
+@router.post("/schedules/{name:path}/pause", summary="Pause a schedule: its ticks make no jobs")
+async def pause_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> PausedSchedule:
+    await find(request, caller, name)
+    doing = operate.pause_schedule(name, reason=_why(body), by=caller.signed())
+    return PausedSchedule(name=name, paused_at=await service_of(request).operate.run(doing))
+
+
+@router.post("/schedules/{name:path}/resume", summary="Resume a schedule")
+async def resume_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> ResumedSchedule:
+    """Ticks from now on count: what was paused on purpose is not caught up."""
+    await find(request, caller, name)
+    doing = operate.resume_schedule(name, reason=_why(body), by=caller.signed())
+    return ResumedSchedule(name=name, was_paused=await service_of(request).operate.run(doing))
+
+
+@router.post("/schedules/{name:path}/run", status_code=201, summary="Run the job of a schedule now, beside its ticks")
+async def run_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> RunSchedule:
+    await find(request, caller, name)
+    doing = operate.run_schedule(name, reason=_why(body), by=caller.signed())
+    return RunSchedule(name=name, job_id=await service_of(request).operate.run(doing))
+
+
+@router.post("/schedules/{name:path}/backfill", status_code=201, summary="Run ticks of the past that have no job")
+async def backfill(request: Request, name: Name, body: Backfill, caller: Operator) -> Backfilled:
+    """Sent twice, it enqueues once. More than 10,000 ticks are refused, with their number."""
+    line = await find(request, caller, name)
+    doing = await backfilling(line, body.first, body.last, reason=body.reason, by=caller.signed())
+    return Backfilled(name=name, jobs=await service_of(request).operate.run(doing))
+
+
+def _why(body: Why | None) -> str | None:
+    return None if body is None else body.reason

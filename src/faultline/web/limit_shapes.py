@@ -1,0 +1,55 @@
+"""The schemas of requests and responses about limits, as /openapi.json shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from faultline.core import bounds
+from faultline.core.limits import LimitRecord
+from faultline.store.reads.groups import GroupLine, QueueUse
+from faultline.web import cursors
+from faultline.web.shapes import PAGE_JOBS_MAX, Asked, Reason, Whole
+
+GroupCursor = Annotated[str, StringConstraints(pattern=cursors.GROUP_PATTERN)]
+
+
+class LimitChange(Asked):
+    """What to set of a limit. What is left out stays as it is; null is no limit."""
+
+    concurrency: Whole | None = Field(None, ge=1, le=1_000_000, description="Jobs at once. To stop a queue, pause it.")
+    rate: float | None = Field(
+        None, gt=0, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="Jobs that may start in `per` seconds."
+    )
+    per: float | None = Field(None, gt=0, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False, description="With `rate`.")
+    burst: float | None = Field(
+        None, ge=1, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="Jobs that may start at once. With `rate`."
+    )
+    weight: float | None = Field(
+        None, ge=bounds.WEIGHT_MIN, le=bounds.WEIGHT_MAX, allow_inf_nan=False, description="The share of a group."
+    )
+    ordered: bool | None = Field(None, description="Jobs of a group run one after the other, in order.")
+    reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
+
+
+class Limits(BaseModel):
+    """What a queue and its groups may do, and what the queue does now."""
+
+    queue: str
+    limited: bool = Field(description="false: no limit was ever declared or set; its jobs are claimed the plain way.")
+    use: QueueUse | None
+    limits: list[LimitRecord] = Field(description="`group` is empty for the queue as a whole, and `*` for each group.")
+
+
+class GroupFilter(Asked):
+    model_config = ConfigDict(extra="forbid", strict=False)
+
+    limit: int = Field(50, ge=1, le=PAGE_JOBS_MAX)
+    after: GroupCursor | None = Field(None, description="`next_cursor` of the previous page.")
+
+
+class Groups(BaseModel):
+    groups: list[GroupLine]
+    next_cursor: str | None = Field(description="The `after` of the next page; null at the end.")
+    more_groups: bool = Field(description="Only some groups were compared; one on the next pages may wait for longer.")

@@ -1,0 +1,102 @@
+"""Commands about limits and groups."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.cli.commands import faultline
+from tests.limits.test_reads import claim, enqueue, limit
+
+if TYPE_CHECKING:
+    from tests.driver import Driver
+
+
+def test_a_limit_is_set_shown_and_reset_with_who_and_why(queue: Driver, dsn: str) -> None:
+    done = faultline("limits", "set", "mail", "--concurrency", "2", "--reason", "they asked", "--dsn", dsn)
+    enqueue(queue, "mail", "a", 3)
+    claim(queue, "mail", 5)
+    shown, told = faultline("limits", "--dsn", dsn), faultline("limits", "mail", "--json", "--dsn", dsn)
+    undone = faultline("limits", "reset", "mail", "--dsn", dsn)
+
+    assert (done.returncode, undone.returncode) == (0, 0), done.stderr + undone.stderr
+    assert shown.stdout.splitlines()[1].split()[:5] == ["mail", "2", "2", "-", "1"]
+    assert "the queue" in shown.stdout
+    assert "they asked" in shown.stdout
+    found = json.loads(told.stdout)
+    assert (found["queue"], found["holding"], found["limits"][0]["override"]) == ("mail", 2, {"concurrency": 2})
+    assert "they asked" not in undone.stdout
+    journal = queue.connection.execute("select detail ->> 'reason' from faultline.journal where event = 'limit_changed'")
+    assert [row[0] for row in journal.fetchall()] == ["they asked", None]
+
+
+def test_every_field_of_a_group_is_set(queue: Driver, dsn: str) -> None:
+    words = "--group tenant-7 --rate 100 --per 1m --burst 10 --weight 2.5 --ordered"
+    done = faultline("limits", "set", "mail", *words.split(), "--dsn", dsn)
+
+    assert "100/min (burst 10), weight 2.5, in order" in done.stdout, done.stderr
+    unlimited = faultline("limits", "set", "mail", "--group", "tenant-7", "--rate", "none", "--dsn", dsn)
+    assert "weight 2.5, in order" in unlimited.stdout
+    assert "100/min" not in unlimited.stdout
+
+
+def test_what_makes_no_sense_is_refused(dsn: str) -> None:
+    for words, said in {
+        "--concurrency 0": "to stop a queue, pause it",
+        "--concurrency many": "write a number, or none",
+        "--rate -1": "more than 0",
+        "--per 5s": "give --rate too",
+        "--weight 2": "weight and ordered are for groups",
+        "": "nothing to set",
+        f"--group {'g' * 10_000} --concurrency 1": "at most 200",
+    }.items():
+        refused = faultline("limits", "set", "mail", *words.split(), "--dsn", dsn)
+        assert refused.returncode != 0, words
+        assert said in refused.stderr, (words, refused.stderr)
+
+
+def test_a_queue_without_limits_says_so(dsn: str) -> None:
+    assert "mail has no limits" in faultline("limits", "mail", "--dsn", dsn).stdout
+    assert "No queue has limits" in faultline("limits", "--dsn", dsn).stdout
+    assert faultline("groups", "mail", "--dsn", dsn).stdout == "no group of mail waits or holds a permit\n"
+
+
+def test_groups_are_shown_page_by_page(queue: Driver, dsn: str) -> None:
+    limit(queue, "mail", "*", concurrency=1)
+    for name in ("a", "b", "c/1"):
+        enqueue(queue, "mail", name, 2)
+    claim(queue, "mail", 1)
+
+    first = faultline("groups", "mail", "--limit", "2", "--dsn", dsn)
+    cursor = first.stderr.rsplit("--after ", 1)[1].strip().strip("'")
+    second = faultline("groups", "mail", "--limit", "2", "--after", cursor, "--json", "--dsn", dsn)
+
+    assert [line.split()[0] for line in first.stdout.splitlines()[1:]] == ["a", "b"]
+    assert "full: 1 at once" in first.stdout
+    assert [json.loads(line)["group"] for line in second.stdout.splitlines()] == ["c/1"]
+    assert faultline("groups", "mail", "--after", "x", "--dsn", dsn).returncode == 2
+
+
+def test_a_job_says_whether_it_holds_a_permit_or_waits_for_one(queue: Driver, dsn: str) -> None:
+    limit(queue, "mail", "*", concurrency=1)
+    enqueue(queue, "mail", "a", 2)
+    [held] = claim(queue, "mail", 5)
+    row = queue.connection.execute("select id from faultline.open_jobs where in_group").fetchone()
+    assert row is not None
+
+    holder, waiter = (faultline("job", str(job), "--dsn", dsn).stdout for job in (held[0], row[0]))
+    listed = faultline("jobs", "--group", "a", "--state", "queued", "--queue", "mail", "--dsn", dsn).stdout
+
+    assert "holds a permit of its queue and its group" in holder
+    assert "waits for a permit of its group (1 of 1 are held)" in waiter
+    assert "9999" not in waiter
+    assert "waits in group a" in listed
+
+
+def test_a_job_is_enqueued_with_a_group(queue: Driver, dsn: str) -> None:
+    done = faultline("enqueue", "t", "{}", "--queue", "mail", "--group", "a", "--dsn", dsn)
+    refused = faultline("enqueue", "t", "{}", "--group", "g" * 10_000, "--dsn", dsn)
+
+    assert done.returncode == 0, done.stderr
+    assert queue.connection.execute("select group_key from faultline.jobs").fetchall() == [("a",)]
+    assert refused.returncode != 0

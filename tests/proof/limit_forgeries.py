@@ -1,0 +1,268 @@
+"""Tales about limits and schedules, told as they should be and forged in one thing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from faultline_proof.faults import Rule
+from tests.proof.forgeries import breaks
+
+if TYPE_CHECKING:
+    from tests.proof.tales import Tale
+
+
+def _declared(tale: Tale, **fields: Any) -> None:
+    tale.change("declare_queue", "q", 1, {"queue": fields.pop("queue", {}), "each_group": fields})
+
+
+def _enqueued(tale: Tale, *job_ids: str) -> None:
+    for job_id in job_ids:
+        tale.call("enqueue", job_id)
+
+
+def _claimed(tale: Tale, job_id: str, **facts: Any) -> None:
+    tale.call("claim", job_id, token=1, owner=f"{job_id}/1", **facts)
+
+
+def _completed(tale: Tale, job_id: str, **facts: Any) -> None:
+    tale.call("complete", job_id, token=1, owner=f"{job_id}/1", **facts)
+
+
+def _done(tale: Tale, job_id: str, group: str | None = "g") -> None:
+    tale.row("succeeded", 1, f"{job_id}/1", job_id, queue="q", group=group)
+
+
+def _runs(tale: Tale, job_id: str, group: str | None = "g", counted: int = 3) -> None:
+    tale.row("running", 1, f"{job_id}/1", job_id, queue="q", group=group, counted=counted)
+
+
+# No more run at once than the limit says
+
+
+@breaks(Rule.LIMIT_KEPT)
+def two_of_a_group_run_at_once(tale: Tale) -> None:
+    """It may have been done when it was asked to be."""
+    _declared(tale, concurrency=1)
+    _enqueued(tale, "j", "k")
+    _claimed(tale, "j")
+    asked = tale.now
+    _claimed(tale, "k")
+    _completed(tale, "j", since=None if tale.forged else asked)
+    _completed(tale, "k")
+    _done(tale, "j")
+    _done(tale, "k")
+
+
+@breaks(Rule.LIMIT_KEPT)
+def two_groups_exceed_the_limit_of_their_queue(tale: Tale) -> None:
+    _declared(tale, queue={"concurrency": 1 if tale.forged else 2}, concurrency=1)
+    _enqueued(tale, "j", "k")
+    _claimed(tale, "j")
+    _claimed(tale, "k")
+    _runs(tale, "j", "g")
+    _runs(tale, "k", "h")
+    tale.given_out("", 2)
+    tale.given_out("g", 1)
+    tale.given_out("h", 1)
+
+
+@breaks(Rule.LIMIT_KEPT)
+def a_lowered_limit_is_exceeded_by_the_next_grant(tale: Tale) -> None:
+    """Nobody is stopped by it, but nobody is granted anything either."""
+    _declared(tale, concurrency=2)
+    _enqueued(tale, "j", "k")
+    _claimed(tale, "j")
+    if tale.forged:
+        tale.change("set_limit", "q", "g", {"concurrency": 1})
+        _claimed(tale, "k")
+    else:
+        _claimed(tale, "k")
+        tale.change("set_limit", "q", "g", {"concurrency": 1})
+    _completed(tale, "j")
+    _completed(tale, "k")
+    _done(tale, "j")
+    _done(tale, "k")
+
+
+@breaks(Rule.LIMIT_KEPT)
+def a_limit_that_was_reset_holds_again(tale: Tale) -> None:
+    """A change without an answer may have been made."""
+    _declared(tale, concurrency=1)
+    tale.change("set_limit", "q", "g", {"concurrency": None})
+    tale.change("reset_limit", "q", "g", None, outcome="ok" if tale.forged else "unknown")
+    _enqueued(tale, "j", "k")
+    _claimed(tale, "j")
+    _claimed(tale, "k")
+    _completed(tale, "j")
+    _completed(tale, "k")
+    _done(tale, "j")
+    _done(tale, "k")
+
+
+@breaks(Rule.LIMIT_KEPT)
+def a_lease_that_is_renewed_is_held(tale: Tale) -> None:
+    """Without a sign of life it may have been taken back by somebody without an answer."""
+    _declared(tale, concurrency=1)
+    _enqueued(tale, "j", "k")
+    _claimed(tale, "j")
+    _claimed(tale, "k")
+    if tale.forged:
+        tale.call("renew", "j", token=1, owner="j/1")
+    _completed(tale, "k")
+    tale.row("queued", 1, None, "j", queue="q", group="g")
+    _done(tale, "k")
+
+
+# Rates
+
+
+@breaks(Rule.RATE_KEPT)
+def more_are_granted_than_the_rate_allows(tale: Tale) -> None:
+    """Three within seven seconds, at one in four seconds after the first."""
+    _declared(tale, queue={"rate": 0.1 if tale.forged else 0.5, "burst": 1})
+    _enqueued(tale, "j", "k", "l")
+    for job_id in ("j", "k", "l"):
+        _claimed(tale, job_id)
+        _completed(tale, job_id)
+        _done(tale, job_id, None)
+
+
+@breaks(Rule.RATE_KEPT)
+def a_burst_is_granted_twice(tale: Tale) -> None:
+    _declared(tale, rate=1, per=60, burst=2 if tale.forged else 3)
+    _enqueued(tale, "j", "k", "l")
+    for job_id in ("j", "k", "l"):
+        _claimed(tale, job_id)
+        _completed(tale, job_id)
+        _done(tale, job_id)
+
+
+# Order
+
+
+@breaks(Rule.GROUP_ORDER)
+def the_second_of_a_strict_group_starts_while_the_first_waits_to_be_tried_again(tale: Tale) -> None:
+    _declared(tale, ordered=True)
+    _enqueued(tale, "j", "k")
+    _claimed(tale, "j")
+    tale.call("fail", "j", token=1, owner="j/1")
+    tale.entry("attempt_failed", "running", "queued", 1)
+    if not tale.forged:
+        tale.call("claim", "j", token=2, owner="j/2")
+        tale.call("complete", "j", token=2, owner="j/2")
+    _claimed(tale, "k")
+    _completed(tale, "k")
+    if tale.forged:
+        tale.call("claim", "j", token=2, owner="j/2")
+        tale.call("complete", "j", token=2, owner="j/2")
+    tale.row("succeeded", 2, "j/2", "j", queue="q", group="g")
+    _done(tale, "k")
+
+
+@breaks(Rule.GROUP_ORDER)
+def the_second_of_a_strict_group_is_started_first(tale: Tale) -> None:
+    """Of two that are enqueued at the same time, either may be the first."""
+    _declared(tale, ordered=True)
+    asked = tale.now
+    tale.call("enqueue", "j")
+    tale.call("enqueue", "k", since=None if tale.forged else asked)
+    for job_id in ("k", "j"):
+        _claimed(tale, job_id)
+        _completed(tale, job_id)
+        _done(tale, job_id)
+
+
+@breaks(Rule.GROUP_ORDER)
+def what_is_started_before_the_order_is_declared_has_none(tale: Tale) -> None:
+    if tale.forged:
+        _declared(tale, ordered=True)
+    _enqueued(tale, "j", "k")
+    for job_id in ("k", "j"):
+        _claimed(tale, job_id)
+        _completed(tale, job_id)
+        _done(tale, job_id)
+    if not tale.forged:
+        _declared(tale, ordered=True)
+
+
+# Permits
+
+
+@breaks(Rule.PERMIT_FREED)
+def a_permit_is_given_out_and_nobody_has_it(tale: Tale) -> None:
+    _declared(tale, concurrency=1)
+    _enqueued(tale, "j")
+    _claimed(tale, "j")
+    _completed(tale, "j")
+    _done(tale, "j")
+    tale.given_out("g", 1 if tale.forged else 0)
+
+
+@breaks(Rule.PERMIT_FREED)
+def a_running_job_has_a_permit_that_nobody_counts(tale: Tale) -> None:
+    _declared(tale, concurrency=1)
+    _enqueued(tale, "j")
+    _claimed(tale, "j")
+    _runs(tale, "j")
+    tale.given_out("", 1)
+    tale.given_out("g", 0 if tale.forged else 1)
+
+
+@breaks(Rule.PERMIT_FREED)
+def a_waiting_job_has_kept_its_permit(tale: Tale) -> None:
+    """In a strict group it keeps it."""
+    _declared(tale, ordered=not tale.forged)
+    _enqueued(tale, "j")
+    _claimed(tale, "j")
+    tale.call("release", "j", token=1, owner="j/1")
+    tale.row("queued", 1, None, "j", queue="q", group="g", counted=2)
+    tale.given_out("g", 1)
+
+
+# Schedules
+
+
+@breaks(Rule.TICK_ONCE)
+def one_moment_makes_two_jobs(tale: Tale) -> None:
+    for at, job_id in ((60.0, "j"), (60.0 if tale.forged else 120.0, "k")):
+        tale.tick(at, job_id)
+        tale.row("queued", 0, None, job_id, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def a_missed_moment_is_made_up_for_and_missed(tale: Tale) -> None:
+    tale.tick(60.0, until=180.0 if tale.forged else 120.0)
+    tale.tick(180.0, "j")
+    tale.row("queued", 0, None, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def the_job_of_a_tick_is_lost(tale: Tale) -> None:
+    tale.tick(60.0, "j")
+    if not tale.forged:
+        tale.row("queued", 0, None, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def two_ticks_name_one_job(tale: Tale) -> None:
+    tale.tick(60.0, "j")
+    tale.tick(120.0, "j" if tale.forged else None)
+    tale.row("queued", 0, None, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def a_moment_was_forgotten(tale: Tale) -> None:
+    tale.limits["every"] = {"nightly": 60.0}
+    tale.tick(60.0, until=120.0)
+    tale.tick(240.0 if tale.forged else 180.0, "j")
+    tale.tick(200.0, "k", by_hand=True)
+    for job_id in ("j", "k"):
+        tale.row("queued", 0, None, job_id, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def a_job_was_made_by_no_tick(tale: Tale) -> None:
+    tale.limits["ticked"] = frozenset({"report"})
+    tale.call("enqueue")
+    tale.tick(60.0, None if tale.forged else "j")
+    tale.row("queued", 0, None, attempt=0, task="report")

@@ -1,0 +1,183 @@
+"""Limits over HTTP and in the dashboard: read, set and reset, by those who may, with who and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.limits.test_reads import claim, enqueue, limit
+from tests.web.conftest import Api, new_key, refused
+from tests.web.site import browsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.driver import Driver
+    from tests.web.site import Site
+
+
+@pytest.fixture
+def site(dsn: str) -> Iterator[Site]:
+    with browsed(dsn) as found:
+        yield found
+
+
+def put(api: Api, path: str, **body: Any) -> Any:
+    return api.http.put(f"/api/v1{path}", json=body)
+
+
+def test_limits_are_set_read_and_reset(api: Api, db: Driver) -> None:
+    answer = put(api, "/queues/mail/limits", concurrency=2, rate=10, per=60, reason="they asked")
+    put(api, "/queues/mail/limits/*", concurrency=1, weight=2)
+    put(api, "/queues/mail/limits/tenant/7", ordered=True)
+    enqueue(db, "mail", "a", 3)
+    claim(db, "mail", 5)
+
+    found = api.get("/queues/mail/limits").json()
+    one = api.get("/queues/mail/limits/tenant/7").json()
+
+    assert answer.status_code == 200, answer.text
+    assert [(line["group"], line["override"]) for line in found["limits"]] == [
+        ("", {"concurrency": 2, "rate": 10, "per": 60, "burst": 10}),
+        ("*", {"concurrency": 1, "weight": 2}),
+        ("tenant/7", {"ordered": True}),
+    ]
+    assert "test (API key" in found["limits"][0]["changed_by"]
+    assert found["limits"][0]["reason"] == "they asked"
+    assert (found["limited"], found["use"]["holding"], found["use"]["waiting"]) == (True, 1, 2)
+    assert [line["group"] for line in one["limits"]] == ["tenant/7"]
+
+    gone = api.http.delete("/api/v1/queues/mail/limits/*", params={"reason": "over"})
+    assert [line["group"] for line in gone.json()["limits"]] == ["", "tenant/7"]
+
+
+def test_null_takes_a_limit_away_and_what_is_left_out_stays(api: Api) -> None:
+    put(api, "/queues/mail/limits", concurrency=2, rate=10)
+    found = put(api, "/queues/mail/limits", concurrency=None).json()
+
+    assert found["use"]["limit"] == {"rate": 10, "per": 1, "burst": 10}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"concurrency": 0},
+        {"concurrency": -1},
+        {"concurrency": 1.5},
+        {"concurrency": "many"},
+        {"rate": 0},
+        {"burst": 5},
+        {"weight": 2},
+        {"ordered": True},
+        {"speed": 5},
+        {},
+        {"reason": "nothing else"},
+        {"concurrency": 10**12},
+        {"rate": 1, "per": 0},
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_set(api: Api, body: dict[str, Any]) -> None:
+    assert put(api, "/queues/mail/limits", **body).status_code == 422
+    assert api.get("/queues/mail/limits").json() == {"queue": "mail", "limited": False, "use": None, "limits": []}
+
+
+def test_a_group_of_ten_kilobytes_is_refused_everywhere(api: Api) -> None:
+    long = "g" * 10_000
+
+    assert put(api, f"/queues/mail/limits/{long}", concurrency=1).status_code == 422
+    assert api.post("/jobs", json={"task": "t", "group": long}).status_code == 422
+    assert api.post("/jobs", json={"task": "t", "group": ""}).status_code == 422
+    assert api.post("/jobs", json={"task": "t", "group": "a\nb"}).status_code == 422
+    assert api.get("/jobs", params={"group": long}).status_code == 422
+
+
+def test_a_job_is_submitted_with_a_group_and_found_by_it(api: Api, db: Driver) -> None:
+    limit(db, "mail", "*", concurrency=1)
+    mine, _ = api.submit(queue="mail", group="a"), api.submit(queue="mail", group="b")
+
+    [job] = api.get("/jobs", params={"group": "a", "queue": "mail", "state": "queued"}).json()["jobs"]
+
+    assert (job["id"], job["group"], job["in_group"]) == (mine, "a", True)
+    assert not job["next_run_at"].startswith("9999")
+    assert api.get(f"/jobs/{mine}").json()["group"] == "a"
+
+
+def test_groups_come_page_by_page(api: Api, db: Driver) -> None:
+    limit(db, "mail", "*", concurrency=1)
+    for name in ("a", "b", "ü~c"):
+        enqueue(db, "mail", name)
+
+    first = api.get("/queues/mail/groups", params={"limit": 2}).json()
+    second = api.get("/queues/mail/groups", params={"limit": 2, "after": first["next_cursor"]}).json()
+
+    assert [line["group"] for line in first["groups"] + second["groups"]] == ["a", "b", "ü~c"]
+    assert second["next_cursor"] is None
+    assert api.get("/queues/mail/groups", params={"after": "nonsense"}).status_code in (400, 422)
+    assert api.get("/queues/nobody/groups").json()["groups"] == []
+
+
+def test_a_key_of_some_queues_sees_and_sets_the_limits_of_those_only(api: Api, db: Driver) -> None:
+    limit(db, "secret", "", concurrency=7)
+    _, text = new_key(db, "read", "operate", queues=["mail"])
+    with Api(api.address, text) as bound:
+        assert put(bound, "/queues/mail/limits", concurrency=3).status_code == 200
+        assert put(bound, "/queues/secret/limits", concurrency=3).status_code == 404
+        assert bound.get("/queues/secret/limits").status_code == 404
+        assert bound.get("/queues/secret/groups").status_code == 404
+        assert bound.http.delete("/api/v1/queues/secret/limits").status_code == 404
+        assert bound.http.get("/queues/secret", headers={"accept": "text/html"}).status_code == 404
+
+    assert api.get("/queues/secret/limits").json()["use"]["limit"] == {"concurrency": 7}
+
+
+def test_a_key_that_only_reads_sets_nothing(api: Api, db: Driver) -> None:
+    _, text = new_key(db, "read")
+    with Api(api.address, text) as reader:
+        refused(put(reader, "/queues/mail/limits", concurrency=3), 403, "Forbidden")
+        refused(reader.http.delete("/api/v1/queues/mail/limits"), 403, "Forbidden")
+        assert reader.get("/queues/mail/limits").status_code == 200
+
+
+def test_the_page_of_a_queue_sets_and_resets_a_limit(site: Site, db: Driver) -> None:
+    assert "No limits." in site.page("/queues/mail").text
+    done = site.send("/queues/mail", "/queues/limits/set", of="queue", concurrency="2", rate="5", reason="they asked")
+    site.send("/queues/mail", "/queues/limits/set", of="one", group="a", weight="3")
+    enqueue(db, "mail", "a", 4)
+    enqueue(db, "mail", "<b>", 1)
+    claim(db, "mail", 9)
+
+    page = site.page("/queues/mail")
+
+    assert done.status_code == 303, done.text
+    assert "2 at once, 5/s (burst 5)" in page.text
+    assert "they asked" in page.text
+    assert "weight 3" in page.text
+    assert "2 of 2" in " ".join(page.text.split())
+    assert "<b>" in page.text
+
+    site.send("/queues/mail", "/queues/limits/reset", of="queue", group="")
+    assert "2 at once" not in site.page("/queues/mail").text
+
+
+@pytest.mark.parametrize("fields", [{"concurrency": "0"}, {"concurrency": "x"}, {"weight": "2"}, {}, {"group": "g" * 300}])
+def test_the_form_refuses_what_makes_no_sense(site: Site, fields: dict[str, str]) -> None:
+    of = "one" if "group" in fields else "queue"
+    assert site.send("/queues/mail", "/queues/limits/set", of=of, **fields).status_code == 422
+
+
+def test_the_page_of_a_job_says_its_group_and_what_it_waits_for(site: Site, db: Driver) -> None:
+    limit(db, "mail", "", concurrency=1)
+    enqueue(db, "mail", "tenant-7", 2)
+    [held] = claim(db, "mail", 5)
+    row = db.connection.execute("select id from faultline.open_jobs where in_group").fetchone()
+    assert row is not None
+
+    holder, waiter = (site.page(f"/jobs/{job}").text for job in (held[0], row[0]))
+
+    assert "Holds a permit of its queue and its group" in holder
+    assert "Waits for a permit of the queue (1 of 1 are held)" in waiter
+    assert "tenant-7" in waiter
+    assert "9999" not in waiter
+    assert "tenant-7" in site.page("/jobs?queue=mail&state=queued").text

@@ -1,0 +1,326 @@
+"""Schedules over HTTP and on pages: who may see and change them, what is refused, and what the strips show."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from faultline.store.reads import calendar, views
+from tests.web.conftest import refused
+from tests.web.schedule_scenes import hours, line, made, ticked
+from tests.web.site import browsed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.driver import Clock, Driver
+    from tests.web.conftest import Api
+
+NEW = {"cron": "0 9 * * mon-fri", "tz": "Europe/Berlin", "task": "send", "args": {"to": "ada"}, "reason": "asked"}
+#: Each door that changes something: method, path, body.
+CHANGES: dict[str, tuple[str, str, Any]] = {
+    "set": ("PUT", "/schedules/report", NEW),
+    "remove": ("DELETE", "/schedules/report", None),
+    "pause": ("POST", "/schedules/report/pause", {"reason": "r"}),
+    "resume": ("POST", "/schedules/report/resume", {"reason": "r"}),
+    "run": ("POST", "/schedules/report/run", {"reason": "r"}),
+    "backfill": ("POST", "/schedules/report/backfill", {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}),
+}
+READS = ("/schedules/report", "/schedules/report/ticks")
+COUNTED = (
+    "select (select count(*) from faultline.jobs), (select count(*) from faultline.ticks),"
+    " (select json_agg(s order by name) from faultline.schedules s)::text, (select count(*) from faultline.journal)"
+)
+
+
+def send(api: Api, door: str) -> Any:
+    method, path, body = CHANGES[door]
+    return api.http.request(method, f"/api/v1{path}", json=body)
+
+
+# Over HTTP
+
+
+def test_a_schedule_is_set_read_changed_and_removed(api: Api, db: Driver) -> None:
+    first = api.http.put("/api/v1/schedules/report", json=NEW)
+    again = api.http.put("/api/v1/schedules/report", json=NEW)
+    ticked(db)
+    told = api.get("/schedules/report?count=3").json()
+
+    assert (first.status_code, first.json()) == (200, {"name": "report", "changed": True})
+    assert again.json() == {"name": "report", "changed": False}
+    assert told["state"] == "active"
+    assert told["schedule"]["cron"] == "0 9 * * mon-fri"
+    assert told["schedule"]["job"]["args"] == {"to": "ada"}
+    assert told["schedule"]["changed_by"].startswith("test (API key")
+    assert told["schedule"]["reason"] == "asked"
+    assert len(told["upcoming"]) == 3
+    assert [one["name"] for one in api.get("/schedules").json()["schedules"]] == ["report"]
+    assert api.http.delete("/api/v1/schedules/report").json() == {"name": "report", "removed": True}
+    refused(api.get("/schedules/report"), 404, "ScheduleNotFound")
+
+
+def test_a_schedule_is_paused_resumed_and_run_and_the_journal_says_who_and_why(api: Api, db: Driver) -> None:
+    made(db)
+
+    paused = api.post("/schedules/report/pause", json={"reason": "the bank is closed"}).json()
+    stood = api.get("/schedules/report").json()
+    resumed = [api.post("/schedules/report/resume").json()["was_paused"] for _ in range(2)]
+    run = api.post("/schedules/report/run", json={"reason": "the auditor asks"})
+
+    assert paused["paused_at"] == stood["schedule"]["paused_at"]
+    assert (stood["state"], stood["schedule"]["reason"], stood["upcoming"]) == ("paused", "the bank is closed", [])
+    assert resumed == [True, False]
+    assert run.status_code == 201
+    assert api.get(f"/jobs/{run.json()['job_id']}").json()["task"] == "t"
+    (tick,) = api.get("/schedules/report/ticks").json()["ticks"]
+    assert (tick["kind"], tick["job_id"], tick["job_state"]) == ("manual", run.json()["job_id"], "queued")
+    done = db.run(views.operations(keys=False, entries_max=9))
+    assert {(entry.detail["reason"]) for entry in done} >= {"the bank is closed", "the auditor asks"}
+    assert all(entry.detail["by"] for entry in done)
+
+
+def test_a_backfill_runs_ticks_that_have_no_job_and_sent_twice_enqueues_once(api: Api, db: Driver, clock: Clock) -> None:
+    made(db)
+    hours(db, clock, 3)
+    now = line(db).clock
+    body = {"from": (now - timedelta(hours=26)).isoformat(), "to": now.isoformat(), "reason": "the import was wrong"}
+
+    first = api.post("/schedules/report/backfill", json=body)
+    second = api.post("/schedules/report/backfill", json=body)
+
+    assert (first.status_code, first.json()) == (201, {"name": "report", "jobs": 23})
+    assert second.json()["jobs"] == 0
+    outcomes = [tick["outcome"] for tick in api.get("/schedules/report/ticks?limit=200").json()["ticks"]]
+    assert (outcomes.count("fired"), outcomes.count("backfilled")) == (3, 23)
+
+
+def test_ticks_come_in_pages_and_each_once(api: Api, db: Driver, clock: Clock) -> None:
+    made(db)
+    hours(db, clock, 7)
+    pages, query = [], "limit=3"
+    for _ in range(3):
+        page = api.get(f"/schedules/report/ticks?{query}").json()
+        pages.append([tick["at"] for tick in page["ticks"]])
+        query = f"limit=3&before={page['next_before']}".replace("+", "%2B")
+
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert query.endswith("before=None")
+    found = [at for page in pages for at in page]
+    assert found == sorted(set(found), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"cron": "0 99 * * *"}, "position 3"),
+        ({"cron": "0 9 * * mon-fry"}, "position 9"),
+        ({"cron": "0 9 * * * *"}, "every="),
+        ({"cron": "0 9 30 2 *"}, "never comes"),
+        ({"cron": None}, "one rule"),
+        ({"every": 60.0}, "one rule"),
+        ({"tz": "Europe/Berlinn"}, "no time zone"),
+        ({"cron": None, "every": 60.0}, "leave tz out"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_and_the_answer_says_where(
+    api: Api, change: dict[str, Any], said: str
+) -> None:
+    answer = api.http.put("/api/v1/schedules/report", json=NEW | change)
+
+    assert said in refused(answer, 422, "JobRejected")["detail"]
+    refused(api.get("/schedules/report"), 404, "ScheduleNotFound")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"every": 0.5, "cron": None, "tz": None},
+        {"catch_up": "some"},
+        {"overlap": "never"},
+        {"jitter_seconds": -1},
+        {"run_at": "2030-01-01T00:00:00Z"},
+        {"idempotency_key": "k"},
+        {"queue": "\x07"},
+        {"at": 5, "cron": None, "tz": None},
+        {"reason": "\x1b[2J"},
+    ],
+)
+def test_a_schedule_that_no_queue_would_take_is_refused(api: Api, change: dict[str, Any]) -> None:
+    assert refused(api.http.put("/api/v1/schedules/report", json=NEW | change), 422, "InvalidRequest")["errors"]
+
+
+def test_a_backfill_that_is_too_large_or_upside_down_is_refused(api: Api, db: Driver) -> None:
+    made(db, every=1.0)
+
+    large = {"from": "2026-01-01T00:00:00Z", "to": "2026-03-01T00:00:00Z"}
+    told = refused(api.post("/schedules/report/backfill", json=large), 422, "JobRejected")
+    upside_down = {"from": large["to"], "to": large["from"]}
+
+    assert re.search(r"\b5097600 ticks, and at most 10000\b", told["detail"]), told
+    refused(api.post("/schedules/report/backfill", json=upside_down), 422, "InvalidRequest")
+    assert db.execute("select count(*) from faultline.jobs") == [(0,)]
+
+
+@pytest.mark.parametrize("door", [door for door in CHANGES if door != "set"])
+def test_an_unknown_schedule_is_not_found(api: Api, door: str) -> None:
+    refused(send(api, door), 404, "ScheduleNotFound")
+
+
+@pytest.mark.parametrize("door", CHANGES)
+@pytest.mark.parametrize("scopes", [("read",), ("enqueue",), ("read", "enqueue")])
+def test_a_key_without_the_scope_changes_no_schedule(
+    caller: Callable[..., Api], db: Driver, door: str, scopes: tuple[str, ...]
+) -> None:
+    made(db)
+    api = caller(*scopes)
+    before = db.execute(COUNTED)
+
+    refused(send(api, door), 403, "Forbidden")
+
+    assert db.execute(COUNTED) == before
+
+
+def test_who_may_not_enqueue_may_not_set_a_schedule(caller: Callable[..., Api]) -> None:
+    refused(send(caller("operate", "read"), "set"), 403, "Forbidden")
+
+
+@pytest.mark.parametrize("door", [*READS, "/schedules"])
+def test_a_key_that_may_not_read_sees_no_schedule(caller: Callable[..., Api], db: Driver, door: str) -> None:
+    made(db)
+
+    refused(caller("operate", "enqueue").get(door), 403, "Forbidden")
+
+
+@pytest.mark.parametrize("door", CHANGES)
+def test_a_key_of_another_queue_sees_and_changes_no_schedule(caller: Callable[..., Api], db: Driver, door: str) -> None:
+    made(db, queue="b")
+    bound = caller("operate", "read", "enqueue", queues=["a", "default"])
+    before = db.execute(COUNTED)
+
+    answer = send(bound, door)
+
+    refused(answer, *((409, "NameTaken") if door == "set" else (404, "ScheduleNotFound")))
+    assert bound.get("/schedules").json() == {"schedules": []}
+    for path in READS:
+        refused(bound.get(path), 404, "ScheduleNotFound")
+    assert db.execute(COUNTED) == before
+
+
+def test_a_key_of_its_queue_sees_and_changes_a_schedule_but_cannot_move_it_elsewhere(
+    caller: Callable[..., Api], db: Driver
+) -> None:
+    made(db, queue="a")
+    made(db, "other", queue="b")
+    bound = caller("operate", "read", "enqueue", queues=["a"])
+
+    assert [one["name"] for one in bound.get("/schedules").json()["schedules"]] == ["report"]
+    assert bound.post("/schedules/report/pause").status_code == 200
+    refused(bound.http.put("/api/v1/schedules/report", json=NEW | {"queue": "b"}), 403, "QueueForbidden")
+    refused(bound.http.put("/api/v1/schedules/mine", json=NEW), 403, "QueueForbidden")
+    assert bound.http.put("/api/v1/schedules/mine", json=NEW | {"queue": "a"}).status_code == 200
+
+
+# On pages
+
+
+def test_the_page_shows_schedules_with_their_ticks_and_what_needs_somebody_first(dsn: str, db: Driver, clock: Clock) -> None:
+    made(db, "active", task="<send>")
+    made(db, "failing")
+    hours(db, clock, 3)
+    clock.advance(3600)
+    failed = "select faultline.schedule_failed(name, revision, 'JobRejected: too large') from faultline.schedules"
+    assert db.execute(f"{failed} where name = 'failing'") == [(True,)]
+    ticked(db)
+
+    with browsed(dsn) as site:
+        pages = [site.page(f"/schedules?by={by}") for by in ("hour", "day")]
+
+    for page in pages:
+        strips = [svg["aria-label"] for svg in page.of("svg") if svg.get("class") == "calendar"]
+        assert [(strip or "").partition(",")[0] for strip in strips] == [
+            "Ticks of failing: 3 running",
+            "Ticks of active: 4 running",
+        ]
+        assert "JobRejected: too large" in page.text
+        assert "<send>" in page.text
+        assert "0 * * * * (UTC)" in page.text
+        assert "UTC: 1 running" in pages[0].text
+
+
+def test_a_strip_counts_what_was_done_missed_skipped_and_failed_and_what_is_planned(db: Driver, clock: Clock) -> None:
+    made(db, overlap="skip", catch_up="skip")
+    hours(db, clock, 1)
+    lease = db.claim_one()
+    hours(db, clock, 1)
+    db.complete(lease)
+    hours(db, clock, 1)
+    db.fail(db.claim_one(), then="fail", error="no")
+    clock.advance(5 * 3600 + 600)
+    ticked(db)
+    now = line(db).clock
+    first = (now - timedelta(hours=12)).replace(minute=0, second=0, microsecond=0)
+
+    strips = db.run(calendar.strips(["report"], first=first, length=timedelta(hours=1), cells=24))
+
+    fates = [fate for _, cell in sorted(strips["report"].cells.items()) for fate in cell]
+    assert fates[:4] == ["done", "skipped", "failed", "missed"]
+    assert set(fates[4:]) <= {"missed", "running"}
+
+
+def test_a_strip_of_many_ticks_says_from_where_on_it_is_known(
+    dsn: str, db: Driver, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calendar, "TICKS_MAX", 4)
+    made(db)
+    hours(db, clock, 9)
+    now = line(db).clock
+    first = (now - timedelta(hours=12)).replace(minute=0, second=0, microsecond=0)
+
+    strip = db.run(calendar.strips(["report"], first=first, length=timedelta(hours=1), cells=24))["report"]
+
+    assert sum(cell.get("running", 0) for cell in strip.cells.values()) == 4
+    assert strip.read_from == min(strip.cells)
+
+
+def test_a_schedule_is_paused_resumed_run_and_backfilled_by_form(dsn: str, db: Driver, clock: Clock) -> None:
+    made(db, "a/b c")
+    hours(db, clock, 2)
+    path = "/schedules/a/b%20c"
+
+    with browsed(dsn) as site:
+        assert "a/b c" in site.page("/schedules").text
+        paused = site.send(path, "/schedules/pause", reason="closed")
+        shown = site.page(paused.headers["location"])
+        resumed = site.send(path, "/schedules/resume", reason="open")
+        run = site.send(path, "/schedules/run", reason="now")
+        fields = {"from": "2026-01-01T00:00", "to": "2026-01-01T05:00"}
+        without = site.send(path, "/schedules/backfill", **fields)
+        filled = site.send(path, "/schedules/backfill", reason="why", **fields)
+        after = site.page(filled.headers["location"]).text
+
+    assert paused.headers["location"].startswith(path)
+    assert "Paused. Its ticks make no jobs" in shown.text
+    assert "closed" in shown.text
+    assert "schedule_resumed" in resumed.headers["location"]
+    assert "schedule_run" in run.headers["location"]
+    assert without.status_code == 422
+    assert "5 jobs enqueued." in after
+    assert "run by hand" in after
+
+
+def test_a_form_without_its_token_or_for_an_unknown_schedule_changes_nothing(dsn: str, db: Driver) -> None:
+    made(db)
+    before = db.execute(COUNTED)
+
+    with browsed(dsn) as site:
+        for action in ("pause", "resume", "run", "backfill"):
+            assert site.post(f"/schedules/{action}", {"schedule": "report", "reason": "r"}).status_code == 403
+        hidden = site.page("/schedules").hidden("/schedules/pause")
+        assert site.post("/schedules/pause", hidden | {"schedule": "nobody"}).status_code == 404
+        assert site.get("/schedules/nobody").status_code == 404
+
+    assert db.execute(COUNTED) == before
