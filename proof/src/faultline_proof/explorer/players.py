@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 #: How long most statements take at most. One that takes longer is looked at: does it wait for a lock?
 _QUICK_SECONDS = 0.003
 _PATIENCE_SECONDS = 10.0
-#: It waits for a row for a millisecond and then does without: seen waiting, it is sure to answer by itself.
+#: It waits for a row for a millisecond and then does without: seen waiting for one, it is sure to answer by itself. Not if
+#: somebody has locked the whole table.
 _NEVER_STUCK = "complete"
 #: A deadlock is found at once. Only superusers may ask for that; for others it takes the server's usual second.
 _HASTE = "set deadlock_timeout = '5ms'"
@@ -201,7 +202,11 @@ class Sessions:
         patience = _QUICK_SECONDS
         while waiting := [one for one in players if one.waits]:
             blockers = self._blockers(waiting)
-            if all(one.may_be_stuck and _is_stuck(one.session.pid, blockers, players) for one in waiting):
+            locked_out = self._locked_out(waiting)
+            if all(
+                (one.may_be_stuck or one.session.pid in locked_out) and _is_stuck(one.session.pid, blockers, players)
+                for one in waiting
+            ):
                 names = {one.session.pid: one.name for one in players}
                 return {one.name: [names[pid] for pid in blockers[one.session.pid]] for one in waiting}
             if patience > _PATIENCE_SECONDS:
@@ -213,6 +218,11 @@ class Sessions:
     def _blockers(self, waiting: Sequence[Player]) -> dict[int, list[int]]:
         query = "select pid, pg_blocking_pids(pid) from unnest(%s::integer[]) as asked (pid)"
         return dict(self._watcher.execute(query, ([one.session.pid for one in waiting],)).fetchall())
+
+    def _locked_out(self, waiting: Sequence[Player]) -> set[int]:
+        """Those who wait for a whole table."""
+        query = "select pid from pg_locks where not granted and locktype = 'relation' and pid = any (%s)"
+        return {pid for (pid,) in self._watcher.execute(query, ([one.session.pid for one in waiting],)).fetchall()}
 
 
 def _is_stuck(pid: int, blockers: dict[int, list[int]], players: Sequence[Player], behind: tuple[int, ...] = ()) -> bool:

@@ -108,7 +108,7 @@ begin
     -- Looked up one by one, as in `complete`.
     where g.group_key = any (array[k.group_key]) and g.queue = shard.queue and g.epoch = k.epoch
       -- A job that comes in behind the head of a group that is not empty changes nothing.
-      and (k.freed_group > 0 or not g.more or (k.priority, k.run_at) <= (g.head_priority, g.head_at))
+      and (k.freed_group <> 0 or not g.more or (k.priority, k.run_at) <= (g.head_priority, g.head_at))
   ),
   made as (
     insert into faultline.groups (

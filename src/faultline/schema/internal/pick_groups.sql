@@ -63,7 +63,7 @@ begin
     ),
     -- First seen, then locked: a row that somebody has locked must not be forgotten by moving the group's head past it.
     seen as materialized (
-      select a.*, coalesce(s.want, 0) as want, j.ctids[:s.want] as ctids, j.seen, j.last_priority, j.last_at, j.last_id
+      select a.*, coalesce(s.want, 0) as want, j.ctids[:s.want] as ctids, j.seen, j.last_priority, j.last_at, j.last_id, w.waiting
       from able a
       left join shares s on s.group_key = a.group_key
       left join lateral (
@@ -80,13 +80,27 @@ begin
             and r.in_group
             -- Not from it on: what an earlier round has picked is still in its group.
             and (r.priority, r.group_at, r.id) > (a.head_priority, a.head_at, a.head_id)
-            and (pick_groups.flows or r.flow_id is null)
+            -- Jobs of flows are passed over, and the head stays before them.
+            and (pick_groups.flows or r.flow_id is null and r.ctid <> all (pick_groups.ctids))
             and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)
           order by r.priority, r.group_at, r.id
           -- One more, to know whether the group is empty now.
           limit s.want + 1
         ) x
       ) j on s.want > 0
+      -- With those that were passed over.
+      left join lateral (
+        select count(*)::integer as waiting
+        from (
+          select from faultline.open_jobs r
+          where r.queue = shard.queue and r.group_key = a.group_key and r.in_group
+            and (r.priority, r.group_at, r.id) > (a.head_priority, a.head_at, a.head_id)
+            and r.ctid <> all (pick_groups.ctids)
+            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)
+          order by r.priority, r.group_at, r.id
+          limit s.want + 1
+        ) x
+      ) w on s.want > 0 and not pick_groups.flows
       -- One that may have something, and got no part this time, stays as it is.
       where s.want > 0 or a.room = 0
     ),
@@ -113,7 +127,8 @@ begin
       select
         c.*, c.holding + c.jobs as holding_now,
         c.tokens_now - c.jobs < 1 as is_dry,
-        c.want = 0 or c.jobs < c.taken or c.seen > c.want or not pick_groups.flows as has_more
+        c.want = 0 or c.jobs < c.taken or coalesce(c.waiting, c.seen) > c.taken as has_more,
+        c.jobs < c.taken or c.taken < c.want and c.waiting > c.taken as is_barred
       from counted c
     ),
     changed as (
@@ -125,12 +140,12 @@ begin
           tokens = j.tokens_now - j.jobs,
           refilled_at = case when j.rate is not null then faultline.refill_moment(j.refilled_at, pick_groups.due) end,
           more = j.has_more,
-          ready = j.has_more and j.holding_now < j.cap and j.jobs = j.taken and j.is_dry is not true,
+          ready = j.has_more and j.holding_now < j.cap and j.is_barred is not true and j.is_dry is not true,
           not_before = case
             when not j.has_more then null
             when j.is_dry then pick_groups.due + make_interval(secs => (1 - (j.tokens_now - j.jobs)) / j.rate)
-            -- Somebody has locked what is there: look again a little later.
-            when j.jobs < j.taken then pick_groups.due + interval '100 milliseconds'
+            -- Somebody has locked what is there, or this caller may not have it: look again a little later.
+            when j.is_barred then pick_groups.due + interval '100 milliseconds'
           end,
           head_priority = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_priority, g.head_priority) else g.head_priority end,
           head_at = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_at, g.head_at) else g.head_at end,
@@ -147,8 +162,6 @@ begin
     ctids := ctids || served.ctids;
     remaining := remaining - cardinality(served.ctids);
     shard.turn := greatest(shard.turn, served.turn);
-    -- Jobs of flows are passed over and the head stays before them: a second round would see and count the same jobs again.
-    exit when not pick_groups.flows;
   end loop;
 end
 $$;

@@ -8,12 +8,16 @@ Running programs must not notice:
 - Functions are replaced in place. An old one whose result or parameters changed stays beside the new one, under another name
   if necessary, until all transactions of that time have ended. See `install/replace.py`.
 - Table locks are tried with a short timeout, again and again: a session that waits for a table lock blocks all behind it.
+- All tables are locked in one moment, in the order in which verbs come to them. Locked one after another, each when its
+  turn comes, most tries would meet a verb that holds the next one and waits for the last.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
+from functools import cache
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -31,10 +35,19 @@ from faultline.core.errors import (
 from faultline.store import verbs
 from faultline.store.install import installed, shape
 from faultline.store.install.replace import LOCK, drop_replaced, replace_definitions
-from faultline.store.install.schema_text import BOOK, Migration, Protocol, definitions, fingerprint, numbered, protocol
+from faultline.store.install.schema_text import (
+    BOOK,
+    Migration,
+    Protocol,
+    definition_files,
+    definitions,
+    fingerprint,
+    numbered,
+    protocol,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "WAIT_SECONDS", "Migration", "Protocol", "check", "definitions", "migrate", "missing", "numbered", "protocol",
@@ -47,6 +60,12 @@ _OLDEST_SERVER = 150000
 #: How long one try may block others at a table. Below PostgreSQL's deadlock_timeout: in a deadlock we fail, not a worker.
 _LOCK_SECONDS = 0.4
 _PAUSE_SECONDS = (0.2, 2.0)
+#: Verbs read or write these before they come to open jobs, if they do; all others after.
+_BEFORE_OPEN_JOBS = ("settings", "queues", "limits", "shards", "schedules", "ticks", "workers", "keys", "unique_keys")
+#: To lock one is to lock its tables after it.
+_VIEWS = ("new_jobs", "jobs")
+_ALTERED = re.compile(r"alter table faultline\.(\w+)")
+_GUARDED = re.compile(r"^(?:before|after) .* on faultline\.(\w+)", re.MULTILINE)
 
 #: The last build before `faultline.protocol()` expects exactly these rows in `faultline.migrations`. With them it goes on
 #: working, and its own `migrate` finds nothing to do.
@@ -178,14 +197,40 @@ def _apply(connection: psycopg.Connection, wait_seconds: float) -> list[str]:
         connection.execute(BOOK)
         known: dict[int, str] = dict(connection.execute("select number, checksum from faultline.schema_files").fetchall())
         check_files(known)
-        applied += [_apply_file(connection, migration) for migration in numbered() if migration.number not in known]
+        new = [migration for migration in numbered() if migration.number not in known]
+        _lock_tables(connection, _altered(new), "access exclusive")
+        applied += [_apply_file(connection, migration) for migration in new]
         if applied or _fingerprint_of(connection) != fingerprint() or _damage(connection):
-            replace_definitions(connection)
+            replace_definitions(connection, lambda: _lock_tables(connection, _guarded(), "share row exclusive"))
             connection.execute(f"comment on function faultline.protocol() is 'definitions {fingerprint()}'".encode())
             _write_for_first_builds(connection)
             applied.append(definitions().name)
         applied += _count_on(connection)
     return applied
+
+
+def _altered(files: Sequence[Migration]) -> set[str]:
+    """By files, and by the definitions that follow them. A view may change with its table."""
+    return {table for one in files for table in _ALTERED.findall(one.text)} | _guarded() | {*_VIEWS} if files else set()
+
+
+@cache
+def _guarded() -> set[str]:
+    return {table for one in definition_files() for table in _GUARDED.findall(one.text)}
+
+
+def _lock_tables(connection: psycopg.Connection, tables: set[str], mode: str) -> None:
+    """Those that there are, in the order of verbs."""
+    found = {
+        table
+        for (table,) in connection.execute(
+            "select relname::text from pg_class where relnamespace = 'faultline'::regnamespace and relkind in ('r', 'v')"
+        ).fetchall()
+    }
+    first = [table for table in (*_BEFORE_OPEN_JOBS, *_VIEWS, "open_jobs") if table in tables & found]
+    named = ", ".join(f"faultline.{table}" for table in [*first, *sorted((tables & found).difference(first))])
+    if named:
+        connection.execute(f"lock table {named} in {mode} mode".encode())
 
 
 def _apply_file(connection: psycopg.Connection, migration: Migration) -> str:

@@ -11,12 +11,16 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from faultline.store.install.marks import mark_functions, mark_guards, mark_replaced, mark_views, replaced
 from faultline.store.install.rights import verbs
 from faultline.store.install.schema_text import Definition, definition_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: One migration at a time in a database. The number is "faultline" in ASCII, cut to 63 bits.
 LOCK = 0x6661756C746C696E
@@ -46,8 +50,11 @@ _TRANSACTIONS = (
 )
 
 
-def replace_definitions(connection: psycopg.Connection) -> None:
-    """Run in the caller's transaction, with `check_function_bodies` off: functions call each other in any order."""
+def replace_definitions(connection: psycopg.Connection, lock_guarded: Callable[[], None]) -> None:
+    """Run in the caller's transaction, with `check_function_bodies` off: functions call each other in any order.
+
+    `lock_guarded` locks the tables that get guards. It is called as late as possible.
+    """
     ours: set[int] = set()
     for definition in definition_files():
         if definition.is_function:
@@ -55,6 +62,7 @@ def replace_definitions(connection: psycopg.Connection) -> None:
         elif definition.name == "views":
             _replace_views(connection, definition)
         elif definition.name == "guards":
+            lock_guarded()
             ours |= _made_by(connection, definition)
         else:
             connection.execute(definition.text.encode())
