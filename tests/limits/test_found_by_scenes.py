@@ -71,7 +71,9 @@ def test_jobs_that_ran_before_there_were_limits_count_in_a_group_where_others_wa
         assert _claimed(connection, "w/1", 1, flows=True) == ["a"]
         # Somebody holds its row while the limits are declared: `fold` counts it later.
         holder.execute("select from faultline.open_jobs for update")
-        connection.execute("select faultline.declare_queue('q', %s::jsonb)", (json.dumps({"each_group": {"concurrency": 1}}),))
+        connection.execute(
+            "select faultline.declare_queue('q', %s::jsonb)", (json.dumps({"each_group": {"concurrency": 1}}),)
+        )
         _enqueue(connection, "a", "a", "a")
         assert _claimed(connection, "w/2", 1, flows=True) == ["a"]
         holder.rollback()

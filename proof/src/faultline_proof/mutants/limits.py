@@ -46,7 +46,6 @@ GUARDS: Guards = {
         "counts every grant": ("case when j.group_key is null then 1 else 3 end | (shard.shard << 2)", "null::smallint"),
         "counts the group's permit": ("case when j.group_key is null then 1 else 3 end", "1"),
         "gives a job its true time back": ("coalesce(j.group_at, j.next_run_at)", "j.next_run_at"),
-        "takes it out of its group": "            in_group = null,\n",
         "adds up what it granted": "      shard.holding := shard.holding + cardinality(ctids);\n",
         "takes tokens": "      shard.tokens := shard.tokens - cardinality(ctids);\n",
         "takes no more than it was asked for": "      remaining := remaining - cardinality(ctids);\n",
@@ -62,7 +61,8 @@ GUARDS: Guards = {
     },
     "hear": {
         "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
-        "hears what was open": "o.xid = any (shard.seen_open) and ",
+        "hears what was open": ("o.xid = any (shard.seen_open) and ", "false and "),
+        "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),
         "gives no turn to an empty group": (
             " and (o.more or k.priority is not null) as ready",
             " as ready",
@@ -95,16 +95,27 @@ GUARDS: Guards = {
             ("j.jobs = j.taken and pick_groups.flows then coalesce(j.last_at", "true then coalesce(j.last_at"),
         ),
         "looks again at a locked row": (
-            "c.want = 0 or c.jobs < c.taken or c.seen > c.want",
-            "c.want = 0 or c.seen > c.want",
+            "c.want = 0 or c.jobs < c.taken or coalesce",
+            "c.want = 0 or coalesce",
         ),
         "picks no job twice": (
-            "(r.priority, r.group_at, r.id) > (a.head_priority, a.head_at, a.head_id)",
-            "(r.priority, r.group_at, r.id) >= (a.head_priority, a.head_at, a.head_id)",
+            "still in its group.\n            and (r.priority, r.group_at, r.id) > (a.",
+            "still in its group.\n            and (r.priority, r.group_at, r.id) >= (a.",
         ),
         "passes over what has expired": (
-            "            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)\n"
+            "all (pick_groups.ctids))\n            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)\n",
+            "all (pick_groups.ctids))\n",
         ),
+        "picks no job twice for a caller that knows no flows": (" and r.ctid <> all (pick_groups.ctids))", ")"),
+        "sees when a group is empty that has no flows": (
+            "coalesce(c.waiting, c.seen) > c.taken as has_more",
+            "coalesce(c.waiting, c.seen) > c.taken or not pick_groups.flows as has_more",
+        ),
+        "puts off what its caller may not have": (
+            " or c.taken < c.want and c.waiting > c.taken as is_barred",
+            " as is_barred",
+        ),
+        "keeps what its caller may not have": ("coalesce(c.waiting, c.seen) >", "c.seen >"),
         "waits for the next token": (
             "pick_groups.due + make_interval(secs => (1 - (j.tokens_now - j.jobs)) / j.rate)",
             "pick_groups.due",
