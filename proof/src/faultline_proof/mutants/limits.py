@@ -103,8 +103,8 @@ GUARDS: Guards = {
             "still in its group.\n            and (r.priority, r.group_at, r.id) >= (a.",
         ),
         "passes over what has expired": (
-            "all (pick_groups.ctids))\n            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)\n",
-            "all (pick_groups.ctids))\n",
+            "ctids))\n            and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)\n",
+            "ctids))\n",
         ),
         "picks no job twice for a caller that knows no flows": (" and r.ctid <> all (pick_groups.ctids))", ")"),
         "sees when a group is empty that has no flows": (
