@@ -8,6 +8,8 @@ from faultline_proof.probes.limit_stage import done, expect_right_accounts, give
 from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from faultline_proof.sessions import Sessions
 
 
@@ -24,15 +26,138 @@ def an_event_that_is_committed_late_is_heard(sessions: Sessions) -> None:
     expect("heard though it committed late", groups(take(q)), ["a"])
 
 
+@probe("hear")
+def a_job_that_is_committed_late_runs_though_the_group_went_on(sessions: Sessions) -> None:
+    q, late = sessions.open(), sessions.open()
+    limit(q, "*", concurrency=5)
+    late.begin()
+    (early,) = put(late, "a", 1)
+    (newer,) = put(q, "a", 1)
+    expect("granted meanwhile", [one.job_id for one in take(q)], [newer])
+    late.commit()
+    expect("granted then", [one.job_id for one in take(q)], [early])
+    expect_right_accounts(q)
+
+
 @probe("open_xids", "hear")
 def an_event_of_the_claims_own_transaction_is_heard_by_the_next(sessions: Sessions) -> None:
-    q = sessions.open()
+    q, other = sessions.open(), sessions.open()
     limit(q, "a", concurrency=1)
-    put(q, "a", 2)
     q.begin()
+    put(q, "a", 2)
+    # So that the number of the transaction lies below those that have ended.
+    put(other, "b", 1)
     done(q, *take(q))
     q.commit()
     expect("granted then", groups(take(q)), ["a"])
+    expect_right_accounts(q)
+
+
+@probe("hear")
+def a_turn_is_for_groups_where_something_may_be_granted(sessions: Sessions) -> None:
+    """Looked at while the queue is full: then no claim walks the groups, and mends what `hear` says."""
+    q = sessions.open()
+    limit(q, concurrency=3)
+    limit(q, "*", concurrency=1)
+    for group in "abc":
+        put(q, group, 1)
+    held = {one.group: one for one in take(q)}
+    limit(q, concurrency=1)
+    done(q, held["a"])
+    put(q, "b", 1)
+    expect("granted", take(q), [])
+    ready = q.execute("select group_key from faultline.groups where ready")
+    expect("with a turn: neither an empty one nor a full one", ready, [])
+    put(q, "a", 1)
+    expect("granted", take(q), [])
+    expect("with a turn", q.execute("select group_key from faultline.groups where ready"), [("a",)])
+
+
+@probe("hear", "let_ready")
+def a_group_that_comes_back_begins_where_the_others_are(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=10)
+    put(q, "seldom", 1)
+    done(q, *take(q))
+    put(q, "busy", 60)
+    for _ in range(20):
+        done(q, *take(q, 1))
+    put(q, "seldom", 20)
+    found: list[str] = []
+    for _ in range(10):
+        held = take(q, 1)
+        found += groups(held)
+        done(q, *held)
+    expect("of ten, those of the one that was busy", found.count("busy") in range(4, 7), wanted=True)
+
+
+@probe("pick_groups")
+def who_holds_least_is_served_first_whatever_its_turn(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=100)
+    put(q, "long", 50)
+    take(q, 4)
+    put(q, "short", 50)
+    for _ in range(10):
+        held = take(q, 1)
+        expect("granted", groups(held), ["short"])
+        done(q, *held)
+    expect("granted together", groups(take(q, 4)), ["short"] * 4)
+
+
+@probe("hear", "mark_running", "fold_queue")
+def what_ran_before_there_were_limits_is_counted_where_others_wait(sessions: Sessions) -> None:
+    q, user = sessions.open(), sessions.open()
+    put(q, "a", 1)
+    (held,) = take(q)
+    # Somebody holds its row while the first limit is set: it is counted later.
+    user.begin()
+    user.execute("select from faultline.open_jobs where id = %s for update", held.job_id)
+    limit(q, "*", concurrency=2)
+    put(q, "a", 3)
+    expect("granted", len(take(q, 1)), 1)
+    user.rollback()
+    for _ in range(2):
+        sessions.hand.execute("update faultline.shards set heard_all_at = '-infinity'")
+        q.execute("select faultline.fold()")
+    expect("granted beside both", take(q), [])
+    expect_right_accounts(q)
+
+
+def _flowing(sessions: Sessions, *job_ids: UUID) -> None:
+    """As if they were jobs of flows."""
+    sessions.hand.execute("update faultline.open_jobs set flow_id = id where id = any (%s)", list(job_ids))
+
+
+@probe("pick_groups")
+def a_caller_that_knows_no_flows_is_not_stopped_by_groups_that_have_nothing_for_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, concurrency=2)
+    for group in "ab":
+        q.execute("select faultline.cancel(%s)", put(q, group, 1)[0])
+    _flowing(sessions, *put(q, "c", 1), *put(q, "d", 1))
+    put(q, "e", 3)
+    expect("granted", groups(take(q, 2, flows=False)), ["e", "e"])
+    expect("with a turn", q.execute("select group_key from faultline.groups where ready order by 1"), [("e",)])
+    limit(q, concurrency=10)
+    sessions.clock.advance(0.2)
+    expect("granted to one that knows them", groups(take(q, 3)), ["c", "d", "e"])
+    expect_right_accounts(q)
+
+
+@probe("pick_groups")
+def a_caller_that_knows_no_flows_gets_what_lies_behind_jobs_of_flows(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=5)
+    first, *others = put(q, "a", 4)
+    _flowing(sessions, first)
+    held = take(q, flows=False)
+    expect("granted", [one.job_id for one in held], others)
+    expect("granted again", take(q, flows=False), [])
+    sessions.clock.advance(0.2)
+    expect("granted to one that knows them", [one.job_id for one in take(q)], [first])
     expect_right_accounts(q)
 
 

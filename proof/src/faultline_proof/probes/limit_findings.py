@@ -332,6 +332,7 @@ def finding_18_one_wrong_count_does_not_stop_the_queue(sessions: Sessions) -> No
         "insert into faultline.group_events (queue, shard, group_key, freed, freed_group) values ('default', 0, 'a', 7, 7)"
     )
     expect("granted", "b" in groups(take(q)), wanted=True)
+    expect("held by none", q.value("select count(*) from faultline.groups where holding < 0"), 0)
     counted = q.value("select count(*) from faultline.journal where event = 'permits_recounted'")
     expect("on record", counted >= 1, wanted=True)
     expect("wrong counts", q.value("select faultline.recount()") >= 1, wanted=True)

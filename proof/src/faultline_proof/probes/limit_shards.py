@@ -102,6 +102,33 @@ def a_claim_goes_past_a_shard_that_somebody_holds(sessions: Sessions) -> None:
     expect_right_accounts(q)
 
 
+@probe("claim_within")
+def a_claim_of_several_shards_takes_no_more_than_it_was_asked_for(sessions: Sessions) -> None:
+    q = sessions.open()
+    declare(q, 4, queue={"concurrency": 40})
+    for n in range(12):
+        put(q, f"g{n}", 3)
+    expect("granted", len(take(q, 3)), 3)
+    expect("running", running(q), 3)
+
+
+@probe("lock_shard")
+def a_claim_that_waited_for_its_shard_leaves_its_callers_patience_as_it_was(sessions: Sessions) -> None:
+    q, other = sessions.open(), sessions.open()
+    limit(q, concurrency=5)
+    put(q, "a", 5)
+    patience = other.value("show lock_timeout")
+    other.begin()
+    q.begin()
+    take(q, 1)
+    answer = other.start(take)
+    sessions.wait_until_blocked(other, answer)
+    q.commit()
+    answer.result()
+    expect("its patience", other.value("show lock_timeout"), patience)
+    other.commit()
+
+
 @probe("lend", "fold_queue", "shard_room")
 def permits_that_a_shard_does_not_use_are_lent(sessions: Sessions) -> None:
     q = sessions.open()
