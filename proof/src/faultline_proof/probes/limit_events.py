@@ -127,6 +127,9 @@ def what_ran_before_there_were_limits_is_counted_where_others_wait(sessions: Ses
 def _flowing(sessions: Sessions, *job_ids: UUID) -> None:
     """As if they were jobs of flows."""
     sessions.hand.execute("update faultline.open_jobs set flow_id = id where id = any (%s)", list(job_ids))
+    sessions.hand.execute(
+        "insert into faultline.flows (id, begun_at) select id, faultline.clock() from unnest(%s::uuid[]) id", list(job_ids)
+    )
 
 
 @probe("pick_groups")
