@@ -1,4 +1,4 @@
-"""Tales about limits and schedules, told as they should be and forged in one thing."""
+"""Tales about limits, schedules and unique jobs, told as they should be and forged in one thing."""
 
 from __future__ import annotations
 
@@ -266,3 +266,95 @@ def a_job_was_made_by_no_tick(tale: Tale) -> None:
     tale.call("enqueue")
     tale.tick(60.0, None if tale.forged else "j")
     tale.row("queued", 0, None, attempt=0, task="report")
+
+
+@breaks(Rule.TICK_ONCE)
+def a_moment_that_was_on_time_is_left_out(tale: Tale) -> None:
+    tale.limits["catch_up"] = {"nightly": "latest"}
+    tale.tick(60.0, until=120.0, decided_at=122.0 if tale.forged else 124.0)
+    tale.tick(180.0, "j")
+    tale.row("queued", 0, None, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def a_moment_is_left_out_of_a_schedule_that_makes_up_for_all(tale: Tale) -> None:
+    tale.limits["catch_up"] = {"nightly": "all" if tale.forged else "latest"}
+    tale.tick(60.0, until=120.0, decided_at=500.0)
+    tale.tick(180.0, "j")
+    tale.row("queued", 0, None, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def all_moments_are_left_out_and_the_latest_too(tale: Tale) -> None:
+    tale.limits["catch_up"] = {"nightly": "latest"}
+    tale.tick(60.0, until=120.0, decided_at=500.0)
+    if not tale.forged:
+        tale.tick(180.0, "j")
+        tale.row("queued", 0, None, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def a_schedule_has_stopped(tale: Tale) -> None:
+    """It may have been about to decide its last moment."""
+    tale.limits |= {"every": {"nightly": 60.0}, "ticked_until": 300.0 if tale.forged else 120.0}
+    tale.tick(60.0, "j")
+    tale.row("queued", 0, None, attempt=0)
+
+
+@breaks(Rule.TICK_ONCE)
+def a_schedule_has_never_ticked(tale: Tale) -> None:
+    tale.limits |= {"every": {"nightly" if not tale.forged else "hourly": 60.0}, "ticked_until": 120.0}
+    tale.tick(60.0, "j")
+    tale.row("queued", 0, None, attempt=0)
+
+
+# Unique jobs
+
+
+@breaks(Rule.UNIQUE_ONE)
+def two_wait_for_one_key(tale: Tale) -> None:
+    """Once the first has begun, a second one is made."""
+    tale.call("enqueue", "j", detail="doc")
+    if not tale.forged:
+        _claimed(tale, "j")
+    tale.call("enqueue", "k", detail="doc")
+    if tale.forged:
+        _claimed(tale, "j")
+    _completed(tale, "j")
+    _claimed(tale, "k")
+    _completed(tale, "k")
+    _done(tale, "j")
+    _done(tale, "k")
+
+
+@breaks(Rule.UNIQUE_ONE)
+def two_wait_for_one_key_and_nobody_comes(tale: Tale) -> None:
+    """If the first was cancelled, it waits no more."""
+    tale.call("enqueue", "j", detail="doc")
+    if not tale.forged:
+        tale.call("cancel", "j")
+        tale.entry("cancelled", "queued", "cancelled", 0)
+    tale.call("enqueue", "k", detail="doc")
+    tale.row("queued" if tale.forged else "cancelled", attempt=0)
+    tale.row("queued", job_id="k", attempt=0)
+
+
+@breaks(Rule.UNIQUE_RUN)
+def a_submission_is_answered_with_a_job_whose_last_run_has_begun(tale: Tale) -> None:
+    """Sent again by its key, it is answered as it was before."""
+    tale.call("enqueue", "j", detail="doc", key="first")
+    _claimed(tale, "j")
+    tale.call("enqueue", "j", detail="doc", key="second" if tale.forged else "first")
+    _completed(tale, "j")
+    _done(tale, "j")
+
+
+@breaks(Rule.UNIQUE_RUN)
+def a_submission_is_answered_with_a_job_that_is_done(tale: Tale) -> None:
+    """While both were on their way, either may have been the first."""
+    tale.call("enqueue", "j", detail="doc")
+    asked = tale.now
+    _claimed(tale, "j")
+    tale.call("enqueue", "j", detail="doc", since=None if tale.forged else asked)
+    _completed(tale, "j")
+    _done(tale, "j")

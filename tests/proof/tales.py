@@ -112,9 +112,9 @@ class Tale:
     def given_out(self, group: str, holding: int, queue: str = "q") -> None:
         self.final.permits.append(PermitHeld(queue, group, holding))
 
-    def tick(self, at: float, job_id: str | None = None, until: float | None = None, *, by_hand: bool = False) -> None:
+    def tick(self, at: float, job_id: str | None = None, until: float | None = None, **facts: Any) -> None:
         outcome = "fired" if job_id else "missed"
-        self.final.ticks.append(TickHeld("nightly", at, until, outcome, job_id, by_hand))
+        self.final.ticks.append(TickHeld("nightly", at, until, outcome, job_id, **facts))
 
     def faults(self) -> list[Fault]:
         self.final.at = self.now

@@ -212,7 +212,9 @@ class Taped:
 CUTS = [
     point
     for point in faults.POINTS
-    if point.endswith(("_sent", "_committed")) and "_beat_" not in point and point not in faults.FLOW_POINTS
+    if point.endswith(("_sent", "_committed"))
+    and "_beat_" not in point
+    and point not in {*faults.FLOW_POINTS, *faults.SCHEDULE_POINTS}
 ]
 
 

@@ -8,19 +8,22 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 from xml.etree import ElementTree as ET
 
 import psycopg
 import pytest
 
-from faultline import embedded
+from faultline import Faultline, embedded
+from faultline.store import verbs
 from faultline.store.database import Database
 from faultline.worker.companion import is_stopped
 from faultline_proof.mutants import Cut
-from faultline_proof.soak import flows, tasks
+from faultline_proof.soak import flows, limits, schedules, tasks
 from faultline_proof.soak.judge import LOST, OTHERS, TWICE, judge
 from faultline_proof.soak.producer import Record
 from faultline_proof.soak.trouble import KINDS
@@ -60,6 +63,9 @@ def test_nothing_is_lost_or_done_twice_under_every_kind_of_fault(tmp_path: Path)
     assert all(report["faults"].get(kind, 0) >= 1 for kind in KINDS), report["faults"]
     assert report["acknowledged"] > 500
     assert report["flows"] > 10, "flows wait, have children and receive signals through all of it"
+    assert report["ticks"] > 10, "schedules tick through all of it"
+    assert report["looks"] > 20, "and somebody looks at the limited queue"
+    assert report["most_at_once"] > 1
     assert report["recoveries"], "jobs of a killed worker were run again"
     assert sum(report["refusals"].values()) == report["stale_writes_refused"]
     assert report["operations"] > 3 * report["acknowledged"], "each was at least enqueued, claimed and completed"
@@ -179,8 +185,8 @@ class Scene:
             self.queue.complete(lease)
         return job_id
 
-    def broken(self, *, over: bool = True, calm_at: float | None = None) -> dict[str, str]:
-        judged = judge(self.database, [self.tape], self.record, over=over, calm_at=calm_at)
+    def broken(self, *, over: bool = True, **known: Any) -> dict[str, str]:
+        judged = judge(self.database, [self.tape], self.record, over=over, **known)
         return {check.claim: str(check.found) for check in judged.checks if not check.holds}
 
     def close(self) -> None:
@@ -278,3 +284,102 @@ def test_the_judge_sees_a_result_that_is_not_that_of_the_steps(scene: Scene) -> 
     job_id = scene.add(1, "walk")  # done without a step
 
     assert scene.broken() == {"jobs whose result differs from their steps": f"1 ({job_id})"}
+
+
+def registered() -> Faultline:
+    app = Faultline()
+    tasks.register(app)
+    return app
+
+
+def limited(scene: Scene, *groups: str) -> list[UUID]:
+    """Jobs of these groups in the limited queue, as its workers declare it."""
+    app = registered()
+    for declaration in app.declarations():
+        scene.queue.run(declaration)
+    jobs = [app.tasks["serve"].bind(n=number, tenant=group, seconds=0) for number, group in enumerate(groups, start=1)]
+    return [placed.job_id for placed in scene.queue.run(verbs.enqueue_many(jobs))]
+
+
+def test_the_judge_is_content_with_limits_that_are_kept(scene: Scene) -> None:
+    limited(scene, *["a"] * limits.GROUP_MAX)
+    leases = scene.queue.claim(queue=limits.QUEUE)
+
+    assert len(leases) == limits.GROUP_MAX
+    scene.queue.complete(*leases)
+    assert scene.broken() == {}
+
+
+def test_the_judge_sees_a_claim_that_grants_more_than_a_group_may(scene: Scene) -> None:
+    unlimited = Cut("pick_groups", "keeps within the group's limit", "l.cap - l.holding, ", "").mutant()
+    scene.hand.execute(unlimited.sql.encode())
+    limited(scene, *["a"] * (limits.GROUP_MAX + 1))
+
+    scene.queue.complete(*scene.queue.claim(queue=limits.QUEUE))
+
+    assert "where 3 may run" in scene.broken()[OTHERS]
+
+
+def test_the_judge_sees_what_was_seen_to_run_beyond_a_limit(scene: Scene) -> None:
+    looks = limits.Looks()
+    looks.judge(Counter({"a": limits.GROUP_MAX, limits.STRICT: 1}))
+    assert looks.exceeded == []
+
+    looks.judge(Counter({"a": 1, limits.STRICT: 2}))
+    looks.judge(Counter(dict.fromkeys("abc", 3)))
+
+    assert scene.broken(looks=looks) == {"limits exceeded when looked at": "2 (2 of strict, 9 of the queue)"}
+
+
+def test_the_judge_misses_a_permit_that_did_not_come_back(scene: Scene) -> None:
+    limited(scene, "a")
+    scene.queue.complete(*scene.queue.claim(queue=limits.QUEUE))
+    scene.queue.value("select faultline.fold()")
+    scene.hand.execute("update faultline.groups set holding = 1")
+
+    broken = scene.broken()
+
+    assert "permits of the group a of the queue limited are given out" in broken[OTHERS]
+    assert "holding=1" in broken["permits that did not come back"]
+    assert "permits_are_counted" in broken["invariants broken"]
+
+
+def ticked(scene: Scene, *moments: int) -> float:
+    """The schedules of a soak, one of which has decided these moments. Returns when the first was."""
+    for name in schedules.EVERY:
+        spec = f'{{"every": {schedules.EVERY[name]}, "tick_arg": "at", "job": {{"task": "chime"}}}}'
+        scene.queue.value("select faultline.set_schedule(%s, %s::json)", name, spec)
+    begun = scene.queue.value("select date_trunc('second', faultline.clock())")
+    for name, seconds in schedules.EVERY.items():
+        for moment in moments if name == "every second" else range(moments[-1] + 1):
+            scene.hand.execute(
+                "insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at)"
+                " select id, %s + %s * interval '1 second', 'tick', 'skipped', %s from faultline.schedules where name = %s",
+                (begun, moment * seconds, begun, name),
+            )
+    return float(begun.timestamp())
+
+
+def test_the_judge_misses_a_tick(scene: Scene) -> None:
+    begun = ticked(scene, 0, 1, 2, 3)
+    assert scene.broken(ticked_until=begun + 3.5) == {}
+    assert "every second has decided nothing, not since" in scene.broken(ticked_until=begun + 9)[OTHERS]
+
+    scene.hand.execute("delete from faultline.ticks where at = to_timestamp(%s)", (begun + 2,))
+
+    assert "which has decided nothing between" in scene.broken(ticked_until=begun + 3.5)[OTHERS]
+
+
+def test_the_judge_sees_a_job_that_names_another_tick(scene: Scene) -> None:
+    begun = ticked(scene, 0)
+    app = registered()
+    job = app.tasks[schedules.TASK].bind(at=datetime.fromtimestamp(begun + 7, UTC))
+    ((job_id, _),) = scene.queue.run(verbs.enqueue_many([job]))
+    scene.queue.complete(scene.queue.claim_one())
+    scene.hand.execute(
+        "update faultline.ticks set outcome = 'fired', job_id = %s where schedule_id ="
+        " (select id from faultline.schedules where name = 'every second')",
+        (job_id,),
+    )
+
+    assert scene.broken() == {"jobs that name another tick than their own": f"1 ({job_id})"}

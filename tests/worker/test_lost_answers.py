@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.long
 
 JOBS = 30
-POINTS = [point for point in faults.POINTS if point.endswith(("_sent", "_committed")) and point not in faults.FLOW_POINTS]
+OTHERS = {*faults.FLOW_POINTS, *faults.SCHEDULE_POINTS}
+POINTS = [point for point in faults.POINTS if point.endswith(("_sent", "_committed")) and point not in OTHERS]
 
 
 class CutOnce(faults.Faults):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from faultline_proof import accounts, flow_rules, limit_rules, tick_rules
+from faultline_proof import accounts, flow_rules, limit_rules, tick_rules, unique_rules
 from faultline_proof.accounts import ENDINGS, Case, Grants, Story, token_of
 from faultline_proof.faults import Fault, Limits, Rule
 
@@ -31,6 +31,7 @@ def check(history: History, final: Final, limits: Limits | None = None) -> list[
         *flow_rules.check(history, final, case),
         *limit_rules.check(history, final, stories, case),
         *tick_rules.check(final, case),
+        *unique_rules.check(stories, case),
     ]
 
 
@@ -168,6 +169,8 @@ _MOVES = {
     "retried": ({"failed", "cancelled"}, {"queued"}),
     "recovered": (_OPEN, {"queued", "failed", "cancelled"}),
     "reconciled": (_OPEN, {"succeeded"}),
+    "expired": ({"queued"}, {"cancelled"}),
+    "superseded": ({"queued"}, {"cancelled"}),
 }
 
 

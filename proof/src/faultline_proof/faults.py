@@ -32,6 +32,8 @@ class Rule(StrEnum):
     RATE_KEPT = "no more jobs of a queue or group are granted in any time than its rate and burst allow"
     GROUP_ORDER = "in an ordered group, what comes later starts when what came before has ended for good"
     PERMIT_FREED = "a permit is held by a job that runs, and is free when that has ended"
+    UNIQUE_ONE = "of a unique key, one job at most waits for its first run"
+    UNIQUE_RUN = "a submission that is answered with a waiting job is followed by a run of it"
     TICK_ONCE = "every moment of a schedule is decided once, and makes one job at most"
 
 
@@ -71,3 +73,7 @@ class Limits:
     #: Tasks whose jobs only schedules make, and the seconds between the moments of schedules by name.
     ticked: frozenset[str] = frozenset()
     every: Mapping[str, float] = field(default_factory=dict)
+    #: What these schedules do about moments that came due while nobody looked: `all` or `latest`.
+    catch_up: Mapping[str, str] = field(default_factory=dict)
+    #: Somebody has surely looked at all of them since then: no moment up to it is left. In the database's time.
+    ticked_until: float | None = None

@@ -47,7 +47,7 @@ class Operation:
     owner: str | None = None
     #: Of an enqueue: its idempotency key. Of a signal: its own key.
     key: str | None = None
-    #: Of a failure: why. Of a step: its name. Of `saw`: the state.
+    #: Of a failure: why. Of a step: its name. Of `saw`: the state. Of an enqueue: its unique key.
     detail: str | None = None
     #: When the caller had its answer. Never, if it did not live to see one.
     ended_at: float = math.inf

@@ -139,7 +139,7 @@ def question(verb: str, params: Sequence[Any]) -> Question:
     """What the parameters of a statement ask for."""
     if verb == "enqueue_many":
         return [
-            (str(UUID(job["id"])) if job.get("id") else None, None, None, job.get("idempotency_key"))
+            (str(UUID(job["id"])) if job.get("id") else None, None, None, job.get("idempotency_key"), _unique_key(job))
             for job in orjson.loads(params[0])
         ]
     if verb in _BATCHES:
@@ -171,6 +171,14 @@ def answer(verb: str, rows: Rows) -> Rows:
         return [(row[-2],) for row in rows[:1] if len(row) > 1 and row[-2] is not None]
     # The fence, which raises, and what is for a job answer with one word or none.
     return [(str(row[0]), *row[1:4]) for row in rows if len(row) > 1] if verb in VERBS else []
+
+
+def _unique_key(job: dict[str, Any]) -> str | None:
+    """With its queue. Of those that a waiting job stands in for, and none that has run."""
+    unique = job.get("unique") or {}
+    if unique.get("key") is None or unique.get("while", "queued") != "queued" or unique.get("period") is not None:
+        return None
+    return f"{unique['key']} in {job.get('queue') or 'default'}"
 
 
 def _change(verb: str, params: Sequence[Any]) -> str:

@@ -255,10 +255,11 @@ class Stage:
         """From now on every job has to end in time."""
         self._calm_at = self.app.database.run(holdings.time())
 
-    def expect_sound(self, *, whole: bool = True, unjudged: str = "") -> None:
+    def expect_sound(self, *, whole: bool = True, unjudged: str = "", **known: Any) -> None:
         """The last thing every drill asks for: the invariants, and that all clients saw agrees with what is there.
 
-        `whole`: every job was made through a client. `unjudged`: why what they saw cannot agree.
+        `whole`: every job was made through a client. `unjudged`: why what they saw cannot agree. `known`: what else is
+        known of the run, see `Limits`.
         """
         broken = [violation.invariant for violation in invariants.violations(self.app.database.run)]
         self.verdict.expect("invariants broken", broken, [])
@@ -274,6 +275,7 @@ class Stage:
             effects_of=WITH_EFFECT,
             faults_stopped_at=self._calm_at,
             seconds_to_end=lambda _: SECONDS_TO_END,
+            **known,
         )
         faults = [str(fault) for fault in check(history, final, limits)]
         claim = f"promises broken in the history of {len(history.operations):,} operations"

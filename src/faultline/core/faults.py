@@ -16,9 +16,12 @@ _SENT_FOR_FLOWS = (
     "start_again", "program_changed", "stream",
 )  # fmt: skip
 FLOW_POINTS = tuple(point for verb in _SENT_FOR_FLOWS for point in (f"before_{verb}_sent", f"after_{verb}_committed"))
+#: A decision about ticks of a schedule.
+SCHEDULE_POINTS = ("before_tick_sent", "after_tick_committed")
 POINTS = (
     *(f"before_{verb}_sent" for verb in (*_SENT, *_SENT_FOR_FLOWS)),
     *(f"after_{verb}_committed" for verb in (*_SENT, *_SENT_FOR_FLOWS)),
+    *SCHEDULE_POINTS,
     "before_execution",  # the task is about to be called
     "after_execution",  # it has returned or raised; nothing is written yet
 )

@@ -13,6 +13,7 @@ from faultline_proof.drills import (
     lease_race,
     limits,
     locks,
+    schedules,
     servers,
     stale_writes,
     waiting,
@@ -38,6 +39,7 @@ DRILLS: dict[str, Drill] = {
         *limits.DRILLS,
         *clocks.DRILLS,
         *failover.DRILLS,
+        *schedules.DRILLS,
     )
 }
 

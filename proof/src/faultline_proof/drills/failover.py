@@ -57,8 +57,8 @@ class Past:
 def failover(stage: Stage) -> None:
     servers = _start(stage)
     stage.make_effects()
-    worker = stage.worker("W", dsn=_either(servers.primary, servers.synchronous))
-    with Submitter(_either(servers.primary, servers.synchronous), stage.host()) as client:
+    worker = stage.worker("W", dsn=either(servers.primary, servers.synchronous))
+    with Submitter(either(servers.primary, servers.synchronous), stage.host()) as client:
         past = _lose_the_primary(stage, servers, client)
         servers.synchronous.promote()
         stage.note("promoted", standby="synchronous")
@@ -105,15 +105,8 @@ def standby_first(stage: Stage) -> None:
 
 def live_workers(stage: Stage) -> None:
     """Their sessions, and the locks by which a dead worker is known, ended with the primary. They themselves did not."""
-    primary = stage.keep(Postgres(stage.folder / "primary", settings=_SETTINGS))
-    stage.move_to(primary.dsn)
-    near = make_conninfo(primary.dsn, application_name="synchronous")
-    standby = stage.keep(Postgres(stage.folder / "standby", copy_of=near, settings=_SETTINGS))
-    stage.execute("alter system set synchronous_standby_names = 'synchronous'")
-    stage.execute("select pg_reload_conf()")
-    follows = "select count(*) from pg_stat_replication where state = 'streaming' and sync_state = 'sync'"
-    stage.wait_for(lambda: bool(stage.value(follows)), "the standby follows")
-    workers = [stage.worker(name, queues=[f"default={HELD_EACH}"], dsn=_either(primary, standby)) for name in "ABCD"]
+    primary, standby = synchronous_pair(stage)
+    workers = [stage.worker(name, queues=[f"default={HELD_EACH}"], dsn=either(primary, standby)) for name in "ABCD"]
     words = f'{{"seconds": {RUN_SECONDS}}}'
     # Of each kind, async and blocking, half have one attempt only.
     tasks = ("wait", "wait_in_thread")
@@ -145,6 +138,19 @@ def live_workers(stage: Stage) -> None:
     stage.expect_sound()
 
 
+def synchronous_pair(stage: Stage) -> tuple[Postgres, Postgres]:
+    """A primary, on which the drill plays on, and a standby that has all that is acknowledged."""
+    primary = stage.keep(Postgres(stage.folder / "primary", settings=_SETTINGS))
+    stage.move_to(primary.dsn)
+    near = make_conninfo(primary.dsn, application_name="synchronous")
+    standby = stage.keep(Postgres(stage.folder / "standby", copy_of=near, settings=_SETTINGS))
+    stage.execute("alter system set synchronous_standby_names = 'synchronous'")
+    stage.execute("select pg_reload_conf()")
+    follows = "select count(*) from pg_stat_replication where state = 'streaming' and sync_state = 'sync'"
+    stage.wait_for(lambda: bool(stage.value(follows)), "the standby follows")
+    return primary, standby
+
+
 def _start(stage: Stage) -> Servers:
     primary = stage.keep(Postgres(stage.folder / "primary", settings=_SETTINGS))
     stage.move_to(primary.dsn)
@@ -160,7 +166,7 @@ def _start(stage: Stage) -> Servers:
     return Servers(primary, synchronous, lagging, wire)
 
 
-def _either(first: Postgres, second: Postgres) -> str:
+def either(first: Postgres, second: Postgres) -> str:
     """Whichever of the two can be written to: how clients find the new primary."""
     hosts = [str(conninfo_to_dict(server.dsn)["host"]) for server in (first, second)]
     return make_conninfo(first.dsn, host=",".join(hosts), target_session_attrs="read-write")
@@ -181,7 +187,7 @@ def _lose_the_primary(stage: Stage, servers: Servers, client: Submitter) -> Past
     stage.note("standby_cut_off", standby="lagging", acknowledged=cut)
     # It runs the job and stops itself just before it would say so.
     holder = stage.worker(
-        "A", queues=["held=1"], dsn=_either(servers.primary, servers.lagging), faults=["before_complete_sent=stop"]
+        "A", queues=["held=1"], dsn=either(servers.primary, servers.lagging), faults=["before_complete_sent=stop"]
     )
     stage.wait_for(lambda: holder.saw("fault_took_effect"), "A has run the job")
     stage.wait_for(lambda: len(client.acknowledged) >= cut + SUBMITTED, "work goes on without the lagging standby")

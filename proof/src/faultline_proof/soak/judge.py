@@ -15,7 +15,7 @@ from faultline_proof import tape
 from faultline_proof.checker import check
 from faultline_proof.faults import Limits, Rule
 from faultline_proof.history import Final
-from faultline_proof.soak import flows, mischief
+from faultline_proof.soak import flows, mischief, schedules
 from faultline_proof.soak.tasks import EFFECTS_WRITTEN, LONG_LEASE_SECONDS, STUMBLING, WITH_EFFECT, WITH_STEPS
 from faultline_proof.verdict import Check
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from faultline.store.database import Database
     from faultline.store.reads.holdings import JobHeld
     from faultline_proof.faults import Fault
+    from faultline_proof.soak.limits import Looks
     from faultline_proof.soak.producer import Record
 
 LOST = "acknowledged jobs lost"
@@ -50,27 +51,32 @@ class Judgement:
     seconds: float
     #: Flows that succeeded.
     flows: int
+    #: Moments of schedules that were decided.
+    ticks: int
     checks: list[Check]
 
 
 def judge(
-    database: Database, tapes: Sequence[Path], record: Record, *, over: bool, calm_at: float | None = None
+    database: Database,
+    tapes: Sequence[Path],
+    record: Record,
+    *,
+    over: bool,
+    calm_at: float | None = None,
+    ticked_until: float | None = None,
+    looks: Looks | None = None,
 ) -> Judgement:
-    """`over`: all has drained, so every job must be done. `calm_at`: when the faults stopped, in the database's time."""
+    """`over`: all has drained, so every job must be done. `calm_at`: when the faults stopped, and `ticked_until`: what all
+    schedules have come past, in the database's time.
+    """
     begun = time.monotonic()
     with database.connection() as connection:
         # A promoted server does not know how much was written before, and would plan for tables that are almost empty.
         connection.execute("analyze")
         final = Final.read(connection, effects=EFFECTS_WRITTEN)
     history = tape.read(tapes, until=begun)
-    limits = Limits(
-        effects_of=WITH_EFFECT,
-        faults_stopped_at=calm_at,
-        seconds_to_end=lambda _: _SECONDS_TO_END,
-        own_failures=_own_failures,
-    )
     faults: dict[str, list[Fault]] = {LOST: [], TWICE: [], OTHERS: []}
-    for fault in check(history, final, limits):
+    for fault in check(history, final, _limits(calm_at, ticked_until)):
         faults[_CLAIMS.get(fault.rule, OTHERS)].append(fault)
     seconds = time.monotonic() - begun
     acknowledged = {op.job_id for op in history.operations if op.verb == "saw"}
@@ -87,9 +93,25 @@ def judge(
         none_of("jobs whose result differs from their steps", ask(audit.steps_that_differ(WITH_STEPS))),
         none_of("flows whose result is wrong", _wrong_flows(succeeded)),
         none_of("atomic steps that ran twice", ask(audit.twice_in("soak_marks"))),
+        none_of("limits exceeded when looked at", looks.exceeded if looks is not None else []),
+        none_of("permits that did not come back", [held for held in final.permits if over and held.holding]),
+        none_of("jobs that name another tick than their own", ask(audit.jobs_of_other_ticks())),
         none_of("invariants broken", [violation.invariant for violation in invariants.violations(ask)]),
     ]
-    return Judgement(len(acknowledged), len(history.operations), seconds, len(succeeded), checks)
+    return Judgement(len(acknowledged), len(history.operations), seconds, len(succeeded), len(final.ticks), checks)
+
+
+def _limits(calm_at: float | None, ticked_until: float | None) -> Limits:
+    return Limits(
+        effects_of=WITH_EFFECT,
+        faults_stopped_at=calm_at,
+        seconds_to_end=lambda _: _SECONDS_TO_END,
+        own_failures=_own_failures,
+        ticked=frozenset({schedules.TASK}),
+        every=schedules.EVERY,
+        catch_up=schedules.CATCH_UP,
+        ticked_until=ticked_until,
+    )
 
 
 def _own_failures(job: JobHeld) -> int:

@@ -18,7 +18,7 @@ from faultline.app.application import Faultline
 from faultline.core.errors import FaultlineError, JobRejected, KeyConflict, OutcomeUnknown
 from faultline.core.ids import Ids
 from faultline.store.reads import audit, views
-from faultline_proof.soak import flows, mischief
+from faultline_proof.soak import flows, limits, mischief
 from faultline_proof.soak.tasks import LEASE_SECONDS, LONG_LEASE_SECONDS, WITH_SECONDS, register
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ BULK_MAX = 60
 _PAUSE_SECONDS = 0.1
 _KINDS = {
     "nothing": 46.0, "wait": 16.0, "wait_in_thread": 4.0, "effect": 12.0, "effect_in_thread": 4.0, "stumble": 3.0,
-    "stumble_in_thread": 2.0, "walk": 10.0, "walk_in_thread": 3.0, **flows.SHARES,
+    "stumble_in_thread": 2.0, "walk": 10.0, "walk_in_thread": 3.0, **flows.SHARES, **limits.SHARES,
 }  # fmt: skip
 #: Most wait a moment, some long enough to be caught by any fault, a few longer than their lease.
 _WAITS_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.2, 1.0, 3.0)
@@ -191,8 +191,12 @@ class Producer(threading.Thread):
     def _job(self, app: Faultline, **options: Any) -> tuple[int, Submission]:
         number, self._next = self._next, self._next + 1
         name = self._kind()
-        more = {"seconds": self._seconds(name)} if name in WITH_SECONDS else {}
-        if self._chance.random() < _LONG_LEASES:
+        more: dict[str, Any] = {"seconds": self._seconds(name)} if name in WITH_SECONDS else {}
+        if name in limits.SHARES:
+            # With short leases only: while the holder of a permit is dead, its group waits.
+            (group,) = self._chance.choices(tuple(limits.GROUPS), weights=tuple(limits.GROUPS.values()))
+            more = {"tenant": group, "seconds": self._chance.choice(limits.SECONDS)}
+        elif self._chance.random() < _LONG_LEASES:
             options["lease_seconds"] = LONG_LEASE_SECONDS
         return number, replace(app.tasks[name].bind(n=number, **more), **options)
 

@@ -53,6 +53,11 @@ class Report:
     absent: int
     #: Flows that succeeded.
     flows: int
+    #: Moments of schedules that were decided.
+    ticks: int
+    #: Looks at the limited queue, and the most that any of them saw running.
+    looks: int
+    most_at_once: int
     #: Workers that ended by themselves.
     surprises: list[str]
     samples: list[Sample]
@@ -121,6 +126,8 @@ class Report:
             ("time", f"{self.seconds:.0f} s, {self.workers} workers, seed {self.seed}"),
             ("acknowledged jobs", f"{self.acknowledged:,} ({self.per_second:,.0f} a second)"),
             ("flows that succeeded", f"{self.flows:,}"),
+            ("moments of schedules decided", f"{self.ticks:,}"),
+            ("the limited queue", f"looked at {self.looks:,} times, at most {self.most_at_once} ran at once"),
             ("operations in the history", f"{self.operations:,}, judged in {self.judged_seconds:.1f} s"),
             ("faults that took effect", _counted(self.faults)),
             ("stale writes refused", _counted(self.refusals)),

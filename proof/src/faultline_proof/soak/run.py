@@ -19,10 +19,11 @@ from faultline.core.errors import DatabaseUnavailable, OutcomeUnknown, Statement
 from faultline.store.database import Database
 from faultline.store.install import migrate
 from faultline.store.reads import audit, holdings
-from faultline_proof.soak import flows, mischief
+from faultline_proof.soak import flows, mischief, schedules
 from faultline_proof.soak.chart import Sample
 from faultline_proof.soak.crew import Crew
 from faultline_proof.soak.judge import judge
+from faultline_proof.soak.limits import Looks
 from faultline_proof.soak.producer import Producer
 from faultline_proof.soak.report import Report
 from faultline_proof.soak.servers import Pair, Single
@@ -79,6 +80,9 @@ class Soak:
         self._begun = self._ended = 0.0
         #: When the last fault was over, in the database's time.
         self._calm_at: float | None = None
+        #: All schedules are paused, and none was behind.
+        self._paused = False
+        self._looks = Looks()
         self._tapes: Path
         self._database: Database
         self._crew: Crew
@@ -144,14 +148,16 @@ class Soak:
         """The faults are over: everything must come to its end. How long that took; None if it did not."""
         self._producer.unfinished = 1  # until the database says otherwise: what was read before is out of date
         while time.monotonic() < self._ended + DRAIN_SECONDS:
-            self._turn(self._look_for_calm)
-            if not self._producer.unfinished and not self._crew.frozen:
+            self._turn(self._calm_down)
+            if not self._producer.unfinished and not self._crew.frozen and self._paused:
                 return time.monotonic() - self._ended
         return None
 
-    def _look_for_calm(self) -> None:
+    def _calm_down(self) -> None:
         if self._calm_at is None and not self._crew.frozen:
             self._calm_at = self._database.run(holdings.time())
+        if self._calm_at is not None and not self._paused:
+            self._paused = schedules.pause(self._database)
 
     def _turn(self, act: Callable[[], None]) -> None:
         self._crew.tick()
@@ -159,6 +165,7 @@ class Soak:
         with contextlib.suppress(*_OF_THE_MOMENT):
             act()
             self._trouble.look_for_recovered()
+            self._looks.look(self._database)
             self._producer.unfinished = self._database.run(audit.unfinished())
         for error in (self._producer.error, self._signals.error):
             if error is not None:
@@ -172,8 +179,17 @@ class Soak:
 
     def _report(self, drained: float | None) -> Report:
         record, trouble = self._producer.record, self._trouble
-        over = drained is not None
-        judged = judge(self._database, sorted(self._tapes.iterdir()), record, over=over, calm_at=self._calm_at)
+        over, tapes = drained is not None, sorted(self._tapes.iterdir())
+        calm_at = self._calm_at
+        judged = judge(
+            self._database,
+            tapes,
+            record,
+            over=over,
+            calm_at=calm_at,
+            ticked_until=calm_at if self._paused else None,
+            looks=self._looks,
+        )
         checks = judged.checks
         if not self._interrupted:
             checks.append(Check(f"all drained within {DRAIN_SECONDS:g} s", f"{drained:.1f} s" if over else "no", over))
@@ -201,6 +217,9 @@ class Soak:
             found=record.found,
             absent=len(record.absent),
             flows=judged.flows,
+            ticks=judged.ticks,
+            looks=self._looks.number,
+            most_at_once=self._looks.most,
             surprises=self._crew.surprises,
             samples=self._samples,
             checks=checks,

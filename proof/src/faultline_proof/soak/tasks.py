@@ -18,7 +18,7 @@ from faultline.app.application import Faultline
 from faultline.app.blocking_job import BlockingJob  # noqa: TC001 - looked at when the task is registered
 from faultline.app.job import Job  # noqa: TC001 - looked at when the task is registered
 from faultline.worker.process import run_until_signalled
-from faultline_proof.soak import flows, mischief
+from faultline_proof.soak import flows, limits, mischief, schedules
 from faultline_proof.tape import Recording
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ WITH_SECONDS = frozenset({wait.__name__, wait_in_thread.__name__, *(task.__name_
 WITH_EFFECT = frozenset({effect.__name__, effect_in_thread.__name__})
 WITH_STEPS = (walk.__name__, walk_in_thread.__name__)
 #: They fail once by themselves; of all others only those do that are expected to fail for good.
-STUMBLING = frozenset({stumble.__name__, stumble_in_thread.__name__})
+STUMBLING = frozenset({stumble.__name__, stumble_in_thread.__name__}) | limits.STUMBLING
 _INNOCENT = (nothing, wait, wait_in_thread, effect, effect_in_thread, stumble, stumble_in_thread, walk, walk_in_thread)
 
 
@@ -108,7 +108,10 @@ def register(app: Faultline) -> dict[str, Task[..., Any]]:
         attempts = DOOMED_ATTEMPTS_MAX if task.__name__ in mischief.DOOMED | mischief.ANY_END else ATTEMPTS_MAX
         limit = mischief.TIMEOUTS_SECONDS.get(task.__name__)
         app.task(max_attempts=attempts, timeout=limit, **options)(task)
-    flows.register(app, {"max_attempts": ATTEMPTS_MAX, **options}, {"max_attempts": DOOMED_ATTEMPTS_MAX, **options})
+    options["max_attempts"] = ATTEMPTS_MAX
+    flows.register(app, options, {**options, "max_attempts": DOOMED_ATTEMPTS_MAX})
+    limits.register(app, options)
+    schedules.register(app, options)
     return app.tasks
 
 
@@ -119,7 +122,8 @@ def main() -> None:
     with Recording.to(Path(tape), Path(tape).name) as recording:
         app = Faultline(dsn, host=recording.host())
         register(app)
-        run_until_signalled(lambda: app.worker({"default": CONCURRENCY}, grace_seconds=GRACE_SECONDS))
+        queues = {"default": CONCURRENCY, limits.QUEUE: limits.SLOTS}
+        run_until_signalled(lambda: app.worker(queues, grace_seconds=GRACE_SECONDS))
 
 
 def _end_with_parent() -> None:

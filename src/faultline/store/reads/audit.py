@@ -241,6 +241,42 @@ def running(most: int) -> Statement[list[UUID]]:
     )
 
 
+def running_in(queue: str) -> Statement[Counter[str]]:
+    """How many jobs of each group of a queue run, at one moment. Those of no group have an empty key."""
+    return Statement(
+        name="running_in",
+        sql="select coalesce(group_key, ''), count(*) from faultline.open_jobs"
+        " where queue = %s and state = 'running' group by 1",
+        params=(queue,),
+        read=lambda rows: Counter(dict(rows)),
+        repeatable=True,
+    )
+
+
+def schedules_left() -> Statement[dict[str, bool]]:
+    """The schedules that are not paused, and whether a tick of each waits for its decision."""
+    return Statement(
+        name="schedules_left",
+        sql="select name, next_at is null or next_at <= faultline.clock() from faultline.schedules"
+        " where paused_at is null and ended_at is null",
+        params=(),
+        read=dict,
+        repeatable=True,
+    )
+
+
+def jobs_of_other_ticks() -> Statement[list[UUID]]:
+    """The jobs that name another tick in their argument `at` than the one that made them."""
+    return Statement(
+        name="jobs_of_other_ticks",
+        sql="select t.job_id from faultline.ticks t join faultline.jobs j on j.id = t.job_id"
+        " where (j.args ->> 'at')::timestamptz is distinct from t.at",
+        params=(),
+        read=values,
+        repeatable=True,
+    )
+
+
 def notify(payloads: Sequence[str]) -> Statement[int]:
     """Send notifications on the channel that workers listen to, as any login may."""
     return Statement(

@@ -58,6 +58,7 @@ class TickHeld:
     job_id: str | None
     #: A person has asked for it: it is no moment of the rule.
     by_hand: bool = False
+    decided_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +192,13 @@ _TICK = RowOf(
     outcome="t.outcome",
     job_id="t.job_id::text",
     by_hand="t.kind = 'manual' or t.outcome = 'backfilled'",
+    decided_at=_seconds("t.decided_at"),
 )
 _SIGNAL = RowOf(SignalHeld, job_id="job_id::text", sent_at=_seconds("sent_at"))
 #: What changes the state of a job. Claim, release, suspend and complete leave no entry.
-_CHANGES = ("attempt_failed", "lease_reaped", "cancelled", "retried", "recovered", "reconciled")
+_CHANGES = (
+    "attempt_failed", "lease_reaped", "cancelled", "retried", "recovered", "reconciled", "expired", "superseded",
+)  # fmt: skip
 
 
 def jobs() -> Statement[list[JobHeld]]:
