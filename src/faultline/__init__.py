@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from faultline.app.uniqueness import Unique as Unique
     from faultline.core.errors import ChildFailed as ChildFailed
     from faultline.core.errors import ConfigError as ConfigError
+    from faultline.core.errors import CostTooHigh as CostTooHigh
     from faultline.core.errors import DatabaseUnavailable as DatabaseUnavailable
     from faultline.core.errors import EmbeddedError as EmbeddedError
     from faultline.core.errors import FaultlineError as FaultlineError
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from faultline.core.errors import UnreadableJson as UnreadableJson
     from faultline.core.events import JsonLines as JsonLines
     from faultline.core.events import log_events as log_events
+    from faultline.core.limits import BudgetRecord as BudgetRecord
     from faultline.core.limits import Limit as Limit
     from faultline.core.limits import LimitFields as LimitFields
     from faultline.core.limits import LimitRecord as LimitRecord
@@ -109,7 +111,7 @@ _HOME = {
     "app.transaction": "Transaction",
     "app.uniqueness": "Unique",
     "core.errors": (
-        "ChildFailed ConfigError DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
+        "ChildFailed ConfigError CostTooHigh DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
         "FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
         "LimitReached MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound "
         "RecoverBlocked ResultRejected ResultTimeout SchemaAhead SchemaAltered SchemaBehind "
@@ -117,7 +119,7 @@ _HOME = {
         "UnreadableJson"
     ),
     "core.events": "JsonLines log_events",
-    "core.limits": "Limit LimitFields LimitRecord Rate",
+    "core.limits": "BudgetRecord Limit LimitFields LimitRecord Rate",
     "core.model": "JobRecord JobState Json Retention Submission",
     "core.settings": "WorkerOptions",
     "flow.calls": "BlockingCall Call",

@@ -337,5 +337,6 @@ delete from faultline.flows; delete from faultline.calls; delete from faultline.
 delete from faultline.nudges; delete from faultline.sweeps; delete from faultline.streams;
 delete from faultline.subscriptions; delete from faultline.schedules; delete from faultline.ticks;
 delete from faultline.limits; delete from faultline.shards; delete from faultline.groups; delete from faultline.group_events;
+delete from faultline.budgets;
 update faultline.sampling set sampled_at = '-infinity', took_seconds = 0;
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from faultline.app.async_calling import Called
-from faultline.app.async_sagas import Sagas
+from faultline.app.async_takes import Takes
 from faultline.app.slips import check_items, check_policy, check_task
 from faultline.core.bounds import SPAWN_CHUNK
 from faultline.core.errors import ConfigError
@@ -22,7 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Programs(Sagas):
+class Programs(Takes):
     """How a program guards a change, and reads page by page."""
 
     async def _run_patch(self, call: Call[Any]) -> bool:

@@ -10,7 +10,7 @@ import psycopg
 from faultline.app.async_recording import Recording
 from faultline.app.outcomes import Outcome
 from faultline.app.turns import acalled, apaused, atimed
-from faultline.core.errors import FlowTooLong, JobRejected, ResultRejected, SignalTimeout, UnreadableJson
+from faultline.core.errors import CostTooHigh, FlowTooLong, JobRejected, ResultRejected, SignalTimeout, UnreadableJson
 from faultline.flow import values
 from faultline.flow.calls import within
 from faultline.flow.ending import Interrupted
@@ -73,7 +73,7 @@ class Stepping(Recording):
             try:
                 with within(step.name):
                     value = await atimed(step.timeout_seconds, step.fn, args, kwargs)
-            except (Outcome, FlowTooLong):
+            except (Outcome, FlowTooLong, CostTooHigh):
                 raise
             except Exception as error:
                 retries = step.retries

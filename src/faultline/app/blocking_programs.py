@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from faultline.app.blocking_calling import Called
-from faultline.app.blocking_sagas import Sagas
+from faultline.app.blocking_takes import Takes
 from faultline.app.slips import check_items, check_policy, check_task
 from faultline.core.bounds import SPAWN_CHUNK
 from faultline.core.errors import ConfigError
@@ -23,7 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Programs(Sagas):
+class Programs(Takes):
     """How a program guards a change, and reads page by page."""
 
     def _run_patch(self, call: BlockingCall[Any]) -> bool:

@@ -11,7 +11,7 @@ import psycopg
 from faultline.app.blocking_recording import Recording
 from faultline.app.outcomes import Outcome
 from faultline.app.turns import called, paused, timed
-from faultline.core.errors import FlowTooLong, JobRejected, ResultRejected, SignalTimeout, UnreadableJson
+from faultline.core.errors import CostTooHigh, FlowTooLong, JobRejected, ResultRejected, SignalTimeout, UnreadableJson
 from faultline.flow import values
 from faultline.flow.calls import within
 from faultline.flow.ending import Interrupted
@@ -74,7 +74,7 @@ class Stepping(Recording):
             try:
                 with within(step.name):
                     value = timed(step.timeout_seconds, step.fn, args, kwargs)
-            except (Outcome, FlowTooLong):
+            except (Outcome, FlowTooLong, CostTooHigh):
                 raise
             except Exception as error:
                 retries = step.retries

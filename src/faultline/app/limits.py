@@ -9,7 +9,7 @@ from faultline.operate import limits as operate
 from faultline.store.reads import limits as reads
 
 if TYPE_CHECKING:
-    from faultline.core.limits import LimitFields, LimitRecord
+    from faultline.core.limits import BudgetRecord, LimitFields, LimitRecord, Rate
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
 
@@ -75,6 +75,42 @@ class Limits:
     async def areset(self, queue: str, *, group: str = "", by: str | None = None, reason: str | None = None) -> None:
         """`reset` for async programs."""
         await self._app.async_database.run(operate.reset_limit(queue, group, by=by, reason=reason))
+
+    def set_budget(self, name: str, rate: Rate, *, by: str | None = None, reason: str | None = None) -> None:
+        """Set a budget over what the code declares: it holds until `reset_budget`, whatever is deployed meanwhile.
+
+        If more may be taken than before, jobs that wait for it ask again at once.
+
+        :param name: Which budget. One that no code declares is made.
+        :param rate: How much may be taken in a time, as for `app.budget`.
+        :param by: Who sets it, as for `cancel`.
+        :param reason: Recorded in the journal, and shown with the budget.
+        """
+        self._app.database.run(operate.set_budget(name, rate.stored(), by=by, reason=reason))
+
+    async def aset_budget(self, name: str, rate: Rate, *, by: str | None = None, reason: str | None = None) -> None:
+        """`set_budget` for async programs."""
+        await self._app.async_database.run(operate.set_budget(name, rate.stored(), by=by, reason=reason))
+
+    def reset_budget(self, name: str, *, by: str | None = None, reason: str | None = None) -> None:
+        """Undo what was set: what the code declares holds again. A budget that no code declares is gone.
+
+        :param name: Which budget.
+        :param by: Who resets it, as for `cancel`.
+        :param reason: Recorded in the journal.
+        """
+        self._app.database.run(operate.reset_budget(name, by=by, reason=reason))
+
+    async def areset_budget(self, name: str, *, by: str | None = None, reason: str | None = None) -> None:
+        """`reset_budget` for async programs."""
+        await self._app.async_database.run(operate.reset_budget(name, by=by, reason=reason))
+
+    def budgets(self) -> list[BudgetRecord]:
+        """All budgets by name, with what is in them now."""
+        return self._app.database.run(reads.budgets())
+
+    async def abudgets(self) -> list[BudgetRecord]:
+        return await self._app.async_database.run(reads.budgets())
 
     def read(self, queue: str | None = None) -> list[LimitRecord]:
         """The limits of a queue: its own first, then that of each group, then those of single groups.

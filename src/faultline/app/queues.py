@@ -1,4 +1,4 @@
-"""Queues as a program declares them: their limits, those of their groups, and which tasks go there."""
+"""Queues as a program declares them: their limits, those of their groups, and which tasks go there. Budgets, too."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from faultline.app.limits import Limits
 from faultline.app.options import check_queue
 from faultline.core.bounds import SHARDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError
-from faultline.core.limits import Limit, check_group
+from faultline.core.limits import Limit, Rate, check_budget, check_group
 from faultline.store.verbs import limit
+from faultline.store.verbs.budget import declare_budget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from faultline.app.limits import Databases
     from faultline.app.tasks import Task
-    from faultline.core.limits import Rate
     from faultline.core.model import Json
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
@@ -58,6 +58,7 @@ class Queues:
     def __init__(self) -> None:
         super().__init__()
         self._declared: dict[str, QueueResource] = {}
+        self._budgets: dict[str, Rate] = {}
 
     if TYPE_CHECKING:
 
@@ -107,13 +108,31 @@ class Queues:
             self._route(task)
         return found
 
+    def budget(self, name: str, rate: Rate) -> str:
+        """Declare a budget: what running jobs may use of something in a time, such as the tokens of a provider.
+
+        Jobs take from it with `job.take(name, cost=…)`, once they know what they are about to use. It is one for all workers
+        and queues. A worker of this application writes it to the database when it starts; `app.declare()` does so at once.
+        What people set at run time (`app.limits.set_budget`) wins over it until they reset it.
+
+        :param name: Of the budget, 1 to 100 characters. It is what this returns.
+        :param rate: How much may be taken in a time. Its `burst` is the most that there ever is: no take can have more.
+        """
+        check_budget(name)
+        if name in self._budgets:
+            raise ConfigError(f"budget {name} is declared already; declare it once")
+        if not isinstance(rate, Rate):
+            raise ConfigError(f"rate of budget {name} must be a Rate, such as Rate(90_000, per=60), not {rate!r}")
+        self._budgets[name] = rate
+        return name
+
     @cached_property
     def limits(self) -> Limits:
         """Set, reset and read limits at run time."""
         return Limits(cast("Databases", self))
 
     def declare(self) -> int:
-        """Write the declared queues (`app.queue`) to the database, as a worker does when it starts.
+        """Write the declared queues and budgets to the database, as a worker does when it starts.
 
         Returns how many were new or had other limits.
         """
@@ -125,12 +144,19 @@ class Queues:
         return sum(await self.async_database.run_all(wanted)) if wanted else 0
 
     def declarations(self) -> list[Statement[bool]]:
-        """What writes the declared queues of this program."""
-        return [limit.declare_queue(name, one.declared, one.shards) for name, one in sorted(self._declared.items())]
+        """What writes the declared queues and budgets of this program."""
+        return [
+            *(limit.declare_queue(name, one.declared, one.shards) for name, one in sorted(self._declared.items())),
+            *(declare_budget(name, rate.stored()) for name, rate in sorted(self._budgets.items())),
+        ]
 
     def declared_queues(self) -> frozenset[str]:
         """The names of the declared queues."""
         return frozenset(self._declared)
+
+    def declared_budgets(self) -> frozenset[str]:
+        """The names of the declared budgets."""
+        return frozenset(self._budgets)
 
     def _route(self, task: Task[..., Any]) -> None:
         """Send a task that names no queue to the first that takes it."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from faultline.core.limits import LimitRecord
+    from faultline.core.limits import BudgetRecord, LimitRecord
     from faultline.store.reads.groups import GroupLine, QueueUse
 
 
@@ -47,6 +47,24 @@ def limit_table(limits: Sequence[LimitRecord], now: datetime) -> Table:
             one.queue,
             Text(whose(one.group), style="bold"),
             said({name: value for name, value in one.effective.items() if value is not None}) or screen.quiet("no limit"),
+            said(one.declared) or screen.quiet("-"),
+            Text(said(one.override), style="warning") if one.override else screen.quiet("-"),
+            screen.quiet(f"{screen.since(one.changed_at, now)}{by}{why}"),
+        )
+    return made
+
+
+def budget_table(budgets: Sequence[BudgetRecord], now: datetime) -> Table:
+    numbers = ("tokens", "wait")
+    made = screen.table("budget", *numbers, "in force", "declared", "set", "changed", right=numbers, last_wraps=True)
+    for one in budgets:
+        by = f" by {one.changed_by}" if one.changed_by else ""
+        why = f": {screen.one_line(one.reason)}" if one.reason else ""
+        made.add_row(
+            Text(one.name, style="bold"),
+            f"{one.tokens:,.1f}",
+            Text(span(one.line_seconds), style="warning") if one.line_seconds else screen.quiet("-"),
+            said(one.effective),
             said(one.declared) or screen.quiet("-"),
             Text(said(one.override), style="warning") if one.override else screen.quiet("-"),
             screen.quiet(f"{screen.since(one.changed_at, now)}{by}{why}"),

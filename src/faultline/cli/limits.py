@@ -16,7 +16,7 @@ from faultline.core.errors import ConfigError
 from faultline.core.settings import without_password
 
 if TYPE_CHECKING:
-    from faultline.core.limits import LimitRecord
+    from faultline.core.limits import BudgetRecord, LimitRecord
     from faultline.store.database import Database
     from faultline.store.reads.groups import QueueUse
 
@@ -25,6 +25,7 @@ _Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The name of the qu
 _Group = Annotated[
     str | None, typer.Option(metavar="KEY", help="Only this group; * is each group. Default: the queue as a whole.")
 ]
+_Budget = Annotated[str, typer.Argument(metavar="BUDGET", help="The name of the budget.")]
 _NONE = "none"
 
 
@@ -40,7 +41,7 @@ limits = typer.Typer(rich_markup_mode=None, add_completion=False, cls=_QueueOrCo
 
 @limits.callback(invoke_without_command=True)
 def listed(ctx: typer.Context, dsn: Dsn = None, as_json: AsJson = False) -> None:  # noqa: FBT002 - a command's flag
-    """Show what queues and their groups may do and what they do now, or change it.
+    """Show what queues and their groups may do and what they do now, and what is in budgets, or change it.
 
     `faultline limits QUEUE` shows one queue. What is set here wins over what the code declares, until it is reset.
 
@@ -124,6 +125,48 @@ def reset(queue: _Queue, group: _Group = None, reason: _Reason = None, dsn: Dsn 
         _show(database, queue, as_json=False)
 
 
+@limits.command("set-budget")
+def set_budget(
+    budget: _Budget,
+    rate: Annotated[str, typer.Option(metavar="NUMBER", help="What jobs may take in a time.")],
+    per: Annotated[str | None, typer.Option(metavar="SPAN", help="The time of the rate: 1s, 5m, 1h. Default: 1s.")] = None,
+    burst: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="The most that there ever is. Default: the rate.")
+    ] = None,
+    reason: _Reason = None,
+    dsn: Dsn = None,
+) -> None:
+    """Set a budget that running jobs take from. It holds at once; jobs that wait for it ask again if more may be taken.
+
+    \b
+    Example:
+      faultline limits set-budget openai --rate 90000 --per 1m --burst 20000 --reason "a larger contract"
+    """
+    from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
+
+    fields = {"rate": _number("rate", rate), "per": 1.0 if per is None else values.seconds(per)}
+    if burst is not None:
+        fields["burst"] = _number("burst", burst)
+    with opened(dsn) as database:
+        database.run(operate.set_budget(budget, fields, reason=reason, by=operate.this_user()))
+        _show(database, None, as_json=False)
+
+
+@limits.command("reset-budget")
+def reset_budget(budget: _Budget, reason: _Reason = None, dsn: Dsn = None) -> None:
+    """Undo what was set for a budget: what the code declares holds again. One that no code declares is gone.
+
+    \b
+    Example:
+      faultline limits reset-budget openai
+    """
+    from faultline import operate  # noqa: PLC0415
+
+    with opened(dsn) as database:
+        database.run(operate.reset_budget(budget, reason=reason, by=operate.this_user()))
+        _show(database, None, as_json=False)
+
+
 def groups(
     queue: _Queue,
     limit: Annotated[int, typer.Option(min=1, max=1000, metavar="NUMBER", help="Groups per page.")] = 20,
@@ -172,25 +215,31 @@ def _show(database: Database, queue: str | None, *, as_json: bool) -> None:
     from faultline.store.reads import views  # noqa: PLC0415
 
     uses, found = database.run(reads.in_use(queue)), database.run(stored.limits(queue))
+    budgets = database.run(stored.budgets()) if queue is None else []
     if as_json:
         for use in uses:
             print_json({**asdict(use), "limits": [asdict(one) for one in found if one.queue == use.queue]})
+        for budget in budgets:
+            print_json({"budget": budget.name, **asdict(budget)})
         return
-    _print(uses, found, queue, database.run(views.clock()))
+    _print(uses, found, queue, budgets, database.run(views.clock()))
 
 
-def _print(uses: list[QueueUse], found: list[LimitRecord], queue: str | None, now: Any) -> None:
+def _print(uses: list[QueueUse], found: list[LimitRecord], queue: str | None, budgets: list[BudgetRecord], now: Any) -> None:
     from faultline.cli import limit_tables, screen  # noqa: PLC0415
 
     console = screen.console()
     if not uses:
         what = "No queue has limits." if queue is None else f"{queue} has no limits."
         console.print(f"{what} To set one: faultline limits set {queue or 'QUEUE'} --concurrency 20", style="quiet")
-        return
-    screen.show(console, limit_tables.use_table(uses))
-    if found:
+    else:
+        screen.show(console, limit_tables.use_table(uses))
+        if found:
+            console.print()
+            screen.show(console, limit_tables.limit_table(found, now))
+    if budgets:
         console.print()
-        screen.show(console, limit_tables.limit_table(found, now))
+        screen.show(console, limit_tables.budget_table(budgets, now))
 
 
 def _number(name: str, text: str) -> float | int | None:

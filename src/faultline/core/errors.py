@@ -22,6 +22,7 @@ FaultlineError
 ├── IllegalTransition (FL002)   the job's state does not allow this
 ├── JobNotFound       (FL004)   no such job
 ├── LimitReached      (FL007)   there are as many as there may be: children of a call, signals that a job keeps
+├── CostTooHigh                 a job takes more from a budget than its burst: it would wait for ever
 ├── UnreadableJson              the database holds JSON that Python cannot read
 ├── JobFailed                   `result()`: the job failed
 ├── JobCancelled                `result()`: the job was cancelled
@@ -135,6 +136,10 @@ class JobNotFound(FaultlineError, LookupError):
 
 class LimitReached(FaultlineError):
     sqlstate = "FL007"
+
+
+class CostTooHigh(FaultlineError):
+    pass
 
 
 class UnreadableJson(FaultlineError):

@@ -115,6 +115,8 @@ LEVELS: dict[str, int] = {
     "queue_resumed_by_request": INFO,
     "limit_set_by_request": INFO,
     "limit_reset_by_request": INFO,
+    "budget_set_by_request": INFO,
+    "budget_reset_by_request": INFO,
     "api_key_added": INFO,
     "api_key_revoked": INFO,
     "setting_changed": INFO,

@@ -131,7 +131,7 @@ class JournalEvent(StrEnum):
     RESUMED = ("resumed", _Kind("Somebody resumed a queue or a schedule.", about="queue"))
     API_KEY_ADDED = ("api_key_added", _Kind("Somebody created an API key.", about="key"))
     API_KEY_REVOKED = ("api_key_revoked", _Kind("Somebody revoked an API key.", about="key"))
-    LIMIT_CHANGED = ("limit_changed", _Kind("A limit of a queue or of its groups was changed.", about="queue"))
+    LIMIT_CHANGED = ("limit_changed", _Kind("A limit of a queue or of its groups, or a budget, was changed.", about="queue"))
     PERMITS_RECOUNTED = (
         "permits_recounted",
         _Kind("The permits of a queue or a group were counted wrong, and counted anew.", about="queue", incident=True),

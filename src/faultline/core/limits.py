@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from faultline.core.bounds import GROUP_LENGTH_MAX, LIMIT_MAX, PER_SECONDS_MAX, WEIGHT_MAX, WEIGHT_MIN
+from faultline.core.bounds import GROUP_LENGTH_MAX, LIMIT_MAX, PER_SECONDS_MAX, QUEUE_LENGTH_MAX, WEIGHT_MAX, WEIGHT_MIN
 from faultline.core.errors import JobRejected
 from faultline.core.model import Json  # noqa: TC001 - FastAPI looks at the types of fields
 
@@ -112,6 +112,27 @@ class LimitRecord:
     reason: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetRecord:
+    """A budget as stored in the database, and what is in it now."""
+
+    name: str
+    #: What the code says: `rate`, `per`, `burst`. Empty: it was made at run time.
+    declared: dict[str, Json]
+    #: What people have set, which wins until it is reset.
+    override: dict[str, Json]
+    #: What holds of these two.
+    effective: dict[str, Json]
+    #: How much may be taken now.
+    tokens: float
+    #: How long a job that asks now waits behind others. 0: none waits.
+    line_seconds: float
+    changed_at: datetime
+    #: Who has set the override, and why.
+    changed_by: str | None
+    reason: str | None
+
+
 def changed_fields(given: LimitFields) -> dict[str, Json]:
     """A change of a limit as the database has it: None for what is no longer limited."""
     known = LimitFields.__annotations__
@@ -152,6 +173,19 @@ def check_group(key: Any, what: str = "group") -> None:
         raise JobRejected(f"{what} contains control characters, or half of a surrogate pair: {key[:40]!r}")
     if key == EACH_GROUP:
         raise JobRejected(f"{what} cannot be '*', which stands for each group; use another text")
+
+
+def check_budget(name: Any) -> None:
+    """`JobRejected` unless it is a name that a budget can have."""
+    if not isinstance(name, str) or not 1 <= len(name) <= QUEUE_LENGTH_MAX:
+        raise JobRejected(f"the name of a budget must be text of 1 to {QUEUE_LENGTH_MAX} characters, not {name!r:.60}")
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+        raise JobRejected(f"the name of a budget contains control characters, or half of a surrogate pair: {name[:40]!r}")
+
+
+def check_cost(cost: Any) -> None:
+    """`JobRejected` unless so much can be taken from a budget."""
+    _check_number("the cost of a take", cost, None, LIMIT_MAX)
 
 
 def _check_concurrency(value: Any) -> None:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Under this number a job waits for budgets: each time that it waits has another end.
+TAKE_NUMBER = "0.0.0"
+
 
 class RunEnded(BaseException):
     """The run is over. The job is not: what becomes of it depends on the kind."""
@@ -27,6 +30,14 @@ class Waiting(RunEnded):
     def __init__(self, waits: list[dict[str, Any]]) -> None:
         super().__init__()
         self.waits = waits
+
+
+class TooFew(Waiting):
+    """A budget has too few tokens for a take. `again_at`: when it will have enough, by the clock of this process."""
+
+    def __init__(self, waits: list[dict[str, Any]], again_at: float) -> None:
+        super().__init__(waits)
+        self.again_at = again_at
 
 
 class Closed(RunEnded):
@@ -61,3 +72,8 @@ def leaves(error: BaseException | None) -> Iterator[BaseException]:
 def is_ours(error: BaseException | None) -> bool:
     """Whether all of it was raised by the engine. A task group turns that into cancellations of its other tasks."""
     return all(isinstance(leaf, RunEnded | CancelledError) for leaf in leaves(error))
+
+
+def too_few(error: BaseException | None) -> list[TooFew]:
+    """The takes that it is about, if the engine raised all of it."""
+    return [leaf for leaf in leaves(error) if isinstance(leaf, TooFew)] if is_ours(error) else []

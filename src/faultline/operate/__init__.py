@@ -12,7 +12,7 @@ from faultline.core.bounds import BY_LENGTH_MAX, REASON_LENGTH_MAX
 from faultline.operate.flows import signal
 from faultline.operate.jobs import RetryFailed, cancel, fork, retry
 from faultline.operate.keys import add_key, revoke_key
-from faultline.operate.limits import reset_limit, set_limit
+from faultline.operate.limits import reset_budget, reset_limit, set_budget, set_limit
 from faultline.operate.queues import pause, resume
 from faultline.operate.schedules import (
     backfill,
@@ -40,6 +40,7 @@ __all__ = [
     "pause_schedule",
     "plain",
     "remove_schedule",
+    "reset_budget",
     "reset_limit",
     "reset_schedule",
     "resume",
@@ -47,6 +48,7 @@ __all__ = [
     "retry",
     "revoke_key",
     "run_schedule",
+    "set_budget",
     "set_limit",
     "set_schedule",
     "signal",

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core.bounds import QUEUE_LENGTH_MAX
 from faultline.core.errors import JobRejected
-from faultline.core.limits import EACH_GROUP, WHOLE_QUEUE, check_fields, check_group
+from faultline.core.limits import EACH_GROUP, WHOLE_QUEUE, check_budget, check_fields, check_group
 from faultline.operate import who
 from faultline.operate.logged import logged
+from faultline.store.verbs import budget as verbs
 from faultline.store.verbs import limit
 
 if TYPE_CHECKING:
@@ -40,6 +41,28 @@ def reset_limit(
     _check_names(queue, group)
     statement = limit.reset_limit(queue, group, by=by, reason=reason)
     return logged(statement, "limit_reset_by_request", queue=queue, group=group, by=by, reason=reason)
+
+
+def set_budget(
+    budget: str, fields: Mapping[str, Any], *, reason: str | None = None, by: str | None = None
+) -> Statement[bool]:
+    """Set `rate`, `per` and `burst` of a budget, over what the code declares."""
+    who.check(by, reason)
+    check_budget(budget)
+    check_fields(fields)
+    if fields.get("rate") is None or fields.keys() - {"rate", "per", "burst"}:
+        raise JobRejected(f"budget {budget} must have a rate, with per and burst, and nothing else")
+    statement = verbs.set_budget(budget, fields, by=by, reason=reason)
+    said = ", ".join(f"{name}={value}" for name, value in sorted(fields.items()))
+    return logged(statement, "budget_set_by_request", budget=budget, limit=said, by=by, reason=reason)
+
+
+def reset_budget(budget: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
+    """Undo what people have set for it: what the code declares counts again. One that no code declares is gone."""
+    who.check(by, reason)
+    check_budget(budget)
+    statement = verbs.set_budget(budget, None, by=by, reason=reason)
+    return logged(statement, "budget_reset_by_request", budget=budget, by=by, reason=reason)
 
 
 def _check_names(queue: str, group: str) -> None:

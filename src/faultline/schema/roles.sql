@@ -35,14 +35,14 @@ declare
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
                          "announce", "expire", "program_changed", "try_changed",
                          "suspend", "resolve", "sweep",
-                         "declare_queue", "limited", "next_turn", "fold", "recount",
+                         "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "fold", "recount",
                          "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
                          "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch"],
     "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],
     "faultline_operator": ["enqueue_flow", "publish", "subscribe", "unsubscribe", "chunks",
                            "enqueue", "enqueue_many", "cancel", "retry", "retry_failed", "fork", "pause", "resume", "change_setting",
                            "reap", "expire", "reconcile", "recover", "prune", "sample", "roll_up", "error_kind",
-                           "set_limit", "reset_limit", "recount", "fold",
+                           "set_limit", "reset_limit", "set_budget", "recount", "fold",
                            "resolve", "sweep", "signal",
                            "set_schedule", "remove_schedule", "pause_schedule", "resume_schedule", "run_schedule", "backfill"]
   }';
@@ -76,7 +76,7 @@ begin
         ' faultline.workers, faultline.queues, faultline.tallies, faultline.samples, faultline.sampling,'
         ' faultline.flows, faultline.calls, faultline.edges, faultline.signals, faultline.nudges, faultline.sweeps,'
         ' faultline.streams, faultline.subscriptions, faultline.unique_keys,'
-        ' faultline.limits, faultline.shards, faultline.groups, faultline.group_events,'
+        ' faultline.limits, faultline.shards, faultline.groups, faultline.group_events, faultline.budgets,'
         ' faultline.schedules, faultline.ticks to %I',
         role_name
       );

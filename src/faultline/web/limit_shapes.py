@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from faultline.core import bounds
-from faultline.core.limits import LimitRecord
+from faultline.core.limits import BudgetRecord, LimitRecord
 from faultline.store.reads.groups import GroupLine, QueueUse
 from faultline.web import cursors
 from faultline.web.shapes import PAGE_JOBS_MAX, Asked, Reason, Whole
@@ -40,6 +40,21 @@ class Limits(BaseModel):
     limited: bool = Field(description="false: no limit was ever declared or set; its jobs are claimed the plain way.")
     use: QueueUse | None
     limits: list[LimitRecord] = Field(description="`group` is empty for the queue as a whole, and `*` for each group.")
+
+
+class BudgetChange(Asked):
+    """What jobs may take from a budget. It holds until it is reset."""
+
+    rate: float = Field(gt=0, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="What may be taken in `per` seconds.")
+    per: float = Field(1.0, gt=0, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False)
+    burst: float | None = Field(
+        None, ge=1, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="The most that there ever is. Default: `rate`."
+    )
+    reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
+
+
+class Budgets(BaseModel):
+    budgets: list[BudgetRecord]
 
 
 class GroupFilter(Asked):

@@ -45,7 +45,9 @@ class Declaring:
         self._tally = tally
         self._is_done = asyncio.Event()
         if self._wanted:
-            for name in app.declared_queues() & feeds.keys():
+            # Any job may take from a budget, and one that is not there yet would fail it.
+            names = set(feeds) if app.declared_budgets() else app.declared_queues() & feeds.keys()
+            for name in names:
                 feeds[name].declared = self._is_done
         else:
             self._is_done.set()

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.texts import storable, text_of
 from faultline.core import events
 from faultline.core.backoff import jittered
-from faultline.core.errors import ChildFailed, FlowTooLong, SignalTimeout, UnreadableJson
+from faultline.core.errors import ChildFailed, CostTooHigh, FlowTooLong, SignalTimeout, UnreadableJson
 from faultline.core.model import Failure
 from faultline.flow import ending as flow
-from faultline.flow.ending import CodeChanged, Interrupted, RunEnded, Undone
+from faultline.flow.ending import TAKE_NUMBER, CodeChanged, Interrupted, RunEnded, Undone
 from faultline.flow.program import Program
 from faultline.store import jsontext, verbs
 from faultline.worker.endings import Completed, Failed, Released, StartedOver, Suspended
@@ -77,8 +78,10 @@ class FlowJudge:
                 return ending if is_kept else await self._abandoned(hold, task, program) or ending
             case CodeChanged():
                 return await self._changed(hold, str(verdict))
-            case flow.Suspended():
-                return Suspended(hold, jsontext.encode(program.waits(), "waits"))
+            case flow.Suspended() | flow.TooFew():
+                # The latter came out of a step in a group of exceptions: no call has seen it.
+                waits = program.waits() or [wait for one in flow.too_few(raised) for wait in one.waits]
+                return Suspended(hold, jsontext.encode(merged(waits), "waits"))
             case Interrupted():
                 return self._judge.raised(hold, task, verdict.error, first=True)
             case Undone():
@@ -149,10 +152,19 @@ def own_error(error: BaseException) -> BaseException:
     return own_error(own.exceptions[0]) if own is not None and len(own.exceptions) == 1 else own or error
 
 
+def merged(waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Waits for budgets have one number, whichever branch waits: of these, the one that is over first."""
+    takes = [wait for wait in waits if wait["number"] == TAKE_NUMBER]
+    if len(takes) < 2:  # noqa: PLR2004 - nothing to merge
+        return waits
+    first = min(takes, key=lambda wait: datetime.fromisoformat(wait["until"]))
+    return [*(wait for wait in waits if wait["number"] != TAKE_NUMBER), first]
+
+
 def is_final(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(is_final(one) for one in error.exceptions)
-    return isinstance(error, ChildFailed | SignalTimeout | FlowTooLong | UnreadableJson)
+    return isinstance(error, ChildFailed | SignalTimeout | FlowTooLong | UnreadableJson | CostTooHigh)
 
 
 def code_digest(tasks: Mapping[str, Task[..., Any]]) -> str:

@@ -10,11 +10,11 @@ from faultline.app.blame import is_caused_by
 from faultline.app.outcomes import Again, Outcome
 from faultline.app.texts import result_text, text_of
 from faultline.core import backoff, events
-from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX
-from faultline.core.errors import FenceBroken, ResultRejected, StaleLease, UnreadableJson
+from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX, SNOOZE_SECONDS_MIN
+from faultline.core.errors import CostTooHigh, FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
 from faultline.flow.calls import Made
-from faultline.flow.ending import RunEnded
+from faultline.flow.ending import RunEnded, too_few
 from faultline.flow.values import Misfit
 from faultline.worker.endings import Completed, Failed, Released, StartedOver, unstorable
 from faultline.worker.releases import Releases
@@ -33,6 +33,7 @@ class Judge:
     def __init__(self, host: Host, stop: Stop) -> None:
         self._chance = host.chance
         self._stop = stop
+        self._monotonic = host.monotonic
         self._releases = Releases(host.chance, host.monotonic)
         #: From the database's settings.
         self.result_bytes_max = RESULT_BYTES_MAX
@@ -105,6 +106,10 @@ class Judge:
             case RunEnded() if hold.program is not None:
                 # The program knows what it waits for.
                 return None
+            case _ if waiting := too_few(error):
+                # Its budget has said when to come again. That is not an attempt.
+                again_at = min(one.again_at for one in waiting)
+                return Released(hold, max(SNOOZE_SECONDS_MIN, again_at - self._monotonic()))
             case _ if self._stop.has_cancelled(error):
                 # The worker stopped it, so the error is not the job's.
                 return Released(hold)
@@ -116,8 +121,8 @@ class Judge:
                 return None
             case ResultRejected():
                 return unstorable(hold, str(error))
-            case FenceBroken() | UnreadableJson():
-                # Final: another attempt would commit outside the fence again, or read the same stored step again.
+            case FenceBroken() | UnreadableJson() | CostTooHigh():
+                # Final: another attempt would commit outside the fence again, read the same step, or ask for as much.
                 return Failed(hold, Failure(text_of(error), then="fail"))
             case _:
                 # An earlier job in this asyncio task may have cancelled it, by a timer that it left behind.

@@ -46,7 +46,7 @@ GUARDS: Guards = {
             "attempt = case when false then 0 else",
         ),
         "counts them on at a known one": (
-            "coalesce(bool_or(c.fencing_token = suspend.tokens[i.position]), false) as is_new",
+            "coalesce(bool_or(c.fencing_token = suspend.tokens[i.position] and c.number <> '0.0.0'), false) as is_new",
             "true as is_new",
         ),
         "counts the reaps from zero at a new wait": ("case when l.is_new then 0 else j.reaps end", "j.reaps"),

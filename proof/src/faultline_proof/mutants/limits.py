@@ -159,4 +159,104 @@ GUARDS: Guards = {
             "delete from faultline.queues q where q.name = resume.queue",
         ),
     },
+    "take_budget": {
+        "wants READ COMMITTED": "  perform faultline.read_committed('take_budget');\n",
+        "refuses costs that are no numbers": (
+            "not coalesce(take_budget.cost > 0 and take_budget.cost < 'Infinity', false)",
+            "not coalesce(take_budget.cost > 0, false)",
+        ),
+        "refuses to give something back": ("take_budget.cost > 0 and ", ""),
+        "takes for who has the lease": (
+            "if not faultline.hold(take_budget.job_id, take_budget.fencing_token, take_budget.owner) then",
+            "if false then",
+        ),
+        "takes once": ("(memory ->> 'number')::integer = take_budget.number", "false"),
+        "takes again in a later run": ("(memory ->> 'token')::bigint = take_budget.fencing_token", "true"),
+        "takes one after another": ("where b.name = take_budget.budget for update;", "where b.name = take_budget.budget;"),
+        "says what can never be had": ("if take_budget.cost > burst then", "if false then"),
+        "knows no budget that is not there": ("if bucket.name is null then", "if false then"),
+        "forgets the moments of a clock that was ahead": ("    bucket.line_until := at;\n", "    null;\n"),
+        "forgets who does not come": ("if bucket.next_until <= at then", "if false then"),
+        "takes what is there": ("if bucket.tokens >= take_budget.cost\n", "if bucket.tokens >= 0\n"),
+        "keeps something for the next one": (
+            "case when bucket.next_job <> take_budget.job_id then bucket.next_cost else 0 end\n    and",
+            "0\n    and",
+        ),
+        "lets those go first who have waited": (
+            "and (has_waited or bucket.line_until <= at or bucket.tokens >= burst)",
+            "and true",
+        ),
+        "lets others have what would be lost": (" or bucket.tokens >= burst)", ")"),
+        "knows who has waited": ("(wait ->> 'from')::timestamptz <= at, false)", "false, false)"),
+        "takes it away": "    bucket.tokens := bucket.tokens - take_budget.cost;\n",
+        "fills what it has since": (
+            "bucket.refilled_at := faultline.refill_moment(bucket.refilled_at, at);",
+            "bucket.refilled_at := coalesce(bucket.refilled_at, at);",
+        ),
+        "remembers what it took": (
+            "    memory := memory || jsonb_build_object('token', take_budget.fencing_token, 'number', take_budget.number);\n"
+        ),
+    },
+    "line_up": {
+        "puts one behind another": (
+            "greatest(extract(epoch from nullif(bucket.line_until, '-infinity') - at) * rate, kept - bucket.tokens)",
+            "kept - bucket.tokens",
+        ),
+        "remembers the last moment": ("  bucket.line_until := greatest(bucket.line_until, until);\n", ""),
+        "serves who has waited longest": (
+            "(since, line_up.job_id) < (bucket.next_since, bucket.next_job)",
+            "false",
+        ),
+        "has one next, until it is served": (
+            "(since, line_up.job_id) < (bucket.next_since, bucket.next_job)",
+            "true",
+        ),
+        "knows since when it waits": ("coalesce((wait ->> 'since')::timestamptz, at)", "at"),
+        "keeps for ten seconds": ("until + interval '10 seconds'", "until"),
+        "keeps the place of who asks too early": (
+            "when mine > at and (wait ->> 'token')::bigint <> fencing_token then",
+            "when false then",
+        ),
+        "counts several takes of a run as one that has waited": (
+            "case when last > at then least(mine, until) else until end",
+            "until",
+        ),
+        "does not come at once": ("greatest(missing / rate, 0.1)", "missing / rate"),
+    },
+    "write_budget": {
+        "keeps what is declared": ("coalesce(write_budget.declared, was.declared)", "coalesce(write_budget.declared, '{}')"),
+        "keeps what people have set": (
+            "coalesce(write_budget.override, was.override)",
+            "coalesce(write_budget.override, '{}')",
+        ),
+        "lets people win": ("wanted := by_code || by_people;", "wanted := by_people || by_code;"),
+        "forgets what nobody wants": ("if wanted = '{}' then", "if false then"),
+        "keeps who has set it": (
+            " and (was.override <> by_people or was.override = '{}')",
+            "",
+        ),
+        "keeps what is in it": (
+            """faultline.refilled(
+          b.tokens, b.refilled_at, faultline.rate_of(b.effective), (b.effective ->> 'burst')::double precision, at
+        )""",
+            "null",
+        ),
+        "calls those who wait": ("      set next_run_at = at, suspended = null, takes", "      set takes"),
+        "lets those sleep who do not wait for it": (
+            "j.takes #> array['waits', write_budget.budget] is not null",
+            "true",
+        ),
+        "forgets the moments of the old rate": (" set line_until = at, next_job = null where", " set next_job = null where"),
+    },
+    "checked_budget": {
+        "wants a name": (
+            "if budget is null or length(budget) not between 1 and 100 or budget ~ '[[:cntrl:]]' then",
+            "if false then",
+        ),
+        "wants a rate": ("coalesce(jsonb_typeof(fields -> 'rate'), 'null') = 'null' or ", ""),
+        "wants nothing else": (" or fields ? 'concurrency' then", " then"),
+    },
+    "declare_budget": {
+        "holds up nobody": ("b.declared = wanted)", "false)"),
+    },
 }

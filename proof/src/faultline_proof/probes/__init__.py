@@ -26,6 +26,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     flow_waits,
     ground,
     leases,
+    limit_budgets,
     limit_claims,
     limit_events,
     limit_findings,

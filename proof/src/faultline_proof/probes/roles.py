@@ -9,7 +9,7 @@ from faultline.core.model import Submission
 from faultline.core.schedules import Policy, Rule
 from faultline.store import verbs
 from faultline.store.reads import failures, views
-from faultline.store.verbs import access, flow, graphs, limit, schedules, streams, topics
+from faultline.store.verbs import access, budget, flow, graphs, limit, schedules, streams, topics
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _CALLS = {
         "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch",
         "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream", "fork",
         "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
-        "expire", "declare_queue", "limited", "next_turn", "fold", "recount",
+        "expire", "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "fold", "recount",
     },
     "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
@@ -35,7 +35,7 @@ _CALLS = {
         "reconcile", "recover", "prune", "sample", "roll_up", "error_kind", "resolve", "sweep", "signal",
         "publish", "subscribe", "unsubscribe", "enqueue_flow", "chunks", "fork",
         "set_schedule", "remove_schedule", "pause_schedule", "resume_schedule", "run_schedule", "backfill",
-        "expire", "set_limit", "reset_limit", "recount", "fold",
+        "expire", "set_limit", "reset_limit", "set_budget", "recount", "fold",
     },
 }  # fmt: skip
 _READS = {"jobs", "migrations", "settings"}
@@ -44,7 +44,7 @@ _CALLED = "select funcname, sum(calls) from pg_stat_xact_user_functions where sc
 _READS_MORE = {
     "open_jobs", "ledger", "journal", "steps", "keys", "workers", "queues", "tallies", "samples", "sampling",
     "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions", "schedules", "ticks",
-    "unique_keys", "limits", "shards", "groups", "group_events",
+    "unique_keys", "limits", "shards", "groups", "group_events", "budgets",
 }  # fmt: skip
 
 
@@ -165,6 +165,8 @@ def _keep_limits(q: Session) -> None:
     q.run(limit.declare_queue("limited", {"queue": {"concurrency": 1}}))
     q.run(limit.next_turn("limited"))
     q.run(limit.fold(["limited"]))
+    q.run(budget.declare_budget("tokens", {"rate": 1}))
+    q.run(budget.take_budget(q.new_lease(priority=-300), "tokens", 1, 1))
 
 
 def _tick(q: Session) -> None:
@@ -252,6 +254,7 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(verbs.expire())
         q.run(limit.set_limit("limited", "", {"concurrency": 1}))
         q.run(limit.reset_limit("limited", ""))
+        q.run(budget.set_budget("tokens", {"rate": 1}))
         q.value("select faultline.fold(1)")
         _operate_a_schedule(q)
         with refused(q, "42501"):

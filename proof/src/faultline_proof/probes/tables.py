@@ -181,6 +181,7 @@ _SERVICE = (
     "insert into faultline.subscriptions (topic, task, subscribed_at) values ('t', 't', now())",
     "insert into faultline.unique_keys (queue, key, job_id, at) values ('q', 'k', gen_random_uuid(), now())",
     "insert into faultline.limits (queue, group_key) values ('q', '')",
+    "insert into faultline.budgets (name) values ('b')",
     "insert into faultline.shards (queue, shard, epoch) values ('q', 0, 0)",
     "insert into faultline.groups (group_key, queue, epoch, shard) values ('g', 'q', 0, 0)",
     "insert into faultline.group_events (queue, shard) values ('q', 0)",
@@ -224,7 +225,7 @@ _NULLABLE = {
     "open_jobs": {
         "claimed_at", "lease_expires_at", "lease_owner", "finished_at", "idempotency_key", "last_error", "progress",
         "trace", "flow_id", "call_id", "watched", "suspended", "expires_at", "unique_key", "group_key",
-        "in_group", "group_at", "counted",
+        "in_group", "group_at", "counted", "takes",
     },
     "ledger": {"idempotency_key", "args", "result", "flow_id", "progress", "group_key"},
     "journal": {"job_id", "fencing_token", "owner"},
@@ -247,6 +248,9 @@ _NULLABLE = {
     "ticks": {"job_id", "last_at", "ticks"},
     "unique_keys": {"until"},
     "limits": {"changed_by", "reason"},
+    "budgets": {
+        "changed_by", "reason", "tokens", "refilled_at", "next_job", "next_since", "next_cost", "next_until",
+    },
     "shards": {"tokens", "refilled_at"},
     "groups": {"not_before", "tokens", "refilled_at"},
     "group_events": {"group_key", "priority", "run_at"},

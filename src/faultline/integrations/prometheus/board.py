@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.core.errors import DatabaseUnavailable
 from faultline.store import verbs
-from faultline.store.reads import calendar, groups, invariants, overview, waiting
+from faultline.store.reads import calendar, groups, invariants, limits, overview, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from faultline.core.limits import BudgetRecord
     from faultline.store.database import Database
 
 FRESH_SECONDS = 3.0
@@ -49,6 +50,7 @@ class Seen:
     schedules: calendar.ScheduleTotals | None = None
     #: Queues with limits; None: not looked at yet.
     limits: list[groups.QueueUse] | None = None
+    budgets: Sequence[BudgetRecord] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Board:
             self._flows if self._threads else self._database.run(waiting.totals()),
             self._database.run(calendar.totals()),
             self._limits if self._threads else self._database.run(groups.in_use()),
+            self._database.run(limits.budgets()),
         )
         with self._looked:
             self._seen, self._seen_at = seen, now

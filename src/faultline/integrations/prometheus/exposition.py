@@ -1,4 +1,4 @@
-"""The metrics in the format of Prometheus. The only label that users choose is the queue, and the number of them is limited.
+"""The metrics in the format of Prometheus. The only labels that users choose are queues and budgets, a limited number each.
 
 A process remembers the first hundred queues it has seen; all others share the label `other`. A task is never a label.
 """
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
+    from faultline.core.limits import BudgetRecord
     from faultline.integrations.prometheus.board import Board, Seen
     from faultline.store.reads.calendar import ScheduleTotals
     from faultline.store.reads.groups import QueueUse
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 QUEUES_MAX = 100
+_BUDGETS_MAX = 100
 
 _BOUNDS = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
 
@@ -235,6 +237,16 @@ class Exposition(Collector):
                 gauge.add_metric([queue], number)
             yield gauge
 
+    def _of_budgets(self, budgets: Sequence[BudgetRecord]) -> Iterator[Metric]:
+        tokens = GaugeMetricFamily("faultline_budget_tokens", "What jobs may take from a budget now.", labels=["budget"])
+        line = GaugeMetricFamily(
+            "faultline_budget_wait_seconds", "Seconds that a job that asks now waits behind others.", labels=["budget"]
+        )
+        for one in budgets[:_BUDGETS_MAX]:
+            tokens.add_metric([one.name], one.tokens)
+            line.add_metric([one.name], one.line_seconds)
+        yield from (tokens, line)
+
     def _of_database(self, seen: Seen) -> Iterator[Metric]:
         yield from self._depths(seen)
         if seen.flows is not None:
@@ -243,6 +255,7 @@ class Exposition(Collector):
             yield from self._of_schedules(seen.schedules)
         if seen.limits is not None:
             yield from self._of_limits(seen.limits)
+        yield from self._of_budgets(seen.budgets)
         for name, help_text, numbers in (
             (
                 "backlog_growth_per_second",

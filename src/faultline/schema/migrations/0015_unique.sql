@@ -1,4 +1,4 @@
--- Expiry, uniqueness and budgets. A plain job stores nothing for them: the hot table gets nullable columns only, and the one new
+-- Expiry and uniqueness. A plain job stores nothing for them: the hot table gets nullable columns only, and the one new
 -- index has no entry for it. To build that index, writers wait while the table of open jobs is read once: seconds for millions.
 alter table faultline.open_jobs
   -- Cancelled if no worker has claimed it by then. Null: never.

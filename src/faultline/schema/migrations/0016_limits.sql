@@ -8,7 +8,9 @@ alter table faultline.open_jobs
   -- Its true time while it waits in its group.
   add column group_at timestamptz,
   -- The permits that it holds: 1 of the queue, 2 of its group; above these two bits, the shard that counts them.
-  add column counted smallint;
+  add column counted smallint,
+  -- What it last took from a budget ("token", "number"), and by budget which moments it was given to come again ("waits").
+  add column takes jsonb;
 alter table faultline.ledger add column group_key text;
 alter table faultline.queues
   -- Claims go by limits and turns. Set when limits are declared or set, and never by an enqueue.
@@ -110,6 +112,31 @@ create table faultline.group_events (
   run_at timestamptz
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, vacuum_truncate = off);
 create index group_events_xid on faultline.group_events (queue, shard, xid);
+
+-- Buckets of tokens that running jobs take from: see take_budget. The row is locked for the one statement that takes.
+create table faultline.budgets (
+  name text not null,
+  -- By the code: {"rate", "per", "burst"}.
+  declared jsonb not null default '{}',
+  -- By people: it wins.
+  override jsonb not null default '{}',
+  effective jsonb not null default '{}',
+  changed_at timestamptz not null default clock_timestamp(),
+  changed_by text,
+  reason text,
+  -- What was in it then. Null: it was never taken from, and is full.
+  tokens double precision,
+  refilled_at timestamptz,
+  -- Jobs that wait were given moments up to this one, as far apart as their costs need.
+  line_until timestamptz not null default '-infinity',
+  -- The job that is served next, since when it has waited, and until when its cost is kept for it.
+  next_job uuid,
+  next_since timestamptz,
+  next_cost double precision,
+  next_until timestamptz,
+  primary key (name),
+  constraint sane_budget check (length(name) between 1 and 100)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 -- A job as `claim` returns it.
 create type faultline.claimed as (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faultline.core.limits import LimitRecord
+from faultline.core.limits import BudgetRecord, LimitRecord
 from faultline.store.rows import RowOf, as_json
 from faultline.store.statement import Statement
 
@@ -14,6 +14,16 @@ _LIMIT = RowOf(
     effective=as_json("effective"),
 )
 
+_BUDGET = RowOf(
+    BudgetRecord,
+    declared=as_json("declared"),
+    override=as_json("override"),
+    effective=as_json("effective"),
+    # As take_budget sees it.
+    tokens="least(burst, coalesce(tokens + rate * greatest(0, extract(epoch from now - refilled_at)::float8), burst))",
+    line_seconds="greatest(0, extract(epoch from nullif(line_until, '-infinity') - now)::float8)",
+)
+
 
 def limits(queue: str | None = None) -> Statement[list[LimitRecord]]:
     """All limits of a queue, the queue's own first, then that of each group; None: of all queues."""
@@ -23,6 +33,19 @@ def limits(queue: str | None = None) -> Statement[list[LimitRecord]]:
         " order by queue, group_key <> '', group_key <> '*', group_key",
         params=(queue,),
         read=_LIMIT.many,
+        repeatable=True,
+        reads=True,
+    )
+
+
+def budgets() -> Statement[list[BudgetRecord]]:
+    """All budgets by name, with what is in them now."""
+    return Statement(
+        name="budgets",
+        sql=f"select {_BUDGET.columns} from (select b.*, faultline.clock() as now, (effective ->> 'burst')::float8 as burst,"
+        " (effective ->> 'rate')::float8 / (effective ->> 'per')::float8 as rate from faultline.budgets b) b order by name",
+        params=(),
+        read=_BUDGET.many,
         repeatable=True,
         reads=True,
     )

@@ -104,7 +104,7 @@ class _Lost(NamedTuple):
     current_token: int | None
 
 
-_CALL_ID, _LOST = RowOf(_CallId), RowOf(_Lost)
+_CALL_ID, LOST = RowOf(_CallId), RowOf(_Lost)
 _KNOWN_CALL = RowOf(KnownCall, result=_json("result"))
 _CHILD_OUTCOME = RowOf(ChildOutcome, result=_json("result"))
 _TAKEN = RowOf(Taken, result=_json("result"))
@@ -145,7 +145,7 @@ def spawn(  # noqa: PLR0913 - what the SQL function takes
     """
     return Statement(
         name="spawn",
-        sql=f"select {_CALL_ID.columns}, {_LOST.columns}"
+        sql=f"select {_CALL_ID.columns}, {LOST.columns}"
         " from faultline.spawn(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s::text)",
         params=(
             *_of(lease),
@@ -158,7 +158,7 @@ def spawn(  # noqa: PLR0913 - what the SQL function takes
             first_index,
             jobs_text(jobs, fresh),
         ),
-        read=lambda rows: _unless_stale("spawn", lease, rows, _CALL_ID).call_id,
+        read=lambda rows: unless_stale("spawn", lease, rows, _CALL_ID).call_id,
         repeatable=True,
         often=True,
     )
@@ -170,9 +170,9 @@ def watch(
     """Have a call wait for jobs that are not its children, and return the id of the call."""
     return Statement(
         name="watch",
-        sql=f"select {_CALL_ID.columns}, {_LOST.columns} from faultline.watch(%s, %s, %s, %s, %s, %s, %s, %s::uuid[])",
+        sql=f"select {_CALL_ID.columns}, {LOST.columns} from faultline.watch(%s, %s, %s, %s, %s, %s, %s, %s::uuid[])",
         params=(*_of(lease), number, name, digest, policy, list(targets)),
-        read=lambda rows: _unless_stale("watch", lease, rows, _CALL_ID).call_id,
+        read=lambda rows: unless_stale("watch", lease, rows, _CALL_ID).call_id,
         repeatable=True,
     )
 
@@ -181,9 +181,9 @@ def take(lease: Lease, number: str) -> Statement[Taken]:
     """Take what became of the jobs that a call waits for. It is history then."""
     return Statement(
         name="take",
-        sql=f"select {_TAKEN.columns}, {_LOST.columns} from faultline.take(%s, %s, %s, %s)",
+        sql=f"select {_TAKEN.columns}, {LOST.columns} from faultline.take(%s, %s, %s, %s)",
         params=(*_of(lease), number),
-        read=lambda rows: _unless_stale("take", lease, rows, _TAKEN),
+        read=lambda rows: unless_stale("take", lease, rows, _TAKEN),
         repeatable=True,
         often=True,
     )
@@ -195,9 +195,9 @@ def receive(
     """Receive the oldest signal of this name. `fresh`: only what was sent since the program first came to this call."""
     return Statement(
         name="receive",
-        sql=f"select {_RECEIVED.columns}, {_LOST.columns} from faultline.receive(%s, %s, %s, %s, %s, %s, %s, %s)",
+        sql=f"select {_RECEIVED.columns}, {LOST.columns} from faultline.receive(%s, %s, %s, %s, %s, %s, %s, %s)",
         params=(*_of(lease), number, name, digest, seconds, fresh),
-        read=lambda rows: _unless_stale("receive", lease, rows, _RECEIVED),
+        read=lambda rows: unless_stale("receive", lease, rows, _RECEIVED),
         repeatable=True,
         often=True,
     )
@@ -331,9 +331,9 @@ def _of(lease: Lease) -> tuple[Any, ...]:
     return lease.job_id, lease.fencing_token, lease.owner
 
 
-def _unless_stale(verb: str, lease: Lease, rows: Rows, answer: RowOf[T]) -> T:
+def unless_stale(verb: str, lease: Lease, rows: Rows, answer: RowOf[T]) -> T:
     """The answer, unless the columns behind it say that the lease is lost."""
-    (lost,) = _LOST.many(rows, behind=answer)
+    (lost,) = LOST.many(rows, behind=answer)
     if lost.reason is not None:
         raise StaleLease(
             f"job {lease.job_id} token {lease.fencing_token}: the lease is lost ({lost.reason}); {verb} wrote nothing",

@@ -13,7 +13,7 @@ from faultline.store.reads import limits as stored
 from faultline.web import cursors
 from faultline.web.access import needs
 from faultline.web.caller import Caller
-from faultline.web.limit_shapes import GroupFilter, Groups, LimitChange, Limits
+from faultline.web.limit_shapes import BudgetChange, Budgets, GroupFilter, Groups, LimitChange, Limits
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of
@@ -27,6 +27,7 @@ router = APIRouter(tags=["queues"], route_class=CheckedRoute)
 Operator = Annotated[Caller, Depends(needs("operate"))]
 Reader = Annotated[Caller, Depends(needs("read"))]
 Queue = Annotated[QueueName, Path()]
+BudgetName = Annotated[QueueName, Path(description="The name of the budget.")]
 Group = Annotated[GroupKey, Path(description="The key of a group; `*` is each group.")]
 Why = Annotated[Reason | None, Query(description="Recorded in the journal, with the name and id of the key.")]
 
@@ -82,6 +83,45 @@ async def groups(request: Request, queue_name: Queue, wanted: Annotated[GroupFil
         next_cursor=None if page.behind is None else cursors.encode("group", page.behind),
         more_groups=page.more_groups,
     )
+
+
+@router.get("/budgets", summary="List budgets, with what is in them now")
+async def budgets(request: Request, caller: Reader) -> Budgets:
+    """Jobs of all queues take from them, so a key that is restricted to queues does not see them."""
+    return await _budgets(request, caller)
+
+
+@router.put("/budgets/{budget_name:path}", summary="Set a budget")
+async def set_budget(request: Request, budget_name: BudgetName, body: BudgetChange, caller: Operator) -> Budgets:
+    _check_all_queues(caller)
+    doing = operate.set_budget(
+        budget_name, body.model_dump(exclude={"reason"}, exclude_none=True), reason=body.reason, by=caller.signed()
+    )
+    await service_of(request).operate.run(doing)
+    return await _budgets(request, caller)
+
+
+@router.delete("/budgets/{budget_name:path}", summary="Reset a budget")
+async def reset_budget(request: Request, budget_name: BudgetName, caller: Operator, reason: Why = None) -> Budgets:
+    """What the code declares holds again. A budget that no code declares is gone."""
+    _check_all_queues(caller)
+    await service_of(request).operate.run(operate.reset_budget(budget_name, reason=reason, by=caller.signed()))
+    return await _budgets(request, caller)
+
+
+async def _budgets(request: Request, caller: Caller) -> Budgets:
+    _check_all_queues(caller)
+    return Budgets(budgets=await service_of(request).read_for(caller).run(stored.budgets()))
+
+
+def _check_all_queues(caller: Caller) -> None:
+    if caller.queues is not None:
+        raise Problem(
+            403,
+            "Forbidden",
+            "This key is restricted to queues; a budget concerns all queues.",
+            next_step="Use a key for all queues.",
+        )
 
 
 async def _set(request: Request, queue: str, group: str, body: LimitChange, caller: Caller) -> Limits:

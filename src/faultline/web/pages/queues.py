@@ -11,7 +11,7 @@ from faultline import operate
 from faultline.core.bounds import QUEUE_LENGTH_MAX
 from faultline.drawing import limits as words
 from faultline.drawing.curves import curve
-from faultline.store.reads import groups, overview, views
+from faultline.store.reads import groups, limits, overview, views
 from faultline.web.access import needs
 from faultline.web.caller import Caller
 from faultline.web.forms import form_of
@@ -32,9 +32,10 @@ _DONE_MAX = 50
 @router.get("/queues")
 async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs("read"))]) -> HTMLResponse:
     read = service_of(request).read_for(caller)
-    lines, uses, done, now = await asyncio.gather(
+    lines, uses, budgets, done, now = await asyncio.gather(
         read.run(overview.queues()),
         read.run(groups.in_use(jobs_max=1_000)),
+        read.run(limits.budgets()),
         read.run(views.operations(only_queues=caller.only_queues, keys=caller.sees_keys, entries_max=_DONE_MAX)),
         read.run(views.clock()),
     )
@@ -53,6 +54,8 @@ async def queues_page(request: Request, caller: Annotated[Caller, Depends(needs(
         "queues",
         lines=lines,
         uses={use.queue: use for use in uses},
+        # Jobs of all queues take from them.
+        budgets=budgets if caller.queues is None else [],
         curves=curves,
         done=done,
         now=now,

@@ -5,6 +5,7 @@
 -- `waits` is a JSON array with an array of calls per lease: [[{"number": "3", "kind": "signal", "name": "approval",
 -- "digest": "…", "seconds": 3600, "policy": null, "fresh": true, "together": false}, …], …]. Calls that are not known are
 -- stored. The time of a call (`seconds` from now, or `until`) is set when the program first comes to it, and stays.
+-- The call 0.0.0 stands for a budget that has too little: its time is given anew each time.
 -- When an attempt comes to a call that no attempt before it came to, the attempts and reaps are counted from zero: the job
 -- has made progress, and a flow that lasts for a month must not fail by one bad night in each week.
 create or replace function faultline.suspend(
@@ -66,10 +67,12 @@ begin
     on conflict (job_id, number) do nothing;
     -- What was awaited before and is not now; what is awaited now and was known; the time of one that has none yet.
     update faultline.calls c
-    set awaited = k.awaited, together = k.together, until = k.until
+    set awaited = k.awaited, together = k.together, until = coalesce(k.again, k.until)
     from (
       select
         o.ctid, w.number is not null as awaited, w.together,
+        -- A budget gives another moment each time.
+        case when o.number = '0.0.0' then w.until end as again,
         coalesce(o.until, w.until, at + make_interval(secs => w.seconds)) as until
       from unnest(ids, done) as i (id, position)
       -- Job by job: the planner may take the table for empty, and read all of it first.
@@ -84,7 +87,8 @@ begin
       ) w on true
       where o.awaited or w.number is not null
     ) k
-    where c.ctid = k.ctid and (c.awaited, c.together, c.until) is distinct from (k.awaited, k.together, k.until);
+    where c.ctid = k.ctid
+      and (c.awaited, c.together, c.until) is distinct from (k.awaited, k.together, coalesce(k.again, k.until));
     -- In a statement of its own, after the lock: it sees all that was committed before we had the lock.
     with looked as materialized (
       select
@@ -94,13 +98,14 @@ begin
       from unnest(ids, done) as i (id, position)
       cross join lateral (
         select
-          coalesce(bool_or(c.fencing_token = suspend.tokens[i.position]), false) as is_new,
+          -- To wait for a budget is not progress.
+          coalesce(bool_or(c.fencing_token = suspend.tokens[i.position] and c.number <> '0.0.0'), false) as is_new,
           -- Nothing is waited for: the caller has not read its history.
           coalesce(bool_or(c.ended_at is not null), true) as has_ended,
           min(c.until) as until
         from jsonb_to_recordset(suspend.waits -> (i.position::integer - 1)) as w (number text)
         cross join lateral (
-          select c.fencing_token, c.ended_at, c.until from faultline.calls c
+          select c.number, c.fencing_token, c.ended_at, c.until from faultline.calls c
           where c.job_id = i.id and c.number = w.number
           offset 0
         ) c

@@ -1,0 +1,53 @@
+-- When a job that found too few tokens should ask again, and what its budget and the job remember of that.
+-- `wait`: what it was given before: {"since": when it first found too few, "from": its moment, "to": the last one, if several
+-- takes of the same run wait, "token": the run that was given them}.
+create or replace function faultline.line_up(
+  inout bucket faultline.budgets,
+  inout wait jsonb,
+  job_id uuid,
+  fencing_token bigint,
+  cost double precision,
+  has_waited boolean,
+  at timestamptz,
+  out until timestamptz
+)
+language plpgsql stable
+as $$
+declare
+  rate constant double precision := faultline.rate_of(bucket.effective);
+  since constant timestamptz := coalesce((wait ->> 'since')::timestamptz, at);
+  mine constant timestamptz := (wait ->> 'from')::timestamptz;
+  last constant timestamptz := (wait ->> 'to')::timestamptz;
+  is_next constant boolean := (has_waited or bucket.line_until <= at) and (
+    bucket.next_job is null or bucket.next_job = line_up.job_id
+    or (since, line_up.job_id) < (bucket.next_since, bucket.next_job)
+  );
+  kept constant double precision := case when bucket.next_job <> line_up.job_id then bucket.next_cost else 0 end;
+  missing double precision;
+begin
+  missing := case
+    when is_next then cost - bucket.tokens
+    -- It asks before its time: its place stays.
+    when mine > at and (wait ->> 'token')::bigint <> fencing_token then extract(epoch from mine - at) * rate
+    -- It has moments to come, for other takes of it.
+    when last > at and mine <= at then cost + kept - bucket.tokens
+    else cost + greatest(extract(epoch from nullif(bucket.line_until, '-infinity') - at) * rate, kept - bucket.tokens)
+  end;
+  -- No sooner than a snooze, and a moment more than is needed: both clock and tokens are rounded.
+  until := at + make_interval(secs => least(greatest(missing / rate, 0.1) + 0.001, 31536000));
+  wait := jsonb_build_object(
+    'since', since,
+    -- While moments are to come, it counts as one that has waited.
+    'from', case when last > at then least(mine, until) else until end,
+    'to', greatest(last, until),
+    'token', fencing_token
+  );
+  bucket.line_until := greatest(bucket.line_until, until);
+  if is_next then
+    bucket.next_job := line_up.job_id;
+    bucket.next_since := since;
+    bucket.next_cost := cost;
+    bucket.next_until := until + interval '10 seconds';
+  end if;
+end
+$$;
