@@ -100,3 +100,18 @@ def test_a_job_is_enqueued_with_a_group(queue: Driver, dsn: str) -> None:
     assert done.returncode == 0, done.stderr
     assert queue.connection.execute("select group_key from faultline.jobs").fetchall() == [("a",)]
     assert refused.returncode != 0
+
+
+def test_a_budget_is_set_shown_and_reset(dsn: str) -> None:
+    words = "openai --rate 600 --per 1m --burst 50 --reason asked"
+    done = faultline("limits", "set-budget", *words.split(), "--dsn", dsn)
+    told = json.loads(faultline("limits", "--json", "--dsn", dsn).stdout)
+    undone = faultline("limits", "reset-budget", "openai", "--dsn", dsn)
+
+    assert done.stdout.splitlines()[-1].split()[:3] == ["openai", "50.0", "-"], done.stdout + done.stderr
+    assert "600/min (burst 50)" in done.stdout
+    assert "asked" in done.stdout
+    assert (told["budget"], told["tokens"]) == ("openai", 50)
+    assert "openai" not in undone.stdout, undone.stdout
+    refused = faultline("limits", "set-budget", "openai", "--rate", "none", "--dsn", dsn)
+    assert "must have a rate" in refused.stderr, refused.stderr

@@ -181,3 +181,35 @@ def test_the_page_of_a_job_says_its_group_and_what_it_waits_for(site: Site, db: 
     assert "tenant-7" in waiter
     assert "9999" not in waiter
     assert "tenant-7" in site.page("/jobs?queue=mail&state=queued").text
+
+
+def test_budgets_are_set_read_and_reset_with_who_and_why(api: Api, site: Site, db: Driver) -> None:
+    done = put(api, "/budgets/openai", rate=600, per=60, burst=50, reason="they asked")
+    page = site.page("/queues")
+
+    assert done.status_code == 200, done.text
+    [found] = api.get("/budgets").json()["budgets"]
+    assert (found["name"], found["tokens"], found["line_seconds"]) == ("openai", 50, 0)
+    assert found["effective"] == {"rate": 600, "per": 60, "burst": 50}
+    assert "test (API key" in found["changed_by"]
+    for text in ("openai", "600/min (burst 50)", "they asked"):
+        assert text in page.text
+    assert api.http.delete("/api/v1/budgets/openai").json() == {"budgets": []}
+    journal = db.execute("select detail ->> 'budget', detail ->> 'reason' from faultline.journal order by id")
+    assert [row for row in journal if row[0]] == [("openai", "they asked"), ("openai", None)]
+
+
+@pytest.mark.parametrize("body", [{}, {"rate": 0}, {"rate": 1, "burst": 0}, {"rate": 1, "concurrency": 1}, {"rate": None}])
+def test_a_budget_without_a_rate_is_refused(api: Api, body: dict[str, Any]) -> None:
+    assert put(api, "/budgets/openai", **body).status_code == 422
+    assert api.get("/budgets").json() == {"budgets": []}
+
+
+def test_a_key_of_some_queues_neither_sees_nor_sets_budgets(api: Api, db: Driver) -> None:
+    put(api, "/budgets/openai", rate=1)
+    _, text = new_key(db, "read", "operate", queues=["mail"])
+    with Api(api.address, text) as bound:
+        refused(bound.get("/budgets"), 403, "Forbidden")
+        refused(put(bound, "/budgets/openai", rate=2), 403, "Forbidden")
+        refused(bound.http.delete("/api/v1/budgets/openai"), 403, "Forbidden")
+    assert api.get("/budgets").json()["budgets"][0]["effective"]["rate"] == 1
