@@ -36,6 +36,14 @@ GUARDS: Guards = {
             "coalesce(o.until, w.until, at + make_interval(secs => w.seconds)) as until",
             "coalesce(w.until, at + make_interval(secs => w.seconds), o.until) as until",
         ),
+        "gives a budget a new moment each time": (
+            "case when o.number = '0.0.0' then w.until end as again",
+            "null::timestamptz as again",
+        ),
+        "does not take a wait for a budget for progress": (
+            " and c.number <> '0.0.0'), false) as is_new",
+            "), false) as is_new",
+        ),
         "waits no longer for what is not named": ("w.number is not null as awaited", "true as awaited"),
         "waits until the first of the times": ("min(c.until) as until", "max(c.until) as until"),
         "clears the owner": "          lease_owner = null,\n",

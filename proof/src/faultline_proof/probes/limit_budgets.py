@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from faultline_proof.sessions import Session, Sessions
 
 _LONG = {"lease_seconds": 3600}
+#: More urgent than those who wait: a claim of one finds this one.
+_FRESH = {"lease_seconds": 3600, "priority": -200}
 
 
 def _budget(q: Session, *, rate: float = 10, burst: float = 100) -> bool:
@@ -62,9 +64,22 @@ def no_more_is_taken_from_a_budget_than_there_is(sessions: Sessions) -> None:
     expect("in it", _in(q), 40)
     clock.advance(2.01)
     expect("the second", _ask(q, _again(q, second), 60).status, "taken")
+    for there in (10.1, 20.1, 30.1):
+        clock.advance(1)
+        expect("too much", _ask(q, first, 40, 2).status, "wait")
+        expect("in it", _in(q), there)
     clock.advance(3600)
     expect("no more than the burst", _ask(q, first, 100, 2).status, "taken")
     expect("in it", _in(q), 0)
+
+
+@probe("line_up")
+def nobody_comes_again_at_once(sessions: Sessions) -> None:
+    q, clock = sessions.open(), sessions.clock
+    clock.take()
+    _budget(q, rate=1_000_000, burst=1_000_000)
+    expect("first", _ask(q, q.new_lease(**_LONG), 1_000_000).status, "taken")
+    expect("comes again in", _waits(q, q.new_lease(**_LONG), 5), 0.1)
 
 
 @probe("take_budget")
@@ -127,7 +142,7 @@ def small_costs_do_not_starve_a_large_one(sessions: Sessions) -> None:
     expect("the large one comes in", _waits(q, large, 100), 10.0)
     for _ in range(42):
         clock.advance(0.25)
-        expect("a small one", _ask(q, q.new_lease(**_LONG), 3).status, "wait")
+        expect("a small one", _ask(q, q.new_lease(**_FRESH), 3).status, "wait")
     expect("the large one, half a second late", _ask(q, _again(q, large), 100).status, "taken")
 
 
@@ -142,7 +157,9 @@ def who_has_just_come_stands_behind_who_waits(sessions: Sessions) -> None:
     clock.advance(1.5)
     expect("a small one that comes later", round(_ask(q, q.new_lease(**_LONG), 5).seconds or 0, 1), 5.0)
     for job in (one, two, three):
-        clock.advance(2.01)
+        clock.advance(1.005)
+        expect("a small one", _ask(q, q.new_lease(**_FRESH), 2).status, "wait")
+        clock.advance(1.005)
         expect("one that has waited", _ask(q, _again(q, job), 20).status, "taken")
 
 
@@ -155,8 +172,8 @@ def what_the_bucket_cannot_hold_is_not_lost_while_others_are_late(sessions: Sess
     for _ in range(30):
         _waits(q, q.new_lease(**_LONG), 20)
     clock.advance(25)
-    expect("none of these came: one that has just come", _ask(q, q.new_lease(**_LONG), 20).status, "taken")
-    expect("another, when it is not full", _ask(q, q.new_lease(**_LONG), 20).status, "wait")
+    expect("none of these came: one that has just come", _ask(q, q.new_lease(**_FRESH), 20).status, "taken")
+    expect("another, when it is not full", _ask(q, q.new_lease(**_FRESH), 20).status, "wait")
 
 
 @probe("take_budget", "line_up")
@@ -229,6 +246,7 @@ def who_has_waited_longest_is_served_next(sessions: Sessions) -> None:
     for job, is_next in ((two, two), (one, one), (two, one)):
         expect("too few", _ask(q, due[job.job_id], 50).status, "wait")
         expect("next", q.value("select next_job from faultline.budgets"), is_next.job_id)
+        clock.advance(0.01)
 
 
 @probe("take_budget")
@@ -345,7 +363,7 @@ def a_clock_that_was_ahead_holds_nobody_up(sessions: Sessions) -> None:
     clock.advance(-86400)
     expect("back again, comes in", _waits(q, q.new_lease(**_LONG), 50), 5.0)
     clock.advance(5.01)
-    expect("no token was made", _ask(q, q.new_lease(**_LONG), 60).status, "wait")
+    expect("no token was made", _ask(q, q.new_lease(**_FRESH), 60).status, "wait")
 
 
 @probe("suspend")

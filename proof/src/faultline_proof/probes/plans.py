@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from faultline.core.model import Bound, Submission
 from faultline.store import verbs
 from faultline.store.reads import views
+from faultline.store.verbs import budget
 from faultline_proof.probes.flow_plans import FLOW_CALLS, rows_read
 from faultline_proof.probes.flow_stage import ANSWER, Resolver, spawn, suspend
 from faultline_proof.probes.probe import PROBES, Probe, expect
@@ -69,6 +70,11 @@ def _sweep_and_retry(q: Session, lease: Lease) -> None:
     q.run(verbs.retry(lease.job_id))
 
 
+def _take(q: Session, lease: Lease) -> None:
+    q.run(budget.declare_budget("b", {"rate": 1}))
+    q.run(budget.take_budget(lease, "b", 1, 1))
+
+
 #: Each call, and what else comes in beside waiting and running jobs.
 _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "complete": (lambda q, lease: q.complete(lease), ()),
@@ -82,6 +88,7 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "step": (lambda q, lease: q.step(lease), ("steps",)),
     "recall": (lambda q, lease: q.run(verbs.recall(lease, "s")), ("steps",)),
     "progress": (lambda q, lease: q.progress(lease), ()),
+    "take_budget": (_take, ()),
     "cancel": (lambda q, lease: q.run(verbs.cancel(lease.job_id)), ("ledger",)),
     "retry": (lambda q, lease: (q.fail(lease, then="fail"), q.run(verbs.retry(lease.job_id))), ("ledger",)),
     "resolve_known": (lambda q, lease: q.run(verbs.enqueue_many([Submission("t", id=lease.job_id)])), ("ledger", "keys")),
