@@ -177,10 +177,10 @@ GUARDS: Guards = {
         "knows no budget that is not there": ("if bucket.name is null then", "if false then"),
         "forgets the moments of a clock that was ahead": ("    bucket.line_until := at;\n", "    null;\n"),
         "forgets who does not come": ("if bucket.next_until <= at then", "if false then"),
-        "takes what is there": ("if bucket.tokens >= take_budget.cost\n", "if bucket.tokens >= 0\n"),
+        "takes what is there": ("if bucket.tokens >= take_budget.cost + kept\n", "if bucket.tokens >= kept\n"),
         "keeps something for the next one": (
-            "case when bucket.next_job <> take_budget.job_id then bucket.next_cost else 0 end\n    and",
-            "0\n    and",
+            "kept := case when bucket.next_job <> take_budget.job_id then bucket.next_cost else 0 end;",
+            "kept := 0;",
         ),
         "lets those go first who have waited": (
             "and (has_waited or bucket.line_until <= at or bucket.tokens >= burst)",

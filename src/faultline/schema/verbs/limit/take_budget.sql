@@ -35,6 +35,8 @@ declare
   bucket faultline.budgets;
   wait jsonb;
   has_waited boolean;
+  -- For another one.
+  kept double precision;
   lined_up record;
 begin
   perform faultline.read_committed('take_budget');
@@ -85,8 +87,8 @@ begin
   wait := memory #> array['waits', take_budget.budget];
   has_waited := bucket.next_job is not distinct from take_budget.job_id
     or coalesce((wait ->> 'from')::timestamptz <= at, false);
-  if bucket.tokens >= take_budget.cost
-      + case when bucket.next_job <> take_budget.job_id then bucket.next_cost else 0 end
+  kept := case when bucket.next_job <> take_budget.job_id then bucket.next_cost else 0 end;
+  if bucket.tokens >= take_budget.cost + kept
     and (has_waited or bucket.line_until <= at or bucket.tokens >= burst)
   then
     status := 'taken';
