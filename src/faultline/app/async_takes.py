@@ -53,9 +53,9 @@ class Takes(Sagas):
             asked = await self._write(verbs.take_budget(self._hold.lease, budget, cost, self._takes))
         except StaleLease as error:
             raise self._lost("take_budget", error.reason or "lease_lost", error.current_token) from error
-        if asked.burst is not None:
+        if asked.status == "never":
             raise CostTooHigh(
-                f"job {self.id} takes {cost:g} from budget {budget}, which never has more than {asked.burst:g}, its burst;"
+                f"job {self.id} takes {cost:g} from budget {budget}, which never has more than {asked.burst or 0:g}, its burst;"
                 " take less at a time, or raise the burst and retry the job"
             )
         if asked.until is None or asked.seconds is None:

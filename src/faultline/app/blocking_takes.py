@@ -1,5 +1,5 @@
 # Generated from src/faultline/app/async_takes.py by `make generate`: change that file, not this one.
-"""Take from a budget inside a job. If it has too little, the job gives its slot back and comes again when there is enough."""
+"""Take from a budget inside a job. If it has too little, the job gives its slot back, and comes again when it has enough."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Takes(Sagas):
             asked = self._write(verbs.take_budget(self._hold.lease, budget, cost, self._takes))
         except StaleLease as error:
             raise self._lost("take_budget", error.reason or "lease_lost", error.current_token) from error
-        if asked.burst is not None:
+        if asked.status == "never":
             raise CostTooHigh(
-                f"job {self.id} takes {cost:g} from budget {budget}, which never has more than {asked.burst:g}, its burst;"
+                f"job {self.id} takes {cost:g} from budget {budget}, which never has more than {asked.burst or 0:g}, its burst;"
                 " take less at a time, or raise the burst and retry the job"
             )
         if asked.until is None or asked.seconds is None:

@@ -23,7 +23,7 @@ class Take(NamedTuple):
     #: Ask again then, in so many seconds.
     until: datetime | None
     seconds: float | None
-    #: All that there can ever be, if that is less than the cost.
+    #: All that there can ever be.
     burst: float | None
 
 
