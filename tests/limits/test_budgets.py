@@ -102,6 +102,7 @@ def test_a_job_that_waits_holds_no_slot(app: Faultline) -> None:
 
     record = second.job()
     assert (record.state, record.attempt) == (JobState.QUEUED, 0)
+    assert record.next_run_at is not None
     assert (record.next_run_at - record.created_at).total_seconds() > 30_000
 
 

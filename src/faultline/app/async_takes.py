@@ -55,8 +55,8 @@ class Takes(Sagas):
             raise self._lost("take_budget", error.reason or "lease_lost", error.current_token) from error
         if asked.status == "never":
             raise CostTooHigh(
-                f"job {self.id} takes {cost:g} from budget {budget}, which never has more than {asked.burst or 0:g}, its burst;"
-                " take less at a time, or raise the burst and retry the job"
+                f"job {self.id} takes {cost:g} from budget {budget}, which never has more than {asked.burst or 0:g}, its"
+                " burst; take less at a time, or raise the burst and retry the job"
             )
         if asked.until is None or asked.seconds is None:
             return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from faultline.core import events
@@ -17,7 +17,7 @@ from faultline.store import verbs
 from faultline.store.reads import calendar, groups, invariants, limits, overview, waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from faultline.core.limits import BudgetRecord
     from faultline.store.database import Database
@@ -50,7 +50,7 @@ class Seen:
     schedules: calendar.ScheduleTotals | None = None
     #: Queues with limits; None: not looked at yet.
     limits: list[groups.QueueUse] | None = None
-    budgets: Sequence[BudgetRecord] = ()
+    budgets: list[BudgetRecord] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
