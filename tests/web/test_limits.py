@@ -183,20 +183,26 @@ def test_the_page_of_a_job_says_its_group_and_what_it_waits_for(site: Site, db: 
     assert "tenant-7" in site.page("/jobs?queue=mail&state=queued").text
 
 
-def test_budgets_are_set_read_and_reset_with_who_and_why(api: Api, site: Site, db: Driver) -> None:
+def test_budgets_are_set_read_and_reset_with_who_and_why(api: Api, db: Driver) -> None:
     done = put(api, "/budgets/openai", rate=600, per=60, burst=50, reason="they asked")
-    page = site.page("/queues")
 
     assert done.status_code == 200, done.text
     [found] = api.get("/budgets").json()["budgets"]
     assert (found["name"], found["tokens"], found["line_seconds"]) == ("openai", 50, 0)
     assert found["effective"] == {"rate": 600, "per": 60, "burst": 50}
     assert "test (API key" in found["changed_by"]
-    for text in ("openai", "600/min (burst 50)", "they asked"):
-        assert text in page.text
     assert api.http.delete("/api/v1/budgets/openai").json() == {"budgets": []}
     journal = db.execute("select detail ->> 'budget', detail ->> 'reason' from faultline.journal order by id")
     assert [row for row in journal if row[0]] == [("openai", "they asked"), ("openai", None)]
+
+
+def test_the_page_of_queues_shows_budgets(site: Site, db: Driver) -> None:
+    db.value("select faultline.set_budget('openai', '{\"rate\": 600, \"per\": 60, \"burst\": 50}', 'ada', 'they asked')")
+
+    page = site.page("/queues")
+
+    for text in ("openai", "600/min (burst 50)", "ada: they asked"):
+        assert text in page.text
 
 
 @pytest.mark.parametrize("body", [{}, {"rate": 0}, {"rate": 1, "burst": 0}, {"rate": 1, "concurrency": 1}, {"rate": None}])
