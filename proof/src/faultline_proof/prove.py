@@ -57,11 +57,11 @@ def prove(
     *,
     only: str | None = None,
     tell: Callable[[Proof, int], None] = lambda proof, total: None,  # noqa: ARG005
-    tell_survivors: Callable[[Sequence[str]], None] = lambda guards: None,  # noqa: ARG005
+    tell_survivor: Callable[[str], None] = lambda guard: None,  # noqa: ARG005
     processes: int = PROCESSES,
 ) -> list[Proof]:
     """Show every mutant, or those whose name contains `only`, to the catchers. `tell` hears of each as it is known,
-    `tell_survivors` of those that no probe has noticed: the slower catchers take minutes for each.
+    `tell_survivor` of each that no probe has noticed: the slower catchers take minutes for each.
     """
     with translated(server_dsn), template(server_dsn) as template_dsn:
         chosen = named(only, known(template_dsn))
@@ -80,10 +80,10 @@ def prove(
                     proof = Proof(answers[answer].guard, None, str(error))
                 if proof is None:
                     survivors.append(answers[answer])
+                    tell_survivor(answers[answer].guard)
                 else:
                     proofs.append(proof)
                     tell(proof, len(chosen))
-            tell_survivors([mutant.guard for mutant in survivors])
             slow = {pool.submit(shown, server_dsn, mutant): mutant for mutant in survivors}
             for looked in as_completed(slow):
                 try:

@@ -16,7 +16,7 @@ import typer
 from faultline.cli.database import AsJson, resolved
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from faultline_proof.prove import Proof
     from faultline_proof.verdict import Verdict
@@ -191,9 +191,8 @@ def soak(
         raise typer.Exit(130)
 
 
-def _print_survivors(guards: Sequence[str]) -> None:
-    for guard in guards:
-        print(f"no probe has noticed: {guard}", file=sys.stderr, flush=True)
+def _print_survivor(guard: str) -> None:
+    print(f"no probe has noticed: {guard}", file=sys.stderr, flush=True)
 
 
 def prove(
@@ -220,7 +219,7 @@ def prove(
     try:
         # In memory: a database is made and dropped for each guard, and most of the time would be the disk's.
         with resolved(dsn) if dsn else own_server(IN_MEMORY) as found:
-            known = proofs.prove(found, only=only, tell=tell, tell_survivors=_print_survivors)
+            known = proofs.prove(found, only=only, tell=tell, tell_survivor=_print_survivor)
         stopped = False
     except KeyboardInterrupt:
         stopped = True
