@@ -101,6 +101,30 @@ MUTANTS = {
         "enqueue-keys-crossed",
         "enqueue ended with DeadlockDetected",
     ),
+    "a unique job that is not locked for who is answered with it": (
+        "place_unique",
+        ("    for update skip locked;\n    is_queued", ";\n    is_queued"),
+        "unique-look-claim",
+        "no run has seen what was committed by a",
+    ),
+    "a unique job that stands in when it is cancelled": (
+        "place_unique",
+        ("where j.id = known.job_id and j.state = 'queued'\n", "where j.id = known.job_id\n"),
+        "unique-cancel",
+        "no run has seen what was committed by a",
+    ),
+    "a unique job that is not replaced": (
+        "renew_unique",
+        ("args = case when replaces then renew_unique.args else j.args end", "args = j.args"),
+        "unique-replace-claim",
+        "came last",
+    ),
+    "a unique job that waits again beside the one in its place": (
+        "supersede",
+        ("      and o.state = 'queued'\n", "      and false\n"),
+        "unique-supersede-retry",
+        "2 jobs of one key wait, and 1 may",
+    ),
     "a submission sent again that does not look into the ledger": (
         "place_known",
         ("news := faultline.withdraw_done(ids, news);", ""),

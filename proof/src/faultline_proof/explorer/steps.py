@@ -89,6 +89,8 @@ create table time_of_the_explorer as
   select clock_timestamp() as since, interval '0' as ahead_before, interval '0' as ahead;
 create table effects (job_id uuid not null, token bigint not null);
 create index on effects (job_id);
+create table changes (scene bigint not null, name text not null);
+create table seen (id bigint generated always as identity, scene bigint not null, name text not null, args text);
 """ + clocks_say(
     now="statement_timestamp() + (select case when statement_timestamp() >= since then ahead else ahead_before end"
     " from time_of_the_explorer)",

@@ -102,6 +102,8 @@ def _clean(watcher: psycopg.Connection) -> None:
         for table in _TABLES:
             watcher.execute(f"delete from faultline.{table}".encode())
         watcher.execute("delete from effects")
+        watcher.execute("delete from changes")
+        watcher.execute("delete from seen")
 
 
 # What judges ask

@@ -56,7 +56,7 @@ def drained(
     empty = 0
     granted_before = ""
     for _ in range(_ROUNDS):
-        running = [_held(row) for row in ask(_RUNNING, scene.queue)]
+        running = [held_of(row) for row in ask(_RUNNING, scene.queue)]
         if running:
             _do(ask, steps.complete(*running))
         granted = [str(row[2]) for row in _do(ask, steps.claim(scene.queue))]
@@ -75,7 +75,7 @@ def drained(
     return [f"it goes on for ever: {ask(_RUNNING, scene.queue)}"]
 
 
-def _held(row: tuple[object, ...]) -> Held:
+def held_of(row: tuple[object, ...]) -> Held:
     job_id, token, owner, task = row
     return Held(job_id, token, owner, task)  # type: ignore[arg-type]
 

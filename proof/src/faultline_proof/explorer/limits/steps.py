@@ -42,16 +42,48 @@ def submit(queue: str, *names: str, group: str | None = None, **fields: Any) -> 
     return _step("submit", sql, (document,), f"{', '.join(names)} of {group}")
 
 
-def claim(queue: str, max_jobs: int = 10) -> Step:
+def claim(queue: str, max_jobs: int = 10, *, patient: bool = True) -> Step:
     """Claims of one shard go one after the other, and wait for a moment: then the answer is empty."""
     owner = f"w{next(_owners)}/1"
     return _step(
         "claim",
         "select job_id, fencing_token, task from faultline.claim(%s, %s, %s, limits => true) order by job_id",
         (queue, owner, max_jobs),
-        patient=True,
+        patient=patient,
         read=lambda rows: [Held(job_id, token, owner, task) for job_id, token, task in rows],
     )
+
+
+# Unique jobs, and what is written and read by those that need them
+
+
+def submit_unique(queue: str, name: str, unique: dict[str, Any] | None = None, **fields: Any) -> Step:
+    """All of a scene have one key. It waits for those who submit the same."""
+    job = {
+        "task": "index", "args": {"n": name}, "queue": queue, "lease_seconds": LEASE_SECONDS,
+        "unique": {"key": "doc", **(unique or {})}, **fields,
+    }  # fmt: skip
+    sql = "select job_id, created from faultline.enqueue_many(%s) order by place"
+    return _step("submit", sql, (json.dumps([job]),), f"{name}, unique", patient=True)
+
+
+def change(scene: int, name: str) -> Step:
+    return _step("write", "insert into changes values (%s, %s) returning name", (scene, name), name)
+
+
+def read(scene: int, leases: Sequence[Held]) -> Step:
+    """What a run does: it sees what was committed before, and has the arguments that its job has."""
+    return _step(
+        "read",
+        "insert into seen (scene, name, args) select c.scene, c.name, j.args ->> 'n' from changes c, faultline.open_jobs j"
+        " where c.scene = %s and j.id = any (%s) returning name",
+        (scene, [one.job_id for one in leases]),
+        _told(leases),
+    )
+
+
+def expire() -> Step:
+    return _step("expire", "select job_id from faultline.expire()")
 
 
 # Ends: none of them may wait for a limit
