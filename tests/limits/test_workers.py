@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from faultline import Faultline, Limit, Rate, Snooze
@@ -282,3 +283,42 @@ def test_jobs_of_groups_and_without_get_their_share(app: Faultline, queues: int)
     worked(app, served, story, grace_seconds=1)
 
     assert min(done["plain"], done["grouped"]) > 150
+
+
+def test_a_worker_wakes_nobody_for_a_permit_that_it_claims_itself_until_it_stops(app: Faultline, dsn: str) -> None:
+    app.queue("mail", concurrency=1)
+    at_last, release = asyncio.Event(), asyncio.Event()
+
+    @app.task(queue="mail")
+    async def send(n: int) -> None:
+        if n == 3:
+            at_last.set()
+            await release.wait()
+
+    app.declare()
+    app.enqueue_many(send.bind(n) for n in range(6))
+
+    async def story(listener: psycopg.Connection) -> tuple[list[str], list[str]]:
+        async with asyncio.timeout(PATIENCE), app.worker({"mail": 5}) as worker:
+            await at_last.wait()
+            listener.execute(SLEEPS)
+            working = woken(listener)
+            asyncio.get_running_loop().call_later(0.3, release.set)
+            worker.stop()
+        await app.async_database.close()
+        return working, woken(listener)
+
+    with psycopg.connect(dsn, autocommit=True) as listener:
+        listener.execute(SLEEPS)
+        listener.execute("listen faultline")
+        working, stopping = asyncio.run(story(listener))
+
+    assert working == []
+    assert len(stopping) == 1
+
+
+SLEEPS = "select faultline.beat('sleeper', 'elsewhere', 1, '1', array['mail'], array['mail'])"
+
+
+def woken(listener: psycopg.Connection) -> list[str]:
+    return [notice.payload for notice in listener.notifies(timeout=0.5) if "sleeper" in notice.payload]

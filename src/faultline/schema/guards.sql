@@ -42,7 +42,7 @@ execute function faultline.free_permits();
 create or replace trigger free_permits_of_gone
 after delete on faultline.open_jobs
 for each row
-when (old.counted is not null)
+when (old.counted is not null and coalesce(current_setting('faultline.verb', true), '') <> 'complete')
 execute function faultline.free_permits();
 
 create or replace trigger leave_group

@@ -136,7 +136,7 @@ class Completer:
                     if failing.unanswered and endings:
                         endings = await self._still_to_write(endings)
                         failing.unanswered = False
-                    unwritten = await self._database.run(_built(endings)) if endings else Unwritten()
+                    unwritten = await self._database.run(self._built(endings)) if endings else Unwritten()
             except asyncio.CancelledError:
                 # A program that ends cancels all its tasks at once. Write the endings nevertheless.
                 if self._closed:
@@ -156,6 +156,16 @@ class Completer:
                 failing.is_over()
                 self._put_aside(self._after(endings, unwritten))
                 return
+
+    def _built(self, endings: list[Ending]) -> Statement[Unwritten]:
+        """An ending that cannot become a statement is treated like one that the database cannot store."""
+        permits = self._leases.permits
+        try:
+            return statement_for(endings, claims=permits is not None and permits.claims_freed)
+        except JobRejected:
+            raise
+        except Exception as error:
+            raise JobRejected(f"{type(error).__name__}: {error}") from error
 
     async def _rest(self, seconds: float) -> None:
         try:
@@ -384,22 +394,13 @@ def _count(written: list[Ending]) -> None:
                 counts.failed += 1
 
 
-def _built(endings: list[Ending]) -> Statement[Unwritten]:
-    """An ending that cannot become a statement is treated like one that the database cannot store."""
-    try:
-        return statement_for(endings)
-    except JobRejected:
-        raise
-    except Exception as error:
-        raise JobRejected(f"{type(error).__name__}: {error}") from error
-
-
-def statement_for(endings: list[Ending]) -> Statement[Unwritten]:
-    """One statement for endings of one kind."""
+def statement_for(endings: list[Ending], *, claims: bool = False) -> Statement[Unwritten]:
+    """One statement for endings of one kind. `claims`: this worker claims again at once."""
     leases = [ending.hold.lease for ending in endings]
     match endings[0]:
         case Completed():
-            return verbs.complete(leases, [ending.result for ending in endings if isinstance(ending, Completed)])
+            results = [ending.result for ending in endings if isinstance(ending, Completed)]
+            return verbs.complete(leases, results, claims=claims)
         case Failed():
             return verbs.fail(leases, [ending.failure for ending in endings if isinstance(ending, Failed)])
         case Released():

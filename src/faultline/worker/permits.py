@@ -28,6 +28,17 @@ class Permits:
     def __init__(self, feeds: Mapping[str, Limited]) -> None:
         self._feeds = feeds
         self._held: dict[str, set[Hold]] = {}
+        #: Its feeds have been stopped.
+        self._has_ended = False
+
+    @property
+    def claims_freed(self) -> bool:
+        """Whether a permit that this worker gives back is claimed by it at once: then nobody else need be woken for it."""
+        return bool(self._held) and not self._has_ended
+
+    def end(self) -> None:
+        """The worker stops: from now on, what it gives back is for others."""
+        self._has_ended = True
 
     def limit(self, queues: Collection[str]) -> None:
         """These of its queues have limits, and no others."""

@@ -327,6 +327,7 @@ class Worker:
         grace_over_at = time() + self._grace_seconds
         # New jobs should wake other workers.
         self._heartbeat.sleep_on(frozenset())
+        self._permits.end()
         await self._services.stop()
         self._unstarted.release_all()
         await self._executor.idle(self._grace_seconds)

@@ -64,11 +64,17 @@ GUARDS: Guards = {
         "hears what was open": ("o.xid = any (shard.seen_open) and ", "false and "),
         "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),
         "gives no turn to an empty group": (
-            " and (o.more or k.priority is not null) as ready",
+            " and (coalesce(g.more, false) or s.priority is not null) as ready",
             " as ready",
         ),
-        "gives a turn only where there is room": ("h.holding < k.cap and o.not_before is null", "o.not_before is null"),
-        "counts nobody below zero": ("greatest(0, k.holding - k.freed_group)", "k.holding - k.freed_group"),
+        "gives a turn only where there is room": (
+            "h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end",
+            "true",
+        ),
+        "counts nobody below zero": (
+            "greatest(0, coalesce(g.holding, 0) - s.freed_group)",
+            "coalesce(g.holding, 0) - s.freed_group",
+        ),
         "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
         "lowers the head": (
             "case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end",
@@ -137,6 +143,27 @@ GUARDS: Guards = {
             "",
         ),
     },
+    "complete": {
+        "frees permits": "    perform faultline.free_ended(permit_queues, permit_marks, permit_groups);\n",
+        "wakes nobody for who claims": (
+            "    if complete.claims then\n      perform set_config('faultline.notify', 'off', true);\n    end if;\n",
+            "",
+        ),
+        "wakes again afterwards": (
+            "    if complete.claims then\n      perform set_config('faultline.notify', notify, true);\n    end if;\n",
+            "",
+        ),
+    },
+    "free_ended": {
+        "frees the queue's permit where it was counted": ("e.at_home <> e.at_shard group by", "false group by"),
+        "wakes who waits": ("    perform faultline.wake_hungry(one.queue, one.shard, one.group_key);\n", "    null;\n"),
+    },
+    "guards.sql": {
+        "free_permits_of_gone: not twice": (
+            "when (old.counted is not null and coalesce(current_setting('faultline.verb', true), '') <> 'complete')",
+            "when (old.counted is not null)",
+        ),
+    },
     "write_limit": {
         "lets those look again who waited": ("  set ready = g.more, not_before = null, load", "  set load"),
     },
@@ -144,9 +171,20 @@ GUARDS: Guards = {
         "takes no more than a thousand": ("    limit 1000\n", "    limit 1000000\n"),
         "leaves those that kept a permit": "      and r.counted is null\n",
     },
+    "is_miscounted": {
+        "sees jobs that run without a permit": ("select from permits p where p.counted is null", "select where false"),
+        "looks at what the queue holds": (
+            "group by k.shard\n      having sum(k.holding) <> 0",
+            "group by k.shard\n      having false",
+        ),
+        "looks at what groups hold": (
+            "group by k.group_key\n      having sum(k.holding) <> 0",
+            "group by k.group_key\n      having false",
+        ),
+    },
     "fold_queue": {
         "hears everything once a minute": ("      shard.seen_to := '0';\n", "      null;\n"),
-        "counts once a minute": ("      perform faultline.recount_queue(fold_queue.queue);\n", "      null;\n"),
+        "counts what is wrong anew": ("      perform faultline.recount_queue(fold_queue.queue);\n", "      null;\n"),
         "lends": "    perform faultline.lend(fold_queue.queue, fold_queue.number);\n",
         "keeps groups whose tokens are due": ("(l.fields ->> 'burst')::double precision / faultline.rate_of(l.fields)", "0"),
     },

@@ -69,7 +69,7 @@ def groups_take_turns_and_jobs_of_none_get_half(sessions: Sessions) -> None:
     expect_right_accounts(q)
 
 
-@probe("free_permits")
+@probe("free_permits", "free_ended", "complete")
 def a_permit_is_free_however_its_lease_ends(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()

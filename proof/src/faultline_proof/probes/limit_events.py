@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline_proof.probes.limit_stage import done, expect_right_accounts, given_back, groups, limit, put, take
+from faultline_proof.probes.limit_stage import done, ended, expect_right_accounts, given_back, groups, limit, put, take
 from faultline_proof.probes.probe import expect, probe
 
 if TYPE_CHECKING:
@@ -180,3 +180,43 @@ def a_row_that_somebody_has_locked_is_not_forgotten(sessions: Sessions) -> None:
     given_back(q, *held)
     expect("given back", len(take(q)), 2)
     expect_right_accounts(q)
+
+
+@probe("is_miscounted", "fold", "fold_queue", "recount_queue")
+def a_count_that_somebody_made_wrong_is_right_within_a_minute(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "a", concurrency=3)
+    put(q, "a", 3)
+    held = take(q, 2)
+    for wrong in ("update faultline.shards set holding = 7", "update faultline.groups set holding = 0"):
+        sessions.hand.execute(wrong)
+        sessions.clock.advance(61)
+        q.execute("select faultline.fold()")
+        expect_right_accounts(q)
+    done(q, *held)
+    expect("granted then", groups(take(q)), ["a"])
+
+
+@probe("complete", "free_ended", "wake_hungry")
+def nobody_is_woken_for_a_permit_that_its_holder_claims_itself(sessions: Sessions) -> None:
+    q, claims = sessions.open(), ", null::jsonb, true"
+    limit(q, concurrency=2)
+    put(q, "a", 4)
+    held = take(q)
+    expect("granted of more", take(q), [])
+    q.execute("listen faultline")
+    q.value("select faultline.beat('sleeper', 'host', 1, '1', array['default'], array['default'])")
+    q.notices()
+    with_claims, without = held
+    q.begin()
+    expect("refused", ended(q, with_claims, more=claims), [])
+    q.commit()
+    expect("woken", q.notices(), [])
+    done(q, without)
+    expect("woken by who does not claim", len(q.notices()), 1)
+    q.begin()
+    expect("refused", ended(q, *(again := take(q))[:1], more=claims), [])
+    done(q, *again[1:])
+    q.commit()
+    expect("woken by the second of one transaction", len(q.notices()), 1)

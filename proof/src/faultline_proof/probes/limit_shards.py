@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from faultline_proof.probes.limit_stage import done, expect_right_accounts, groups, limit, put, running, take
+from faultline_proof.probes.limit_stage import done, expect_right_accounts, failed, groups, limit, put, running, take
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def the_next_turn_is_when_something_may_be_granted(sessions: Sessions) -> None:
     expect("then", wait(), 70)
 
 
-@probe("free_permits", "wake_hungry")
+@probe("free_permits", "free_ended", "wake_hungry")
 def who_waits_for_a_permit_is_woken_when_it_is_free(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "*", concurrency=1)
@@ -235,3 +235,8 @@ def who_waits_for_a_permit_is_woken_when_it_is_free(sessions: Sessions) -> None:
     expect("woken for a group in which nobody waits", q.notices(), [])
     done(q, held["a"])
     expect("woken for one in which somebody does", ["sleeper" in notice for notice in q.notices()], [True])
+    put(q, "a", 1)
+    (held_again,) = take(q)
+    q.notices()
+    failed(q, held_again, then="fail")
+    expect("woken by another ending", ["sleeper" in notice for notice in q.notices()], [True])

@@ -64,6 +64,11 @@ def _verb(q: Session, verb: str, held: tuple[Held, ...], more: str = "", *params
     )
 
 
+def ended(q: Session, *held: Held, more: str = "") -> list[Any]:
+    """Complete with further arguments. Gives what was refused."""
+    return _verb(q, "complete", held, more)
+
+
 def done(q: Session, *held: Held) -> None:
     expect("refused completions", _verb(q, "complete", held), [])
 

@@ -1,6 +1,8 @@
--- Hear what happened to one queue with limits; once a minute, everything, whatever the numbers say, and count its permits
--- anew: a net under every mistake. Forget groups that have nothing left, up to `most`. Returns how many.
-create or replace function faultline.fold_queue(queue text, number integer, most integer) returns integer
+-- Hear what happened to one queue with limits; once a minute, everything, whatever the numbers say: a net under every mistake.
+-- Count its permits anew if `miscounted`. Forget groups that have nothing left, up to `most`. Returns how many.
+create or replace function faultline.fold_queue(
+  queue text, number integer, most integer, miscounted boolean
+) returns integer
 language plpgsql volatile
 set plan_cache_mode = force_custom_plan
 set jit = off
@@ -48,6 +50,8 @@ begin
   if held = fold_queue.number then
     if hear_all then
       perform faultline.move_strays(fold_queue.queue, fold_queue.number, fold_queue.number);
+    end if;
+    if fold_queue.miscounted then
       perform faultline.recount_queue(fold_queue.queue);
     end if;
     perform faultline.lend(fold_queue.queue, fold_queue.number);

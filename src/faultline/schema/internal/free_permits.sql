@@ -1,4 +1,5 @@
--- Give back the permits of a job that no longer runs, however it ended: a trigger, so that no verb can forget it.
+-- Give back the permits of a job that no longer runs, however it ended: a trigger, so that no verb can forget it. Only
+-- `complete` does it for all its jobs at once: see free_ended.
 -- In a group that keeps its order, a job that goes back to the queue keeps its group's permit until it has ended for good.
 create or replace function faultline.free_permits() returns trigger
 language plpgsql

@@ -21,6 +21,9 @@ declare
   cluster constant text := faultline.cluster();
   second constant bigint := extract(epoch from due);
   each_group jsonb;
+  each_cap integer;
+  each_weight double precision;
+  have_own boolean;
   heard record;
 begin
   if shard.cluster <> cluster or shard.seen_to > pg_snapshot_xmax(pg_current_snapshot()) then
@@ -37,6 +40,10 @@ begin
     return;
   end if;
   each_group := coalesce((select l.effective from faultline.limits l where l.queue = shard.queue and l.group_key = '*'), '{}');
+  -- Read from the fields once, and not for every group.
+  each_cap := coalesce(faultline.cap_of(each_group), 2147483647);
+  each_weight := faultline.weight_of(each_group);
+  have_own := exists (select from faultline.limits l where l.queue = shard.queue and l.group_key not in ('', '*'));
   with now_open as materialized (select pg_current_snapshot() as snapshot),
   taken as (
     delete from faultline.group_events e
@@ -62,19 +69,28 @@ begin
     from taken t
     group by t.group_key
   ),
+  -- Each is looked up by a query of its own, and changed by its ctid: a join could be planned, while the tables are empty, as
+  -- a walk over all groups of the queue.
   known as materialized (
     select
-      s.group_key, s.freed_group, s.priority, s.run_at, g.epoch, g.holding,
-      coalesce(faultline.cap_of(l.fields), 2147483647) as cap, faultline.weight_of(l.fields) as weight
+      s.group_key, s.freed_group, s.priority, s.run_at, g.row_id, g.holding as was, h.holding,
+      case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight,
+      h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end
+        and g.not_before is null and (coalesce(g.more, false) or s.priority is not null) as ready
     from summed s
     left join lateral (
-      select g.epoch, g.holding from faultline.groups g
+      select g.ctid as row_id, g.holding, g.more, g.not_before from faultline.groups g
       where g.group_key = s.group_key and g.queue = shard.queue
       order by g.epoch desc
       limit 1
     ) g on true
-    left join faultline.limits o on o.queue = shard.queue and o.group_key = s.group_key
-    cross join lateral (select each_group || coalesce(o.effective, '{}') as fields) l
+    left join lateral (
+      select each_group || o.effective as fields
+      from faultline.limits o
+      where have_own and o.queue = shard.queue and o.group_key = s.group_key
+      limit 1
+    ) o on true
+    cross join lateral (select greatest(0, coalesce(g.holding, 0) - s.freed_group) as holding) h
     where s.group_key is not null and faultline.shard_of(s.group_key, hear.shards) = shard.shard
   ),
   -- The number of shards was changed while it was written.
@@ -88,25 +104,18 @@ begin
   changed as (
     update faultline.groups g
     set epoch = greatest(g.epoch, second),
-        holding = n.holding,
-        load = n.holding / k.weight,
+        holding = k.holding,
+        load = k.holding / k.weight,
         more = g.more or k.priority is not null,
         -- An empty group is given no turn: claims would look at it in vain.
-        ready = n.ready,
-        turn = case when n.ready and not g.ready then greatest(g.turn, shard.turn) else g.turn end,
+        ready = k.ready,
+        turn = case when k.ready and not g.ready then greatest(g.turn, shard.turn) else g.turn end,
         head_priority = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.priority else g.head_priority end,
         head_at = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end,
         head_id = case when (k.priority, k.run_at) <= (g.head_priority, g.head_at)
           then '00000000-0000-0000-0000-000000000000' else g.head_id end
     from known k
-    cross join lateral (select greatest(0, k.holding - k.freed_group) as holding) h
-    cross join lateral (
-      select h.holding, h.holding < k.cap and o.not_before is null and (o.more or k.priority is not null) as ready
-      from faultline.groups o
-      where o.group_key = any (array[k.group_key]) and o.queue = shard.queue and o.epoch = k.epoch
-    ) n
-    -- Looked up one by one, as in `complete`.
-    where g.group_key = any (array[k.group_key]) and g.queue = shard.queue and g.epoch = k.epoch
+    where g.ctid = k.row_id
       -- A job that comes in behind the head of a group that is not empty changes nothing.
       and (k.freed_group <> 0 or not g.more or (k.priority, k.run_at) <= (g.head_priority, g.head_at))
   ),
@@ -115,20 +124,19 @@ begin
       group_key, queue, epoch, shard, holding, load, turn, more, ready, head_priority, head_at
     )
     select
-      k.group_key, shard.queue, second, shard.shard, h.holding, h.holding / k.weight, shard.turn, k.priority is not null,
-      k.priority is not null and h.holding < k.cap, coalesce(k.priority, -32768), coalesce(k.run_at, '-infinity')
+      k.group_key, shard.queue, second, shard.shard, k.holding, k.holding / k.weight, shard.turn, k.priority is not null,
+      k.ready, coalesce(k.priority, -32768), coalesce(k.run_at, '-infinity')
     from known k
-    cross join lateral (select greatest(0, -k.freed_group) as holding) h
-    where k.epoch is null and (k.priority is not null or k.freed_group < 0)
+    where k.row_id is null and (k.priority is not null or k.freed_group < 0)
   ),
   -- More was given back than was counted: somebody's SQL. One wrong number must not stop the whole queue.
   clamped as (
     insert into faultline.journal (at, event, detail)
     select
       faultline.clock(), 'permits_recounted',
-      jsonb_build_object('queue', shard.queue, 'group', k.group_key, 'was', k.holding - k.freed_group, 'is', 0)
+      jsonb_build_object('queue', shard.queue, 'group', k.group_key, 'was', k.was - k.freed_group, 'is', 0)
     from known k
-    where k.holding < k.freed_group
+    where k.was < k.freed_group
   )
   select
     coalesce(sum(s.events), 0) as events, max(s.last) as last, coalesce(sum(s.freed), 0) as freed,

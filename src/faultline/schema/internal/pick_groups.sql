@@ -19,6 +19,14 @@ declare
   each_group constant jsonb := coalesce(
     (select l.effective from faultline.limits l where l.queue = shard.queue and l.group_key = '*'), '{}'
   );
+  -- Read from the fields once, and not for every group.
+  each_cap constant integer := coalesce(faultline.cap_of(each_group), 2147483647);
+  each_rate constant double precision := faultline.rate_of(each_group);
+  each_burst constant double precision := (each_group ->> 'burst')::double precision;
+  each_weight constant double precision := faultline.weight_of(each_group);
+  have_own constant boolean := exists (
+    select from faultline.limits l where l.queue = shard.queue and l.group_key not in ('', '*')
+  );
   remaining integer := pick_groups.most;
   served record;
 begin
@@ -27,21 +35,27 @@ begin
     exit when remaining <= 0;
     with listed as materialized (
       select
-        g.*, l.rate, l.burst, l.weight, coalesce(l.cap, 2147483647) as cap, sum(l.weight) over () as weights,
+        g.*, l.rate, l.burst, l.weight, l.cap, sum(l.weight) over () as weights,
         faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_groups.due) as tokens_now
       from (
-        select g.group_key, g.epoch, g.holding, g.load, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
+        select g.ctid as row_id, g.group_key, g.holding, g.load, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
         from faultline.groups g
         where g.queue = shard.queue and g.shard = shard.shard and g.ready
         order by g.load, g.turn, g.group_key
         limit least(remaining, 1000)
       ) g
-      left join faultline.limits o on o.queue = shard.queue and o.group_key = g.group_key
-      cross join lateral (select each_group || coalesce(o.effective, '{}') as fields offset 0) f
+      left join lateral (
+        select each_group || o.effective as fields
+        from faultline.limits o
+        where have_own and o.queue = shard.queue and o.group_key = g.group_key
+        limit 1
+      ) o on true
       cross join lateral (
         select
-          faultline.cap_of(f.fields) as cap, faultline.rate_of(f.fields) as rate,
-          (f.fields ->> 'burst')::double precision as burst, faultline.weight_of(f.fields) as weight
+          case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end as cap,
+          case when o.fields is null then each_rate else faultline.rate_of(o.fields) end as rate,
+          case when o.fields is null then each_burst else (o.fields ->> 'burst')::double precision end as burst,
+          case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight
         offset 0
       ) l
     ),
@@ -114,12 +128,17 @@ begin
     ),
     -- A row that was changed since it was seen has another ctid, and is left for the next time.
     claimed as materialized (
-      select array(select k.ctid from locked k intersect select unnest(s.ctids) from seen s) as ctids
+      select c.ctids, cardinality(c.ctids) = (select sum(cardinality(s.ctids)) from seen s) as are_all
+      from (select array(select k.ctid from locked k intersect select unnest(s.ctids) from seen s) as ctids offset 0) c
     ),
     counted as materialized (
       select
         s.*, coalesce(cardinality(s.ctids), 0) as taken,
-        (select count(*)::integer from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids)) as jobs
+        -- Nearly always all: then none is searched for among the others.
+        case
+          when g.are_all then coalesce(cardinality(s.ctids), 0)
+          else (select count(*)::integer from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids))
+        end as jobs
       from seen s
       cross join claimed g
     ),
@@ -151,7 +170,7 @@ begin
           head_at = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_at, g.head_at) else g.head_at end,
           head_id = case when j.jobs = j.taken and pick_groups.flows then coalesce(j.last_id, g.head_id) else g.head_id end
       from judged j
-      where g.group_key = any (array[j.group_key]) and g.queue = shard.queue and g.epoch = j.epoch
+      where g.ctid = j.row_id
     )
     select
       (select count(*) from listed) as groups, (select g.ctids from claimed g) as ctids,

@@ -29,10 +29,10 @@ begin
     for update skip locked
   ),
   judged as materialized (
-    select k.ctid, k.group_key, g.epoch, l.rate, faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_kept.due) as tokens
+    select k.ctid, k.group_key, g.row_id, l.rate, faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_kept.due) as tokens
     from kept k
     left join lateral (
-      select g.epoch, g.tokens, g.refilled_at from faultline.groups g
+      select g.ctid as row_id, g.tokens, g.refilled_at from faultline.groups g
       where g.group_key = k.group_key and g.queue = shard.queue
       order by g.epoch desc
       limit 1
@@ -46,7 +46,7 @@ begin
     update faultline.groups g
     set tokens = j.tokens - 1, refilled_at = faultline.refill_moment(g.refilled_at, pick_kept.due)
     from judged j
-    where g.group_key = any (array[j.group_key]) and g.queue = shard.queue and g.epoch = j.epoch and j.rate is not null and j.tokens >= 1
+    where g.ctid = j.row_id and j.rate is not null and j.tokens >= 1
   ),
   put_off as (
     update faultline.open_jobs j

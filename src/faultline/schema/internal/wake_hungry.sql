@@ -1,4 +1,5 @@
--- Wake a worker that sleeps, if somebody waits for a permit that is free now: of the queue, or of the group.
+-- Wake a worker that sleeps, if somebody waits for a permit that is free now: of the queue, or of the group. Not if nobody
+-- is to be notified: see `wake`, and `complete`.
 create or replace function faultline.wake_hungry(queue text, at_shard integer, group_key text) returns void
 language plpgsql volatile
 set plan_cache_mode = force_generic_plan
@@ -10,6 +11,9 @@ as $$
 declare
   sleeper text;
 begin
+  if current_setting('faultline.notify', true) = 'off' then
+    return;
+  end if;
   if (
     select s.hungry from faultline.shards s
     where s.queue = wake_hungry.queue and s.shard = at_shard

@@ -79,12 +79,16 @@ def mark_started(leases: Sequence[Lease]) -> Statement[Unwritten]:
     return for_leases("mark_started", leases)
 
 
-def complete(leases: Sequence[Lease], results: Sequence[str], *, only_if: str = "true") -> Statement[Unwritten]:
+def complete(
+    leases: Sequence[Lease], results: Sequence[str], *, only_if: str = "true", claims: bool = False
+) -> Statement[Unwritten]:
     """Move finished jobs to the ledger, each with the JSON text of its result.
 
-    `Unwritten.stale` lists the leases that were lost; nothing was written for them. `only_if`: see `fencing`.
+    `Unwritten.stale` lists the leases that were lost; nothing was written for them. `only_if`: see `fencing`. `claims`: the
+    caller claims again at once, so nobody else is woken for the permits that this frees.
     """
     given = "%s::jsonb" if only_if == "true" else f"case when {only_if} then %s::jsonb end"
+    given += ", true" if claims else ""
     texts = [text for _, text in zip(leases, results, strict=True)]
     return for_leases("complete", leases, f"[{','.join(texts)}]", given)
 

@@ -6,11 +6,14 @@
 -- each row before its deletion would cost a sixth more: so the first try only waits for a millisecond, and the second
 -- skips locked rows.
 -- Sent again after a lost answer, it finds its rows in the ledger and returns nothing.
+-- `claims`: the caller claims again as soon as this has been answered. So no other worker is woken for the permits that are
+-- free by then: it would find nothing.
 create or replace function faultline.complete(
   job_ids uuid[],
   tokens bigint[],
   owners text[],
-  results jsonb default null
+  results jsonb default null,
+  claims boolean default false
 ) returns setof faultline.refusal
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -27,7 +30,12 @@ declare
   -- What waits for these jobs: calls in their own rows, and jobs that further calls wait for.
   call_ids bigint[];
   watched uuid[];
+  -- What those of them held that had permits.
+  permit_queues text[];
+  permit_marks smallint[];
+  permit_groups text[];
   patience constant text := current_setting('lock_timeout');
+  notify constant text := coalesce(current_setting('faultline.notify', true), '');
   -- Positions of the leases whose rows no other session has locked. Null during the first try.
   free bigint[];
 begin
@@ -69,8 +77,11 @@ begin
       select
         array_agg(f.position),
         array_agg(f.call_id) filter (where f.call_id is not null),
-        array_agg(f.id) filter (where f.watched)
-      into done, call_ids, watched
+        array_agg(f.id) filter (where f.watched),
+        array_agg(f.queue) filter (where f.counted is not null),
+        array_agg(f.counted) filter (where f.counted is not null),
+        array_agg(f.group_key) filter (where f.counted is not null)
+      into done, call_ids, watched, permit_queues, permit_marks, permit_groups
       from finished f;
       perform set_config('lock_timeout', patience, true);
       exit;
@@ -88,6 +99,15 @@ begin
     end;
   end loop;
   perform faultline.as_verb('');
+  if permit_marks is not null then
+    if complete.claims then
+      perform set_config('faultline.notify', 'off', true);
+    end if;
+    perform faultline.free_ended(permit_queues, permit_marks, permit_groups);
+    if complete.claims then
+      perform set_config('faultline.notify', notify, true);
+    end if;
+  end if;
   if call_ids is not null or watched is not null then
     perform faultline.nudge_waiters(call_ids, watched);
   end if;

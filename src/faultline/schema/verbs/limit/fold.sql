@@ -1,7 +1,7 @@
 -- Keep the accounts of limits small and right, in the background: hear what happened to queues that nobody claims from, and
--- once a minute everything; count jobs that run without a permit; lend permits between shards; forget up to `max_groups`
--- groups that have nothing left. Never waits: a shard that somebody holds is left for the next time. Returns how many groups
--- were forgotten.
+-- once a minute everything; once a minute look whether permits are counted right, and jobs that run have one; lend permits
+-- between shards; forget up to `max_groups` groups that have nothing left. Never waits: a shard that somebody holds is left for
+-- the next time. Returns how many groups were forgotten.
 create or replace function faultline.fold(max_groups integer default 500) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -9,12 +9,29 @@ as $$
 #variable_conflict use_column
 declare
   one record;
+  miscounted text[] := '{}';
   forgotten integer := 0;
 begin
   perform faultline.read_committed('fold');
   perform faultline.durable();
+  -- Before anything is locked: it reads all groups of a queue.
+  for one in
+    select q.name
+    from faultline.queues q
+    where q.limited and exists (
+      select from faultline.shards s
+      where s.queue = q.name
+        and s.heard_all_at not between faultline.clock() - interval '1 minute' and faultline.clock() + interval '1 second'
+    )
+  loop
+    if faultline.is_miscounted(one.name) then
+      miscounted := miscounted || one.name;
+    end if;
+  end loop;
   for one in select q.name, q.shards from faultline.queues q where q.limited order by q.name loop
-    forgotten := forgotten + faultline.fold_queue(one.name, one.shards, greatest(0, fold.max_groups - forgotten));
+    forgotten := forgotten + faultline.fold_queue(
+      one.name, one.shards, greatest(0, fold.max_groups - forgotten), one.name = any (miscounted)
+    );
   end loop;
   return forgotten;
 end

@@ -1,0 +1,39 @@
+-- Give back the permits of jobs that `complete` has removed: all at once, one event for each group. The trigger free_permits
+-- does it for every other ending, one by one, and costs more than the rest of a completion.
+create or replace function faultline.free_ended(queues text[], marks smallint[], group_keys text[]) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  one record;
+begin
+  for one in
+    with shards as materialized (
+      select n.name, coalesce((select q.shards from faultline.queues q where q.name = n.name), 1)::integer as number
+      from (select distinct unnest(free_ended.queues) as name) n
+    ),
+    ended as materialized (
+      select
+        e.queue, e.mark & 1 as freed, (e.mark & 2) >> 1 as freed_group, case when e.mark & 2 > 0 then e.group_key end as group_key,
+        -- The shards that counted them: the queue's stands in the mark, the group's is that of the group.
+        ((e.mark >> 2) % s.number)::smallint as at_shard,
+        case when e.mark & 2 > 0 then faultline.shard_of(e.group_key, s.number) else (e.mark >> 2) % s.number end::smallint as at_home
+      from unnest(free_ended.queues, free_ended.marks, free_ended.group_keys) as e (queue, mark, group_key)
+      join shards s on s.name = e.queue
+    )
+    insert into faultline.group_events (queue, shard, group_key, freed, freed_group)
+    select e.queue, e.at_home, e.group_key, coalesce(sum(e.freed) filter (where e.at_home = e.at_shard), 0), sum(e.freed_group)
+    from ended e
+    group by e.queue, e.at_home, e.group_key
+    union all
+    select e.queue, e.at_shard, null, sum(e.freed), 0 from ended e where e.at_home <> e.at_shard group by e.queue, e.at_shard
+    returning queue, shard, group_key
+  loop
+    -- Who claims itself wakes nobody.
+    exit when current_setting('faultline.notify', true) = 'off';
+    perform faultline.wake_hungry(one.queue, one.shard, one.group_key);
+  end loop;
+end
+$$;

@@ -1,0 +1,54 @@
+-- Whether a permit of a queue with limits is counted wrong, or a job runs that is not counted. One statement, so one snapshot,
+-- in which all accounts must be right: nobody is locked for it, and `fold` locks the queue only to put right what is wrong.
+create or replace function faultline.is_miscounted(queue text) returns boolean
+language plpgsql volatile
+set plan_cache_mode = force_custom_plan
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  number constant integer := (select q.shards from faultline.queues q where q.name = is_miscounted.queue);
+begin
+  return (
+    with permits as materialized (
+      select (j.counted >> 2) % number as shard, j.group_key, j.counted
+      from faultline.open_jobs j
+      where j.state = 'running' and j.lease_expires_at <= 'infinity' and j.queue = is_miscounted.queue
+      union all
+      -- Kept while its job waits for another attempt.
+      select (j.counted >> 2) % number, j.group_key, j.counted
+      from faultline.open_jobs j
+      where j.queue = is_miscounted.queue
+        and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
+    ),
+    events as materialized (
+      select e.shard, e.group_key, e.freed, e.freed_group from faultline.group_events e where e.queue = is_miscounted.queue
+    )
+    select exists (
+      select from permits p where p.counted is null
+    ) or exists (
+      select
+      from (
+        select s.shard, s.holding from faultline.shards s where s.queue = is_miscounted.queue
+        union all
+        select p.shard, -1 from permits p where p.counted & 1 > 0
+        union all
+        select e.shard, -e.freed from events e
+      ) k
+      group by k.shard
+      having sum(k.holding) <> 0
+    ) or exists (
+      select
+      from (
+        select g.group_key, g.holding from faultline.groups g where g.queue = is_miscounted.queue and g.holding <> 0
+        union all
+        select p.group_key, -1 from permits p where p.counted & 2 > 0
+        union all
+        select e.group_key, -e.freed_group from events e where e.group_key is not null
+      ) k
+      group by k.group_key
+      having sum(k.holding) <> 0
+    )
+  );
+end
+$$;

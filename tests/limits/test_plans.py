@@ -1,0 +1,102 @@
+"""A claim of a queue with limits reads what it grants and what has happened, in a session that began on empty tables too.
+
+Counted in rows and index entries, not in time.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.driver import Driver, Sessions
+
+FULL = 2_000
+#: What may be read for a claim of one job. Measured: 40 at most.
+FEW = 100
+#: Each group has a limit of its own besides.
+DECLARED = {"each_group": {"concurrency": 1}}
+OWN = {**DECLARED, "groups": {f"full-{n}": {"weight": 2} for n in range(FULL)}}
+
+
+def enqueue(queue: Driver, groups: list[str]) -> None:
+    jobs = [{"task": "t", "queue": "q", "group": group} for group in groups]
+    queue.execute("select count(*) from faultline.enqueue_many(%s::text)", json.dumps(jobs))
+
+
+def claim(queue: Driver, owner: str, most: int) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = queue.execute(
+        "select job_id, fencing_token, %s::text, group_key from faultline.claim('q', %s, %s, flows => true, limits => true)",
+        owner,
+        owner,
+        most,
+    )
+    return found
+
+
+def complete(queue: Driver, held: list[tuple[Any, ...]]) -> None:
+    ids, tokens, owners = ([row[at] for row in held] for at in range(3))
+    queue.execute("select * from faultline.complete(%s::uuid[], %s::bigint[], %s::text[])", ids, tokens, owners)
+
+
+def rows_read(queue: Driver) -> int:
+    queue.execute("select pg_stat_force_next_flush()")
+    queue.value("select 1")
+    return int(
+        queue.value(
+            "select (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_tables"
+            " where schemaname = 'faultline')"
+            " + (select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = 'faultline')"
+        )
+    )
+
+
+@pytest.mark.parametrize("vacuumed", [False, True])
+@pytest.mark.parametrize("declared", [DECLARED, OWN], ids=["each group", "own limits"])
+def test_a_claim_beside_full_groups_reads_little(
+    queue: Driver, sessions: Sessions, declared: dict[str, Any], *, vacuumed: bool
+) -> None:
+    filler = sessions.open()
+    filler.execute("select faultline.declare_queue('q', %s::jsonb)", json.dumps(DECLARED))
+    if vacuumed:
+        for name in ("open_jobs", "groups", "group_events", "limits", "shards"):
+            filler.execute(f"vacuum analyze faultline.{name}")
+    for number in range(3):  # plans are made
+        enqueue(queue, ["a", "b"])
+        complete(queue, claim(queue, f"early/{number}", 10))
+    filler.execute("select faultline.declare_queue('q', %s::jsonb)", json.dumps(declared))
+    enqueue(filler, [f"full-{n}" for n in range(FULL)] * 2)
+    held = claim(filler, "filler/1", 10_000)
+    while more := claim(filler, f"filler/{len(held)}", 10_000):
+        held += more
+    assert len(held) == FULL
+
+    found = {}
+    enqueue(queue, ["a"])
+    for name, what in (("of a new job", None), ("of a freed permit", held[7]), ("of nothing", None)):
+        if what is not None:
+            complete(filler, [what])
+        before = rows_read(queue)
+        got = claim(queue, f"late/{name}", 10)
+        found[name] = rows_read(queue) - before
+        assert [row[3] for row in got] == {"of a new job": ["a"], "of a freed permit": [held[7][3]], "of nothing": []}[name]
+
+    assert max(found.values()) < FEW, found
+
+
+def test_counts_are_looked_at_without_a_lock_and_beside_a_claim_that_is_open(sessions: Sessions) -> None:
+    queue, claimer = sessions.open(), sessions.open()
+    queue.execute("select faultline.declare_queue('q', %s::jsonb)", json.dumps(DECLARED))
+    enqueue(queue, [f"g{n}" for n in range(30)])
+    complete(queue, claim(queue, "w/1", 10)[:3])
+    claimer.begin()
+
+    assert len(claim(claimer, "w/2", 10)) == 10
+    assert sessions.at_once(queue, lambda q: q.value("select faultline.is_miscounted('q')")) is False
+
+    claimer.commit()
+    assert queue.value("select faultline.is_miscounted('q')") is False
+    sessions.hand.execute("update faultline.groups set holding = 3 where group_key = 'g7'")
+    assert queue.value("select faultline.is_miscounted('q')") is True
