@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-flows bench-quick reference docs site previous lock postgresql-17 image clean
+.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-flows bench-limits bench-quick reference docs site previous lock postgresql-17 image clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -58,13 +58,15 @@ prove: $(READY)  ## every drill, every order of small scenes, every mutant, 1,00
 
 # One part that fails must not take the others with it, and never leaves half a result behind.
 RESULTS := bench/results
-bench: $(READY)  ## Faultline and its peers, the floor, how cost grows; written into docs/explanation/performance.md (about 75 minutes)
+bench: $(READY)  ## Faultline and its peers, the floor, how cost grows; written into docs/explanation/performance.md (about 95 minutes)
 	@mkdir -p $(RESULTS)
 	-@$(BIN)/python -m bench
 	-@$(BIN)/faultline bench limit --json > $(RESULTS)/limit.new && mv $(RESULTS)/limit.new $(RESULTS)/limit.json
 	-@$(BIN)/faultline bench growth --json > $(RESULTS)/growth.new && mv $(RESULTS)/growth.new $(RESULTS)/growth.json
 	-@$(BIN)/faultline bench flows --json > $(RESULTS)/flows.new && mv $(RESULTS)/flows.new $(RESULTS)/flows.json
 	-@$(BIN)/python -m bench.flows
+	-@$(BIN)/faultline bench limits --json > $(RESULTS)/limits.new && mv $(RESULTS)/limits.new $(RESULTS)/limits.json
+	-@$(BIN)/python -m bench.limits
 	@rm -f $(RESULTS)/*.new
 	@$(BIN)/python -m bench.report $(RESULTS)/*.json
 
@@ -74,6 +76,13 @@ bench-flows: $(READY)  ## what flows cost, and those of DBOS and Absurd; written
 	-@$(BIN)/python -m bench.flows
 	@rm -f $(RESULTS)/*.new
 	@$(BIN)/python -m bench.report $(RESULTS)/flow*.json
+
+bench-limits: $(READY)  ## what limits cost, and those of four peers; written into docs/explanation/performance.md (about 20 minutes)
+	@mkdir -p $(RESULTS)
+	-@$(BIN)/faultline bench limits --json > $(RESULTS)/limits.new && mv $(RESULTS)/limits.new $(RESULTS)/limits.json
+	-@$(BIN)/python -m bench.limits
+	@rm -f $(RESULTS)/*.new
+	@$(BIN)/python -m bench.report $(RESULTS)/limit[s_]*.json
 
 bench-quick: $(READY)  ## four systems, two workloads, and the floor (about five minutes)
 	@$(BIN)/python -m bench --quick

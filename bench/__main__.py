@@ -57,15 +57,15 @@ def _compare(words: argparse.Namespace, systems: Sequence[System], minutes: floa
     missing = install.install(systems, tell)
     tell(f"installed after {time.monotonic() - begun:.0f} s; measuring for up to {minutes:g} minutes")
     with contextlib.ExitStack() as stack:
-        open_stores = _open_stores(stack, systems, missing)
-        run = workloads.Run(open_stores, tell, time.monotonic() + 60 * minutes)
+        found = open_stores(stack, systems, missing)
+        run = workloads.Run(found, tell, time.monotonic() + 60 * minutes)
         able = [system for system in systems if system.name not in missing]
         chosen = words.workload or list(workloads.QUICK if words.quick else workloads.WORKLOADS)
         again = [workload for workload in chosen if workload in workloads.CENTRAL]
         try:
             run.go(able, chosen, again, words.rounds or (2 if words.quick else 5))
         finally:
-            write(words.out, result(systems, missing, open_stores, run, quick=words.quick))
+            write(words.out, result(systems, missing, found, run, quick=words.quick))
     shutil.rmtree(catalog.PEERS / "log", ignore_errors=True)
 
 
@@ -83,7 +83,7 @@ def _words() -> argparse.Namespace:
     return words
 
 
-def _open_stores(stack: contextlib.ExitStack, systems: Sequence[System], missing: dict[str, str]) -> dict[str, Store]:
+def open_stores(stack: contextlib.ExitStack, systems: Sequence[System], missing: dict[str, str]) -> dict[str, Store]:
     found: dict[str, Store] = {"postgresql": stack.enter_context(stores.postgres())}
     on_redis = [system.name for system in systems if system.store == "redis"]
     if on_redis:

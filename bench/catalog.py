@@ -21,7 +21,7 @@ class System:
     drain: float  # jobs/s to expect of one process, to choose the first number of jobs; later rounds know better
     io: float  # the same for jobs that wait 10 ms
     node: bool = False
-    prefix: str = "use"  # of its adapter: for jobs or for flows
+    prefix: str = "use"  # of its adapter: for jobs, flows or limits
 
     @property
     def adapter(self) -> Path:
@@ -60,6 +60,12 @@ ALL = (
 )
 #: Those that have flows, with the adapters of these.
 FLOWS = tuple(replace(system, prefix="flow") for system in ALL if system.name in ("Faultline", "Absurd", "DBOS"))
+#: Those that limit how many jobs of a queue run at once over all processes.
+LIMITS = tuple(
+    replace(system, prefix="limit")
+    for system in ALL
+    if system.name in ("Faultline", "PgQueuer", "pg-boss", "DBOS", "BullMQ")
+)
 QUICK = ("Faultline", "graphile-worker", "PgQueuer", "Procrastinate")
 
 # Peers that are known and do not run here, each with the reason.

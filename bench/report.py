@@ -1,7 +1,7 @@
 """Write results as tables and pictures into the page on performance. `python -m bench.report RESULT.json …`, or `--print`.
 
-Each result names its part (peers, limit, growth, flows, flow_peers) and fills the section between that part's markers. The
-rest of the file is written by hand and stays. A part that has no result yet keeps what stands there.
+Each result names its part (peers, limit, growth, flows, flow_peers, limits, limit_peers) and fills the section between that
+part's markers. The rest of the file is written by hand and stays. A part that has no result yet keeps what stands there.
 """
 
 from __future__ import annotations
@@ -385,8 +385,9 @@ def fill(page: str, part: str, text: str) -> str:
 def made(told: dict[str, Any], pictures: Path) -> str:
     """The section of that result."""
     from bench.flows.report import flow_peers  # noqa: PLC0415 - it is made with what stands here
+    from bench.limits import limit_peers  # noqa: PLC0415 - likewise
 
-    return {"peers": peers, "flow_peers": flow_peers}.get(told["part"], figures)(told, pictures)
+    return {"peers": peers, "flow_peers": flow_peers, "limit_peers": limit_peers}.get(told["part"], figures)(told, pictures)
 
 
 def write(results: list[Path], page: Path = PAGE) -> None:

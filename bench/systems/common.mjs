@@ -7,6 +7,7 @@ export const DSN = process.env.BENCH_DSN ?? "";
 export const REDIS = process.env.BENCH_REDIS ?? "";
 const WORKLOAD = process.env.BENCH_WORKLOAD ?? "drain";
 const BULK_JOBS = 5000, BULK_BYTES = 8_000_000;
+export const LIMIT = Number(process.env.BENCH_LIMIT ?? "10");
 const HASHES = Number(process.env.BENCH_HASHES ?? "6000");
 
 const file = openSync(process.env.BENCH_STAMPS ?? "/dev/null", "a", 0o600);
@@ -34,6 +35,9 @@ export const tasks = {
   wait: async ({ sent }) => { stamp(sent); await sleep(0.01); },
   block: async ({ sent }) => { stamp(sent); burn(); },
 };
+
+// For adapters of limits: how many ran at once.
+export const held = async () => { stamp(1); await sleep(0.01); stamp(-1); };
 
 export const concurrency = ({ drain, io, cpu = 25 }) => ({ io, cpu })[WORKLOAD] ?? drain;
 

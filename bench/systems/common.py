@@ -32,6 +32,8 @@ REDIS = os.environ.get("BENCH_REDIS", "")
 WORKLOAD = os.environ.get("BENCH_WORKLOAD", "drain")
 BULK_JOBS, BULK_BYTES = 5000, 8_000_000
 IO_SECONDS = 0.01
+#: How many jobs of a queue may run at once, in all processes together; for adapters of limits.
+LIMIT = int(os.environ.get("BENCH_LIMIT", "10"))
 HASHES = int(os.environ.get("BENCH_HASHES", "6000"))
 
 _STAMP = struct.Struct("<ddq")
@@ -58,6 +60,13 @@ async def wait(sent: float, pad: str = "") -> None:
     """Wait for somebody else, as most jobs do."""
     stamp(sent)
     await asyncio.sleep(IO_SECONDS)
+
+
+async def held(sent: float, pad: str = "") -> None:
+    """Wait, and write a stamp of 1 at the start and one of -1 at the end: they say how many ran at once."""
+    stamp(1.0)
+    await asyncio.sleep(IO_SECONDS)
+    stamp(-1.0)
 
 
 def nothing_blocking(sent: float, pad: str = "") -> None:

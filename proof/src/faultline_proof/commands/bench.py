@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from faultline_proof.bench.report import Report
 
 #: What `all` is made of: the figures with goals, some minutes in all.
-_FIGURES = ("protocol", "worker", "service", "flows")
+_FIGURES = ("protocol", "worker", "service", "flows", "limits")
 #: Those that take their time and answer with tables and curves.
 _REPORTS = ("limit", "growth", "steady")
 #: Those whose JSON says on which machine it was measured, for a page.
-_TOLD = ("flows", *_REPORTS)
+_TOLD = ("flows", "limits", *_REPORTS)
 
 
 def bench(  # noqa: PLR0913, PLR0917 - options of a command
-    part: Annotated[str, typer.Argument(help="protocol, worker, service, flows or all; limit, growth or steady.")] = "all",
+    part: Annotated[
+        str, typer.Argument(help="protocol, worker, service, flows, limits or all; limit, growth or steady.")
+    ] = "all",
     dsn: PrivateDsn = EMBEDDED,
     jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
     backlog: Annotated[int, typer.Option(min=1000, help="Jobs waiting while claims are timed.")] = 1_000_000,
@@ -35,12 +37,14 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
     kills: Annotated[int, typer.Option(min=1, help="Workers to kill.")] = 20,
     minutes: Annotated[float, typer.Option(min=0.1, help="steady: how many minutes.")] = 60.0,
     rate: Annotated[int, typer.Option(min=1, help="steady: jobs per second.")] = 300,
-    quick: Annotated[bool, typer.Option("--quick", help="flows, limit, growth: only the small sizes.")] = False,  # noqa: FBT002
+    quick: Annotated[bool, typer.Option("--quick", help="flows, limits, limit, growth: only the small sizes.")] = False,  # noqa: FBT002
+    only: Annotated[str, typer.Option(help="limits: only queue, groups, noops, hot, held, fold, schedules or shards.")] = "",
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
     """Measure what the protocol and the worker cost on this machine.
 
-    `limit` measures the floor and where each microsecond goes; `growth` how cost grows with backlog, ledger, workers and
+    `limits` measures what limits, groups and schedules cost beside jobs without them (10 minutes);
+    `limit` the floor and where each microsecond goes; `growth` how cost grows with backlog, ledger, workers and
     eight other things (18 minutes, 2 with --quick); `steady` whether anything grows under a constant load.
     """
     if part not in (*_FIGURES, *_REPORTS, "all"):
@@ -50,7 +54,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with resolved(dsn) as found:
         if part in _TOLD:
-            report = _reported(part, found, minutes=minutes, rate=rate, quick=quick)
+            report = _reported(part, found, minutes=minutes, rate=rate, quick=quick, only=only)
             print(json.dumps(report.told()) if as_json else "\n".join(report.lines()))
             return
         figures = _figures(part, found, jobs=jobs, backlog=backlog, rounds=rounds, kills=kills, quick=quick)
@@ -64,7 +68,7 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills: int, quick: bool) -> list[Figure]:
-    from faultline_proof.bench import flows, protocol, service, worker  # noqa: PLC0415
+    from faultline_proof.bench import flows, limits, protocol, service, worker  # noqa: PLC0415
 
     figures: list[Figure] = []
     if part in ("protocol", "all"):
@@ -75,14 +79,17 @@ def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills
         figures += service.measure(dsn, ledger=backlog, tell=_tell)
     if part == "all":
         figures += flows.measure(dsn, quick=quick, tell=_tell).figures
+        figures += limits.measure(dsn, quick=quick, tell=_tell).figures
     return figures
 
 
-def _reported(part: str, dsn: str, *, minutes: float, rate: int, quick: bool) -> Report:
-    from faultline_proof.bench import flows, growth, limit, steady  # noqa: PLC0415
+def _reported(part: str, dsn: str, *, minutes: float, rate: int, quick: bool, only: str) -> Report:
+    from faultline_proof.bench import flows, growth, limit, limits, steady  # noqa: PLC0415
 
     if part == "flows":
         return flows.measure(dsn, quick=quick, tell=_tell)
+    if part == "limits":
+        return limits.measure(dsn, quick=quick, only=only, tell=_tell)
     if part == "limit":
         return limit.measure(dsn, quick=quick, tell=_tell)
     if part == "growth":
