@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import BlockingJob, ConfigError, CostTooHigh, Faultline, Job, JobFailed, JobRejected, JobState, Rate, Retries
+from faultline.core.host import Host
 from faultline.integrations.prometheus.board import Board
 from faultline.integrations.prometheus.exposition import Exposition
 from tests.flow.running import signals, waits
 from tests.limits.test_workers import PATIENCE, all_done, worked
+from tests.worker.test_lost_answers import CutOnce
 
 if TYPE_CHECKING:
     from tests.driver import Driver
@@ -200,6 +202,28 @@ def test_each_attempt_takes_and_what_was_taken_is_not_given_back(app: Faultline)
     worked(app, {"default": 1}, lambda: handle.aresult(PATIENCE), workers=1)
 
     assert round(tokens(app)) == 4
+
+
+@pytest.mark.parametrize("point", ["before_take_budget_sent", "after_take_budget_committed"])
+def test_a_take_whose_answer_is_lost_is_paid_once(dsn: str, queue: Driver, point: str) -> None:
+    cutting = CutOnce(point)
+    runs = []
+    with Faultline(dsn, host=Host(faults=cutting)) as app:
+        app.budget("openai", Rate(1, per=3600, burst=10))
+
+        @app.task(name="ask")
+        async def ask(job: Job) -> None:
+            runs.append(job.fencing_token)
+            await job.take("openai", cost=2)
+            await job.take("openai", cost=2)
+
+        handle = ask.enqueue()
+        worked(app, {"default": 1}, lambda: handle.aresult(PATIENCE), workers=1)
+
+        assert (cutting.cuts, len(runs), round(tokens(app))) == (1, 1, 6)
+    assert queue.broken_invariants() == []
+    queue.execute("update faultline.budgets set tokens = -1")
+    assert queue.broken_invariants() == ["a_budget_is_not_overdrawn"]
 
 
 def test_a_raised_rate_lets_waiting_jobs_run_at_once(app: Faultline) -> None:
