@@ -102,3 +102,21 @@ def test_sql_has_the_same_limits_of_flows() -> None:
     assert f"left(given.error, {bounds.ERROR_LENGTH_MAX})" in text("record")
     for name in ("record", "receive"):
         assert f"between 0 and {bounds.DELAY_SECONDS_MAX:.0f}" in text(name)
+
+
+def test_sql_has_the_same_bounds_of_limits() -> None:
+    found = {
+        what: (float(least), float(most))
+        for what, least, most in re.findall(
+            r"f\.key = '(\w+)' and \(?\s*f\.value::numeric not between ([\d.]+) and (\d+)", text("checked_limit")
+        )
+    }
+
+    assert found == {
+        "concurrency": (1, bounds.CONCURRENCY_MAX),
+        "rate": (bounds.RATE_MIN, bounds.LIMIT_MAX),
+        "per": (bounds.PER_SECONDS_MIN, bounds.PER_SECONDS_MAX),
+        "burst": (1, bounds.LIMIT_MAX),
+        "weight": (bounds.WEIGHT_MIN, bounds.WEIGHT_MAX),
+    }
+    assert f"wanted_shards not between 1 and {bounds.SHARDS_MAX} " in text("limit_queue")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline import Job, Limit
+from faultline import BlockingJob, Job, Limit
 from faultline.testing import drain
 
 if TYPE_CHECKING:
@@ -44,6 +44,51 @@ def test_children_have_their_own_group_or_that_of_their_parent(app: Faultline) -
     assert handle.result(5) == 10
     assert sorted(map(str, groups(app, "own"))) == ["tenant-1", "tenant-2"]
     assert sorted(map(str, groups(app, "child"))) == ["given", "parent-7"]
+
+
+def test_a_map_gives_its_children_the_group_that_its_task_is_given(app: Faultline) -> None:
+    app.queue("mail", each_group=Limit(concurrency=1))
+
+    @app.task(queue="mail", group="tenant-{n}")
+    async def child(n: int) -> int:
+        return n
+
+    @app.task(queue="mail")
+    async def parent(job: Job) -> list[int]:
+        return await job.map(child.options(group="together"), [1, 2])
+
+    @app.task(queue="mail")
+    def blocking_parent(job: BlockingJob) -> list[int]:
+        return job.map(child.options(group="together"), [3, 4])
+
+    app.declare()
+    handles = [parent.enqueue(), blocking_parent.enqueue()]
+
+    drain(app)
+
+    assert [handle.result(5) for handle in handles] == [[1, 2], [3, 4]]
+    assert groups(app, "child") == ["together"] * 4
+
+
+def test_a_task_reads_its_own_group(app: Faultline) -> None:
+    app.queue("mail", each_group=Limit(concurrency=1))
+
+    @app.task(group="tenant-{n}")
+    async def grouped(job: Job, n: int) -> str | None:
+        return job.group
+
+    @app.task
+    def blocking(job: BlockingJob, n: int) -> str | None:
+        return job.group
+
+    app.declare()
+    jobs = [grouped.options(queue=queue).bind(7) for queue in ("mail", "default")]
+    jobs += [blocking.bind(1), blocking.options(group="given").bind(2)]
+    handles = app.enqueue_many(jobs)
+
+    drain(app)
+
+    assert [handle.result(5) for handle in handles] == ["tenant-7", "tenant-7", None, "given"]
 
 
 def test_a_topic_fills_the_group_from_what_is_published(app: Faultline) -> None:

@@ -184,6 +184,10 @@ def test_what_contradicts_itself_is_refused(app: Faultline) -> None:
         app.queue("mail", match="mail.*")
     with pytest.raises(ConfigError, match="shards"):
         app.queue("mail", shards=0)
+    with pytest.raises(ConfigError, match=r"4 shards and a rate with a burst of 3.*burst=4"):
+        app.queue("mail", rate=Rate(3), shards=4)
+    with pytest.raises(JobRejected, match="must be a Rate"):
+        app.queue("mail", rate=5, shards=4)  # type: ignore[arg-type]
     app.queue("mail")
     with pytest.raises(ConfigError, match="declared already"):
         app.queue("mail", concurrency=2)

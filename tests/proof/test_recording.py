@@ -66,7 +66,7 @@ def wire() -> Wire:
 
 
 def lease(job_id: UUID = JOB, token: int = 1, owner: str = "w/1") -> Lease:
-    return Lease(job_id, token, "t", {}, 1, 5, False, 0, 0, datetime.now(UTC), 30, None, False, owner)
+    return Lease(job_id, token, "t", {}, 1, 5, False, 0, 0, datetime.now(UTC), 30, None, False, None, owner)
 
 
 def test_a_batch_is_one_operation_for_each_of_its_leases(wire: Wire) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -113,22 +114,25 @@ def test_no_list_reads_a_whole_table(db: Driver) -> None:
     )
     db.connection.execute(
         "insert into faultline.open_jobs (id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args,"
-        " queue, task, args, state, finished_at) select gen_random_uuid(), now(), now(), 30, 0, 5, true, 'q', 't', '{}',"
-        " case when n % 2 = 0 then 'queued' else 'failed' end, case when n % 2 = 0 then null else now() end"
-        " from generate_series(1, 20000) n"
+        " queue, task, args, state, finished_at, group_key) select gen_random_uuid(), now(), now(), 30, 0, 5, true, 'q',"
+        " 't', '{}', case when n % 2 = 0 then 'queued' else 'failed' end, case when n % 2 = 0 then null else now() end,"
+        " case when n % 4 > 1 then 'g' || n % 200 end from generate_series(1, 20000) n"
     )
     db.connection.execute("analyze faultline.ledger, faultline.open_jobs")
-    for state in (None, "succeeded", "failed", "queued"):
+    for state, group in itertools.product((None, "succeeded", "failed", "queued"), (None, "g2", "g3")):
         for behind in (False, True):
-            wanted = Wanted(state=None if state is None else JobState(state), queue="q", only_queues=["q"])
+            wanted = Wanted(state=None if state is None else JobState(state), queue="q", only_queues=["q"], group=group)
             page = run_on(db.connection, listing.jobs(wanted, page_jobs=5))
-            assert len(page.jobs) == 5
+            open_jobs = group is None or state == {"g2": "queued", "g3": "failed"}[group]
+            assert len(page.jobs) == (5 if open_jobs or state is None else 0)
             statement = listing.jobs(wanted, page_jobs=5, behind=page.behind if behind else None)
             rows = db.connection.execute(f"explain {statement.sql}".encode(), statement.params).fetchall()
             plan = "\n".join(row[0] for row in rows)
-            assert "Seq Scan" not in plan, f"{state} {behind}\n{plan}"
+            about = f"{state} {group} {behind}\n{plan}"
+            assert "Seq Scan" not in plan, about
             assert state != "succeeded" or "open_jobs" not in plan, "no open job has succeeded, and there may be millions"
-            assert "->  Sort" not in plan, f"{state} {behind}\n{plan}"
+            assert group is not None or "->  Sort" not in plan, about
+            assert group is None or state == "succeeded" or "open_jobs_of_group" in plan, about
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def hold(number: int = 1, task: str = "t") -> Hold:
-    lease = Lease(UUID(int=number), 1, task, {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, "w/7")
+    lease = Lease(UUID(int=number), 1, task, {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/7")
     return Hold(lease, 0.0, Tally(time.monotonic).of("default"))
 
 

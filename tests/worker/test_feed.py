@@ -47,6 +47,7 @@ def held(*, reaps: int = 0) -> Hold:
         lease_seconds=30.0,
         key="k",
         in_flow=False,
+        group=None,
     )
     return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 

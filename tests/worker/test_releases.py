@@ -86,7 +86,7 @@ def test_a_worker_tells_which_tasks_it_knows(app: Faultline, queue: Driver) -> N
 
 def held(token: int = 1, *, attempt: int = 1, max_attempts: int = 2) -> Hold:
     lease = Lease(
-        UUID(int=1), token, "t", {}, attempt, max_attempts, False, 0, 0, datetime.now(UTC), 30.0, None, False, "w/1"
+        UUID(int=1), token, "t", {}, attempt, max_attempts, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/1"
     )
     return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
@@ -119,7 +119,7 @@ def test_a_job_of_an_unknown_task_comes_back_soon_and_less_and_less_often(token:
 def test_many_jobs_of_an_unknown_task_do_not_keep_the_worker_busy() -> None:
     releases = Releases(random.Random(1), lambda: 0.0)
     counts = Tally(lambda: 0.0).of("default")
-    rest: tuple[Any, ...] = ("t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, "w/1")
+    rest: tuple[Any, ...] = ("t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/1")
 
     delays = [
         releases.unknown_task(Hold(Lease(UUID(int=n), 1, *rest), 0.0, counts), []).delay_seconds or 0.0
@@ -134,7 +134,7 @@ def test_many_jobs_of_an_unknown_task_do_not_keep_the_worker_busy() -> None:
 def test_an_unknown_task_is_told_of_once_a_minute_with_how_many_jobs_met_it(log: io.StringIO) -> None:
     now = [100.0]
     releases = Releases(random.Random(1), lambda: now[0])
-    lease = Lease(UUID(int=1), 1, "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, "w/1")
+    lease = Lease(UUID(int=1), 1, "t", {}, 1, 1, False, 0, 0, datetime.now(UTC), 30.0, None, False, None, "w/1")
     hold = Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 
     for seconds in (0, 1, 58, 2, 1):

@@ -46,6 +46,7 @@ def held(task: str) -> Hold:
         lease_seconds=30.0,
         key=None,
         in_flow=False,
+        group=None,
     )
     return Hold(lease, 0.0, Tally(lambda: 0.0).of("default"))
 

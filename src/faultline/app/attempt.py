@@ -68,6 +68,8 @@ class Attempt:
         self.fencing_token: int = lease.fencing_token
         #: The same in every attempt: the key of the submission, or the job's id.
         self.idempotency_key: str = lease.idempotency_key
+        #: The key of its group in the queue, such as a tenant's; None: it has none.
+        self.group: str | None = lease.group
         #: When this attempt times out, by this machine's clock; None: never.
         self.deadline: datetime | None = (
             None if timeout_seconds is None else datetime.fromtimestamp(host.seconds() + timeout_seconds, UTC)

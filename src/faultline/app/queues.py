@@ -90,7 +90,8 @@ class Queues:
             turns, so that one with many jobs does not keep the others waiting.
         :param groups: What single groups may do, by their keys. What they do not say, they have from `each_group`.
         :param shards: Into how many parts the queue is divided, each with its share of the queue's limits, so that many
-            workers claim side by side. More than 1 where commits are slow and workers are many.
+            workers claim side by side. More than 1 where commits are slow and workers are many. No more than the burst of
+            its rate.
         :param match: Patterns of names of tasks, such as `mail.*`, that go to this queue when they name none. The first
             declared queue that fits gets them.
         """
@@ -99,8 +100,14 @@ class Queues:
             raise ConfigError(f"queue {name} is declared already; declare it once, with all its limits")
         if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
             raise ConfigError(f"shards of queue {name} must be a whole number from 1 to {SHARDS_MAX}, not {shards!r}")
+        whole = Limit(concurrency=concurrency, rate=rate)
+        if rate is not None and rate.burst_jobs < shards:
+            raise ConfigError(
+                f"queue {name} cannot have {shards} shards and a rate with a burst of {rate.burst_jobs:g}: each shard needs"
+                f" one job of the burst; give Rate(..., burst={shards}) or fewer shards"
+            )
         found = QueueResource(name)
-        found.declared = _declared(name, Limit(concurrency=concurrency, rate=rate), each_group, groups)
+        found.declared = _declared(name, whole, each_group, groups)
         found.shards = shards
         found.match = _patterns(name, match)
         self._declared[str(name)] = found

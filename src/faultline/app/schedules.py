@@ -40,7 +40,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Options that belong to one job, or to its time, which follows from the tick.
-_OF_ONE_JOB = ("id", "idempotency_key", "run_at", "delay_seconds")
+_OF_ONE_JOB = ("id", "idempotency_key", "run_at", "delay_seconds", "expires_at")
 #: Stands for the moment of a tick where arguments are checked.
 _SOME_TICK = datetime(2000, 1, 1, tzinfo=UTC)
 

@@ -37,10 +37,13 @@ ARGS_BYTES_MAX = RESULT_BYTES_MAX = 1_048_576
 
 #: Of the key of a group.
 GROUP_LENGTH_MAX = 200
-#: The most that a limit can be: jobs at once, jobs in a time, tokens of a burst.
-LIMIT_MAX = 1_000_000_000
-#: The longest time that a rate is about: a year.
-PER_SECONDS_MAX = 31_536_000.0
+#: The most jobs at once that can be a limit.
+CONCURRENCY_MAX = 1_000_000
+#: Of a rate: jobs in a time, tokens of a burst. With the longest time, the slowest has its next token in a thousand years,
+#: which is a moment that the database can store.
+RATE_MIN, LIMIT_MAX = 0.001, 1_000_000_000
+#: The times that a rate may be about: up to a year.
+PER_SECONDS_MIN, PER_SECONDS_MAX = 0.000001, 31_536_000.0
 #: A group's share beside others.
 WEIGHT_MIN, WEIGHT_MAX = 0.001, 1000.0
 #: Into how many parts a limited queue may be divided.

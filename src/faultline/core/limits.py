@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from faultline.core.bounds import GROUP_LENGTH_MAX, LIMIT_MAX, PER_SECONDS_MAX, QUEUE_LENGTH_MAX, WEIGHT_MAX, WEIGHT_MIN
+from faultline.core.bounds import (
+    CONCURRENCY_MAX,
+    GROUP_LENGTH_MAX,
+    LIMIT_MAX,
+    PER_SECONDS_MAX,
+    PER_SECONDS_MIN,
+    QUEUE_LENGTH_MAX,
+    RATE_MIN,
+    WEIGHT_MAX,
+    WEIGHT_MIN,
+)
 from faultline.core.errors import JobRejected
 from faultline.core.model import Json  # noqa: TC001 - FastAPI looks at the types of fields
 
@@ -42,6 +52,11 @@ class Rate:
     @property
     def per_seconds(self) -> float:
         return self.per.total_seconds() if isinstance(self.per, timedelta) else self.per
+
+    @property
+    def burst_jobs(self) -> float:
+        """How many may come at once, given or not."""
+        return max(1.0, math.ceil(self.count)) if self.burst is None else self.burst
 
     def stored(self) -> dict[str, Json]:
         """As the database has it."""
@@ -189,9 +204,9 @@ def check_cost(cost: Any) -> None:
 
 
 def _check_concurrency(value: Any) -> None:
-    if type(value) is not int or not 1 <= value <= LIMIT_MAX:
+    if type(value) is not int or not 1 <= value <= CONCURRENCY_MAX:
         raise JobRejected(
-            f"concurrency must be a whole number from 1 to {LIMIT_MAX}, not {value!r}; to stop a queue, pause it"
+            f"concurrency must be a whole number from 1 to {CONCURRENCY_MAX}, not {value!r}; to stop a queue, pause it"
         )
 
 
@@ -211,8 +226,8 @@ def _check_ordered(value: Any) -> None:
 
 _CHECKS: dict[str, Callable[[Any], None]] = {
     "concurrency": _check_concurrency,
-    "rate": lambda value: _check_number("the count of a rate", value, None, LIMIT_MAX),
-    "per": lambda value: _check_number("per, the seconds of a rate,", value, None, PER_SECONDS_MAX),
+    "rate": lambda value: _check_number("the count of a rate", value, RATE_MIN, LIMIT_MAX),
+    "per": lambda value: _check_number("per, the seconds of a rate,", value, PER_SECONDS_MIN, PER_SECONDS_MAX),
     "burst": lambda value: _check_number("the burst of a rate", value, 1.0, LIMIT_MAX),
     "weight": lambda value: _check_number("weight", value, WEIGHT_MIN, WEIGHT_MAX),
     "ordered": _check_ordered,

@@ -133,6 +133,8 @@ class Lease:
     key: str | None
     #: Whether it is a job of a flow: it may have a history, and others may wait for its end.
     in_flow: bool
+    #: Whose job it is. None: nobody's.
+    group: str | None
     #: This field and the next are not columns.
     owner: str
     #: Why Python cannot read the arguments, if so. A job that was enqueued by SQL may contain such values.

@@ -1,4 +1,8 @@
-"""Set, remove, pause, resume, run and backfill schedules. Who did it, and why, is recorded."""
+"""Set, remove, pause, resume, run and backfill schedules. Who did it, and why, is recorded.
+
+With `only_queues`, schedules whose jobs go to other queues are not found. That is judged under the lock of the schedule:
+somebody may move it to another queue at any moment.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from faultline.store.reads.schedules import rule_of
 from faultline.store.verbs import schedules as verbs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from uuid import UUID
 
@@ -28,14 +33,16 @@ def set_schedule(
     *,
     reason: str | None = None,
     by: str | None = None,
+    only_queues: Sequence[str] | None = None,
 ) -> Statement[bool]:
     """Make or change a schedule. Returns whether this changed anything. An invalid rule raises in `Rule(…)`.
 
+    With `only_queues`, its jobs may go to these queues only, before and after.
     Without a policy, the latest missed tick within a day is caught up, overlaps are allowed, and there is no jitter.
     """
     who.check(by, reason)
     spec = verbs.spec_text(rule, job, policy or Policy())
-    statement = verbs.set_schedule(name, spec, by=by, reason=reason)
+    statement = verbs.set_schedule(name, spec, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_set_by_request", done=bool, schedule=name, rule=rule.text, by=by, reason=reason)
 
 
@@ -46,38 +53,55 @@ def reset_schedule(name: str, *, reason: str | None = None, by: str | None = Non
     return logged(statement, "schedule_set_by_request", done=bool, schedule=name, by=by, reason=reason)
 
 
-def remove_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
+def remove_schedule(
+    name: str, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
+) -> Statement[bool]:
     """Remove a schedule. Returns whether there was one. One that is in the code of a living worker is refused."""
     who.check(by, reason)
-    statement = verbs.remove_schedule(name, by=by, reason=reason)
+    statement = verbs.remove_schedule(name, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_removed_by_request", done=bool, schedule=name, by=by, reason=reason)
 
 
-def pause_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[datetime]:
+def pause_schedule(
+    name: str, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
+) -> Statement[datetime]:
     """Pause a schedule. Returns since when."""
     who.check(by, reason)
-    statement = verbs.pause_schedule(name, by=by, reason=reason)
+    statement = verbs.pause_schedule(name, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_paused_by_request", schedule=name, by=by, reason=reason)
 
 
 def resume_schedule(
-    name: str, next_at: datetime | None = None, *, reason: str | None = None, by: str | None = None
+    name: str,
+    next_at: datetime | None = None,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    only_queues: Sequence[str] | None = None,
 ) -> Statement[bool]:
     """Resume a schedule: ticks from now on count, or from `next_at` on. Returns whether it was paused."""
     who.check(by, reason)
-    statement = verbs.resume_schedule(name, next_at, by=by, reason=reason)
+    statement = verbs.resume_schedule(name, next_at, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_resumed_by_request", done=bool, schedule=name, by=by, reason=reason)
 
 
-def run_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[UUID]:
+def run_schedule(
+    name: str, *, reason: str | None = None, by: str | None = None, only_queues: Sequence[str] | None = None
+) -> Statement[UUID]:
     """Enqueue the job of a schedule now, beside its ticks. Returns its id."""
     who.check(by, reason)
-    statement = verbs.run_schedule(name, by=by, reason=reason)
+    statement = verbs.run_schedule(name, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_run_by_request", schedule=name, by=by, reason=reason)
 
 
 def backfill(
-    schedule: ScheduleLine, first: datetime, last: datetime, *, reason: str | None = None, by: str | None = None
+    schedule: ScheduleLine,
+    first: datetime,
+    last: datetime,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    only_queues: Sequence[str] | None = None,
 ) -> Statement[int]:
     """Enqueue jobs for the ticks from `first` to `last`, both included, that have none. Returns how many.
 
@@ -89,7 +113,7 @@ def backfill(
     ticks = rule_of(schedule).between(first, last, anchor=schedule.next_at or schedule.last_at)
     if schedule.next_at is not None and schedule.paused_at is None:
         ticks = [one for one in ticks if one < schedule.next_at]
-    statement = verbs.backfill(schedule.name, ticks, by=by, reason=reason)
+    statement = verbs.backfill(schedule.name, ticks, by=by, reason=reason, only_queues=only_queues)
     return logged(
         statement,
         "schedule_backfilled_by_request",

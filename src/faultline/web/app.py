@@ -105,7 +105,8 @@ def _describe_arguments(app: FastAPI) -> None:
         found = describe()
         shapes = found["components"]["schemas"]
         shapes |= {"JsonValue": JSON_VALUE, "JsonObject": JSON_OBJECT}
-        shapes["NewJob"]["properties"]["args"] |= JSON_OBJECT
+        for name in ("NewJob", "NewSchedule"):
+            shapes[name]["properties"]["args"] |= JSON_OBJECT
         shapes["Fork"]["properties"]["args"]["anyOf"][0] = {"$ref": "#/components/schemas/JsonObject"}
         for name in ("NewSignal", "NewSignalByKey"):
             shapes[name]["properties"]["payload"] |= {"$ref": "#/components/schemas/JsonValue"}
@@ -131,7 +132,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> set[str]:
     """The methods of this path, over all routes."""
     found: set[str] = set()
-    for method in ("GET", "POST"):
+    for method in ("GET", "POST", "PUT", "DELETE"):
         scope = {**request.scope, "method": method}
         if any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes):
             found |= {"GET", "HEAD"} if method == "GET" else {method}

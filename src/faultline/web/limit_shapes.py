@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -10,27 +10,57 @@ from faultline.core import bounds
 from faultline.core.limits import BudgetRecord, LimitRecord
 from faultline.store.reads.groups import GroupLine, QueueUse
 from faultline.web import cursors
-from faultline.web.shapes import PAGE_JOBS_MAX, Asked, Reason, Whole
+from faultline.web.shapes import PAGE_JOBS_MAX, Asked, AtOnce, Reason
 
 GroupCursor = Annotated[str, StringConstraints(pattern=cursors.GROUP_PATTERN)]
 
 
-class LimitChange(Asked):
-    """What to set of a limit. What is left out stays as it is; null is no limit."""
+#: A time and a burst are those of a rate.
+_OF_A_RATE = {"per": ["rate"], "burst": ["rate"]}
+_ORDERED_AT_ONCE = {
+    "required": ["ordered", "concurrency"],
+    "properties": {"ordered": {"const": True}, "concurrency": {"type": "number", "exclusiveMinimum": 1}},
+}
 
-    concurrency: Whole | None = Field(None, ge=1, le=1_000_000, description="Jobs at once. To stop a queue, pause it.")
+
+def _some_of(*names: str) -> dict[str, Any]:
+    """In the description: something must be set."""
+    return {"anyOf": [{"required": [name]} for name in names], "dependentRequired": _OF_A_RATE}
+
+
+class LimitChange(Asked):
+    """What to set of the limit of a queue. What is left out stays as it is; null is no limit."""
+
+    model_config = ConfigDict(json_schema_extra=_some_of("concurrency", "rate"))
+
+    concurrency: AtOnce | None = Field(None, description="Jobs at once. To stop a queue, pause it.")
     rate: float | None = Field(
-        None, gt=0, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="Jobs that may start in `per` seconds."
+        None,
+        ge=bounds.RATE_MIN,
+        le=bounds.LIMIT_MAX,
+        allow_inf_nan=False,
+        description="Jobs that may start in `per` seconds.",
     )
-    per: float | None = Field(None, gt=0, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False, description="With `rate`.")
+    per: float | None = Field(
+        None, ge=bounds.PER_SECONDS_MIN, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False, description="With `rate`."
+    )
     burst: float | None = Field(
         None, ge=1, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="Jobs that may start at once. With `rate`."
     )
+    reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
+
+
+class GroupLimitChange(LimitChange):
+    """What to set of the limit of each group, or of one. What is left out stays as it is; null is no limit."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_some_of("concurrency", "rate", "weight", "ordered") | {"not": _ORDERED_AT_ONCE}
+    )
+
     weight: float | None = Field(
         None, ge=bounds.WEIGHT_MIN, le=bounds.WEIGHT_MAX, allow_inf_nan=False, description="The share of a group."
     )
     ordered: bool | None = Field(None, description="Jobs of a group run one after the other, in order.")
-    reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
 
 
 class Limits(BaseModel):
@@ -45,8 +75,10 @@ class Limits(BaseModel):
 class BudgetChange(Asked):
     """What jobs may take from a budget. It holds until it is reset."""
 
-    rate: float = Field(gt=0, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="What may be taken in `per` seconds.")
-    per: float = Field(1.0, gt=0, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False)
+    rate: float = Field(
+        ge=bounds.RATE_MIN, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="What may be taken in `per` seconds."
+    )
+    per: float = Field(1.0, ge=bounds.PER_SECONDS_MIN, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False)
     burst: float | None = Field(
         None, ge=1, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="The most that there ever is. Default: `rate`."
     )

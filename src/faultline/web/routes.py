@@ -1,4 +1,4 @@
-"""Read JSON, and check what no schema can express."""
+"""Read JSON, check what no schema can express, and tell names in paths from what follows them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.convertors import Convertor, register_url_convertor
 
 from faultline.web.access import admit
 from faultline.web.problems import Problem
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 JSON_DEPTH_MAX = 64
+#: What stands behind the name of a schedule. A name that ends in one of these would be taken for that path.
+SCHEDULE_PATHS = ("ticks", "pause", "resume", "run", "backfill")
 #: The most characters of a 64-bit integer: digits and a sign.
 _INTEGER_LENGTH_MAX = 20
 
@@ -41,6 +44,30 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     503: _described("The database is unavailable, or the outcome is unknown."),
     504: _described("The database took too long."),
 }
+
+
+class _ScheduleName(Convertor[str]):
+    """May contain slashes. Otherwise `PUT /schedules/a/pause` would be about a schedule named `a/pause`, and not a method
+    that this path does not have.
+    """
+
+    regex = ".+" + "".join(f"(?<!/{path})" for path in SCHEDULE_PATHS)
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+class _LimitedQueue(_ScheduleName):
+    """Otherwise `PUT /queues/a/limits/b/limits` would be about a queue `a/limits/b`, and not about the group `b/limits`."""
+
+    regex = "(?:(?!/limits(?:/|$)).)+"
+
+
+register_url_convertor("schedule", _ScheduleName())
+register_url_convertor("limited", _LimitedQueue())
 
 
 class CheckedRequest(Request):

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, Field, StringConstraints, create_model
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
 from faultline import operate
+from faultline.core.cron import LINE_LENGTH_MAX
 from faultline.core.errors import JobRejected
 from faultline.core.model import Submission
 from faultline.core.schedules import (
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 UPCOMING_MAX = 100
 ScheduleName = Annotated[str, StringConstraints(min_length=1, max_length=NAME_LENGTH_MAX, pattern=SEEN)]
 #: A moment follows from the tick.
-_OF_ONE_JOB = ("delay_seconds", "run_at")
+_OF_ONE_JOB = ("delay_seconds", "run_at", "expires_at")
 _JOB = {name: shape for name, shape in shapes_of_a_submission().items() if name not in _OF_ONE_JOB}
 
 _JobOfTicks = create_model(
@@ -65,15 +66,31 @@ _JobOfTicks = create_model(
 )
 
 
+#: In the description. Only a cron line has a time zone.
+_ONE_RULE: dict[str, Any] = {
+    "oneOf": [
+        {
+            "required": [rule],
+            "properties": {rule: {"type": kind}} | {other: {"type": "null"} for other in others},
+        }
+        for rule, kind, others in (
+            ("cron", "string", ("every", "at")),
+            ("every", "number", ("cron", "tz", "at")),
+            ("at", "string", ("cron", "tz", "every")),
+        )
+    ]
+}
+_CronText = Annotated[str, StringConstraints(max_length=LINE_LENGTH_MAX), Field(json_schema_extra={"format": "cron"})]
+_ZoneName = Annotated[str, StringConstraints(min_length=1, max_length=100), Field(json_schema_extra={"format": "time-zone"})]
+
+
 class NewSchedule(_JobOfTicks):  # type: ignore[misc, valid-type]  # made of the fields of a submission
     """A schedule: one rule (`cron`, `every` or `at`), its job, and what to do about missed ticks and overlaps."""
 
-    cron: Annotated[str, StringConstraints(max_length=200)] | None = Field(
-        None, description="Five fields: minute, hour, day of the month, month, day of the week."
-    )
-    tz: Annotated[str, StringConstraints(min_length=1, max_length=100)] | None = Field(
-        None, description="The time zone of the cron line, such as Europe/Berlin. Default: UTC."
-    )
+    model_config = ConfigDict(json_schema_extra=_ONE_RULE)
+
+    cron: _CronText | None = Field(None, description="Five fields: minute, hour, day of the month, month, day of the week.")
+    tz: _ZoneName | None = Field(None, description="The time zone of the cron line, such as Europe/Berlin. Default: UTC.")
     every: float | None = Field(
         None, ge=EVERY_SECONDS_MIN, le=EVERY_SECONDS_MAX, allow_inf_nan=False, description="Seconds."
     )
@@ -128,7 +145,7 @@ class Backfill(Asked):
     """Which ticks of the past to run. Those that have a job are left out."""
 
     first: Time = Field(alias="from", description="The earliest tick.")
-    last: Time = Field(alias="to", description="Ticks before this moment.")
+    last: Time = Field(alias="to", description="Ticks before this moment, which is after `from`.")
     reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
 
 
@@ -172,7 +189,7 @@ async def find(request: Request, caller: Caller, name: str | None) -> ScheduleLi
 
 
 async def backfilling(
-    line: ScheduleLine, first: datetime, until: datetime, *, reason: str | None, by: str
+    caller: Caller, line: ScheduleLine, first: datetime, until: datetime, *, reason: str | None, by: str
 ) -> Statement[int]:
     """The backfill of the ticks from one moment up to before another. Off the loop: there may be 10,000 to compute."""
     if until <= first:
@@ -180,7 +197,7 @@ async def backfilling(
             422, "InvalidRequest", "The end of the backfill is not after its beginning.", next_step="Swap the two moments."
         )
     last = until - timedelta(microseconds=1)
-    return await asyncio.to_thread(operate.backfill, line, first, last, reason=reason, by=by)
+    return await asyncio.to_thread(operate.backfill, line, first, last, reason=reason, by=by, only_queues=caller.only_queues)
 
 
 def planned(grid: Grid, line: ScheduleLine, strip: Strip) -> Mapping[int, Mapping[str, int]]:

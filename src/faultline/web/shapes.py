@@ -68,8 +68,10 @@ def _whole(value: object) -> object:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
+#: The bounds come first: behind the validator, they would not be described where null is allowed too.
+AtOnce = Annotated[int, Field(ge=1, le=bounds.CONCURRENCY_MAX), BeforeValidator(_whole)]
 #: People read and type them: no invisible characters.
-SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f])?$"
+SEEN = r"^[^\s\x00-\x1f\x7f-\x9f]([^\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s\x00-\x1f\x7f-\x9f])?$"
 QueueName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.QUEUE_LENGTH_MAX, pattern=SEEN)]
 TaskName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.TASK_LENGTH_MAX, pattern=NO_NUL)]
 Text = Annotated[str, StringConstraints(max_length=1000, pattern=NO_NUL)]
@@ -89,6 +91,8 @@ SignalName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.SI
 SignalKey = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=_NO_CONTROLS)]
 StreamName = Annotated[str, StringConstraints(min_length=1, max_length=bounds.STREAM_NAME_LENGTH_MAX, pattern=NO_NUL)]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=bounds.KEY_LENGTH_MAX, pattern=NO_NUL)]
+#: The key of a group is any text but `*`, which stands for each group.
+_GROUP = r"^([^\x00-\x1f\x7f-\x9f\u2028\u2029*]|[^\x00-\x1f\x7f-\x9f\u2028\u2029]{2,})$"
 GroupKey = Annotated[str, StringConstraints(min_length=1, max_length=bounds.GROUP_LENGTH_MAX, pattern=_NO_CONTROLS)]
 FailedCursor = Annotated[str, StringConstraints(pattern=cursors.FAILED_PATTERN)]
 
@@ -99,6 +103,7 @@ PATTERNS_IN_WORDS = {
     NO_NUL: "The character NUL is not allowed.",
     SEEN: "No control characters, and no white space at either end.",
     _NO_CONTROLS: "No control characters.",
+    _GROUP: "No control characters, and not `*`, which stands for each group.",
     _PLAIN: "No control characters, but for tabs and line ends.",
     cursors.PATTERN: _OF_ANSWER,
     cursors.FAILED_PATTERN: _OF_ANSWER,
@@ -106,10 +111,33 @@ PATTERNS_IN_WORDS = {
     cursors.GROUP_PATTERN: _OF_ANSWER,
     _CALL_NUMBER: "The number of a call, such as 3 or 3.1.2.",
 }
-#: No job may have both a delay and a time.
-_TWO_TIMES: dict[str, Any] = {
-    "required": ["delay_seconds", "run_at"],
-    "properties": {"delay_seconds": {"type": "number"}, "run_at": {"type": "string"}},
+#: The patterns of texts of a submission.
+_PATTERNS = {"queue": SEEN, "group": _GROUP}
+
+
+def _together(**kinds: Any) -> dict[str, Any]:
+    """In the description: a request with all of these, of these types."""
+    shapes = {name: kind if isinstance(kind, dict) else {"type": kind} for name, kind in kinds.items()}
+    return {"required": [*kinds], "properties": shapes}
+
+
+_DEBOUNCED = {"type": "object", **_together(debounce="number")}
+#: What no job may have together. What is compared in time is not said here: JSON Schema has no words for it.
+_NOT_TOGETHER: dict[str, Any] = {
+    "anyOf": [
+        _together(delay_seconds="number", run_at="string"),
+        _together(expires_seconds="number", expires_at="string"),
+        _together(unique=_DEBOUNCED, delay_seconds="number"),
+        _together(unique=_DEBOUNCED, run_at="string"),
+    ]
+}
+#: A job would never be the same as another; no queued job could be moved; a limit of nothing.
+_NOT_UNIQUE: dict[str, Any] = {
+    "anyOf": [
+        {"required": ["while"], "properties": {"while": {"type": "null"}, "period": {"type": "null"}}},
+        _together(**{"while": "null", "debounce": "number"}),
+        {"required": ["at_most"], "properties": {"at_most": {"type": "number"}, "debounce": {"type": "null"}}},
+    ]
 }
 #: The values of arguments, nested to any depth: all of JSON except the character that PostgreSQL cannot store and integers
 #: of more than 64 bits. The reader of JSON checks it, not Pydantic.
@@ -140,7 +168,7 @@ def _shape(name: str, kind: Any, given: Given) -> Any:
     """What a request may say for this field of a submission, as Pydantic wants to know it."""
     said: dict[str, Any] = {} if given.help is None else {"description": given.help}
     if kind is str:
-        said |= {"min_length": given.least, "max_length": given.most, "pattern": SEEN if name == "queue" else NO_NUL}
+        said |= {"min_length": given.least, "max_length": given.most, "pattern": _PATTERNS.get(name, NO_NUL)}
     elif given.most is not None:
         said |= {"ge": given.least, "le": given.most}
     if kind is float:
@@ -164,6 +192,8 @@ _Span = Annotated[float, Field(ge=bounds.UNIQUE_SECONDS_MIN, le=bounds.UNIQUE_SE
 class UniqueJob(Asked):
     """What makes a job the same as another of its queue, and what becomes of the second."""
 
+    model_config = ConfigDict(json_schema_extra={"not": _NOT_UNIQUE})
+
     key: Key | None = Field(None, description="What is the same. Default: the task with its arguments.")
     while_: Literal["queued", "open"] | None = Field(
         "queued",
@@ -173,7 +203,9 @@ class UniqueJob(Asked):
     period: _Span | None = Field(None, description="A job that was enqueued so many seconds ago stands in for it.")
     then: Literal["keep", "replace"] = Field("keep", description="`replace`: the queued job gets these arguments and time.")
     debounce: _Span | None = Field(None, description="It runs so many seconds after the last submission.")
-    at_most: _Span | None = Field(None, description="But not later than so many seconds after the first.")
+    at_most: _Span | None = Field(
+        None, description="But not later than so many seconds after the first, `debounce` or more."
+    )
 
 
 # In the order of a submission: a request is known again by a digest of its fields.
@@ -190,7 +222,7 @@ _NewJob = create_model(
 class NewJob(_NewJob):  # type: ignore[misc, valid-type]  # made of the fields of a submission
     """A job to enqueue."""
 
-    model_config = ConfigDict(json_schema_extra={"not": _TWO_TIMES})
+    model_config = ConfigDict(json_schema_extra={"not": _NOT_TOGETHER})
 
 
 class NewJobs(Asked):

@@ -132,4 +132,5 @@ class Rescue:
             lease_seconds=entry.lease_seconds,
             key=None,
             in_flow=False,
+            group=None,
         )

@@ -23,6 +23,7 @@ from faultline_proof.mutants import (
     measures,
     operations,
     reaps,
+    schedule_rights,
     service,
     submissions,
     texts,
@@ -58,6 +59,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         flow_forks,
         flow_graphs,
         flow_upkeep,
+        schedule_rights,
         limits,
     )
     found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]

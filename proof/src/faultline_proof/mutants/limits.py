@@ -164,8 +164,32 @@ GUARDS: Guards = {
             "when (old.counted is not null)",
         ),
     },
+    "check_shards": {
+        "wants a job of the burst for each shard": ("b.burst < q.shards", "false"),
+        "looks at what is declared as well": (
+            "least((l.effective ->> 'burst')::double precision, (l.declared ->> 'burst')::double precision)",
+            "(l.effective ->> 'burst')::double precision",
+        ),
+    },
+    "declare_queue": {
+        "keeps the burst above the shards": "  perform faultline.check_shards(declare_queue.queue);\n",
+    },
+    "set_limit": {
+        "keeps the burst above the shards": "  perform faultline.check_shards(set_limit.queue);\n",
+    },
     "write_limit": {
-        "lets those look again who waited": ("  set ready = g.more, not_before = null, load", "  set load"),
+        "lets those look again who waited": (
+            "    perform faultline.ease_groups(write_limit.queue, write_limit.group_key, coalesce(was.effective, '{}'));\n",
+            "    null;\n",
+        ),
+    },
+    "ease_groups": {
+        "lets those look again who waited for a permit": (
+            "or g.more and not g.ready and g.not_before is null and g.holding < coalesce(",
+            "or g.more and not g.ready and g.not_before is null and g.holding < least(-1, ",
+        ),
+        "lets those look again who waited for a token": ("g.not_before is not null and faster\n", "false\n"),
+        "weighs anew": ("or reweighed and o.holding > 0", ""),
     },
     "let_arrive": {
         "takes no more than a thousand": ("    limit 1000\n", "    limit 1000000\n"),

@@ -40,6 +40,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     reaps,
     recovery,
     roles,
+    schedule_rights,
     schedule_ticks,
     service,
     stale_writes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from faultline_proof.probes.limit_stage import (
     done,
@@ -163,3 +163,66 @@ def a_queue_keeps_its_limits_when_it_is_resumed(sessions: Sessions) -> None:
     expect("granted while it is paused", take(q), [])
     q.execute("select faultline.resume('default')")
     expect("granted then", len(take(q)), 1)
+
+
+@probe("write_limit", "ease_groups")
+def a_limit_that_changes_touches_only_groups_that_wait(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    limit(q, "dry", concurrency=5, rate=1, per=100, burst=1)
+    for group, times in (("full", 2), ("holds", 1), ("dry", 2), ("done", 1)):
+        put(q, group, times)
+    done(q, *(one for one in take(q) if one.group == "done"))
+    put(q, "ready", 1)
+    take(q, 0)
+    q.execute("select faultline.fold()")
+
+    def touched(group: str, **fields: Any) -> list[str]:
+        q.begin()
+        limit(q, group, **fields)
+        found = q.execute(
+            "select group_key from faultline.groups where xmin = pg_current_xact_id()::xid and queue = 'default' order by 1"
+        )
+        q.rollback()
+        return [key for (key,) in found]
+
+    expect("by a lower limit of the queue", touched("", concurrency=1), [])
+    expect("by a higher limit of each group", touched("*", concurrency=2), ["full"])
+    expect("by no limit of each group", touched("*", concurrency=None), ["full"])
+    expect("by a rate of each group", touched("*", rate=5), [])
+    expect("by a lower rate", touched("dry", rate=1, per=1000, burst=1), [])
+    expect("by a higher rate", touched("dry", rate=1, per=10, burst=1), ["dry"])
+    expect("by no rate", touched("dry", rate=None), ["dry"])
+    expect("by a weight of each group", touched("*", weight=2), ["dry", "full", "holds"])
+    expect("by the same weight", touched("*", weight=1), [])
+
+
+@probe("write_limit", "ease_groups", "pick_groups")
+def a_weight_that_is_set_counts_for_what_runs(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, "*", weight=1)
+    put(q, "a", 9)
+    held = take(q, 2)
+    put(q, "b", 9)
+    held += take(q, 1)
+    expect("held", groups(held), ["a", "a", "b"])
+    limit(q, "a", weight=10)
+    expect("whose turn it is", groups(take(q, 1)), ["a"])
+
+
+@probe("claim_within", "free_permits", "enqueue_many", "complete")
+def an_enqueue_or_a_completion_waits_for_no_claim(sessions: Sessions) -> None:
+    q, claimer = sessions.open(), sessions.open()
+    limit(q, concurrency=5)
+    limit(q, "*", concurrency=5)
+    put(q, "a", 3)
+    held = take(q, 1)
+    claimer.begin()
+    take(claimer, 1)
+    sessions.at_once(q, lambda own: put(own, "a", 1))
+    sessions.at_once(q, lambda own: put(own, "new", 1))
+    sessions.at_once(q, lambda own: done(own, *held))
+    claimer.commit()
+    expect("granted then", groups(take(q)), ["a", "a", "new"])
+    expect_right_accounts(q)

@@ -58,7 +58,7 @@ def finding_02_a_retried_job_of_a_group_does_not_wait_behind_jobs_of_no_group(se
     expect("soon", "other" in [one.group for _ in range(8) for one in take(q, 1)], wanted=True)
 
 
-@probe("write_limit")
+@probe("write_limit", "ease_groups")
 def finding_03_a_limit_that_is_raised_lets_waiting_jobs_run_at_once(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "a", concurrency=1)
@@ -71,7 +71,7 @@ def finding_03_a_limit_that_is_raised_lets_waiting_jobs_run_at_once(sessions: Se
         limit(q, "a", concurrency=0)
 
 
-@probe("write_limit")
+@probe("write_limit", "ease_groups")
 def finding_04_a_rate_that_is_raised_or_taken_away_counts_at_once(sessions: Sessions) -> None:
     q = sessions.open()
     sessions.clock.take()
@@ -215,7 +215,7 @@ def finding_11_a_child_in_its_parents_strict_group_is_refused(sessions: Sessions
     expect_right_accounts(q)
 
 
-@probe("claim_within", "write_limit")
+@probe("claim_within", "write_limit", "ease_groups")
 def finding_12_a_limit_that_comes_back_counts_what_runs(sessions: Sessions) -> None:
     q = sessions.open()
     limit(q, "a", concurrency=1)

@@ -48,13 +48,16 @@ def a_limit_that_makes_no_sense_is_refused(sessions: Sessions) -> None:
         ({"concurrency": 0}, "pause it"),
         ({"concurrency": 1.5}, "whole number"),
         ({"concurrency": "2"}, "must be a number"),
-        ({"rate": 0}, "greater than 0"),
-        ({"rate": 1, "burst": 0.5}, "at least 1"),
+        ({"rate": 0}, "from 0.001"),
+        ({"rate": 1, "per": 0}, "greater than 0"),
+        ({"rate": 1, "per": 31536001}, "at most 31536000"),
+        ({"rate": 1, "burst": 0.5}, "from 1 to"),
         ({"per": 5}, 'belong to a "rate"'),
         ({"speed": 1}, "no limit has a field"),
         ({"ordered": 1}, "true or false"),
         ({"ordered": True, "concurrency": 2}, "one job at a time"),
-        ({"weight": 0}, "greater than 0"),
+        ({"weight": 0}, "from 0.001 to 1000"),
+        ({"weight": 1001}, "from 0.001 to 1000"),
     ):
         with refused(q, "FL005", why, what=str(fields)):
             limit(q, "g", **fields)
@@ -85,6 +88,30 @@ def shards_grant_no_more_together_than_the_queue_may(sessions: Sessions) -> None
     expect("granted for five that are done", len(take(q)), 5)
     expect("running", running(q), 10)
     expect_right_accounts(q)
+
+
+@probe("check_shards", "declare_queue", "set_limit", "shard_room")
+def shards_start_no_more_together_than_the_burst_of_the_queue(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    for n in range(16):
+        put(q, f"g{n}", 2)
+    slow = {"rate": 1, "per": 60, "burst": 4}
+    with refused(q, "FL005", "8 shards and a rate with a burst of 4"):
+        declare(q, 8, queue=slow)
+    expect("a queue of it", q.value("select count(*) from faultline.queues where limited"), 0)
+    declare(q, 4, queue=slow)
+    expect("granted at once", len(take(q)), 4)
+    with refused(q, "FL005", "4 shards and a rate with a burst of 3"):
+        limit(q, rate=1, per=60, burst=3)
+    with refused(q, "FL005", "8 shards"):
+        declare(q, 8, queue=slow)
+    limit(q, rate=1, per=60, burst=8)
+    with refused(q, "FL005", "8 shards and a rate with a burst of 4"):
+        declare(q, 8, queue=slow)
+    expect("with more of both", declare(q, 8, queue=slow | {"burst": 8}), wanted=True)
+    q.execute("select faultline.reset_limit('default', '')")
+    expect("without a rate", declare(q, 16, queue={"concurrency": 5}), wanted=True)
 
 
 @probe("lock_shard", "claim_within")

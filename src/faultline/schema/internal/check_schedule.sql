@@ -8,7 +8,7 @@ declare
     'cron', 'tz', 'every', 'at', 'job', 'catch_up', 'catch_up_seconds', 'overlap', 'jitter_seconds', 'tick_arg'
   ];
   -- Of one job, or of its time, which follows from the tick.
-  own constant text[] := array['id', 'idempotency_key', 'run_at', 'delay_seconds', 'trace', 'digest'];
+  own constant text[] := array['id', 'idempotency_key', 'run_at', 'delay_seconds', 'expires_at', 'trace', 'digest'];
   given jsonb;
   job jsonb;
   problem text;

@@ -18,9 +18,13 @@ begin
     when jsonb_typeof(f.value) <> 'number' then format('"%s" must be a number', f.key)
     when f.key = 'concurrency' and (
       f.value::numeric not between 1 and 1000000 or f.value::numeric % 1 <> 0
-    ) then '"concurrency" must be a whole number from 1 on; to stop a queue, pause it'
-    when f.key = 'burst' and f.value::numeric not between 1 and 1000000000 then '"burst" must be at least 1'
-    when f.value::numeric not between 0.000001 and 1000000000 then format('"%s" must be greater than 0', f.key)
+    ) then '"concurrency" must be a whole number from 1 to 1000000; to stop a queue, pause it'
+    when f.key = 'burst' and f.value::numeric not between 1 and 1000000000 then '"burst" must be from 1 to 1000000000'
+    when f.key = 'rate' and f.value::numeric not between 0.001 and 1000000000
+      then '"rate" must be from 0.001 to 1000000000; give "per" for one job in a longer time'
+    when f.key = 'per' and f.value::numeric not between 0.000001 and 31536000
+      then '"per" must be greater than 0, and at most 31536000 seconds'
+    when f.key = 'weight' and f.value::numeric not between 0.001 and 1000 then '"weight" must be from 0.001 to 1000'
   end into problem
   from jsonb_each(fields) f
   order by 1 nulls last

@@ -39,12 +39,10 @@ begin
       'by_code', write_limit.declared <> coalesce(was.declared, '{}')
     ) || signed
   );
-  -- Whoever waited for a permit or a token under the old limit looks again, by the new one.
-  update faultline.groups g
-  set ready = g.more, not_before = null, load = g.holding / faultline.weight_of(faultline.group_limit(g.queue, g.group_key))
-  where g.queue = write_limit.queue
-    and (write_limit.group_key in ('', '*') or g.group_key = write_limit.group_key)
-    and (g.more or g.not_before is not null or g.holding > 0);
+  -- What the queue as a whole may do is asked by each claim, and stored with no group.
+  if write_limit.group_key <> '' then
+    perform faultline.ease_groups(write_limit.queue, write_limit.group_key, coalesce(was.effective, '{}'));
+  end if;
   perform faultline.wake(write_limit.queue, -32768, '1970-01-01 00:00:00+00');
   return true;
 end

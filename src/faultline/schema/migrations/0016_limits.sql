@@ -22,6 +22,9 @@ create index open_jobs_groups on faultline.open_jobs (queue, group_key, priority
 -- Jobs of groups that are not in their group: delayed, retried, given back. Those that kept a permit stand apart.
 create index open_jobs_arriving on faultline.open_jobs (queue, counted, next_run_at, id)
   where state = 'queued' and group_key is not null and in_group is null;
+-- What people look at: the jobs of one group that have not succeeded. Only jobs with a group are in it. The ledger has none like
+-- it: to build that, every verb would wait until all of it was read.
+create index open_jobs_of_group on faultline.open_jobs (group_key, id) where group_key is not null;
 
 -- What a queue (group ''), each of its groups ('*') or one group may do.
 create table faultline.limits (

@@ -2,7 +2,8 @@
 
 A page begins behind a cursor, not at an offset: jobs that come and go meanwhile neither repeat nor hide the others. An index
 gives the order: by id, newest first; failed and cancelled jobs by when they ended; the queued jobs of one queue in the order
-in which they will run. All other filters apply within this window, and a page that ends with it says so.
+in which they will run. Jobs of a group that have not succeeded are found by an index, and come by id. All other filters
+apply within this window, and a page that ends with it says so.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ BY_TURN = Order("turn", ("priority", "next_run_at", "id"), ("smallint", "timesta
 
 def order_of(wanted: Wanted) -> Order:
     """The order of this list, which is also the kind of its cursors."""
+    if _is_of_group(wanted):
+        return BY_ID
     if wanted.state in (JobState.FAILED, JobState.CANCELLED):
         return BY_END
     if wanted.state is JobState.QUEUED and wanted.queue is not None:
@@ -97,20 +100,25 @@ def order_of(wanted: Wanted) -> Order:
 def jobs(wanted: Wanted, *, page_jobs: int, behind: Cursor | None = None) -> Statement[Page]:
     order = order_of(wanted)
     behind_cursor, cursor_params = _behind(order, behind)
-    scope, scope_params = _scope(wanted, order)
+    scopes = _scopes(wanted, order)
     fits, fits_params = _fits(wanted, order)
     direction = " desc" if order.descending else ""
     by = ", ".join(f"{column}{direction}" for column in order.columns)
     # Of the window's rows: `next_run_at` alone would be the one that is shown.
     by_seen = ", ".join(f"seen.{column}{direction}" for column in order.columns)
+    # A window of each: together they would be sorted, and for that all be read.
+    window = f" order by {by} limit {WINDOW}" if len(scopes) > 1 else ""
+    read = " union all ".join(
+        f"(select {_READ} from faultline.jobs where {scope} and {behind_cursor}{window})" for scope, _ in scopes
+    )
     return Statement(
         name="list_jobs",
         # The last row of a full window is read even if it does not match: the next page begins behind it.
         sql=f"select {_SEEN.columns}, {_JOB.columns} from ("
         f" select {_READ}, ({fits}) as fits, row_number() over (order by {by}) as position"
-        f" from faultline.jobs where {scope} and {behind_cursor} order by {by} limit {WINDOW}"
+        f" from ({read}) listed order by {by} limit {WINDOW}"
         f") seen where fits or position = {WINDOW} order by {by_seen} limit %s",
-        params=(*fits_params, *scope_params, *cursor_params, page_jobs + 1),
+        params=(*fits_params, *(one for _, params in scopes for one in (*params, *cursor_params)), page_jobs + 1),
         read=lambda rows: _page(rows, order, page_jobs),
         repeatable=True,
         reads=True,
@@ -126,23 +134,32 @@ def _behind(order: Order, behind: Cursor | None) -> tuple[str, tuple[Any, ...]]:
     return f"{first} and ({', '.join(order.columns)}) {sign} ({values})", (behind[0], *behind)
 
 
-def _scope(wanted: Wanted, order: Order) -> tuple[str, tuple[Any, ...]]:
-    """The conditions that an index can find."""
+def _is_of_group(wanted: Wanted) -> bool:
+    """Whether the index of groups finds them, as far as they have not succeeded."""
+    return wanted.group is not None and wanted.key is None and wanted.state is not JobState.SUCCEEDED
+
+
+def _scopes(wanted: Wanted, order: Order) -> list[tuple[str, tuple[Any, ...]]]:
+    """The conditions that an index can find. Several: jobs that meet any of them."""
     if wanted.key is not None:
-        return _OF_KEY, (wanted.key,)
+        return [(_OF_KEY, (wanted.key,))]
+    if _is_of_group(wanted):
+        open_jobs = (f"{_SCOPES.get(wanted.state, _NOT_SUCCEEDED)} and group_key = %s", (wanted.group,))
+        return [open_jobs] if wanted.state is not None else [open_jobs, (_SCOPES[JobState.SUCCEEDED], ())]
     # States as literals: the planner uses a partial index only if it sees the state in the query.
     if order is BY_TURN:
-        return "state = 'queued' and queue = %s", (wanted.queue,)
-    return _SCOPES.get(wanted.state, "true"), ()
+        return [("state = 'queued' and queue = %s", (wanted.queue,))]
+    return [(_SCOPES.get(wanted.state, "true"), ())]
 
 
+_NOT_SUCCEEDED = "state <> 'succeeded'"
 #: Where an index holds more states than the wanted one, the window limits the search: a cancelled job may stand behind a
 #: million failed ones.
 _SCOPES: dict[JobState | None, str] = {
     # Open jobs have a `next_run_at` by a constraint, so the plan skips their table. With the state alone it would read it.
     JobState.SUCCEEDED: "state = 'succeeded' and next_run_at is null",
     JobState.RUNNING: "state = 'running'",
-    JobState.QUEUED: "state <> 'succeeded'",
+    JobState.QUEUED: _NOT_SUCCEEDED,
     JobState.FAILED: "state in ('failed', 'cancelled')",
     JobState.CANCELLED: "state in ('failed', 'cancelled')",
 }

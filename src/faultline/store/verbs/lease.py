@@ -33,7 +33,7 @@ class _Refused(NamedTuple):
 _REFUSED = RowOf(_Refused, reason=Column("reason", Reason))
 #: Every job that runs is one of these rows, so each row becomes a lease directly, for speed. The fields of a lease that are
 #: not columns come last.
-_CLAIMED = RowOf(Lease, ("owner", "fault"), args="args::text", key="idempotency_key").columns
+_CLAIMED = RowOf(Lease, ("owner", "fault"), args="args::text", key="idempotency_key", group="group_key").columns
 
 
 def claim(queue: str, *, owner: str, max_jobs: int, bounds: Sequence[Bound] = ()) -> Statement[list[Lease]]:

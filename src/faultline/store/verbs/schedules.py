@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from faultline.store import jsontext
 from faultline.store.rows import RowOf, as_json, value, values
@@ -43,6 +43,14 @@ class DueSchedule(NamedTuple):
     since: datetime
     spec: Json
     clock: datetime
+
+
+class Signed(TypedDict, total=False):
+    """Who does something to a schedule, why, and which they may: those whose jobs go to these queues, or all."""
+
+    by: str | None
+    reason: str | None
+    only_queues: Sequence[str] | None
 
 
 class Ticked(NamedTuple):
@@ -133,45 +141,49 @@ def schedule_failed(due: DueSchedule, error: str) -> Statement[bool]:
     return Statement("schedule_failed", sql, (due.name, due.revision, error), value, repeatable=True)
 
 
-def set_schedule(name: str, spec: str | None, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
+def set_schedule(name: str, spec: str | None, **signed: Unpack[Signed]) -> Statement[bool]:
     """Make or change a schedule; with None, back to what the code says. Returns whether this changed anything."""
-    sql = "select faultline.set_schedule(%s, %s::json, %s, %s)"
-    return Statement("set_schedule", sql, (name, spec, by, reason), value, repeatable=True)
+    sql = "select faultline.set_schedule(%s, %s::json, %s, %s, %s::text[])"
+    return Statement("set_schedule", sql, (name, spec, *_signed(signed)), value, repeatable=True)
 
 
-def remove_schedule(name: str, *, by: str | None = None, reason: str | None = None) -> Statement[bool]:
+def remove_schedule(name: str, **signed: Unpack[Signed]) -> Statement[bool]:
     """Remove a schedule. Returns whether there was one."""
-    sql = "select faultline.remove_schedule(%s, %s, %s)"
-    return Statement("remove_schedule", sql, (name, by, reason), value, repeatable=True)
+    sql = "select faultline.remove_schedule(%s, %s, %s, %s::text[])"
+    return Statement("remove_schedule", sql, (name, *_signed(signed)), value, repeatable=True)
 
 
-def pause_schedule(name: str, *, by: str | None = None, reason: str | None = None) -> Statement[datetime]:
+def pause_schedule(name: str, **signed: Unpack[Signed]) -> Statement[datetime]:
     """Pause a schedule. Returns since when it is paused."""
-    sql = "select faultline.pause_schedule(%s, %s, %s)"
-    return Statement("pause_schedule", sql, (name, by, reason), value, repeatable=True)
+    sql = "select faultline.pause_schedule(%s, %s, %s, %s::text[])"
+    return Statement("pause_schedule", sql, (name, *_signed(signed)), value, repeatable=True)
 
 
-def resume_schedule(
-    name: str, next_at: datetime | None = None, *, by: str | None = None, reason: str | None = None
-) -> Statement[bool]:
+def resume_schedule(name: str, next_at: datetime | None = None, **signed: Unpack[Signed]) -> Statement[bool]:
     """Resume a schedule from now, or from this tick on. Returns whether it was paused."""
-    sql = "select faultline.resume_schedule(%s, %s, %s, %s)"
-    return Statement("resume_schedule", sql, (name, next_at, by, reason), value, repeatable=True)
+    sql = "select faultline.resume_schedule(%s, %s, %s, %s, %s::text[])"
+    return Statement("resume_schedule", sql, (name, next_at, *_signed(signed)), value, repeatable=True)
 
 
-def run_schedule(name: str, *, by: str | None = None, reason: str | None = None) -> Statement[UUID]:
+def run_schedule(name: str, **signed: Unpack[Signed]) -> Statement[UUID]:
     """Enqueue the job of a schedule now. Returns its id."""
-    return Statement("run_schedule", "select faultline.run_schedule(%s, %s, %s)", (name, by, reason), value)
+    sql = "select faultline.run_schedule(%s, %s, %s, %s::text[])"
+    return Statement("run_schedule", sql, (name, *_signed(signed)), value)
 
 
-def backfill(name: str, ticks: Sequence[datetime], *, by: str | None = None, reason: str | None = None) -> Statement[int]:
+def backfill(name: str, ticks: Sequence[datetime], **signed: Unpack[Signed]) -> Statement[int]:
     """Enqueue jobs for ticks of the past that have none. Returns how many."""
     return Statement(
         name="backfill",
-        sql="select faultline.backfill(%s, %s::timestamptz[], %s, %s)",
-        params=(name, list(ticks), by, reason),
+        sql="select faultline.backfill(%s, %s::timestamptz[], %s, %s, %s::text[])",
+        params=(name, list(ticks), *_signed(signed)),
         read=value,
         # What is on record is left out. A second call returns how many it enqueued itself, which is none.
         repeatable=True,
         seconds=_DECLARE_SECONDS,
     )
+
+
+def _signed(signed: Signed) -> tuple[Any, ...]:
+    queues = signed.get("only_queues")
+    return signed.get("by"), signed.get("reason"), None if queues is None else list(queues)

@@ -13,7 +13,15 @@ from faultline.store.reads import limits as stored
 from faultline.web import cursors
 from faultline.web.access import needs
 from faultline.web.caller import Caller
-from faultline.web.limit_shapes import BudgetChange, Budgets, GroupFilter, Groups, LimitChange, Limits
+from faultline.web.limit_shapes import (
+    BudgetChange,
+    Budgets,
+    GroupFilter,
+    GroupLimitChange,
+    Groups,
+    LimitChange,
+    Limits,
+)
 from faultline.web.problems import Problem
 from faultline.web.routes import CheckedRoute
 from faultline.web.service import service_of
@@ -26,20 +34,20 @@ router = APIRouter(tags=["queues"], route_class=CheckedRoute)
 
 Operator = Annotated[Caller, Depends(needs("operate"))]
 Reader = Annotated[Caller, Depends(needs("read"))]
-Queue = Annotated[QueueName, Path()]
+Queue = Annotated[QueueName, Path(description="Not one whose name has a part `/limits`.")]
 BudgetName = Annotated[QueueName, Path(description="The name of the budget.")]
 Group = Annotated[GroupKey, Path(description="The key of a group; `*` is each group.")]
 Why = Annotated[Reason | None, Query(description="Recorded in the journal, with the name and id of the key.")]
 
 
-@router.get("/queues/{queue_name:path}/limits", summary="The limits of a queue and its groups, and their use")
+@router.get("/queues/{queue_name:limited}/limits", summary="The limits of a queue and its groups, and their use")
 async def limits(request: Request, queue_name: Queue, caller: Reader) -> Limits:
     """A queue without limits has none; that is no error."""
     _check_queue(caller, queue_name)
     return await _read(service_of(request).read_for(caller), queue_name)
 
 
-@router.get("/queues/{queue_name:path}/limits/{group:path}", summary="The limit of one group")
+@router.get("/queues/{queue_name:limited}/limits/{group:path}", summary="The limit of one group")
 async def group_limits(request: Request, queue_name: Queue, group: Group, caller: Reader) -> Limits:
     """`limits` has one entry, or none where nothing is declared or set for this group: `*` holds for it."""
     _check_queue(caller, queue_name)
@@ -47,31 +55,33 @@ async def group_limits(request: Request, queue_name: Queue, group: Group, caller
     return found.model_copy(update={"limits": [one for one in found.limits if one.group == group]})
 
 
-@router.put("/queues/{queue_name:path}/limits", summary="Set limits of a queue as a whole")
+@router.put("/queues/{queue_name:limited}/limits", summary="Set limits of a queue as a whole")
 async def set_limits(request: Request, queue_name: Queue, body: LimitChange, caller: Operator) -> Limits:
     """They win over what the code declares, until they are reset."""
     return await _set(request, queue_name, WHOLE_QUEUE, body, caller)
 
 
-@router.put("/queues/{queue_name:path}/limits/{group:path}", summary="Set the limit of each group, or of one")
-async def set_group_limits(request: Request, queue_name: Queue, group: Group, body: LimitChange, caller: Operator) -> Limits:
+@router.put("/queues/{queue_name:limited}/limits/{group:path}", summary="Set the limit of each group, or of one")
+async def set_group_limits(
+    request: Request, queue_name: Queue, group: Group, body: GroupLimitChange, caller: Operator
+) -> Limits:
     return await _set(request, queue_name, group, body, caller)
 
 
-@router.delete("/queues/{queue_name:path}/limits", summary="Reset limits of a queue as a whole")
+@router.delete("/queues/{queue_name:limited}/limits", summary="Reset limits of a queue as a whole")
 async def reset_limits(request: Request, queue_name: Queue, caller: Operator, reason: Why = None) -> Limits:
     """Undo what was set: what the code declares holds again."""
     return await _reset(request, queue_name, WHOLE_QUEUE, reason, caller)
 
 
-@router.delete("/queues/{queue_name:path}/limits/{group:path}", summary="Reset the limit of each group, or of one")
+@router.delete("/queues/{queue_name:limited}/limits/{group:path}", summary="Reset the limit of each group, or of one")
 async def reset_group_limits(
     request: Request, queue_name: Queue, group: Group, caller: Operator, reason: Why = None
 ) -> Limits:
     return await _reset(request, queue_name, group, reason, caller)
 
 
-@router.get("/queues/{queue_name:path}/groups", summary="The groups of a queue with limits, by how long they wait")
+@router.get("/queues/{queue_name:limited}/groups", summary="The groups of a queue with limits, by how long they wait")
 async def groups(request: Request, queue_name: Queue, wanted: Annotated[GroupFilter, Query()], caller: Reader) -> Groups:
     """Those that wait longest first, then those that only hold permits."""
     _check_queue(caller, queue_name)

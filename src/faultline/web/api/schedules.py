@@ -11,7 +11,7 @@ from faultline.store.reads import calendar, schedules
 from faultline.web.access import needs
 from faultline.web.caller import Caller
 from faultline.web.problems import Problem
-from faultline.web.routes import CheckedRoute
+from faultline.web.routes import SCHEDULE_PATHS, CheckedRoute
 from faultline.web.schedules import (
     UPCOMING_MAX,
     Backfill,
@@ -38,6 +38,10 @@ router = APIRouter(tags=["schedules"], route_class=CheckedRoute)
 Reader = Annotated[Caller, Depends(needs("read"))]
 Operator = Annotated[Caller, Depends(needs("operate"))]
 Name = Annotated[ScheduleName, Path()]
+#: Where nothing follows the name.
+WholeName = Annotated[
+    ScheduleName, Path(description=f"Not one that ends in {', '.join(f'/{path}' for path in SCHEDULE_PATHS)}.")
+]
 Because = Annotated[Why | None, Body()]
 
 
@@ -57,16 +61,16 @@ async def list_ticks(request: Request, name: Name, wanted: Annotated[TickFilter,
     return Ticks(ticks=page.ticks, next_before=page.before)
 
 
-@router.get("/schedules/{name:path}", summary="One schedule, with its next ticks")
+@router.get("/schedules/{name:schedule}", summary="One schedule, with its next ticks")
 async def one_schedule(
-    request: Request, name: Name, caller: Reader, count: Annotated[int, Query(ge=0, le=UPCOMING_MAX)] = 5
+    request: Request, name: WholeName, caller: Reader, count: Annotated[int, Query(ge=0, le=UPCOMING_MAX)] = 5
 ) -> Schedule:
     line = await find(request, caller, name)
     return Schedule(schedule=line, state=line.state, upcoming=line.upcoming(count))  # type: ignore[arg-type]  # a word of ours
 
 
-@router.put("/schedules/{name:path}", summary="Make or change a schedule")
-async def set_schedule(request: Request, name: Name, body: NewSchedule, caller: Operator) -> SetSchedule:
+@router.put("/schedules/{name:schedule}", summary="Make or change a schedule")
+async def set_schedule(request: Request, name: WholeName, body: NewSchedule, caller: Operator) -> SetSchedule:
     """A schedule that enqueues new jobs also needs the scope `enqueue`. What is set here wins over the code of workers."""
     if not caller.may("enqueue"):
         raise Problem(
@@ -85,22 +89,30 @@ async def set_schedule(request: Request, name: Name, body: NewSchedule, caller: 
     there = await service_of(request).read_for(caller).run(schedules.schedule(name))
     if there is not None and not caller.may_touch(there.queue):
         raise Problem(409, "NameTaken", "A schedule of another queue has this name.", next_step="Choose another name.")
-    doing = operate.set_schedule(name, body.rule(), body.job(), body.policy(), reason=body.reason, by=caller.signed())
+    doing = operate.set_schedule(
+        name,
+        body.rule(),
+        body.job(),
+        body.policy(),
+        reason=body.reason,
+        by=caller.signed(),
+        only_queues=caller.only_queues,
+    )
     return SetSchedule(name=name, changed=await service_of(request).operate.run(doing))
 
 
-@router.delete("/schedules/{name:path}", summary="Remove a schedule")
-async def remove_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> RemovedSchedule:
+@router.delete("/schedules/{name:schedule}", summary="Remove a schedule")
+async def remove_schedule(request: Request, name: WholeName, caller: Operator, body: Because = None) -> RemovedSchedule:
     """One that is in the code of a living worker is refused: that worker would make it again."""
     await find(request, caller, name)
-    doing = operate.remove_schedule(name, reason=_why(body), by=caller.signed())
+    doing = operate.remove_schedule(name, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
     return RemovedSchedule(name=name, removed=await service_of(request).operate.run(doing))
 
 
 @router.post("/schedules/{name:path}/pause", summary="Pause a schedule: its ticks make no jobs")
 async def pause_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> PausedSchedule:
     await find(request, caller, name)
-    doing = operate.pause_schedule(name, reason=_why(body), by=caller.signed())
+    doing = operate.pause_schedule(name, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
     return PausedSchedule(name=name, paused_at=await service_of(request).operate.run(doing))
 
 
@@ -108,14 +120,14 @@ async def pause_schedule(request: Request, name: Name, caller: Operator, body: B
 async def resume_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> ResumedSchedule:
     """Ticks from now on count: what was paused on purpose is not caught up."""
     await find(request, caller, name)
-    doing = operate.resume_schedule(name, reason=_why(body), by=caller.signed())
+    doing = operate.resume_schedule(name, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
     return ResumedSchedule(name=name, was_paused=await service_of(request).operate.run(doing))
 
 
 @router.post("/schedules/{name:path}/run", status_code=201, summary="Run the job of a schedule now, beside its ticks")
 async def run_schedule(request: Request, name: Name, caller: Operator, body: Because = None) -> RunSchedule:
     await find(request, caller, name)
-    doing = operate.run_schedule(name, reason=_why(body), by=caller.signed())
+    doing = operate.run_schedule(name, reason=_why(body), by=caller.signed(), only_queues=caller.only_queues)
     return RunSchedule(name=name, job_id=await service_of(request).operate.run(doing))
 
 
@@ -123,7 +135,7 @@ async def run_schedule(request: Request, name: Name, caller: Operator, body: Bec
 async def backfill(request: Request, name: Name, body: Backfill, caller: Operator) -> Backfilled:
     """Sent twice, it enqueues once. More than 10,000 ticks are refused, with their number."""
     line = await find(request, caller, name)
-    doing = await backfilling(line, body.first, body.last, reason=body.reason, by=caller.signed())
+    doing = await backfilling(caller, line, body.first, body.last, reason=body.reason, by=caller.signed())
     return Backfilled(name=name, jobs=await service_of(request).operate.run(doing))
 
 

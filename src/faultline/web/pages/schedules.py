@@ -108,7 +108,9 @@ async def schedule_page(request: Request, name: str, caller: Reader) -> HTMLResp
 async def pause(request: Request, caller: Operator) -> RedirectResponse:
     form = await form_of(request)
     line = await find(request, caller, form.one("schedule"))
-    doing = operate.pause_schedule(line.name, reason=form.words("reason"), by=caller.signed(HERE))
+    doing = operate.pause_schedule(
+        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
+    )
     await service_of(request).operate.run(doing)
     return _back(form, "schedule_paused")
 
@@ -117,7 +119,9 @@ async def pause(request: Request, caller: Operator) -> RedirectResponse:
 async def resume(request: Request, caller: Operator) -> RedirectResponse:
     form = await form_of(request)
     line = await find(request, caller, form.one("schedule"))
-    doing = operate.resume_schedule(line.name, reason=form.words("reason"), by=caller.signed(HERE))
+    doing = operate.resume_schedule(
+        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
+    )
     resumed = await service_of(request).operate.run(doing)
     return _back(form, "schedule_resumed" if resumed else "schedule_was_not_paused")
 
@@ -126,7 +130,9 @@ async def resume(request: Request, caller: Operator) -> RedirectResponse:
 async def run(request: Request, caller: Operator) -> RedirectResponse:
     form = await form_of(request)
     line = await find(request, caller, form.one("schedule"))
-    doing = operate.run_schedule(line.name, reason=form.words("reason"), by=caller.signed(HERE))
+    doing = operate.run_schedule(
+        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
+    )
     await service_of(request).operate.run(doing)
     return _back(form, "schedule_run")
 
@@ -145,7 +151,7 @@ async def backfill(request: Request, caller: Operator) -> RedirectResponse:
             "A backfill needs two moments; nothing was done.",
             next_step="Go back and enter both, such as 2026-11-01T00:00.",
         )
-    doing = await backfilling(line, first, until, reason=reason, by=caller.signed(HERE))
+    doing = await backfilling(caller, line, first, until, reason=reason, by=caller.signed(HERE))
     jobs = await service_of(request).operate.run(doing)
     return _back(form, "schedule_backfilled" if jobs else "schedule_backfilled_none", jobs)
 

@@ -15,13 +15,16 @@ declare
   whose constant text := faultline.limited_one(set_limit.queue, set_limit.group_key);
   checked constant jsonb := faultline.checked_limit(set_limit.fields, whose, set_limit.group_key = '');
   known faultline.limits;
+  changed boolean;
 begin
   perform faultline.read_committed('set_limit');
   perform faultline.durable();
   perform faultline.limit_queue(set_limit.queue);
   select * into known from faultline.limits l where l.queue = set_limit.queue and l.group_key = set_limit.group_key;
-  return faultline.write_limit(
+  changed := faultline.write_limit(
     set_limit.queue, set_limit.group_key, coalesce(known.declared, '{}'), coalesce(known.override, '{}') || checked, signed
   );
+  perform faultline.check_shards(set_limit.queue);
+  return changed;
 end
 $$;

@@ -2,8 +2,9 @@
 -- many jobs it enqueued; ticks that have a job are left out. All or none.
 -- `ticks` are moments as the rule has them, at most 10,000. Overlaps are allowed: whoever asks for a hundred wants a hundred.
 -- The journal records who did it and why: see signature.
+-- With `only_queues`, a schedule whose jobs go to another queue is not found.
 create or replace function faultline.backfill(
-  name text, ticks timestamptz[], by text default null, reason text default null
+  name text, ticks timestamptz[], by text default null, reason text default null, only_queues text[] default null
 ) returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -20,7 +21,10 @@ begin
       using errcode = 'FL005', hint = 'backfill shorter times, one after the other';
   end if;
   perform faultline.durable();
-  select * into s from faultline.schedules c where c.name = backfill.name for update;
+  select * into s from faultline.schedules c
+  where c.name = backfill.name
+    and (backfill.only_queues is null or coalesce(c.spec -> 'job' ->> 'queue', 'default') = any (backfill.only_queues))
+  for update;
   if not found then
     perform faultline.no_schedule(backfill.name);
   end if;

@@ -1,7 +1,8 @@
 -- Pause a schedule: none of its ticks makes a job until it is resumed, and none of them is caught up then. Returns since
 -- when. Paused twice, it keeps the first time and the last reason. The journal records who did it and why: see signature.
+-- With `only_queues`, a schedule whose jobs go to another queue is not found.
 create or replace function faultline.pause_schedule(
-  name text, by text default null, reason text default null
+  name text, by text default null, reason text default null, only_queues text[] default null
 ) returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -13,7 +14,10 @@ declare
   at timestamptz;
 begin
   perform faultline.durable();
-  select * into was from faultline.schedules s where s.name = pause_schedule.name for update;
+  select * into was from faultline.schedules s
+  where s.name = pause_schedule.name
+    and (pause_schedule.only_queues is null or coalesce(s.spec -> 'job' ->> 'queue', 'default') = any (pause_schedule.only_queues))
+  for update;
   if not found then
     perform faultline.no_schedule(pause_schedule.name);
   end if;

@@ -1,8 +1,9 @@
 -- Remove a schedule. Its jobs stay, and so does its history until it is pruned. Returns whether there was one.
 -- One that the code of a living worker has is refused (FL002): that worker would make it again. Pause it, or take it from
 -- the code first. The journal records who did it and why: see signature.
+-- With `only_queues`, a schedule whose jobs go to another queue is not found.
 create or replace function faultline.remove_schedule(
-  name text, by text default null, reason text default null
+  name text, by text default null, reason text default null, only_queues text[] default null
 ) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -13,7 +14,10 @@ declare
   was faultline.schedules;
 begin
   perform faultline.durable();
-  select * into was from faultline.schedules s where s.name = remove_schedule.name for update;
+  select * into was from faultline.schedules s
+  where s.name = remove_schedule.name
+    and (remove_schedule.only_queues is null or coalesce(s.spec -> 'job' ->> 'queue', 'default') = any (remove_schedule.only_queues))
+  for update;
   if not found then
     return false;
   end if;

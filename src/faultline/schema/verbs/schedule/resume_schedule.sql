@@ -1,7 +1,8 @@
 -- Resume a schedule. Returns whether it was paused. Ticks from now on count, or from `next_at` on: what was paused on purpose
 -- is not caught up. The journal records who did it and why: see signature.
+-- With `only_queues`, a schedule whose jobs go to another queue is not found.
 create or replace function faultline.resume_schedule(
-  name text, next_at timestamptz default null, by text default null, reason text default null
+  name text, next_at timestamptz default null, by text default null, reason text default null, only_queues text[] default null
 ) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -13,7 +14,10 @@ declare
   at timestamptz;
 begin
   perform faultline.durable();
-  select * into was from faultline.schedules s where s.name = resume_schedule.name for update;
+  select * into was from faultline.schedules s
+  where s.name = resume_schedule.name
+    and (resume_schedule.only_queues is null or coalesce(s.spec -> 'job' ->> 'queue', 'default') = any (resume_schedule.only_queues))
+  for update;
   if not found then
     perform faultline.no_schedule(resume_schedule.name);
   end if;

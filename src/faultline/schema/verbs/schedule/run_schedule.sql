@@ -1,7 +1,8 @@
 -- Run the job of a schedule now, beside its ticks, also while it is paused. Returns the job. Its ticks go on as they would.
 -- The journal records who did it and why: see signature.
+-- With `only_queues`, a schedule whose jobs go to another queue is not found.
 create or replace function faultline.run_schedule(
-  name text, by text default null, reason text default null
+  name text, by text default null, reason text default null, only_queues text[] default null
 ) returns uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -14,7 +15,10 @@ declare
   made uuid;
 begin
   perform faultline.durable();
-  select * into s from faultline.schedules c where c.name = run_schedule.name for update;
+  select * into s from faultline.schedules c
+  where c.name = run_schedule.name
+    and (run_schedule.only_queues is null or coalesce(c.spec -> 'job' ->> 'queue', 'default') = any (run_schedule.only_queues))
+  for update;
   if not found then
     perform faultline.no_schedule(run_schedule.name);
   end if;

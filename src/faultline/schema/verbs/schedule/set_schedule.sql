@@ -5,8 +5,9 @@
 -- `jitter_seconds`, and `tick_arg`, the argument that gets the moment of the tick.
 -- A schedule of the code gets this instead of what the code says, until it is set to null. With the same rule it keeps its
 -- position. The journal records who did it and why (see signature), once, even if the call is sent again.
+-- With `only_queues`, its jobs may go to these queues only, before and after (FL002).
 create or replace function faultline.set_schedule(
-  name text, spec json, by text default null, reason text default null
+  name text, spec json, by text default null, reason text default null, only_queues text[] default null
 ) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -31,6 +32,13 @@ begin
     end if;
     wanted := was.declared;
   end if;
+  if exists (
+    select from unnest(array[was.spec, wanted]) as o (spec)
+    where coalesce(o.spec -> 'job' ->> 'queue', 'default') <> all (set_schedule.only_queues) and o.spec is not null
+  ) then
+    raise exception 'the name "%" is taken by a schedule of another queue', set_schedule.name
+      using errcode = 'FL002', hint = 'choose another name, or one of your queues';
+  end if;
   if was.spec::jsonb = wanted::jsonb and was.overridden = (was.declared is not null and set_schedule.spec is not null) then
     return false;
   end if;
@@ -44,7 +52,9 @@ begin
     on conflict (name) do nothing;
     if not found then
       -- Another session has just made it: change that one.
-      return faultline.set_schedule(set_schedule.name, set_schedule.spec, set_schedule.by, set_schedule.reason);
+      return faultline.set_schedule(
+        set_schedule.name, set_schedule.spec, set_schedule.by, set_schedule.reason, set_schedule.only_queues
+      );
     end if;
   else
     perform faultline.change_schedule(was.id, wanted, at);

@@ -1,0 +1,39 @@
+-- Let groups look again that waited for a permit or a token under the limit before this one, and weigh those anew that hold
+-- something. Before: the caller holds the queue's shards, and has written the limit of one group, or of each ('*'). `was`: what
+-- it was. Touches no other group: claims wait meanwhile, however many groups a queue has.
+create or replace function faultline.ease_groups(queue text, group_key text, was jsonb) returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  each_group constant jsonb := faultline.group_limit(ease_groups.queue, '*');
+  old_fields constant jsonb := case ease_groups.group_key when '*' then '{}' else each_group end || ease_groups.was;
+  new_fields constant jsonb := faultline.group_limit(ease_groups.queue, ease_groups.group_key);
+  -- A slower rate is met at the next token.
+  faster constant boolean := coalesce(
+    faultline.rate_of(old_fields) < coalesce(faultline.rate_of(new_fields), 'infinity'), false
+  );
+  reweighed constant boolean := faultline.weight_of(old_fields) <> faultline.weight_of(new_fields);
+begin
+  update faultline.groups g
+  set ready = g.more and (faster or g.not_before is null) and g.holding < coalesce(faultline.cap_of(l.fields), 2147483647),
+      not_before = case when not faster then g.not_before end,
+      load = g.holding / faultline.weight_of(l.fields)
+  from (
+    -- By the cheap columns first.
+    select o.ctid, o.group_key
+    from faultline.groups o
+    where o.queue = ease_groups.queue
+      and (ease_groups.group_key = '*' or o.group_key = ease_groups.group_key)
+      and (o.more and not o.ready and o.not_before is null or faster and o.not_before is not null or reweighed and o.holding > 0)
+    offset 0
+  ) o
+  cross join lateral (select faultline.group_limit(ease_groups.queue, o.group_key) as fields offset 0) l
+  where g.ctid = o.ctid
+    and (
+      g.not_before is not null and faster
+      or g.more and not g.ready and g.not_before is null and g.holding < coalesce(faultline.cap_of(l.fields), 2147483647)
+      or g.load <> g.holding / faultline.weight_of(l.fields)
+    );
+end
+$$;
