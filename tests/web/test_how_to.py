@@ -1,0 +1,113 @@
+"""The pages on limits, uniqueness and schedules tell the truth: their programs and commands run as printed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from faultline import BlockingJob, Faultline, Job, Limit, Rate, Unique
+from faultline.testing import drain, frozen_time
+from tests.cli.commands import faultline
+from tests.web.schedule_scenes import made
+
+if TYPE_CHECKING:
+    from tests.driver import Driver
+    from tests.web.conftest import Api
+
+PAGES = Path(__file__).parents[2] / "docs/how-to"
+#: An argument of each kind that a task of these pages takes.
+SAMPLES: dict[str, Any] = {"int": 7, "str": "eu", "list[str]": ["milk"]}
+
+
+class Provider:
+    def send(self, to: str) -> None: ...
+
+
+async def answered(text: str) -> str:
+    return text
+
+
+def blocks(page: str, language: str) -> list[str]:
+    found = re.findall(rf"```{language}\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)
+    # Where a page shows how Celery does it, that is not ours.
+    return [block for block in found if not block.startswith("# Celery")]
+
+
+def titled(block: str) -> str:
+    found = re.search(r"def (\w+)|app\.\w+\.\w+", block)
+    return found[0] if found else block[:40]
+
+
+PROGRAMS = [
+    pytest.param(block, id=f"{page}: {titled(block)}")
+    for page in ("limits", "unique", "schedules", "celery")
+    for block in blocks(page, "python")
+    # A piece of a program is not one.
+    if "app." in block and (page != "celery" or "app.queue" in block or "app.schedule" in block)
+]
+
+
+def run(block: str, app: Faultline) -> None:
+    words: dict[str, Any] = {
+        "app": app, "Limit": Limit, "Rate": Rate, "Unique": Unique, "Job": Job, "BlockingJob": BlockingJob,
+        "provider": Provider(), "load": answered, "ask": answered, "count_tokens": len,
+    }  # fmt: skip
+    if "digest.bind" in block:
+
+        @app.task
+        def digest(user: int) -> None: ...
+
+        words["digest"] = digest
+    exec(compile(block, "page", "exec"), words)  # noqa: S102 - it is our own page
+
+
+@pytest.mark.parametrize("block", PROGRAMS)
+def test_a_program_runs_as_printed(app: Faultline, block: str) -> None:
+    """Its queues and schedules are declared, and a job of each of its tasks succeeds."""
+    run(block, app)
+    app.declare()
+    declared = app.schedule_declarations()
+
+    with frozen_time(app) as time:
+        handles = [
+            task.enqueue(*(SAMPLES[str(one.annotation)] for one in task.signature.parameters.values()))
+            for task in app.tasks.values()
+            if task.name != "digest"
+        ]
+        drain(app, advancing=time)
+        ended = [handle.job() for handle in handles]
+
+    assert handles or "app.schedules" in block
+    assert [(job.task, job.state, job.last_error) for job in ended if job.state != "succeeded"] == []
+    assert len(declared) == len(re.findall(r"@app\.schedule\(", block))
+
+
+def commands(page: str) -> list[str]:
+    lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
+    return [line.partition(" #")[0].strip() for line in lines]
+
+
+@pytest.mark.parametrize("page", ["limits", "schedules"])
+def test_the_commands_run_as_printed(queue: Driver, dsn: str, page: str) -> None:
+    made(queue, "report")
+    typed = [shlex.split(line) for line in commands(page) if line.startswith("faultline ")]
+
+    said = [faultline(*words, "--dsn", dsn) for _, *words in typed]
+
+    assert len(typed) >= 3
+    assert [(ran.args, ran.stderr) for ran in said if ran.returncode != 0] == []
+
+
+def test_the_request_that_sets_a_schedule_works_as_printed(api: Api) -> None:
+    (line,) = [line for line in commands("schedules") if line.startswith("curl ")]
+    words = shlex.split(line)
+    path = re.sub(r"^https://[^/]+", "", words[3])
+
+    answer = api.http.put(path, json=json.loads(words[words.index("-d") + 1]))
+
+    assert answer.json() == {"name": "digest-42", "changed": True}
