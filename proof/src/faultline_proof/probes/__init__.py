@@ -30,6 +30,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     limit_claims,
     limit_events,
     limit_findings,
+    limit_guards,
     limit_shards,
     locks,
     measures,

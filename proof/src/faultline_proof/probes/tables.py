@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _NEW = "id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, args"
 _JOB = "gen_random_uuid(), now(), now(), 30, 0, 5, true, 'default', 't', '{}'"
+_SCHEDULE = "name, spec, since, next_at, look_at, created_at, changed_at"
 _ENTRY = "gen_random_uuid(), 1, now(), now(), now(), 0, 1, 5, 'w', 'q', 't', null, '{}', null"
 
 #: Each of these is refused by a trigger, and by nothing else.
@@ -72,6 +73,17 @@ _AGAINST_TRIGGERS = (
     "update faultline.steps set result = '2'",
     "delete from faultline.steps",
     "delete from faultline.keys",
+    # keys, schedules and what was decided about ticks
+    "delete from faultline.unique_keys",
+    "update faultline.schedules set next_at = next_at - interval '1 second'",
+    "delete from faultline.schedules",
+    (
+        "insert into faultline.ticks (schedule_id, at, kind, outcome, decided_at)"
+        " values (1, now() + interval '1 minute', 'tick', 'skipped', now())"
+    ),
+    "update faultline.ticks set outcome = 'skipped'",
+    "delete from faultline.ticks",
+    *(f"truncate faultline.{table}" for table in ("unique_keys", "schedules", "ticks")),
     # functions of an older build
     "update faultline.migrations set checksum = 'of an older build' where number = 0",
 )
@@ -135,6 +147,27 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.api_keys set scopes = '{read,everything}'",
     "update faultline.api_keys set queues = '{}'",
     "update faultline.api_keys set queues = '{null}'",
+    "insert into faultline.unique_keys select * from faultline.unique_keys",
+    "update faultline.unique_keys set key = ''",
+    "insert into faultline.limits select * from faultline.limits",
+    "update faultline.limits set queue = ''",
+    "update faultline.limits set group_key = repeat('x', 201)",
+    "insert into faultline.budgets select * from faultline.budgets",
+    "insert into faultline.shards select * from faultline.shards",
+    "insert into faultline.groups select * from faultline.groups",
+    f"insert into faultline.schedules ({_SCHEDULE}) select {_SCHEDULE} from faultline.schedules",
+    (
+        f"insert into faultline.schedules (id, {_SCHEDULE}) overriding system value"
+        f" select id, {_SCHEDULE.replace('name', 'name || name')} from faultline.schedules"
+    ),
+    "update faultline.schedules set name = ''",
+    "update faultline.schedules set paused_at = now()",
+    "update faultline.schedules set ended_at = now()",
+    "update faultline.schedules set digest = 'd'",
+    "insert into faultline.ticks select * from faultline.ticks",
+    "update faultline.ticks set kind = 'other'",
+    "update faultline.ticks set outcome = 'other'",
+    "update faultline.ticks set last_at = now(), ticks = 2",
 )
 
 _REFUSALS = ("FL002", "23514", "23505", "23502")

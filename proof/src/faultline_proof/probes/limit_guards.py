@@ -1,0 +1,91 @@
+"""What verbs of limits and schedules leave behind: what they acknowledged is on disk, and no door is open."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from faultline.core.model import Submission
+from faultline.core.schedules import Policy, Rule
+from faultline.store import verbs
+from faultline.store.verbs import schedules
+from faultline_proof.probes.limit_stage import limit, put
+from faultline_proof.probes.probe import expect, probe
+from faultline_proof.probes.schedule_ticks import MINUTE, fire, first, make, placed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.store.verbs.schedules import DueSchedule
+    from faultline_proof.sessions import Session, Sessions
+
+_EACH = json.dumps({"each_group": {"concurrency": 3}})
+
+
+def _resume(q: Session, due: DueSchedule) -> None:
+    q.run(schedules.pause_schedule("s"))
+    q.execute("set local synchronous_commit = off")
+    q.run(schedules.resume_schedule("s", due.clock + MINUTE))
+
+
+def _change(q: Session, _: DueSchedule) -> None:
+    job = Submission("t", "{}", queue="mail")
+    q.run(schedules.set_schedule("s", schedules.spec_text(Rule(every=120.0), job, Policy())))
+
+
+def _backfill(q: Session, due: DueSchedule) -> None:
+    q.run(schedules.backfill("s", [due.clock - timedelta(hours=1)]))
+
+
+_VERBS: dict[str, Callable[[Session, DueSchedule], Any]] = {
+    "declare_queue": lambda q, _: q.execute("select faultline.declare_queue('other', %s::jsonb)", _EACH),
+    "set_limit": lambda q, _: limit(q, "a", concurrency=7),
+    "reset_limit": lambda q, _: q.execute("select faultline.reset_limit('default', '*')"),
+    "recount": lambda q, _: q.execute("select faultline.recount()"),
+    "fold": lambda q, _: q.execute("select faultline.fold()"),
+    "expire": lambda q, _: q.execute("select * from faultline.expire()"),
+    "set_schedule": lambda q, _: make(q, "other"),
+    "set_schedule of one that there is": _change,
+    "tick": lambda q, due: fire(q, due, first(due)),
+    "pause_schedule": lambda q, _: q.run(schedules.pause_schedule("s")),
+    "resume_schedule": _resume,
+    "run_schedule": lambda q, _: q.run(schedules.run_schedule("s")),
+    "backfill": _backfill,
+    "remove_schedule": lambda q, _: q.run(schedules.remove_schedule("s")),
+}
+
+
+def _set_up(q: Session, sessions: Sessions) -> DueSchedule:
+    """A schedule that is due, a limit, and a job that has expired."""
+    sessions.clock.take()
+    limit(q, "*", concurrency=2)
+    put(q, "a", 1, expires_seconds=1)
+    return placed(q, sessions)
+
+
+@probe("durable")
+def what_limits_and_schedules_acknowledge_is_durable(sessions: Sessions) -> None:
+    q = sessions.open()
+    due = _set_up(q, sessions)
+    for verb, call in _VERBS.items():
+        with q.unsaved():
+            q.execute("set local synchronous_commit = off")
+            call(q, due)
+            expect(f"synchronous_commit after {verb}", q.value("show synchronous_commit"), "on")
+    with q.unsaved():
+        q.execute("set transaction isolation level repeatable read")
+        q.execute("set local synchronous_commit = off")
+        # Under a new snapshot it counts permits, too, and that is durable by itself.
+        q.run(verbs.reconcile())
+        expect("synchronous_commit after reconcile", q.value("show synchronous_commit"), "on")
+
+
+@probe("door", "as_verb", "tick", "backfill", "run_schedule", "resume_schedule", "change_schedule", "remove_schedule")
+def a_verb_of_limits_or_schedules_leaves_no_door_open(sessions: Sessions) -> None:
+    q = sessions.open()
+    due = _set_up(q, sessions)
+    for verb, call in _VERBS.items():
+        with q.unsaved():
+            call(q, due)
+            expect(f"the verb after {verb}", q.value("select current_setting('faultline.verb', true)") or "", "")
