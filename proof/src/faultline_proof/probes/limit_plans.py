@@ -1,0 +1,112 @@
+"""What limits, expiry and schedules read: what is granted, due or over, whatever else waits. Counted in rows read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from faultline.store.verbs import schedules
+from faultline_proof.probes.flow_plans import rows_read
+from faultline_proof.probes.limit_stage import done, failed, groups, limit, put, take
+from faultline_proof.probes.probe import expect, probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline_proof.sessions import Session, Sessions
+
+#: So many rows of each kind come once the session has made its plans,
+_BACKLOG = 1_000
+#: and so many of them may be looked at for one job.
+_FEW = 150
+#: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
+_CALLS_BEFORE = 6
+_EXPIRES = "select faultline.expire(10)"
+
+
+def _reads_few(q: Session, what: str, call: Callable[[], object]) -> None:
+    before = rows_read(q)
+    call()
+    read = rows_read(q) - before
+    if read > _FEW:
+        raise AssertionError(f"{what} read {read} rows beside a backlog of {_BACKLOG}")
+
+
+def _put_each(q: Session, names: list[str]) -> None:
+    jobs = json.dumps([{"task": "t", "group": name} for name in names])
+    q.execute("select count(*) from faultline.enqueue_many(%s::text)", jobs)
+
+
+@probe(
+    "plan", "claim_within", "pick_groups", "pick_kept", "pick_plain", "hear", "let_arrive", "let_ready", "lock_shard",
+    "save_shard", "has_due", "wake_hungry", "groups", "group_events", "free_permits", "free_ended",
+)  # fmt: skip
+def a_claim_within_limits_reads_what_it_grants(sessions: Sessions) -> None:
+    q, filler = sessions.open(), sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    limit(q, "strict", ordered=True)
+    limit(q, "slow", rate=1, per=3600)
+    with q.unsaved():
+        for _ in range(_CALLS_BEFORE):
+            for group in ("a", "strict", None):
+                put(q, group, 1)
+            held = take(q, 5)
+            done(q, *(one for one in held if one.group != "strict"))
+            failed(q, *(one for one in held if one.group == "strict"))
+            done(q, *take(q, 5))
+    names = [f"g{n}" for n in range(_BACKLOG)]
+    _put_each(filler, names * 2)
+    full = take(filler, 10 * _BACKLOG)
+    expect("full groups", len(full), _BACKLOG)
+    for group in ("later", None):
+        put(filler, group, _BACKLOG, delay_seconds=3600)
+    put(filler, "slow", _BACKLOG)
+    expect("granted of a slow group", groups(take(filler)), ["slow"])
+    with q.unsaved():
+        put(q, "a", 2)
+        _reads_few(q, "a claim of a new job", lambda: expect("granted", groups(take(q, 1)), ["a"]))
+        _reads_few(q, "the end of a job", lambda: done(q, full[7]))
+        _reads_few(q, "a claim of a freed permit", lambda: expect("granted", groups(take(q, 1)), [full[7].group]))
+        put(q, "strict", 1)
+        failed(q, *take(q, 1))
+        _reads_few(q, "a claim of a retried job", lambda: expect("granted", groups(take(q, 1)), ["strict"]))
+        put(q, None, 1, priority=-5)
+        _reads_few(q, "a claim of a job of no group", lambda: expect("granted", groups(take(q, 1)), ["None"]))
+        put(q, "arrives", 1, delay_seconds=1)
+        sessions.clock.advance(2)
+        _reads_few(q, "a claim of a delayed job", lambda: expect("granted", groups(take(q, 1)), ["arrives"]))
+        _reads_few(q, "a claim of nothing", lambda: expect("granted", take(q, 1), []))
+
+
+@probe("plan", "expire", "open_jobs")
+def expiry_reads_what_has_expired(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    with q.unsaved():
+        for _ in range(_CALLS_BEFORE):
+            put(q, None, 1, expires_seconds=1)
+            sessions.clock.advance(2)
+            q.execute(_EXPIRES)
+    put(q, None, _BACKLOG)
+    put(q, None, _BACKLOG, expires_seconds=3600)
+    with q.unsaved():
+        _reads_few(q, "a look for what has expired", lambda: q.execute(_EXPIRES))
+        put(q, None, 1, expires_seconds=1)
+        sessions.clock.advance(2)
+        _reads_few(q, "expiry of one job", lambda: expect("expired", len(q.execute(_EXPIRES)), 1))
+
+
+@probe("plan", "due_schedules", "schedules")
+def a_look_for_due_schedules_reads_those_that_are_due(sessions: Sessions) -> None:
+    q = sessions.open()
+    with q.unsaved():
+        for _ in range(_CALLS_BEFORE):
+            q.run(schedules.due_schedules([]))
+    sessions.hand.execute(
+        "insert into faultline.schedules (name, spec, since, next_at, look_at, created_at, changed_at) select 's' || n,"
+        " '{}', now(), now() + interval '1 hour', now() + interval '1 hour', now(), now() from generate_series(1, %s) n",
+        _BACKLOG,
+    )
+    with q.unsaved():
+        _reads_few(q, "a look for due schedules", lambda: expect("due", q.run(schedules.due_schedules([])), []))
