@@ -36,6 +36,7 @@ REFUSALS = tuple(
         "renew",
         "step",
         "progress",
+        "take_budget",
         "fence",
         "complete",
         "fail",
