@@ -267,3 +267,16 @@ def who_waits_for_a_permit_is_woken_when_it_is_free(sessions: Sessions) -> None:
     q.notices()
     failed(q, held_again, then="fail")
     expect("woken by another ending", ["sleeper" in notice for notice in q.notices()], [True])
+
+
+@probe("free_ended", "complete")
+def a_permit_of_the_queue_is_free_in_the_shard_that_counted_it(sessions: Sessions) -> None:
+    q = sessions.open()
+    declare(q, 1, queue={"concurrency": 6})
+    for n in range(6):
+        put(q, f"g{n}", 2)
+    held = take(q)
+    expect("granted by one shard", len(held), 6)
+    declare(q, 4, queue={"concurrency": 6})
+    done(q, *held)
+    expect_right_accounts(q)
