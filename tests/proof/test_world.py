@@ -11,7 +11,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from faultline.store.install import migrate
+from faultline_proof.faults import Rule
 from faultline_proof.world.flows import CHILDREN
+from faultline_proof.world.limits import TICKED
 from faultline_proof.world.simulate import played_again, simulate
 from faultline_proof.world.storm import DEFAULT, KINDS
 from faultline_proof.world.story import DOOMED, jobs_with
@@ -41,7 +43,7 @@ def test_every_seed_keeps_the_promises_and_every_kind_of_fault_took_effect(dsn: 
     faults: Counter[str] = sum((Counter(outcome.faults) for outcome in outcomes), Counter())
     assert {kind for kind, times in faults.items() if times} == {"lost messages", *(kind for kind in DEFAULT if KINDS[kind])}
     succeeded: Counter[str] = sum((Counter(outcome.succeeded) for outcome in outcomes), Counter())
-    assert set(succeeded) == {*jobs_with(DEFAULT), *CHILDREN} - DOOMED, "a task that never succeeds shows nothing"
+    assert set(succeeded) == {*jobs_with(DEFAULT), *CHILDREN, TICKED} - DOOMED, "a task that never succeeds shows nothing"
     assert sum(outcome.refused for outcome in outcomes) > SEEDS  # stale writes were tried, and refused
 
 
@@ -68,14 +70,49 @@ def test_a_seed_that_had_another_history_is_told_of(dsn: str) -> None:
     assert sound.history[9] in difference
 
 
-def test_a_protocol_without_the_fence_is_found_out(dsn: str) -> None:
-    sound = migrate.definitions().text
-    start = sound.index("create or replace function faultline.complete(")
-    complete = sound[start : sound.index("$$;", start) + 3]
-    unfenced = complete.replace("j.fencing_token = l.token and j.lease_owner = l.owner", "true")
-    assert unfenced != complete
+#: What is taken out of which function, what stands there instead, and the promise that is broken by it.
+MUTANTS = {
+    "a completion that does not fence": (
+        "complete",
+        ("j.fencing_token = l.token and j.lease_owner = l.owner", "true"),
+        "",
+    ),
+    "a claim that grants more than a group may": (
+        "pick_groups",
+        ("l.cap - l.holding, ", ""),
+        Rule.LIMIT_KEPT,
+    ),
+    "a failure that gives the permit of a job in order back": (
+        "free_permits",
+        ("      kept := 2;\n", "      kept := 0;\n"),
+        Rule.GROUP_ORDER,
+    ),
+    "a tick that leaves moments out": (
+        "tick",
+        (
+            "  set next_at = tick.next_at,",
+            "  set next_at = tick.next_at + (tick.next_at - coalesce(last_due, tick.next_at)),",
+        ),
+        Rule.TICK_ONCE,
+    ),
+    "a running job that stands in for another": (
+        "place_unique",
+        ("where j.id = known.job_id and j.state = 'queued'\n", "where j.id = known.job_id\n"),
+        Rule.UNIQUE_RUN,
+    ),
+}
 
-    broken = next((outcome for outcome in simulate(dsn, range(60), mutant=unfenced) if outcome.broken), None)
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_protocol_without_its_guard_is_found_out(dsn: str, name: str) -> None:
+    function, (guard, instead), promise = MUTANTS[name]
+    sound = migrate.definitions().text
+    start = sound.index(f"create or replace function faultline.{function}(")
+    text = sound[start : sound.index("$$;", start) + 3]
+    assert guard in text
+
+    played = simulate(dsn, range(60), mutant=text.replace(guard, instead))
+    broken = next((outcome for outcome in played if any(promise in what for what in outcome.broken)), None)
 
     assert broken is not None
-    assert any(" complete " in line for line in broken.history)
+    assert broken.history, "it is told"

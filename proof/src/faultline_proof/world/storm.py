@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from faultline_proof.world.limits import LIMITS, SCHEDULES, UNIQUE
 from faultline_proof.world.server import Refusal
 
 if TYPE_CHECKING:
@@ -46,11 +47,15 @@ _LOCKS = (
     ("faultline.workers", "exclusive"),
     ("faultline.calls", "exclusive"),
     ("faultline.nudges", "exclusive"),
+    ("faultline.shards", "exclusive"),
+    ("faultline.schedules", "exclusive"),
 )
 _GARBAGE = ("", "{", "null", "[]", "7", '{"cancelled": 7}', '{"cancelled": null}', '{"queue": 1}', "x" * 7000)
 
 #: What is wrong with jobs, and not with the world: they are submitted among the others.
-ODD_JOBS = ("one attempt", "snoozes and retries", "misbehaving tasks", "unknown tasks", "flows")
+ODD_JOBS = ("one attempt", "snoozes and retries", "misbehaving tasks", "unknown tasks", "flows", UNIQUE)
+#: Half of the seeds play each of them.
+PARTS = (LIMITS, SCHEDULES)
 #: Only its task or the loss of its worker uses up an attempt of a job.
 ATTEMPTS_JUDGED = "attempts judged"
 #: What is told of a server that refuses connections.
@@ -68,7 +73,7 @@ KINDS = {
     "connections refused": 1,
     "tables locked": 3,
     "hints that lie": 3,
-    **dict.fromkeys(ODD_JOBS, 0),
+    **dict.fromkeys((*ODD_JOBS, *PARTS), 0),
     ATTEMPTS_JUDGED: 0,
 }
 DEFAULT = tuple(KINDS)

@@ -14,7 +14,7 @@ from faultline.app.job import Job  # noqa: TC001 - looked at when a task is regi
 from faultline.app.outcomes import Retry, Snooze
 from faultline.core.errors import FaultlineError
 from faultline.core.model import JobState
-from faultline_proof.world import flows
+from faultline_proof.world import flows, limits
 from faultline_proof.world.storm import STORM_SECONDS
 
 if TYPE_CHECKING:
@@ -34,7 +34,13 @@ _ODD = {
     "misbehaving tasks": {"bad": 1},
     "unknown tasks": {"rare": 1},
     "flows": dict.fromkeys(flows.TASKS, 2),
+    limits.LIMITS: {"serve": 12},
+    limits.UNIQUE: {"refresh": 3, "summarise": 2},
 }
+#: They come early and together, so that there are more than may run.
+_EARLY = frozenset({"serve"})
+#: When they run is said by themselves, or is of no matter to others.
+_TIMED = frozenset({"serve", "summarise"})
 #: Their tasks fail whatever happens, each by itself.
 DOOMED = frozenset({"doomed", "bad"})
 WITH_EFFECT = frozenset({"pay", *flows.WITH_EFFECT})
@@ -49,6 +55,8 @@ class Told:
     #: In how many attempts each job's task has failed by itself.
     failures: Counter[str] = field(default_factory=Counter)
     done: bool = False
+    #: What this seed plays beside the rest.
+    plays: frozenset[str] = frozenset()
     #: The applications of the workers, so that what some of them do not know can be deployed.
     apps: list[Faultline] = field(default_factory=list)
 
@@ -99,6 +107,7 @@ def register(app: Faultline, chance: random.Random, told: Told, *, knows_all: bo
 
     _register_odd(app, chance, told, options)
     flows.register(app, chance, options)
+    limits.register(app, chance, told.failures, options, told.plays)
     if knows_all:
         deploy(app)
 
@@ -172,7 +181,8 @@ def worker(chance: random.Random, told: Told, *, knows_all: bool) -> Callable[[F
     async def life(app: Faultline) -> None:
         register(app, chance, told, knows_all=knows_all)
         told.apps.append(app)
-        await app.worker({"default": 4}, grace_seconds=5).run()
+        queues = {"default": 4} | ({limits.QUEUE: limits.SLOTS} if limits.LIMITS in told.plays else {})
+        await app.worker(queues, grace_seconds=5).run()
 
     return life
 
@@ -181,9 +191,11 @@ def client(told: Told, chance: random.Random, kinds: dict[str, int]) -> Callable
     """Submit until all is said; what fails is tried again, as a careful program would."""
 
     async def submit(app: Faultline, n: int) -> None:
-        await asyncio.sleep(chance.uniform(0, STORM_SECONDS * 0.8))
         (name,) = chance.choices(list(kinds), weights=list(kinds.values()))
-        words: dict[str, Any] = {"priority": chance.choice([0, 0, -5]), "delay": chance.choice([0, 0, 0, 3])}
+        await asyncio.sleep(chance.uniform(0, STORM_SECONDS * (0.3 if name in _EARLY else 0.8)))
+        words = limits.words(name, n)
+        if name not in _TIMED:
+            words |= {"priority": chance.choice([0, 0, -5]), "delay": chance.choice([0, 0, 0, 3])}
         task = app.tasks[name].options(idempotency_key=f"order:{n}", **words)
         times = 2 if _happens(chance, 0.3) else 1  # a second submission must make no difference
         while times:

@@ -23,6 +23,7 @@ _LOCK_PATIENCE_SECONDS = 10.0
 _MOMENTS = 6000
 _MADE_UP = "refused by the world"
 _WHO = b"select pg_backend_pid()"
+_DUE = b"faultline.due_schedules("
 
 
 class _Shown:
@@ -147,7 +148,7 @@ class _Link:
             sent.lost(rows)
             raise psycopg.OperationalError("the connection was lost before the answer arrived")
         sent.answered(rows)
-        return rows
+        return _in_order(text, rows)
 
     def _refuse(self, session: Session, text: bytes) -> None:
         """The server answers with an error and has done nothing. It is a real one: it breaks an open transaction."""
@@ -300,6 +301,13 @@ class _Transaction:
 
 def _bytes(sql: bytes | str) -> bytes:
     return sql if isinstance(sql, bytes) else sql.encode()
+
+
+def _in_order(text: bytes, rows: list[Any]) -> list[Any]:
+    """Schedules that are due at the same time come in the order in which they lie there, and that depends on what else the
+    server does. Whoever is answered goes by this order.
+    """
+    return sorted(rows, key=lambda row: (row[2] or row[3], row[0])) if _DUE in text else rows
 
 
 def _was_made_up(error: psycopg.Error) -> bool:

@@ -18,7 +18,7 @@ from faultline.store.testing import clocks_say
 from faultline_proof.checker import check
 from faultline_proof.faults import Limits
 from faultline_proof.history import Final
-from faultline_proof.world import flows, story
+from faultline_proof.world import flows, limits, story
 from faultline_proof.world import storm as storms
 from faultline_proof.world.hosts import SimulatedHost
 from faultline_proof.world.loop import VirtualLoop
@@ -51,7 +51,7 @@ _TABLES = (
         for name in (
             "open_jobs", "ledger", "journal", "steps", "keys", "workers", "tallies", "samples",
             "flows", "calls", "edges", "signals", "nudges", "sweeps", "streams", "subscriptions",
-            "schedules", "ticks",
+            "schedules", "ticks", "unique_keys", "queues", "limits", "shards", "groups", "group_events",
         )
     ),
 )  # fmt: skip
@@ -62,6 +62,23 @@ CLOCKS = clocks_say("current_setting('faultline_world.now')::timestamptz") + (
     "create or replace function faultline.server_run() returns text language sql stable"
     " return current_setting('faultline_world.run');"
 )
+#: Ids that the database makes, for jobs of schedules: by its time, and counted. Not by a sequence: a statement that was
+#: undone would have used up a number.
+_IDS = """
+create table world_ids (last bigint);
+insert into world_ids values (0);
+create or replace function faultline.new_id(place bigint) returns uuid language plpgsql volatile as $$
+declare
+  number bigint;
+begin
+  update public.world_ids set last = last + 1 returning last into number;
+  return (
+    lpad(to_hex((extract(epoch from faultline.clock()) * 1000)::bigint), 12, '0') || '70008000'
+    || lpad(to_hex(number), 12, '0')
+  )::uuid;
+end
+$$;
+"""
 
 
 #: Kept for as long as the process lives: Python would otherwise let dead hosts clean up after themselves.
@@ -90,7 +107,7 @@ def prepare(dsn: str, mutant: str = "") -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("create table effects (job_id uuid, token bigint)")
         connection.execute(flows.MARKS)
-        connection.execute(CLOCKS.encode())
+        connection.execute((CLOCKS + _IDS).encode())
         if mutant:
             connection.execute(mutant.encode())
 
@@ -141,6 +158,7 @@ class Stage:
                 self._control.execute(f"delete from {table}".encode())
             for table in _NUMBERED:
                 self._control.execute(f"select setval('faultline.{table}_id_seq', 1, false)".encode())
+            self._control.execute("update world_ids set last = 0")
             self._control.execute("update faultline.sampling set sampled_at = '-infinity'")
             self._control.execute("update faultline.settings set server_run = '', server_run_noticed_at = '-infinity'")
 
@@ -153,7 +171,8 @@ class _World:
         self._kinds = kinds
         self.server = Server(sessions, self._clock, random.Random(chance.random()))  # noqa: S311 - likewise
         self.record = Record(loop.time)
-        self.told = story.Told()
+        plays = frozenset(part for part in storms.PARTS if part in kinds and chance.random() < 0.5)  # noqa: PLR2004 - a coin
+        self.told = story.Told(plays=plays)
         self.faults: Counter[str] = Counter()
         self._calm_at = 0.0
         self._workers = [self._host(f"worker{n}") for n in range(WORKERS)]
@@ -164,7 +183,8 @@ class _World:
             chance = random.Random(self._chance.random())  # noqa: S311 - likewise
             host.live(story.worker(chance, self.told, knows_all=number == 0))
         chance = random.Random(self._chance.random())  # noqa: S311 - likewise
-        self._client.live(story.client(self.told, chance, story.jobs_with(self._kinds)))
+        kinds = [kind for kind in self._kinds if kind not in storms.PARTS or kind in self.told.plays]
+        self._client.live(story.client(self.told, chance, story.jobs_with(kinds)))
         storm = storms.Storm(self._workers, self.server, self.record, self._chance, lambda: list(self.told.acknowledged))
         await storm.blow(self._kinds, self.faults)
         self.server.up = True
@@ -184,14 +204,20 @@ class _World:
         """Compare what the clients were told, and what reached the database, with what it holds."""
         control.execute("select set_config('faultline_world.now', %s, false)", (self._clock(),))
         final = Final.read(control, effects="select job_id, token from effects")
-        limits = Limits(
+        ticks = limits.SCHEDULES in self.told.plays
+        known = Limits(
             effects_of=story.WITH_EFFECT,
             faults_stopped_at=(EPOCH + timedelta(seconds=self._calm_at)).timestamp(),
             seconds_to_end=lambda _: CALM_SECONDS_MAX,
             own_failures=(lambda job: self.told.failures[job.job_id]) if storms.ATTEMPTS_JUDGED in self._kinds else None,
             was_lost=self._was_lost,
+            seconds_of=lambda at: self.record.lines[int(at // PLACES)].at,
+            ticked=frozenset({limits.TICKED}),
+            every=limits.EVERY if ticks else {},
+            catch_up=limits.CATCH_UP,
+            ticked_until=(EPOCH + timedelta(seconds=self._loop.time())).timestamp(),
         )
-        return [*self._told_wrong(control), *map(str, check(history_of(self.record.lines), final, limits))]
+        return [*self._told_wrong(control), *map(str, check(history_of(self.record.lines), final, known))]
 
     def _was_lost(self, grant: Operation, reap: Operation | None) -> bool:
         """Whether something happened to the host of a lease that may cost it the lease. Times are places in the record."""
@@ -230,7 +256,8 @@ class _World:
         submitted = _value(
             control,
             "select count(*) from (select id, flow_id from faultline.open_jobs union all"
-            " select job_id, flow_id from faultline.ledger) j where coalesce(flow_id, id) = id",
+            " select job_id, flow_id from faultline.ledger) j where coalesce(flow_id, id) = id"
+            " and not exists (select from faultline.ticks t where t.job_id = j.id)",
         )
         if submitted > story.JOBS:
             broken.append(f"{submitted} jobs were made of {story.JOBS} submissions")
@@ -288,7 +315,12 @@ class _World:
         return (EPOCH + timedelta(seconds=self._loop.time())).isoformat()
 
     def _all_ended(self, control: psycopg.Connection) -> bool:
-        return not _value(control, "select exists (select from faultline.open_jobs where state in ('queued', 'running'))")
+        if _value(control, "select exists (select from faultline.open_jobs where state in ('queued', 'running'))"):
+            return False
+        if limits.SCHEDULES not in self.told.plays:
+            return True
+        ticking = f"select count(*) from faultline.schedules where next_at > '{self._clock()}'"
+        return bool(_value(control, ticking) == len(limits.EVERY))
 
     def _violations(self, control: psycopg.Connection) -> list[Any]:
         return invariants.violations(lambda statement: run_on(control, statement), without=("the_clock_is_the_servers",))

@@ -1,0 +1,96 @@
+"""A queue with limits in the world, unique jobs, and schedules: what some seeds play beside the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime  # noqa: TC003 - looked at when a task is registered
+from typing import TYPE_CHECKING, Any
+
+from faultline.app.job import Job  # noqa: TC001 - likewise
+from faultline.app.uniqueness import Unique
+from faultline.core.limits import Limit, Rate
+
+if TYPE_CHECKING:
+    import random
+    from collections import Counter
+
+    from faultline.app.application import Faultline
+
+#: The kinds of jobs. Half of the seeds play each of the first two.
+LIMITS, SCHEDULES, UNIQUE = "limits", "schedules", "unique jobs"
+QUEUE = "narrow"
+SLOTS = 3
+_LINE, _PACED = "line", "paced"
+#: The groups of jobs by their numbers. Some have none: they share the queue with the groups.
+_GROUPS = (_LINE, "a", _LINE, None, _PACED, _LINE, "b", None)
+_DOCUMENTS = 2
+#: Long enough for those behind it in its line to be granted, if they could.
+_BACKOFF_SECONDS = 2.0
+
+#: The seconds between moments, and what becomes of those that nobody decided in time.
+EVERY = {"all": 4.03, "the latest": 6.07}
+CATCH_UP = {"all": "all", "the latest": "latest"}
+TICKED = "chime"
+
+
+def register(
+    app: Faultline, chance: random.Random, failures: Counter[str], options: dict[str, Any], plays: frozenset[str]
+) -> None:
+    """`failures`: in how many attempts a job's task has failed by itself."""
+    _register_unique(app, chance, failures, options)
+    if LIMITS in plays:
+        _register_limited(app, chance, failures, options)
+    if SCHEDULES in plays:
+        _register_schedules(app, options)
+
+
+def _register_limited(app: Faultline, chance: random.Random, failures: Counter[str], options: dict[str, Any]) -> None:
+    app.queue(
+        QUEUE,
+        concurrency=3,
+        each_group=Limit(concurrency=2),
+        groups={_LINE: Limit(ordered=True), _PACED: Limit(rate=Rate(1, per=3, burst=1))},
+        shards=2,
+    )
+
+    @app.task(queue=QUEUE, max_attempts=6, **(options | {"backoff": lambda _: _BACKOFF_SECONDS}))
+    async def serve(job: Job, n: int) -> int:
+        await asyncio.sleep(chance.uniform(0.5, 4))
+        if chance.random() < 0.3:  # noqa: PLR2004 - some
+            failures[str(job.id)] += 1
+            raise RuntimeError("not this time: whoever comes after it waits")
+        return n
+
+
+def _register_unique(app: Faultline, chance: random.Random, failures: Counter[str], options: dict[str, Any]) -> None:
+    @app.task(max_attempts=6, **options)
+    async def refresh(job: Job, n: int) -> int:
+        await asyncio.sleep(chance.uniform(0.5, 4))
+        if chance.random() < 0.3:  # noqa: PLR2004 - another may wait by now, and do it in its place
+            failures[str(job.id)] += 1
+            raise RuntimeError("not this time")
+        return n
+
+    @app.task(max_attempts=6, **options)
+    async def summarise(n: int) -> int:
+        await asyncio.sleep(chance.expovariate(1))
+        return n
+
+
+def _register_schedules(app: Faultline, options: dict[str, Any]) -> None:
+    @app.schedule(every=EVERY["all"], name="all", catch_up="all", tick_arg="at")
+    @app.schedule(every=EVERY["the latest"], name="the latest", overlap="skip", tick_arg="at")
+    @app.task(name=TICKED, max_attempts=8, **options)
+    async def chime(at: datetime) -> str:
+        return at.isoformat()
+
+
+def words(task: str, n: int) -> dict[str, Any]:
+    """How a job with this number is submitted. Those of a group have no time and no priority: their order is judged."""
+    document = n % _DOCUMENTS
+    known: dict[str, dict[str, Any]] = {
+        "serve": {"group": _GROUPS[n % len(_GROUPS)]},
+        "refresh": {"unique": Unique(key=f"refresh:{document}")},
+        "summarise": {"unique": Unique(key=f"summarise:{document}", then="replace", debounce=1.5, at_most=4)},
+    }
+    return known.get(task, {})
