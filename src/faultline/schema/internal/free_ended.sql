@@ -1,5 +1,5 @@
 -- Give back the permits of jobs that `complete` has removed: all at once, one event for each group. The trigger free_permits
--- does it for every other ending, one by one, and costs more than the rest of a completion.
+-- does it for every other ending, with several statements for each job.
 create or replace function faultline.free_ended(queues text[], marks smallint[], group_keys text[]) returns void
 language plpgsql volatile
 set plan_cache_mode = force_generic_plan

@@ -63,29 +63,35 @@ begin
       select l.*, greatest(0, least(l.cap - l.holding, coalesce(floor(l.tokens_now), remaining), remaining))::integer as room
       from listed l
     ),
-    -- One by one, as if each grant were a claim of its own; more than twice its part nobody gets in one round.
+    -- One by one, as if each grant were a claim of its own; more than twice its part nobody gets in one round. Of each group
+    -- its last one is kept, which says how many: a join with the groups would compare all with all.
     shares as materialized (
-      select s.group_key, count(*)::integer as want
+      select s.*
       from (
-        select a.group_key
-        from able a
-        cross join lateral generate_series(1, least(a.room, 2 + ceil(2 * remaining * a.weight / a.weights)::integer)) as k (nth)
-        order by (a.holding + k.nth - 1) / a.weight, a.turn + (k.nth - 1) / a.weight, a.group_key
-        limit remaining
+        select s.*, count(*) over (partition by s.group_key)::integer as want
+        from (
+          select a.*, k.nth
+          from able a
+          cross join lateral generate_series(1, least(a.room, 2 + ceil(2 * remaining * a.weight / a.weights)::integer)) as k (nth)
+          order by (a.holding + k.nth - 1) / a.weight, a.turn + (k.nth - 1) / a.weight, a.group_key
+          limit remaining
+        ) s
       ) s
-      group by s.group_key
+      where s.nth = s.want
+      union all
+      -- One that may have something, and got no part this time, stays as it is.
+      select a.*, 0, 0 from able a where a.room = 0
     ),
     -- First seen, then locked: a row that somebody has locked must not be forgotten by moving the group's head past it.
     seen as materialized (
-      select a.*, coalesce(s.want, 0) as want, j.ctids[:s.want] as ctids, j.seen, j.last_priority, j.last_at, j.last_id, w.waiting
-      from able a
-      left join shares s on s.group_key = a.group_key
+      select a.*, j.ctids[:a.want] as ctids, j.seen, j.last_priority, j.last_at, j.last_id, w.waiting
+      from shares a
       left join lateral (
         select
           array_agg(x.ctid) as ctids, count(*)::integer as seen,
-          (array_agg(x.priority))[least(count(*), s.want)] as last_priority,
-          (array_agg(x.group_at))[least(count(*), s.want)] as last_at,
-          (array_agg(x.id))[least(count(*), s.want)] as last_id
+          (array_agg(x.priority))[least(count(*), a.want)] as last_priority,
+          (array_agg(x.group_at))[least(count(*), a.want)] as last_at,
+          (array_agg(x.id))[least(count(*), a.want)] as last_id
         from (
           select r.ctid, r.priority, r.group_at, r.id
           from faultline.open_jobs r
@@ -99,9 +105,9 @@ begin
             and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)
           order by r.priority, r.group_at, r.id
           -- One more, to know whether the group is empty now.
-          limit s.want + 1
+          limit a.want + 1
         ) x
-      ) j on s.want > 0
+      ) j on a.want > 0
       -- With those that were passed over.
       left join lateral (
         select count(*)::integer as waiting
@@ -112,11 +118,9 @@ begin
             and r.ctid <> all (pick_groups.ctids)
             and (r.expires_at is null or r.expires_at > pick_groups.due or r.fencing_token > 0)
           order by r.priority, r.group_at, r.id
-          limit s.want + 1
+          limit a.want + 1
         ) x
-      ) w on s.want > 0 and not pick_groups.flows
-      -- One that may have something, and got no part this time, stays as it is.
-      where s.want > 0 or a.room = 0
+      ) w on a.want > 0 and not pick_groups.flows
     ),
     locked as materialized (
       select r.ctid
