@@ -34,6 +34,12 @@ def _change(q: Session, _: DueSchedule) -> None:
     q.run(schedules.set_schedule("s", schedules.spec_text(Rule(every=120.0), job, Policy())))
 
 
+def _declare(q: Session, _: DueSchedule) -> None:
+    job = Submission("t", "{}", queue="mail")
+    spec = schedules.spec_text(Rule(every=120.0), job, Policy())
+    q.run(schedules.declare_schedules("w", [schedules.Declaration("declared", "d", None, spec)]))
+
+
 def _backfill(q: Session, due: DueSchedule) -> None:
     q.run(schedules.backfill("s", [due.clock - timedelta(hours=1)]))
 
@@ -45,6 +51,7 @@ _VERBS: dict[str, Callable[[Session, DueSchedule], Any]] = {
     "recount": lambda q, _: q.execute("select faultline.recount()"),
     "fold": lambda q, _: q.execute("select faultline.fold()"),
     "expire": lambda q, _: q.execute("select * from faultline.expire()"),
+    "declare_schedules": _declare,
     "set_schedule": lambda q, _: make(q, "other"),
     "set_schedule of one that there is": _change,
     "tick": lambda q, due: fire(q, due, first(due)),
