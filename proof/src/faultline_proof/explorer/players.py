@@ -181,6 +181,11 @@ class Sessions:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    @property
+    def may_stop(self) -> bool:
+        """Some scene has told its sessions to stop, and the next ones use the same sessions."""
+        return bool(self._gates)
+
     def gate(self, number: int) -> Gate:
         while len(self._gates) <= number:
             self._gates.append(Gate(self._watcher, len(self._gates) + 1))

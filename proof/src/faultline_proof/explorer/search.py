@@ -163,7 +163,7 @@ class Play:
 
     def perform(self, sessions: Sessions, orders: Orders | DrawnOrders) -> None:
         opened = sessions.open(len(self.scenario.programs))
-        for session in opened if self.scenario.stops else ():
+        for session in opened if sessions.may_stop else ():
             session.tell("reset stops.number")
         set_up = Player("set-up", opened[0], self.scenario.set_up(self.scene))
         while set_up.ready:
