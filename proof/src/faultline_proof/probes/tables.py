@@ -150,6 +150,8 @@ _AGAINST_CONSTRAINTS = (
     "insert into faultline.unique_keys select * from faultline.unique_keys",
     "update faultline.unique_keys set key = ''",
     "insert into faultline.limits select * from faultline.limits",
+    "insert into faultline.budgets select * from faultline.budgets",
+    "update faultline.budgets set name = ''",
     "update faultline.limits set queue = ''",
     "update faultline.limits set group_key = repeat('x', 201)",
     "insert into faultline.budgets select * from faultline.budgets",
