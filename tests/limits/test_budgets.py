@@ -12,8 +12,6 @@ import pytest
 
 from faultline import BlockingJob, ConfigError, CostTooHigh, Faultline, Job, JobFailed, JobRejected, JobState, Rate, Retries
 from faultline.core.host import Host
-from faultline.integrations.prometheus.board import Board
-from faultline.integrations.prometheus.exposition import Exposition
 from tests.flow.running import signals, waits
 from tests.limits.test_workers import PATIENCE, all_done, worked
 from tests.worker.test_lost_answers import CutOnce
@@ -442,13 +440,3 @@ def test_a_failing_program_uses_up_its_attempts_though_it_waits_each_time(app: F
 
     assert [handle.job().attempt for handle in handles] == [3, 3, 3]
     assert queue.broken_invariants() == []
-
-
-def test_metrics_say_what_is_in_budgets_and_how_long_jobs_wait(app: Faultline) -> None:
-    app.budget("openai", Rate(10, burst=20))
-    app.declare()
-
-    found = Exposition(board=Board(app.database)).render().decode()
-
-    assert 'faultline_budget_tokens{budget="openai"} 20.0' in found
-    assert 'faultline_budget_wait_seconds{budget="openai"} 0.0' in found
