@@ -101,6 +101,27 @@ NO_GUARDS: dict[str, str] = {
         ),
         "its callers plan for full tables",
     ),
+    **dict.fromkeys(
+        (
+            f"{name}: plans for full tables"
+            for name in (
+                "claim_within",
+                "lock_shard",
+                "let_arrive",
+                "let_ready",
+                "pick_groups",
+                "pick_kept",
+                "pick_plain",
+                "hear",
+                "has_due",
+                "save_shard",
+                "wake_hungry",
+            )
+        ),
+        "claim, and the verbs that end jobs, plan for full tables, and it inherits that",
+    ),
+    "recount_queue: plans for full tables": "it looks at every permit",
+    "run_schedule: commits to the disk": "it enqueues a job, and that does so, too",
     "revive: plans for full tables": "it looks up one row after the other",
     **dict.fromkeys(
         ("beat: plans for full tables", "tally: plans for full tables"),

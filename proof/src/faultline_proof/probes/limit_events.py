@@ -165,6 +165,18 @@ def a_caller_that_knows_no_flows_gets_what_lies_behind_jobs_of_flows(sessions: S
 
 
 @probe("pick_groups")
+def a_caller_that_knows_no_flows_gets_no_job_twice(sessions: Sessions) -> None:
+    """The heavy group has less than its part, so the light one is looked at in two rounds."""
+    q = sessions.open()
+    limit(q, "heavy", weight=100)
+    put(q, "heavy", 1)
+    put(q, "light", 5)
+    expect("granted", groups(take(q, 10, flows=False)), ["heavy", *["light"] * 5])
+    expect("counted", q.value("select holding from faultline.shards"), 6)
+    expect_right_accounts(q)
+
+
+@probe("pick_groups")
 def a_row_that_somebody_has_locked_is_not_forgotten(sessions: Sessions) -> None:
     q, user = sessions.open(), sessions.open()
     sessions.clock.take()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import Submission
-from faultline.core.schedules import Policy, Rule
+from faultline.core.schedules import Missed, Plan, Policy, Rule
 from faultline.store import verbs
 from faultline.store.verbs import schedules
 from faultline_proof.probes.limit_stage import limit, put
@@ -34,6 +34,11 @@ def _change(q: Session, _: DueSchedule) -> None:
     q.run(schedules.set_schedule("s", schedules.spec_text(Rule(every=120.0), job, Policy())))
 
 
+def _miss(q: Session, due: DueSchedule) -> None:
+    """It makes no job, which would be durable by itself."""
+    q.run(schedules.tick(due, Plan([], [Missed(first(due), first(due), 1)], first(due) + MINUTE)))
+
+
 def _declare(q: Session, _: DueSchedule) -> None:
     job = Submission("t", "{}", queue="mail")
     spec = schedules.spec_text(Rule(every=120.0), job, Policy())
@@ -54,6 +59,7 @@ _VERBS: dict[str, Callable[[Session, DueSchedule], Any]] = {
     "declare_schedules": _declare,
     "set_schedule": lambda q, _: make(q, "other"),
     "set_schedule of one that there is": _change,
+    "tick of a missed run": _miss,
     "tick": lambda q, due: fire(q, due, first(due)),
     "pause_schedule": lambda q, _: q.run(schedules.pause_schedule("s")),
     "resume_schedule": _resume,

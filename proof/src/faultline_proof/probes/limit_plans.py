@@ -79,6 +79,14 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
     sessions.hand.execute(
         "insert into faultline.limits (queue, group_key) select 'default', 'x' || n from generate_series(1, %s) n", _BACKLOG
     )
+    sessions.hand.execute(
+        "insert into faultline.group_events (queue, shard) select 'other', 0 from generate_series(1, %s)", _BACKLOG
+    )
+    sessions.hand.execute(
+        "insert into faultline.groups (group_key, queue, epoch, shard, more, not_before) select 'w' || n, 'default', 0, 0,"
+        " true, faultline.clock() + interval '1 hour' from generate_series(1, %s) n",
+        _BACKLOG,
+    )
     names = [f"g{n}" for n in range(_BACKLOG)]
     _put_each(filler, names * 2)
     full = take(filler, 10 * _BACKLOG)
@@ -101,6 +109,8 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
         sessions.clock.advance(2)
         _reads_few(q, "a claim of a delayed job", lambda: expect("granted", groups(take(q, 1)), ["arrives"]))
         _reads_few(q, "a claim of nothing", lambda: expect("granted", take(q, 1), []))
+        q.execute("select faultline.fold()")
+        _reads_few(q, "a fold in the same minute", lambda: q.execute("select faultline.fold()"))
 
 
 PROBES.extend(
@@ -123,8 +133,13 @@ PROBES.extend(
 
 @probe("plan", "expire", "open_jobs")
 def expiry_reads_what_has_expired(sessions: Sessions) -> None:
+    for begin in (_begin_small, _begin_emptied):
+        _expiry_reads_few(sessions, begin)
+
+
+def _expiry_reads_few(sessions: Sessions, begin: Callable[[Sessions], None]) -> None:
     q = sessions.open()
-    _begin_emptied(sessions)
+    begin(sessions)
     sessions.clock.take()
     with q.unsaved():
         for _ in range(_CALLS_BEFORE):

@@ -253,6 +253,7 @@ def an_operator_can_do_what_operators_do(sessions: Sessions) -> None:
         q.run(flow.sweep())
         q.run(verbs.expire())
         q.run(limit.set_limit("limited", "", {"concurrency": 1}))
+        q.value("select faultline.recount()")
         q.run(limit.reset_limit("limited", ""))
         q.run(budget.set_budget("tokens", {"rate": 1}))
         q.value("select faultline.fold(1)")
