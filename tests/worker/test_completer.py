@@ -239,6 +239,7 @@ class OutOfHands(Leases):
 
     def __init__(self) -> None:
         self.holds: list[Hold] = []
+        self.permits = None
 
     def drop(self, holds: Sequence[Hold]) -> None:
         self.holds.extend(holds)
