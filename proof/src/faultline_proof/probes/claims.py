@@ -74,12 +74,14 @@ def a_paused_queue_grants_nothing_until_it_is_resumed(sessions: Sessions) -> Non
     other = q.enqueue(queue="other")
     expect("granted of another queue", [lease.job_id for lease in q.claim(queue="other")], [other])
     expect("resuming another queue", q.run(verbs.resume("other")), wanted=False)
+    q.run(verbs.pause("third"))
     q.execute("listen faultline")
     expect("resuming it", q.run(verbs.resume("default")), wanted=True)
     hint = '{"queue" : "default", "priority" : -32768, "run_at" : "1970-01-01T00:00:00+00:00", "workers" : null}'
     expect("hints for it", q.notices(), [hint])
     expect("resuming it again", q.run(verbs.resume("default")), wanted=False)
     expect("granted after it was resumed", [lease.job_id for lease in q.claim()], [job_id])
+    expect("still paused", q.execute("select name from faultline.queues where paused_at is not null"), [("third",)])
     for name in ("", "x" * 101, None):
         with refused(q, "FL005", "1 to 100 characters", what=f"a pause of {name!r}"):
             q.run(verbs.pause(name))  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _NEW = "id, created_at, next_run_at, lease_seconds, priority, max_attempts, keep_args, queue, task, args"
 _JOB = "gen_random_uuid(), now(), now(), 30, 0, 5, true, 'default', 't', '{}'"
+_CALL = "job_id, number, kind, name, fencing_token, begun_at, ended_at, outcome"
 _SCHEDULE = "name, spec, since, next_at, look_at, created_at, changed_at"
 _ENTRY = "gen_random_uuid(), 1, now(), now(), now(), 0, 1, 5, 'w', 'q', 't', null, '{}', null"
 
@@ -73,6 +74,14 @@ _AGAINST_TRIGGERS = (
     "update faultline.steps set result = '2'",
     "delete from faultline.steps",
     "delete from faultline.keys",
+    # the history of flows, and what is still to be done for them
+    "update faultline.calls set result = '1'",
+    "update faultline.edges set index = 1",
+    "update faultline.signals set name = 'other'",
+    "update faultline.streams set chunk = '2'",
+    "update faultline.flows set begun_at = now() - interval '1 day'",
+    *(f"delete from faultline.{table}" for table in ("flows", "calls", "edges", "signals", "streams", "nudges", "sweeps")),
+    *(f"truncate faultline.{table}" for table in ("flows", "calls", "edges", "signals", "streams", "nudges", "sweeps")),
     # keys, schedules and what was decided about ticks
     "delete from faultline.unique_keys",
     "update faultline.schedules set next_at = next_at - interval '1 second'",
@@ -147,6 +156,34 @@ _AGAINST_CONSTRAINTS = (
     "update faultline.api_keys set scopes = '{read,everything}'",
     "update faultline.api_keys set queues = '{}'",
     "update faultline.api_keys set queues = '{null}'",
+    *(
+        f"insert into faultline.{table} overriding system value select * from faultline.{table}"
+        for table in ("flows", "edges", "nudges", "sweeps", "streams", "subscriptions")
+    ),
+    f"insert into faultline.calls ({_CALL}) select {_CALL} from faultline.calls",
+    (
+        f"insert into faultline.calls (id, {_CALL}) overriding system value"
+        f" select id, {_CALL.replace('job_id', 'gen_random_uuid()')} from faultline.calls"
+    ),
+    "update faultline.calls set number = 'x'",
+    "update faultline.calls set name = ''",
+    "update faultline.calls set kind = 'other'",
+    "update faultline.calls set policy = 'other'",
+    "update faultline.calls set outcome = 'other'",
+    "update faultline.calls set outcome = null",
+    "update faultline.calls set fencing_token = -1",
+    (
+        "insert into faultline.signals (id, job_id, name, sent_at) overriding system value"
+        " select id, job_id, name, sent_at from faultline.signals"
+    ),
+    (
+        "insert into faultline.signals (job_id, name, key, sent_at) select gen.id, 'n', 'k', now() from (values"
+        " ('00000000-0000-0000-0000-000000000001'::uuid), ('00000000-0000-0000-0000-000000000001')) as gen (id)"
+    ),
+    "update faultline.signals set name = ''",
+    "update faultline.signals set key = ''",
+    "update faultline.streams set name = ''",
+    "update faultline.subscriptions set topic = ''",
     "insert into faultline.unique_keys select * from faultline.unique_keys",
     "update faultline.unique_keys set key = ''",
     "insert into faultline.limits select * from faultline.limits",
