@@ -44,7 +44,7 @@ def test_what_makes_no_sense_is_refused(dsn: str) -> None:
     for words, said in {
         "--concurrency 0": "to stop a queue, pause it",
         "--concurrency many": "write a number, or none",
-        "--rate -1": "more than 0",
+        "--rate -1": "must be from 0.001",
         "--per 5s": "give --rate too",
         "--weight 2": "weight and ordered are for groups",
         "": "nothing to set",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from faultline_proof.probes.flow_plans import rows_read
+
 if TYPE_CHECKING:
     from tests.driver import Driver, Sessions
 
@@ -41,18 +43,6 @@ def complete(queue: Driver, held: list[tuple[Any, ...]]) -> None:
     queue.execute("select * from faultline.complete(%s::uuid[], %s::bigint[], %s::text[])", ids, tokens, owners)
 
 
-def rows_read(queue: Driver) -> int:
-    queue.execute("select pg_stat_force_next_flush()")
-    queue.value("select 1")
-    return int(
-        queue.value(
-            "select (select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_user_tables"
-            " where schemaname = 'faultline')"
-            " + (select sum(idx_tup_read) from pg_stat_user_indexes where schemaname = 'faultline')"
-        )
-    )
-
-
 @pytest.mark.parametrize("vacuumed", [False, True])
 @pytest.mark.parametrize("declared", [DECLARED, OWN], ids=["each group", "own limits"])
 def test_a_claim_beside_full_groups_reads_little(
@@ -78,9 +68,11 @@ def test_a_claim_beside_full_groups_reads_little(
     for name, what in (("of a new job", None), ("of a freed permit", held[7]), ("of nothing", None)):
         if what is not None:
             complete(filler, [what])
+        queue.begin()
         before = rows_read(queue)
         got = claim(queue, f"late/{name}", 10)
         found[name] = rows_read(queue) - before
+        queue.commit()
         assert [row[3] for row in got] == {"of a new job": ["a"], "of a freed permit": [held[7][3]], "of nothing": []}[name]
 
     assert max(found.values()) < FEW, found

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from faultline.core.model import Lease
-    from faultline_proof.sessions import Session, Sessions
+    from faultline_proof.sessions import Driver, Session, Sessions
 
 _FEW = 100
 _DEAD_NUDGES = 20_000
@@ -174,7 +174,7 @@ def prune_of_flows_does_not_read_all_that_are_young(sessions: Sessions) -> None:
         raise AssertionError(f"prune flows read {read} rows, none of them old")
 
 
-def rows_read(q: Session) -> int:
+def rows_read(q: Driver) -> int:
     """Rows and index entries of the protocol's tables that this session's transaction has read so far."""
     return int(
         q.value(
