@@ -55,6 +55,21 @@ def no_more_jobs_of_a_group_run_than_it_may(sessions: Sessions) -> None:
     expect_right_accounts(q)
 
 
+@probe("claim_within", "shard_room")
+def no_more_jobs_of_a_queue_start_than_its_rate_allows(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, rate=4, per=2, burst=3)
+    put(q, "a", 5)
+    put(q, None, 5)
+    expect("granted of a full bucket", len(take(q)), 3)
+    expect("granted then", take(q), [])
+    sessions.clock.advance(1)
+    expect("granted a second later", len(take(q)), 2)
+    sessions.clock.advance(60)
+    expect("granted a minute later", len(take(q)), 3)
+
+
 @probe("claim_within", "pick_groups", "pick_plain", "has_due")
 def groups_take_turns_and_jobs_of_none_get_half(sessions: Sessions) -> None:
     q = sessions.open()
