@@ -6,12 +6,12 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from faultline.app.application import Faultline as Faultline
-    from faultline.app.application import TaskDecorator as TaskDecorator
     from faultline.app.async_sagas import Saga as Saga
     from faultline.app.blocking_job import BlockingJob as BlockingJob
     from faultline.app.blocking_sagas import BlockingSaga as BlockingSaga
     from faultline.app.callee import Callee as Callee
     from faultline.app.callee import OneByOne as OneByOne
+    from faultline.app.decorators import TaskDecorator as TaskDecorator
     from faultline.app.graphs import Flow as Flow
     from faultline.app.graphs import FlowHandle as FlowHandle
     from faultline.app.graphs import FlowJob as FlowJob
@@ -91,11 +91,12 @@ if TYPE_CHECKING:
     from faultline.worker.worker import Worker as Worker
 
 _HOME = {
-    "app.application": "Faultline TaskDecorator",
+    "app.application": "Faultline",
     "app.async_sagas": "Saga",
     "app.blocking_job": "BlockingJob",
     "app.blocking_sagas": "BlockingSaga",
     "app.callee": "Callee OneByOne",
+    "app.decorators": "TaskDecorator",
     "app.graphs": "Flow FlowHandle FlowJob",
     "app.handle": "JobHandle",
     "app.job": "Job",
