@@ -67,8 +67,8 @@ def test_every_event_has_a_level_and_every_level_an_event() -> None:
 #: What an engineer must see without asking for more than the defaults: errors need somebody, warnings were dealt with.
 CONTRACT = {
     "error": {
-        "attempt_left_behind", "completion_failed", "job_failed", "live_changes_failed", "request_failed", "send_failed",
-        "threads_exhausted", "worker_died", "worker_gave_up",
+        "attempt_left_behind", "completion_failed", "completions_exhausted", "job_failed", "live_changes_failed",
+        "request_failed", "send_failed", "threads_exhausted", "worker_died", "worker_gave_up",
     },
     "warning": {
         "announce_failed", "attempt_failed", "attempt_interrupted", "backoff_failed", "claim_failed", "claim_unanswered",

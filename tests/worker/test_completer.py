@@ -11,9 +11,13 @@ import psycopg
 import pytest
 
 from faultline import Faultline, JobFailed, JobState, Retry, Snooze
+from faultline.core.errors import ConfigError, OutcomeUnknown, PermissionDenied
+from faultline.core.faults import Faults
+from faultline.core.host import Host
 from faultline.core.model import Failure, Lease
 from faultline.store.async_database import AsyncDatabase
 from faultline.store.install import migrate
+from faultline.store.translation import is_ours_to_mend
 from faultline.worker.batcher import Batcher
 from faultline.worker.completer import Completer
 from faultline.worker.endings import Completed, Ending, Failed, Released
@@ -21,9 +25,10 @@ from faultline.worker.hold import Hold
 from faultline.worker.leases import Leases
 from faultline.worker.tally import Tally
 from tests.waiting import auntil
-from tests.worker.working import PATIENCE, results, work
+from tests.worker.working import PATIENCE, logged, results, work
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from tests.driver import Driver
@@ -133,6 +138,79 @@ def test_a_row_that_cannot_be_written_holds_up_no_other(app: Faultline, queue: D
     work(app, story)
 
     assert queue.value("select count(*) from faultline.journal") == 0
+
+
+class Faulty(Faults):
+    """The worker's own code fails when it sends this statement, so many times."""
+
+    wanted = True
+
+    def __init__(self, statement: str, times: int = 1_000_000) -> None:
+        self._point = f"before_{statement}_sent"
+        self.left = times
+
+    def reach(self, point: str) -> None:
+        if point == self._point and self.left:
+            self.left -= 1
+            raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize(("verb", "endings"), [("complete", 3), ("fail", 1), ("release", 2)])
+def test_a_fault_of_the_worker_is_given_up_and_the_leases_are_let_go(
+    dsn: str, queue: Driver, log: io.StringIO, verb: str, endings: int
+) -> None:
+    """`settle` waits for the last ending, and sees that no lease is kept."""
+    kinds: dict[str, Callable[[Lease], Ending]] = {
+        "complete": lambda lease: Completed(hold(lease), "1"),
+        "fail": lambda lease: Failed(hold(lease), Failure("x", then="fail")),
+        "release": lambda lease: Released(hold(lease), 0.0),
+    }
+
+    states = settle(dsn, queue, lambda leases: list(map(kinds[verb], leases)), endings, Host(faults=Faulty(verb)))
+
+    assert states == [JobState.RUNNING] * endings  # until the leases expire
+    assert len(logged(log, "completion_failed")) == endings
+    assert {line["error"] for line in logged(log, "completion_failed")} == {"RuntimeError: a bug"}
+
+
+def test_a_fault_of_the_worker_that_passes_costs_nothing(dsn: str, queue: Driver, log: io.StringIO) -> None:
+    def endings(leases: list[Lease]) -> list[Ending]:
+        return [Completed(hold(lease), "1") for lease in leases]
+
+    assert settle(dsn, queue, endings, 3, Host(faults=Faulty("complete", 9))) == [JobState.SUCCEEDED] * 3
+    assert logged(log, "completion_failed") == []
+
+
+def test_a_fault_that_meets_one_job_does_not_end_the_worker_and_one_that_meets_all_does(dsn: str, queue: Driver) -> None:
+    helpless: list[int] = []
+
+    def endings(leases: list[Lease]) -> list[Ending]:
+        return [Completed(hold(lease), "1") for lease in leases]
+
+    settle(dsn, queue, endings, 9, Host(faults=Faulty("complete")), helpless.append)
+    assert helpless == []
+
+    settle(dsn, queue, endings, 11, Host(faults=Faulty("complete")), helpless.append)
+    assert helpless == [10, 11]
+
+
+@pytest.mark.parametrize(
+    ("error", "ours"),
+    [
+        (RuntimeError("a bug"), True),
+        (psycopg.ProgrammingError("the query has 2 placeholders but 3 parameters were passed"), True),
+        (psycopg.InterfaceError("in pipeline mode"), True),
+        (ConfigError("invalid DSN"), True),
+        (psycopg.OperationalError("the connection is closed"), False),
+        (psycopg.errors.UndefinedTable("no such table"), False),
+        (PermissionDenied("faultline.complete"), False),
+        (OutcomeUnknown("lost"), False),
+        (OSError(24, "too many open files"), False),
+        (MemoryError(), False),
+    ],
+)  # fmt: skip
+def test_only_a_fault_of_this_program_is_given_up(error: Exception, *, ours: bool) -> None:
+    assert is_ours_to_mend(error) is ours
 
 
 def test_a_start_that_cannot_be_recorded_yet_is_asked_for_again(app: Faultline, queue: Driver) -> None:
@@ -245,14 +323,21 @@ class OutOfHands(Leases):
         self.holds.extend(holds)
 
 
-def settle(dsn: str, queue: Driver, endings: Callable[[list[Lease]], list[Ending]], jobs: int) -> list[JobState]:
+def settle(
+    dsn: str,
+    queue: Driver,
+    endings: Callable[[list[Lease]], list[Ending]],
+    jobs: int,
+    host: Host | None = None,
+    on_helpless: Callable[[int], None] = lambda _: None,
+) -> list[JobState]:
     """Write these endings of so many claimed jobs with a completer of its own."""
     ids = [queue.enqueue() for _ in range(jobs)]
     leases = sorted(queue.claim(jobs), key=lambda lease: ids.index(lease.job_id))
 
     async def story() -> None:
-        database, out_of_hands = AsyncDatabase(dsn), OutOfHands()
-        completer = Completer(database, out_of_hands, Tally(lambda: 0.0))
+        database, out_of_hands = AsyncDatabase(dsn, host=host), OutOfHands()
+        completer = Completer(database, out_of_hands, Tally(lambda: 0.0), on_helpless=on_helpless)
         for ending in endings(leases):
             completer.put(ending)
         async with asyncio.timeout(PATIENCE):

@@ -57,6 +57,7 @@ LEVELS: dict[str, int] = {
     "completion_delayed": WARNING,
     "completion_resumed": INFO,
     "completion_failed": ERROR,
+    "completions_exhausted": ERROR,
     "ending_not_written": ERROR,
     "send_failed": ERROR,
     # workers

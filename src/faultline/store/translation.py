@@ -62,6 +62,17 @@ def is_about_data(error: BaseException) -> bool:
     return isinstance(error, UnicodeError)
 
 
+def is_ours_to_mend(error: BaseException) -> bool:
+    """Whether an error is a fault of this program, which comes again with every call. What the server says, and what the
+    network or the machine does, may pass.
+    """
+    if isinstance(error, errors.FaultlineError):
+        return isinstance(error, errors.ConfigError)
+    if isinstance(error, psycopg.Error):
+        return error.sqlstate is None and not isinstance(error, psycopg.OperationalError)
+    return not isinstance(error, OSError | MemoryError)
+
+
 #: The detail of an error: a call stands in the history as another one than the program makes now.
 PROGRAM_CHANGED = "program_changed"
 

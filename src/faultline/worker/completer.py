@@ -5,6 +5,8 @@ is simply sent again; the others first read which leases are still held.
 
 The class of an error decides. A data error is about one ending: find it and write it without the bad value. Any other error
 is about the moment (a lock, a cancelled statement, a migration, a full disk): send the batch again until it is written.
+An error that does not come from the database is a fault of this program, and no waiting mends it: after some tries give the
+ending up and let its lease expire, so that the job runs again.
 """
 
 from __future__ import annotations
@@ -15,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from faultline.app.texts import storable
 from faultline.core import events
-from faultline.core.backoff import Pause
-from faultline.core.errors import DatabaseUnavailable, FaultlineError, JobRejected, OutcomeUnknown
+from faultline.core.errors import JobRejected
 from faultline.core.model import Failure, Unwritten
 from faultline.store import verbs
 from faultline.store.reads import views
 from faultline.store.translation import is_about_data
 from faultline.worker.batcher import Batcher
 from faultline.worker.endings import Completed, Ending, Failed, Released, StartedOver, Suspended, unstorable
+from faultline.worker.failing import Failing, said
 from faultline.worker.services import cancel
 
 if TYPE_CHECKING:
@@ -35,15 +37,12 @@ if TYPE_CHECKING:
     from faultline.worker.leases import Leases
     from faultline.worker.tally import Tally
 
-_PAUSE_MIN, _PAUSE_MAX = 0.05, 2.0
 _BUSY_PAUSE = 0.05
 _REST_SECONDS = 0.02
-#: After so many refusals, send a batch in parts, a few at a time.
-_REFUSALS_MAX = 4
+#: How many parts of batches that the database refuses are sent at a time.
 _PARTS_AT_ONCE = 2
-_PART_PAUSE_MAX = 15.0
-_LOG_SECONDS = 60.0
-_LOCK_NOT_AVAILABLE = "55P03"
+#: A worker that gives up so many endings in a row will write none.
+_GIVEN_UP_MAX = 10
 _ERROR_LENGTH_MAX = 2000
 #: The delay of a job whose own delay cannot be stored.
 _PLAIN_DELAY_SECONDS = 60.0
@@ -66,15 +65,26 @@ _VERBS: dict[type[Ending], str] = {
 
 
 class Completer:
-    """Drops a lease once its ending is written or refused. `on_flow_ended`: others may wait for a job that has ended."""
+    """Drops a lease once its ending is written, refused or given up.
+
+    `on_flow_ended`: others may wait for a job that has ended. `on_helpless`: so many endings in a row were given up.
+    """
 
     def __init__(
-        self, database: AsyncDatabase, leases: Leases, tally: Tally, on_flow_ended: Callable[[], None] = lambda: None
+        self,
+        database: AsyncDatabase,
+        leases: Leases,
+        tally: Tally,
+        on_flow_ended: Callable[[], None] = lambda: None,
+        on_helpless: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._leases = leases
         self._tally = tally
         self._on_flow_ended = on_flow_ended
+        self._on_helpless = on_helpless
+        #: How many endings were given up since one was last written.
+        self._given_up = 0
         #: Endings whose rows are locked. They go with the next batch.
         self._aside = 0
         #: Parts of batches that the database keeps refusing. Few at a time: they must not use all connections.
@@ -125,9 +135,9 @@ class Completer:
             await batcher.close()
         await cancel(self._parts)
 
-    async def _send(self, endings: list[Ending], failing: _Failing | None = None) -> None:
+    async def _send(self, endings: list[Ending], failing: Failing | None = None) -> None:
         """Send one batch until each ending is written, refused, or found to be invalid."""
-        failing = failing or _Failing()
+        failing = failing or Failing()
         while endings:
             try:
                 async with self._turns if failing.apart else contextlib.nullcontext():
@@ -137,25 +147,35 @@ class Completer:
                         endings = await self._still_to_write(endings)
                         failing.unanswered = False
                     unwritten = await self._database.run(self._built(endings)) if endings else Unwritten()
+                busy = self._after(endings, unwritten)
             except asyncio.CancelledError:
                 # A program that ends cancels all its tasks at once. Write the endings nevertheless.
                 if self._closed:
                     raise
                 failing.unanswered = True
             except Exception as error:  # noqa: BLE001 - no error may lose an ending
-                if is_about_data(error):
-                    await self._refused(endings, error)
+                if await self._failed(endings, failing, error):
                     return
-                self._tally.database_failed()
-                failing.meet(error, endings)
-                if failing.persists and (len(endings) > 1 or not failing.apart):
-                    self._send_apart(endings, failing)
-                    return
-                await self._rest(failing.pause.next())
             else:
                 failing.is_over()
-                self._put_aside(self._after(endings, unwritten))
+                self._put_aside(busy)
                 return
+
+    async def _failed(self, endings: list[Ending], failing: Failing, error: Exception) -> bool:
+        """Returns whether the batch is taken care of. If not: send it again."""
+        if is_about_data(error):
+            await self._refused(endings, error)
+            return True
+        self._tally.database_failed()
+        failing.meet(error, endings)
+        if failing.persists and (len(endings) > 1 or not failing.apart):
+            self._send_apart(endings, failing)
+            return True
+        if failing.is_hopeless:
+            self._give_up(endings[0], error)
+            return True
+        await self._rest(failing.pause.next())
+        return False
 
     def _built(self, endings: list[Ending]) -> Statement[Unwritten]:
         """An ending that cannot become a statement is treated like one that the database cannot store."""
@@ -193,6 +213,7 @@ class Completer:
         if self.sees_flows:
             self._ask_to_resolve(written)
         self.refused_last = bool(unwritten.stale)
+        self._given_up = 0
         busy: set[Lease] = set(unwritten.busy)
         self._leases.drop([ending.hold for ending in endings if ending.hold.lease not in busy])
         return [ending for ending in endings if ending.hold.lease in busy]
@@ -235,11 +256,11 @@ class Completer:
         self._leases.drop([ending.hold for ending in gone])
         return [ending for ending in endings if ending.hold.lease in held]
 
-    def _send_apart(self, endings: list[Ending], failing: _Failing) -> None:
+    def _send_apart(self, endings: list[Ending], failing: Failing) -> None:
         """The database keeps refusing, perhaps because of one row. Send halves, so that the others are written."""
         middle = (len(endings) + 1) // 2
         for half in filter(None, (endings[:middle], endings[middle:])):
-            part = asyncio.create_task(self._send(half, _Failing(apart=True, unanswered=failing.unanswered)))
+            part = asyncio.create_task(self._send(half, Failing(apart=True, unanswered=failing.unanswered)))
             self._parts.add(part)
             part.add_done_callback(self._parts.discard)
 
@@ -255,55 +276,19 @@ class Completer:
         if plain is not None:
             await self._send([plain])
             return
-        # Not even a plain ending can be stored. Its lease expires.
-        events.emit("completion_failed", job_id=ending.hold.lease.job_id, error=str(error))
+        self._let_expire(ending, error)
+
+    def _give_up(self, ending: Ending, error: Exception) -> None:
+        """One job that cannot be written must not end the worker. But a worker that can write none runs all jobs in vain."""
+        self._let_expire(ending, error)
+        self._given_up += 1
+        if self._given_up >= _GIVEN_UP_MAX:
+            self._on_helpless(self._given_up)
+
+    def _let_expire(self, ending: Ending, error: Exception) -> None:
+        """Nobody renews its lease any longer: when it has expired, the job runs again."""
+        events.emit("completion_failed", job_id=ending.hold.lease.job_id, error=said(error))
         self._leases.drop([ending.hold])
-
-
-class _Failing:
-    """What went wrong with one batch so far. Logged at once, and then rarely: an outage may last for hours."""
-
-    def __init__(self, *, apart: bool = False, unanswered: bool = False) -> None:
-        #: Part of a batch that was refused repeatedly.
-        self.apart = apart
-        #: An answer was lost: the endings may have been written.
-        self.unanswered = unanswered
-        self._times = self._refusals = 0
-        self._since = self._log_at = 0.0
-        self.pause = Pause(_PAUSE_MIN, _PART_PAUSE_MAX if apart else _PAUSE_MAX)
-
-    @property
-    def persists(self) -> bool:
-        return self._refusals >= (1 if self.apart else _REFUSALS_MAX)
-
-    def meet(self, error: Exception, endings: list[Ending]) -> None:
-        now = asyncio.get_running_loop().time()
-        self._times += 1
-        self._since = self._since or now
-        self.unanswered = self.unanswered or not _wrote_nothing(error)
-        # A locked table or an unreachable server affects every part of the batch alike.
-        locked = getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE
-        self._refusals += not locked and not isinstance(error, DatabaseUnavailable | OutcomeUnknown)
-        if now >= self._log_at:
-            self._log_at = now + _LOG_SECONDS
-            events.emit(
-                "completion_delayed",
-                jobs=len(endings),
-                times=self._times,
-                error=f"{type(error).__name__}: {error}"[:_ERROR_LENGTH_MAX],
-            )
-
-    def is_over(self) -> None:
-        if self._times:
-            seconds = asyncio.get_running_loop().time() - self._since
-            events.emit("completion_resumed", times=self._times, seconds=round(seconds, 3))
-
-
-def _wrote_nothing(error: Exception) -> bool:
-    """The server refused, or was not reached: nothing was committed."""
-    if isinstance(error, OutcomeUnknown):
-        return False
-    return isinstance(error, FaultlineError) or bool(getattr(error, "sqlstate", None))
 
 
 def _plainly(ending: Ending, error: Exception) -> Ending | None:

@@ -63,15 +63,22 @@ class Stop:
         else:
             events.emit("thread_abandoned", job_id=lease.job_id, task=lease.task, stuck=stuck)
         limit = self._abandoned_threads_max
-        if stuck <= limit or self.asked.is_set():
-            return
-        if self.owns_process:
-            action = "stopping, to be restarted"
-            self.wants_replacement = True
-            self.ask()
-        else:
-            action = "none: restart this program"
-        events.emit("threads_exhausted", worker=self._worker_id, stuck=stuck, limit=limit, action=action)
+        if stuck > limit and not self.asked.is_set():
+            events.emit(
+                "threads_exhausted", worker=self._worker_id, stuck=stuck, limit=limit, action=self._ask_replacement()
+            )
+
+    def is_helpless(self, jobs: int) -> None:
+        """It cannot write how jobs ended, for a fault of its own: what it runs would be run again, for nothing."""
+        if not self.asked.is_set():
+            events.emit("completions_exhausted", worker=self._worker_id, jobs=jobs, action=self._ask_replacement())
+
+    def _ask_replacement(self) -> str:
+        if not self.owns_process:
+            return "none: restart this program"
+        self.wants_replacement = True
+        self.ask()
+        return "stopping, to be restarted"
 
     # When a task cancels everything in the event loop
 

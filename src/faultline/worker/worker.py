@@ -103,9 +103,9 @@ class Worker:
         self._leases = Leases(self.id, queues, self._heartbeat)
         self._feeds: dict[str, Feed] = {}
         self._resolver = Resolver(database, host.chance, tally)
-        self._completer = Completer(database, self._leases, tally, self._resolver.ask)
-        self._unstarted = Unstarted(self._leases, database, self._completer, self._feeds, host.monotonic)
         self._stop = Stop(self.id, self._leases, host.monotonic, abandoned_threads_max=abandoned_threads_max)
+        self._completer = Completer(database, self._leases, tally, self._resolver.ask, self._stop.is_helpless)
+        self._unstarted = Unstarted(self._leases, database, self._completer, self._feeds, host.monotonic)
         self._executor = Executor(
             app,
             self._databases,
