@@ -50,7 +50,7 @@ async def enqueue(night: str) -> FlowHandle:
         sources = [flow.add(extract, source, night) for source in ROWS]
         loaded = flow.add(load, after=sources)
         flow.add(report, night, after=[loaded], if_failed="run")
-        return await flow.aenqueue(idempotency_key=f"nightly:{night}", conn=connection)
+        return await flow.using(connection).aenqueue(idempotency_key=f"nightly:{night}")
 
 
 async def main() -> None:

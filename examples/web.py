@@ -58,7 +58,7 @@ async def order(item: str) -> dict[str, Any]:
     async with await AsyncConnection.connect(queue.dsn) as connection:
         cursor = await connection.execute("insert into example_orders (item) values (%s) returning id", (item,))
         ((order_id,),) = await cursor.fetchall()
-        handle = await ship.aenqueue(order_id, conn=connection)
+        handle = await ship.using(connection).aenqueue(order_id)
     return {"order": order_id, "job": handle.id}
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from faultline.app.graphs import FlowJob as FlowJob
     from faultline.app.handle import JobHandle as JobHandle
     from faultline.app.job import Job as Job
+    from faultline.app.joined import JoinedApp as JoinedApp
+    from faultline.app.joined import JoinedTask as JoinedTask
     from faultline.app.later import Later as Later
     from faultline.app.limits import Limits as Limits
     from faultline.app.options import Duration as Duration
@@ -100,6 +102,7 @@ _HOME = {
     "app.graphs": "Flow FlowHandle FlowJob",
     "app.handle": "JobHandle",
     "app.job": "Job",
+    "app.joined": "JoinedApp JoinedTask",
     "app.later": "Later",
     "app.limits": "Limits",
     "app.options": "Duration TaskOptions",

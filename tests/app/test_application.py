@@ -143,7 +143,7 @@ def test_arguments_of_more_than_a_mebibyte_are_refused(app: Faultline, charge: T
 
 def test_the_databases_own_limit_holds_in_the_callers_transaction_too(app: Faultline, charge: Task[Any, Any]) -> None:
     with app.database.connect() as connection, pytest.raises(JobRejected, match="more than the limit of 1048576"):
-        charge.enqueue(1, note="x" * 1_048_576, conn=connection)
+        charge.using(connection).enqueue(1, note="x" * 1_048_576)
 
 
 # Bulk
@@ -209,20 +209,20 @@ def test_a_callers_id_is_kept(charge: Task[Any, Any]) -> None:
 def test_a_job_joins_the_callers_transaction(app: Faultline, charge: Task[Any, Any]) -> None:
     with app.database.connect() as connection:
         with pytest.raises(ZeroDivisionError), connection.transaction():
-            charge.enqueue(1, conn=connection)
+            charge.using(connection).enqueue(1)
             raise ZeroDivisionError
         assert count(app) == 0
 
         with connection.transaction():
-            handle = charge.enqueue(1, conn=connection)
+            handle = charge.using(connection).enqueue(1)
             assert count(app) == 0
         assert app.job(handle.id).state is JobState.QUEUED
 
 
 def test_a_job_joins_a_transaction_of_any_row_factory(app: Faultline, dsn: str, charge: Task[Any, Any]) -> None:
     with psycopg.connect(dsn, row_factory=dict_row) as connection:
-        handle = charge.enqueue(1, conn=connection)
-        many = app.enqueue_many([charge.bind(2), charge.bind(3)], conn=connection)
+        handle = charge.using(connection).enqueue(1)
+        many = app.using(connection).enqueue_many([charge.bind(2), charge.bind(3)])
         connection.commit()
 
     assert app.job(handle.id).args == {"order_id": 1}
@@ -232,10 +232,10 @@ def test_a_job_joins_a_transaction_of_any_row_factory(app: Faultline, dsn: str, 
 def test_a_job_joins_the_callers_async_transaction(app: Faultline, dsn: str, charge: Task[Any, Any]) -> None:
     async def enqueue() -> None:
         async with await psycopg.AsyncConnection.connect(dsn) as connection:
-            await charge.aenqueue(1, conn=connection)
+            await charge.using(connection).aenqueue(1)
             await connection.rollback()
-            await charge.aenqueue(2, conn=connection)
-            await app.aenqueue_many([charge.bind(3)], conn=connection)
+            await charge.using(connection).aenqueue(2)
+            await app.using(connection).aenqueue_many([charge.bind(3)])
             await connection.commit()
 
     asyncio.run(enqueue())

@@ -194,7 +194,9 @@ def test_what_a_blocking_task_does_is_its_own_failure(app: Faultline, dsn: str) 
 def test_a_lock_that_was_not_free_within_the_engines_own_limit_is_not_the_tasks_failure(
     seconds: float, blame: Blame
 ) -> None:
-    assert Mishap(psycopg.errors.LockNotAvailable(), seconds).blame is blame
+    error = psycopg.errors.LockNotAvailable()
+
+    assert Mishap(error, seconds, ours=False, raised=error).blame is blame
 
 
 class CommitCut(Faults):

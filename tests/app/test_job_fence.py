@@ -159,7 +159,7 @@ def test_what_belongs_into_a_transaction_goes_on_working(app: Faultline, queue: 
                 rows = [row async for row in cursor]
             async with tx.cursor() as cursor, cursor.copy("copy paid from stdin") as copy:
                 await copy.write_row((4,))
-            await child.aenqueue(conn=tx.connection)
+            await child.using(tx).aenqueue()
             tx.complete([rows, (await (await tx.execute("select count(*) from paid")).fetchone())[0]])
 
     @app.task(name="blocking", max_attempts=1)
@@ -177,7 +177,7 @@ def test_what_belongs_into_a_transaction_goes_on_working(app: Faultline, queue: 
                 rows = list(cursor)
             with tx.cursor() as cursor, cursor.copy("copy paid from stdin") as copy:
                 copy.write_row((4,))
-            child.enqueue(conn=tx.connection)
+            child.using(tx).enqueue()
             tx.complete([rows, tx.execute("select count(*) from paid").fetchone()[0]])
 
     assert results(app, [app.tasks[kind].enqueue()]) == [[[{"n": 1}], 2]]

@@ -76,13 +76,6 @@ def test_an_object_whose_call_is_async_is_an_async_task(app: Faultline) -> None:
     assert app.task(name="partial")(functools.partial(Mailer().send, 1)).is_async
 
 
-def test_a_parameter_named_conn_is_refused(app: Faultline) -> None:
-    with pytest.raises(ConfigError, match="cannot be named conn"):
-
-        @app.task
-        def load(conn: str) -> None: ...
-
-
 def test_further_keyword_arguments_are_stored_beside_the_others(app: Faultline) -> None:
     @app.task
     def note(title: str, **tags: str) -> None: ...

@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 from typing import Any, Never, TypeVar, assert_type
+import sqlalchemy
+import sqlalchemy.ext.asyncio as sa_async
+import sqlalchemy.orm as sa_orm
 from psycopg import AsyncConnection, Connection
 from faultline import BlockingJob, Cancel, Faultline, Job, JobHandle, Retention, Retry, Snooze, Submission, Task
 from faultline import Transaction, Worker, WorkerOptions
@@ -30,16 +33,24 @@ async def charge(job: Job, order_id: int, note: str = "") -> dict[str, int]:
 def ship(order_id: int) -> str:
     return ""
 
-async def good(blocking: Connection, waiting: AsyncConnection) -> None:
+async def good(
+    blocking: Connection, waiting: AsyncConnection, orm: sa_orm.Session, async_orm: sa_async.AsyncSession,
+    core: sqlalchemy.Connection, async_core: sa_async.AsyncConnection, untyped: Any,
+) -> None:
     assert_type(charge.enqueue(42), JobHandle[dict[str, int]])
     assert_type(ship.options(delay=60).enqueue(order_id=42), JobHandle[str])
     assert_type(charge.enqueue(42).result(timeout=3), dict[str, int])
     assert_type(await charge.aenqueue(42, note="n"), JobHandle[dict[str, int]])
-    charge.enqueue(42, conn=blocking)
-    await charge.aenqueue(42, conn=waiting)
-    charge.enqueue("42", conn=blocking)  # not refused: no keyword can be added to the parameters of another function
+    assert_type(charge.using(blocking).enqueue(42), JobHandle[dict[str, int]])
+    assert_type(await charge.using(waiting).aenqueue(42, note="n"), JobHandle[dict[str, int]])
+    charge.using(orm).enqueue(42)
+    await charge.using(async_orm).aenqueue(42)
+    charge.using(core).enqueue(42)
+    await charge.using(async_core).aenqueue(42)
+    ship.options(delay=60).using(untyped).enqueue(order_id=42)
+    assert_type(app.enqueue("ship", {"order_id": 42}, queue="mail"), JobHandle[Any])
     app.enqueue_many(ship.bind(n) for n in range(3))
-    app.enqueue_many([ship.bind(1)], conn=blocking)
+    app.using(blocking).enqueue_many([ship.bind(1)])
     assert_type(ship.bind(1), Submission)
     assert_type(app.worker({"mail": 50}, grace_seconds=5, retention=Retention(ledger=3600)), Worker)
     options: WorkerOptions = {"silence_seconds": 60.0}
@@ -100,15 +111,20 @@ async def steps(job: Job) -> str:
 def blocking_steps(job: BlockingJob) -> int:
     return job.step("count", count, "text")
 
-def bad(blocking: Connection, waiting: AsyncConnection) -> None:
+def bad(blocking: Connection, orm: sa_orm.Session, engine: sqlalchemy.Engine, untyped: Any) -> None:
     charge.enqueue("42")  # refused: str for int
     charge.enqueue()  # refused: missing
     charge.enqueue(42, colour="red")  # refused: unknown
     ship.bind(1, 2)  # refused: too many
-    app.enqueue_many([ship.bind("1")], conn=blocking)  # refused: str for int
+    app.using(blocking).enqueue_many([ship.bind("1")])  # refused: str for int
+    charge.using(blocking).enqueue("42")  # refused: str for int
+    charge.using(orm).enqueue()  # refused: nothing for order_id
+    charge.using(untyped).enqueue(42, colour="red")  # refused: no such parameter
+    charge.using("postgresql://x")  # refused: str for a session
+    charge.using(engine)  # refused: an engine for a session
+    app.enqueue("ship", {"order_id": 42}, colour="red")  # refused: no such option
     ship.options(delai=60)  # refused: unknown option
     ship.options(priority="high")  # refused: str for int
-    ship.enqueue(1, conn=waiting)  # refused: async connection
     x: int = ship.enqueue(1).result()  # refused: result is str
     wait.enqueue("1")  # refused: str for int
     look.enqueue("1")  # refused: str for int

@@ -79,9 +79,9 @@ def test_a_flow_joins_the_transaction_of_its_caller(app: Faultline, dsn: str) ->
     flow = nightly(app, tasks(app), "crm")
 
     with psycopg.connect(dsn) as conn:
-        flow.enqueue(conn=conn)
+        flow.using(conn).enqueue()
         conn.rollback()
-        kept = flow.enqueue(conn=conn)
+        kept = flow.using(conn).enqueue()
 
     with psycopg.connect(dsn) as conn:
         found = {row[0] for row in conn.execute("select id from faultline.jobs")}
@@ -93,7 +93,7 @@ def test_async_programs_enqueue_flows_too(app: Faultline, dsn: str) -> None:
 
     async def enqueue() -> FlowHandle:
         async with await psycopg.AsyncConnection.connect(dsn) as conn:
-            await flow.aenqueue(conn=conn)
+            await flow.using(conn).aenqueue()
         handle = await flow.aenqueue()
         await app.async_database.close()
         return handle

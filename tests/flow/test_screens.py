@@ -99,7 +99,7 @@ def by_sql(app: Faultline, job_id: UUID) -> None:
 
 def in_a_transaction(app: Faultline, job_id: UUID) -> None:
     with psycopg.connect(app.dsn) as connection:
-        app.signal(job_id, "approval", YES, conn=connection)
+        app.using(connection).signal(job_id, "approval", YES)
         assert app.database.run(flows.signals([job_id])) == []
 
 

@@ -89,9 +89,9 @@ def test_what_is_published_in_a_transaction_exists_once_that_commits(app: Faultl
     app.subscribe()
 
     with psycopg.connect(dsn) as conn:
-        handles = app.publish("order.paid", {"order": 1}, conn=conn)
+        handles = app.using(conn).publish("order.paid", {"order": 1})
         conn.rollback()
-        kept = app.publish("order.paid", {"order": 2}, conn=conn)
+        kept = app.using(conn).publish("order.paid", {"order": 2})
         conn.commit()
 
     with psycopg.connect(dsn) as conn:
@@ -102,7 +102,7 @@ def test_what_is_published_in_a_transaction_exists_once_that_commits(app: Faultl
 
 async def _apublished(app: Faultline, dsn: str) -> list[JobHandle[Any]]:
     async with await psycopg.AsyncConnection.connect(dsn) as conn:
-        handles = await app.apublish("order.paid", {"order": 1}, conn=conn)
+        handles = await app.using(conn).apublish("order.paid", {"order": 1})
         assert await app.asubscribe() == 0
     await app.async_database.close()
     return handles

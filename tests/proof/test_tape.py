@@ -70,7 +70,7 @@ def test_a_session_stays_on_tape_when_it_was_lent_and_handed_back(dsn: str, tmp_
     with Recording.to(tmp_path / "w", "w") as recording, Faultline(dsn, host=recording.host()) as app:
         for key in ("a", "b", "c"):
             with app.database.connection() as connection:
-                app.enqueue_many([Submission("t", idempotency_key=key)], conn=connection)
+                app.using(connection).enqueue_many([Submission("t", idempotency_key=key)])
             asyncio.run(_enqueued_async(app, f"async {key}"))
     history = tape.read([tmp_path / "w"])
 
@@ -82,7 +82,7 @@ async def _enqueued_async(app: Faultline, key: str) -> None:
     for half in ("first", "second"):
         async with app.async_database.connection() as connection:
             if half == "second":
-                await app.aenqueue_many([Submission("t", idempotency_key=key)], conn=connection)
+                await app.using(connection).aenqueue_many([Submission("t", idempotency_key=key)])
     await app.async_database.close()
 
 
@@ -142,7 +142,7 @@ def test_what_fails_without_being_a_verb_undoes_what_was_done_before(dsn: str, t
         app.database.connect() as session,
     ):
         session.execute("begin")
-        app.enqueue_many([Submission("t")], conn=session)
+        app.using(session).enqueue_many([Submission("t")])
         with pytest.raises(psycopg.OperationalError):
             session.execute("select pg_terminate_backend(pg_backend_pid())")
 
@@ -155,7 +155,7 @@ def test_a_transaction_that_the_driver_begins_is_on_tape(dsn: str, tmp_path: Pat
         Faultline(dsn) as app,
         recording.connect(dsn) as connection,
     ):
-        app.enqueue_many([Submission("t")], conn=connection)
+        app.using(connection).enqueue_many([Submission("t")])
         unfinished = tape.read([tmp_path / "c"])
         connection.commit()
 

@@ -60,7 +60,7 @@ def test_a_call_without_the_right_says_who_has_it(
 
 def test_a_call_in_the_callers_own_transaction_without_the_right_says_who_has_it(dsn: str) -> None:
     with application(dsn, "viewer") as app, psycopg.connect(app.dsn) as conn, pytest.raises(PermissionDenied):
-        app.enqueue_many([Submission("charge")], conn=conn)
+        app.using(conn).enqueue_many([Submission("charge")])
 
 
 def test_a_right_that_we_know_nothing_about_is_left_to_the_doctor() -> None:

@@ -198,7 +198,7 @@ def test_later_attempts_and_delayed_jobs_belong_to_the_run(app: Faultline, effec
         if job.attempt == 1:
             return Retry(after=600)
         async with job.transaction() as tx:
-            await remind.options(delay=3600).aenqueue(conn=tx.connection)
+            await remind.options(delay=3600).using(tx).aenqueue()
             tx.complete()
         return None
 

@@ -258,7 +258,7 @@ def test_inline_what_joins_a_transaction_or_is_not_due_waits(app: Faultline, dsn
     with inline(app):
         task(app, "note").options(delay=60).enqueue("later")
         with psycopg.connect(dsn) as connection:
-            task(app, "note").enqueue("once it is committed", conn=connection)
+            task(app, "note").using(connection).enqueue("once it is committed")
         assert ran == []
 
     drain(app)

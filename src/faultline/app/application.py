@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from faultline import embedded
-from faultline.app import tracing
 from faultline.app.decorators import Decorators
 from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
@@ -18,39 +17,32 @@ from faultline.app.operations import Operations
 from faultline.app.options import id_of
 from faultline.app.queues import Queues
 from faultline.app.schedules import Scheduling
+from faultline.app.submitting import Submitting
 from faultline.app.topics import Topics
-from faultline.core import events
 from faultline.core.bounds import CONCURRENCY
 from faultline.core.database_time import DatabaseTime
-from faultline.core.errors import JobNotFound, JobRejected
+from faultline.core.errors import JobNotFound
 from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.core.settings import choose_dsn, choose_timeout, whole
-from faultline.store import verbs
-from faultline.store.async_database import AsyncDatabase, arun_on
-from faultline.store.database import Database, run_on
+from faultline.store.async_database import AsyncDatabase
+from faultline.store.connecting import url_of
+from faultline.store.database import Database
 from faultline.store.reads import views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from uuid import UUID
 
-    from psycopg import AsyncConnection, Connection
-
     from faultline.app.tasks import Task
-    from faultline.core.model import Enqueued, JobRecord, Submission
+    from faultline.core.model import JobRecord
     from faultline.core.settings import WorkerOptions
-    from faultline.store.facts import Facts
-    from faultline.store.statement import Statement
     from faultline.worker.worker import Worker
 
 R = TypeVar("R")
 
-_BATCH_JOBS_MAX = 2_000
-_BATCH_BYTES_MAX = 8 * 1024 * 1024
 
-
-class Faultline(Decorators, Graphs, Operations, Queues, Scheduling, Topics):
+class Faultline(Submitting, Decorators, Graphs, Operations, Queues, Scheduling, Topics):
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
     :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Default:
@@ -85,48 +77,6 @@ class Faultline(Decorators, Graphs, Operations, Queues, Scheduling, Topics):
         #: How many new jobs this process has enqueued, by queue. It counts those that the caller rolled back afterwards.
         self.enqueued: Counter[str] = Counter()
         os.register_at_fork(after_in_child=_weakly(self._after_fork))
-
-    def enqueue_many(
-        self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
-    ) -> list[JobHandle[Any]]:
-        """Enqueue many jobs, all or none: `app.enqueue_many(charge.bind(order) for order in orders)`.
-
-        :param submissions: Jobs as `task.bind(…)` makes them.
-        :param conn: A psycopg connection. The jobs join its transaction, and exist once that commits.
-        """
-        with tracing.enqueuing(list(submissions)) as traced:
-            return self._enqueue_many(traced, conn)
-
-    def _enqueue_many(self, submissions: list[Submission], conn: Connection[Any] | None) -> list[JobHandle[Any]]:
-        jobs, positions = _in_key_order(submissions)
-        if conn is not None:
-            statements = [verbs.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
-            enqueued = [p for statement in statements for p in run_on(conn, statement)]
-        elif jobs:
-            statements = self._statements(jobs, self.database.facts_and_time())
-            enqueued = [p for answer in self.database.run_all(statements) for p in answer]
-        else:
-            enqueued = []
-        return self._handles(jobs, enqueued, positions)
-
-    async def aenqueue_many(
-        self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
-    ) -> list[JobHandle[Any]]:
-        """`enqueue_many` for async programs."""
-        with tracing.enqueuing(list(submissions)) as traced:
-            return await self._aenqueue_many(traced, conn)
-
-    async def _aenqueue_many(self, submissions: list[Submission], conn: AsyncConnection[Any] | None) -> list[JobHandle[Any]]:
-        jobs, positions = _in_key_order(submissions)
-        if conn is not None:
-            statements = [verbs.enqueue_many(batch, appears_late=True) for batch in batches(jobs)]
-            enqueued = [p for statement in statements for p in await arun_on(conn, statement)]
-        elif jobs:
-            statements = self._statements(jobs, await self.async_database.facts_and_time())
-            enqueued = [p for answer in await self.async_database.run_all(statements) for p in answer]
-        else:
-            enqueued = []
-        return self._handles(jobs, enqueued, positions)
 
     def job(self, job_id: UUID | str) -> JobRecord:
         """Look up a job, open or ended. Raises `JobNotFound`.
@@ -182,6 +132,11 @@ class Faultline(Decorators, Graphs, Operations, Queues, Scheduling, Topics):
             if self._server is None:
                 self._server = embedded.join(embedded.folder_of(dsn))
             return self._server.dsn
+
+    @property
+    def url(self) -> str:
+        """The database as SQLAlchemy takes it: `create_engine(app.url)`, `create_async_engine(app.url)`."""
+        return url_of(self.dsn)
 
     @cached_property
     def database(self) -> Database:
@@ -241,59 +196,6 @@ class Faultline(Decorators, Graphs, Operations, Queues, Scheduling, Topics):
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-    def _statements(self, submissions: list[Submission], facts: Facts) -> list[Statement[list[Enqueued]]]:
-        """Ids are made here, so that a submission can be sent again after a lost answer and creates each job once."""
-        for position, submission in enumerate(submissions, start=1):
-            # A character has at most four bytes, so most arguments need not be encoded to be measured.
-            if len(submission.args) * 4 <= facts.args_bytes_max:
-                continue
-            size = len(submission.args.encode())
-            if size > facts.args_bytes_max:
-                raise JobRejected(
-                    f"job {position} of {len(submissions)} (task {submission.task}) is refused: its args have {size} bytes, "
-                    f"more than the limit of {facts.args_bytes_max}. Store large values elsewhere and pass a reference"
-                )
-        return [verbs.enqueue_many(batch, self._ids) for batch in batches(submissions)]
-
-    def _handles(
-        self, jobs: Sequence[Submission], enqueued: Sequence[Enqueued], positions: Sequence[int]
-    ) -> list[JobHandle[Any]]:
-        """Handles in the caller's order."""
-        self.enqueued.update([job.queue or "default" for job, one in zip(jobs, enqueued, strict=True) if one.created])
-        if events.are_detailed():
-            for one in enqueued:
-                events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
-        handles: list[JobHandle[Any]] = [JobHandle(self, job_id, created=created) for job_id, created in enqueued]
-        if isinstance(positions, range):
-            return handles
-        return [handle for _, handle in sorted(zip(positions, handles, strict=True), key=lambda pair: pair[0])]
-
-
-def _in_key_order(submissions: list[Submission]) -> tuple[list[Submission], Sequence[int]]:
-    """The jobs in the order to send them, and the position of each in the caller's order.
-
-    Each statement locks its keys in order. A submission of several statements must do so as a whole, or two submissions with
-    the same keys in opposite order deadlock.
-    """
-    positions = range(len(submissions))
-    if len(submissions) <= _BATCH_JOBS_MAX or all(job.idempotency_key is None for job in submissions):
-        return submissions, positions
-    sorted_positions = sorted(positions, key=lambda n: submissions[n].idempotency_key or "")
-    return [submissions[n] for n in sorted_positions], sorted_positions
-
-
-def batches(submissions: list[Submission]) -> list[list[Submission]]:
-    """Split a submission by number and bytes: one statement must not block the server, nor exceed the limits of JSON."""
-    split: list[list[Submission]] = [[]]
-    size = 0
-    for submission in submissions:
-        size += len(submission.args)
-        if split[-1] and (len(split[-1]) >= _BATCH_JOBS_MAX or size > _BATCH_BYTES_MAX):
-            split.append([])
-            size = len(submission.args)
-        split[-1].append(submission)
-    return split if submissions else []
 
 
 _inherited: list[object] = []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from faultline.core.errors import FaultlineError
+from faultline.store.joining.faults import as_psycopg
 from faultline.store.surroundings import LOCK_SECONDS
 from faultline.store.translation import connection_was_lost, is_about_data
 
@@ -42,7 +43,9 @@ class Mishap:
     error: BaseException
     seconds: float
     #: The engine sent the statement, not the task.
-    ours: bool = False
+    ours: bool
+    #: As the task got it: `error` of its own library.
+    raised: BaseException
 
     @property
     def blame(self) -> Blame:
@@ -90,17 +93,17 @@ def _is_caused_by(error: BaseException, known: dict[int, bool]) -> bool:
     return result
 
 
-def of_session(error: BaseException) -> list[psycopg.Error | FaultlineError]:
+def of_session(error: BaseException) -> list[BaseException]:
     """The causes of an error that a database may have raised."""
     seen: set[int] = set()
-    given: list[psycopg.Error | FaultlineError] = []
+    given: list[BaseException] = []
     waiting: list[BaseException | None] = [error]
     while waiting:
         found = waiting.pop()
         if found is None or id(found) in seen:
             continue
         seen.add(id(found))
-        if isinstance(found, psycopg.Error | FaultlineError):
+        if isinstance(found, FaultlineError) or as_psycopg(found) is not None:
             given.append(found)
         elif isinstance(found, BaseExceptionGroup):
             waiting.extend(found.exceptions)

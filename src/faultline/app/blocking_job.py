@@ -7,7 +7,7 @@ Everything written through it is fenced: once the lease is lost, this attempt ca
 from __future__ import annotations
 
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -26,6 +26,8 @@ from faultline.flow import values
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.database import run_on
+from faultline.store.joining import Joined, joined
+from faultline.store.joining.faults import as_psycopg
 from faultline.store.lending import Loan, beside
 from faultline.store.reads import views
 from faultline.store.translation import connection_was_lost, is_about_data, translated
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from faultline.app.held import Held
     from faultline.core.model import Json
     from faultline.store.database import Database
+    from faultline.store.joining import Session
     from faultline.store.statement import Statement
     from faultline.store.verbs.graphs import Upstream
 
@@ -158,10 +161,13 @@ class BlockingJob(BlockingFlows):
                 stream.judge()
 
     @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self, session: Session | None = None) -> Iterator[Transaction]:
         """Write to the same database, fenced by the lease. Raises `StaleLease` and rolls back if the lease is lost.
 
         It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
+
+        :param session: Your own session or connection of SQLAlchemy, or Django's connection: what is written through it is
+            committed, or refused, together with the completion. Default: a psycopg connection of the worker's.
         """
         self._refuse_nesting(threading.current_thread)
         if self._streams:
@@ -171,7 +177,8 @@ class BlockingJob(BlockingFlows):
         self._loan = loan = Loan()
         asked_at = self._monotonic()
         try:
-            with self._database.connection(loan) as connection:
+            lent = self._database.connection(loan) if session is None else joined(session)
+            with lent as connection:
                 transaction = self._begin(connection, loan)
                 try:
                     with self._opened(transaction):
@@ -193,11 +200,12 @@ class BlockingJob(BlockingFlows):
             self._loan = None
             self._turn.release()
 
-    def _begin(self, connection: psycopg.Connection[Any], loan: Loan) -> Transaction:
+    def _begin(self, connection: psycopg.Connection[Any] | Joined, loan: Loan) -> Transaction:
         with translated(self._database.dsn):
             connection.execute("begin")
         try:
-            number = run_on(connection, fencing.fence(self._hold.lease))
+            is_theirs = isinstance(connection, Joined)
+            number = run_on(connection, fencing.fence(self._hold.lease, limits_idling=is_theirs))
         except BaseException as error:
             self._roll_back(connection)
             if isinstance(error, StaleLease) and not self.lease_lost:
@@ -217,6 +225,8 @@ class BlockingJob(BlockingFlows):
         connection = transaction.raw
         transaction.refuse_if_broken()
         self._refuse_if_over()
+        if transaction.is_theirs:
+            connection.flush()
         renewed_at: float | None = None
         if transaction.result is None:
             self._send(transaction, fencing.check(transaction.number))
@@ -242,9 +252,9 @@ class BlockingJob(BlockingFlows):
         try:
             with wire(self._database.host.faults, "commit", connection):
                 connection.execute("commit")
-        except psycopg.Error as error:
+        except Exception as error:
             transaction.met(error)
-            if not connection_was_lost(error):
+            if not connection_was_lost(as_psycopg(error)):
                 raise
             self._resolve_unknown_commit(transaction, error)
         self._hold.completed = transaction.result is not None
@@ -262,7 +272,7 @@ class BlockingJob(BlockingFlows):
         if verdict is not None:
             raise self.program.end(verdict) if isinstance(verdict, CodeChanged) else verdict
 
-    def _resolve_unknown_commit(self, transaction: Transaction, error: psycopg.Error) -> None:
+    def _resolve_unknown_commit(self, transaction: Transaction, error: Exception) -> None:
         """The answer to the commit was lost. If it completed the job, the ledger shows it."""
         if transaction.result is None or not self._was_completed_by_us(self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
@@ -276,11 +286,13 @@ class BlockingJob(BlockingFlows):
         if gone and not isinstance(error, FenceBroken):
             raise transaction.broken() from error
 
-    def _roll_back(self, connection: psycopg.Connection[Any]) -> None:
+    def _roll_back(self, connection: psycopg.Connection[Any] | Joined) -> None:
         try:
-            if not connection.closed:
+            if isinstance(connection, Joined) or not connection.closed:
                 connection.execute("rollback")
-        except psycopg.Error:
+        except Exception as error:
+            if as_psycopg(error) is None:
+                raise
             connection.close()
 
     def _judge(self, transaction: Transaction) -> None:
@@ -294,16 +306,18 @@ class BlockingJob(BlockingFlows):
             elif mishap.blame is Blame.ASK_FOR_RIGHTS:
                 spared = self._lacks_rights(transaction)
             if spared:
-                self._spare(mishap.error)
+                self._spare(mishap.raised)
 
     def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
         """Whether somebody cancelled the statement: then the message is that of a cancelled one. Otherwise it exceeded a
         timeout of the task or its role. If the server cannot be asked, the job is spared.
         """
-        if not transaction.is_gone():
+        if not transaction.is_gone() and not transaction.is_theirs:
             return True
         try:
-            run_on(transaction.raw, fencing.cancel_itself())
+            # Not in a session of the task's, which may be in use again.
+            with self._database.connection() if transaction.is_theirs else nullcontext(transaction.raw) as asked:
+                run_on(asked, fencing.cancel_itself())
         except StatementTimeout as cancelled:
             return words(cancelled.__cause__) == words(error)
         except (FaultlineError, psycopg.Error):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 from faultline.app.handle import JobHandle
 from faultline.app.job import Job  # noqa: TC001 - the task is reasons by its annotation
+from faultline.app.joined import session_of
 from faultline.app.options import Options, check_text
 from faultline.app.slips import check_task
 from faultline.app.tasks import Task
@@ -13,8 +15,7 @@ from faultline.core.bounds import KEY_LENGTH_MAX
 from faultline.core.errors import ChildFailed, ConfigError, JobRejected
 from faultline.core.model import Submission
 from faultline.store import jsontext
-from faultline.store.async_database import arun_on
-from faultline.store.database import run_on
+from faultline.store.joining import ajoined, joined
 from faultline.store.verbs import flow as verbs
 from faultline.store.verbs import graphs
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from uuid import UUID
 
-    from psycopg import AsyncConnection, Connection
-
     from faultline.app.handle import Looks
+    from faultline.app.joined import AnySession
     from faultline.core.ids import Ids
     from faultline.core.model import Enqueued, Json
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
+    from faultline.store.joining import AsyncJoined, Joined
     from faultline.store.statement import Statement
 
 R = TypeVar("R")
@@ -74,6 +75,8 @@ class Flow:
         self._app = app
         self.name = name
         self._queue = queue
+        #: Whose transaction its jobs join; None: they have their own.
+        self._session: Joined | AsyncJoined | None = None
         self._nodes: list[graphs.Node] = []
         self._jobs: set[FlowJob[Any]] = set()
 
@@ -141,21 +144,29 @@ class Flow:
             name = f"{task} {number}"
         return name
 
-    def enqueue(self, *, idempotency_key: str | None = None, conn: Connection[Any] | None = None) -> FlowHandle:
+    def using(self, session: AnySession) -> Flow:
+        """The same flow, whose jobs join the transaction of your session: `flow.using(session).enqueue()`.
+
+        :param session: As for `app.using`.
+        """
+        other = copy(self)
+        other._session = session_of(session)  # noqa: SLF001 - another of ourselves
+        return other
+
+    def enqueue(self, *, idempotency_key: str | None = None) -> FlowHandle:
         """Enqueue all jobs, or none.
 
         :param idempotency_key: A second enqueue of the same flow with this key gives the jobs of the first.
-        :param conn: A psycopg connection. The jobs join its transaction, and exist once that commits.
         """
-        if conn is not None:
-            return self._handle(run_on(conn, self._statement(idempotency_key, None)))
+        if self._session is not None:
+            return self._handle(joined(self._session).run(self._statement(idempotency_key, None)))
         self._app.database.facts_and_time()
         return self._handle(self._app.database.run(self._statement(idempotency_key, self._app._ids)))  # noqa: SLF001 - its own
 
-    async def aenqueue(self, *, idempotency_key: str | None = None, conn: AsyncConnection[Any] | None = None) -> FlowHandle:
+    async def aenqueue(self, *, idempotency_key: str | None = None) -> FlowHandle:
         """`enqueue` for async programs."""
-        if conn is not None:
-            return self._handle(await arun_on(conn, self._statement(idempotency_key, None)))
+        if self._session is not None:
+            return self._handle(await ajoined(self._session).run(self._statement(idempotency_key, None)))
         await self._app.async_database.facts_and_time()
         statement = self._statement(idempotency_key, self._app._ids)  # noqa: SLF001 - likewise
         return self._handle(await self._app.async_database.run(statement))

@@ -6,7 +6,7 @@ Everything written through it is fenced: once the lease is lost, this attempt ca
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
@@ -25,6 +25,8 @@ from faultline.flow import values
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.async_database import arun_on
+from faultline.store.joining import AsyncJoined, ajoined
+from faultline.store.joining.faults import as_psycopg
 from faultline.store.lending import Loan, beside
 from faultline.store.reads import views
 from faultline.store.translation import connection_was_lost, is_about_data, translated
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from faultline.app.held import Held
     from faultline.core.model import Json
     from faultline.store.async_database import AsyncDatabase
+    from faultline.store.joining import Session
     from faultline.store.statement import Statement
     from faultline.store.verbs.graphs import Upstream
 
@@ -161,10 +164,13 @@ class Job(Flows):
                 stream.judge()
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Transaction]:
+    async def transaction(self, session: Session | None = None) -> AsyncIterator[Transaction]:
         """Write to the same database, fenced by the lease. Raises `StaleLease` and rolls back if the lease is lost.
 
         It belongs to the branch that opens it. Another branch's transaction, step or progress waits until it has ended.
+
+        :param session: Your own session or connection of SQLAlchemy, or Django's connection: what is written through it is
+            committed, or refused, together with the completion. Default: a psycopg connection of the worker's.
         """
         self._refuse_nesting(asyncio.current_task)
         if self._streams:
@@ -174,7 +180,8 @@ class Job(Flows):
         self._loan = loan = Loan()
         asked_at = self._monotonic()
         try:
-            async with self._database.connection(loan) as connection:
+            lent = self._database.connection(loan) if session is None else ajoined(session)
+            async with lent as connection:
                 transaction = await self._begin(connection, loan)
                 try:
                     with self._opened(transaction):
@@ -196,11 +203,12 @@ class Job(Flows):
             self._loan = None
             self._turn.release()
 
-    async def _begin(self, connection: psycopg.AsyncConnection[Any], loan: Loan) -> Transaction:
+    async def _begin(self, connection: psycopg.AsyncConnection[Any] | AsyncJoined, loan: Loan) -> Transaction:
         with translated(self._database.dsn):
             await connection.execute("begin")
         try:
-            number = await arun_on(connection, fencing.fence(self._hold.lease))
+            is_theirs = isinstance(connection, AsyncJoined)
+            number = await arun_on(connection, fencing.fence(self._hold.lease, limits_idling=is_theirs))
         except BaseException as error:
             await self._roll_back(connection)
             if isinstance(error, StaleLease) and not self.lease_lost:
@@ -220,6 +228,8 @@ class Job(Flows):
         connection = transaction.raw
         transaction.refuse_if_broken()
         self._refuse_if_over()
+        if transaction.is_theirs:
+            await connection.flush()
         renewed_at: float | None = None
         if transaction.result is None:
             await self._send(transaction, fencing.check(transaction.number))
@@ -245,9 +255,9 @@ class Job(Flows):
         try:
             with wire(self._database.host.faults, "commit", connection):
                 await connection.execute("commit")
-        except psycopg.Error as error:
+        except Exception as error:
             transaction.met(error)
-            if not connection_was_lost(error):
+            if not connection_was_lost(as_psycopg(error)):
                 raise
             await self._resolve_unknown_commit(transaction, error)
         self._hold.completed = transaction.result is not None
@@ -265,7 +275,7 @@ class Job(Flows):
         if verdict is not None:
             raise self.program.end(verdict) if isinstance(verdict, CodeChanged) else verdict
 
-    async def _resolve_unknown_commit(self, transaction: Transaction, error: psycopg.Error) -> None:
+    async def _resolve_unknown_commit(self, transaction: Transaction, error: Exception) -> None:
         """The answer to the commit was lost. If it completed the job, the ledger shows it."""
         if transaction.result is None or not self._was_completed_by_us(await self._database.run(views.job(self.id))):
             raise self._unknown_commit() from error
@@ -279,11 +289,13 @@ class Job(Flows):
         if gone and not isinstance(error, FenceBroken):
             raise transaction.broken() from error
 
-    async def _roll_back(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def _roll_back(self, connection: psycopg.AsyncConnection[Any] | AsyncJoined) -> None:
         try:
-            if not connection.closed:
+            if isinstance(connection, AsyncJoined) or not connection.closed:
                 await connection.execute("rollback")
-        except psycopg.Error:
+        except Exception as error:
+            if as_psycopg(error) is None:
+                raise
             await connection.close()
 
     async def _judge(self, transaction: Transaction) -> None:
@@ -297,16 +309,18 @@ class Job(Flows):
             elif mishap.blame is Blame.ASK_FOR_RIGHTS:
                 spared = await self._lacks_rights(transaction)
             if spared:
-                self._spare(mishap.error)
+                self._spare(mishap.raised)
 
     async def _was_cancelled(self, transaction: Transaction, error: BaseException) -> bool:
         """Whether somebody cancelled the statement: then the message is that of a cancelled one. Otherwise it exceeded a
         timeout of the task or its role. If the server cannot be asked, the job is spared.
         """
-        if not transaction.is_gone():
+        if not transaction.is_gone() and not transaction.is_theirs:
             return True
         try:
-            await arun_on(transaction.raw, fencing.cancel_itself())
+            # Not in a session of the task's, which may be in use again.
+            async with self._database.connection() if transaction.is_theirs else nullcontext(transaction.raw) as asked:
+                await arun_on(asked, fencing.cancel_itself())
         except StatementTimeout as cancelled:
             return words(cancelled.__cause__) == words(error)
         except (FaultlineError, psycopg.Error):

@@ -8,15 +8,11 @@ from faultline import operate
 from faultline.app.handle import JobHandle
 from faultline.app.options import id_of
 from faultline.flow.values import plain
-from faultline.store.async_database import arun_on
-from faultline.store.database import run_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
     from uuid import UUID
-
-    from psycopg import AsyncConnection, Connection
 
     from faultline.app.handle import Poller
     from faultline.core.ids import Ids
@@ -123,7 +119,6 @@ class Operations:
         key: str | None = None,
         for_call: str | None = None,
         by: str | None = None,
-        conn: Connection[Any] | None = None,
     ) -> bool:
         """Send a signal to a job: one that waits for it goes on, one that does not yet keeps it. Returns whether it is new.
 
@@ -137,18 +132,9 @@ class Operations:
         :param key: The same key counts once per job, however often it is sent.
         :param for_call: The number of the wait that it answers. No other receives it.
         :param by: Who sends it. The journal then records it, with the login.
-        :param conn: A psycopg connection. The signal joins its transaction, and exists once that commits.
         """
-        doing = operate.signal(
-            None if job_id is None else id_of(job_id),
-            name,
-            plain(payload),
-            key=key,
-            for_call=for_call,
-            by=by,
-            idempotency_key=idempotency_key,
-        )
-        return self.database.run(doing) if conn is None else run_on(conn, doing)
+        doing = self._signalling(job_id, name, payload, idempotency_key, key, for_call, by)
+        return self.database.run(doing)
 
     async def asignal(
         self,
@@ -160,19 +146,24 @@ class Operations:
         key: str | None = None,
         for_call: str | None = None,
         by: str | None = None,
-        conn: AsyncConnection[Any] | None = None,
     ) -> bool:
         """`signal` for async programs."""
-        doing = operate.signal(
-            None if job_id is None else id_of(job_id),
-            name,
-            plain(payload),
-            key=key,
-            for_call=for_call,
-            by=by,
-            idempotency_key=idempotency_key,
-        )
-        return await (self.async_database.run(doing) if conn is None else arun_on(conn, doing))
+        doing = self._signalling(job_id, name, payload, idempotency_key, key, for_call, by)
+        return await self.async_database.run(doing)
+
+    def _signalling(
+        self,
+        job_id: UUID | str | None,
+        name: str,
+        payload: Any,
+        idempotency_key: str | None,
+        key: str | None,
+        for_call: str | None,
+        by: str | None,
+    ) -> Statement[bool]:
+        """What sends a signal."""
+        job = None if job_id is None else id_of(job_id)
+        return operate.signal(job, name, plain(payload), key=key, for_call=for_call, by=by, idempotency_key=idempotency_key)
 
     def pause(self, name: str, *, reason: str | None = None, by: str | None = None) -> datetime:
         """Pause a queue: workers stop claiming from it until `resume`. Returns since when.

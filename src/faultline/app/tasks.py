@@ -7,10 +7,11 @@ import re
 from copy import copy
 from dataclasses import fields, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_args
 
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
+from faultline.app.joined import EnqueuesIn, JoinedTask, session_of
 from faultline.app.options import Options, check_seconds, check_text, seconds
 from faultline.app.outcomes import Outcome
 from faultline.app.parameters import Parameters
@@ -26,9 +27,8 @@ from faultline.store import jsontext
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from psycopg import AsyncConnection, Connection
-
     from faultline.app.handle import JobHandle
+    from faultline.app.joined import AnySession
     from faultline.app.options import Duration, TaskOptions
     from faultline.core.model import Json
 
@@ -51,16 +51,12 @@ class Route:
         self.queue: str | None = None
 
 
-class Enqueues(Protocol):
+class Enqueues(EnqueuesIn, Protocol):
     """What a task needs of its application."""
 
-    def enqueue_many(
-        self, submissions: Iterable[Submission], *, conn: Connection[Any] | None = None
-    ) -> list[JobHandle[Any]]: ...
+    def enqueue_many(self, submissions: Iterable[Submission]) -> list[JobHandle[Any]]: ...
 
-    async def aenqueue_many(
-        self, submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
-    ) -> list[JobHandle[Any]]: ...
+    async def aenqueue_many(self, submissions: Iterable[Submission]) -> list[JobHandle[Any]]: ...
 
 
 class Task(Generic[P, R]):
@@ -181,31 +177,26 @@ class Task(Generic[P, R]):
         texts = jsontext.encode_each(self._positional[0], items, self.parameters.about)
         return [Submission(first.task, text, *self._in_common) for text in texts]
 
-    @overload
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
-    @overload
-    def enqueue(self, /, *args: Any, conn: Connection[Any], **kwargs: Any) -> JobHandle[R]: ...
-    def enqueue(  # type: ignore[misc]  # PEP 612 has no way to add a keyword to P
-        self, /, *args: Any, conn: Connection[Any] | None = None, **kwargs: Any
-    ) -> JobHandle[R]:
+    def using(self, session: AnySession) -> JoinedTask[P, R]:
+        """Enqueue in the transaction of your session: `charge.using(session).enqueue(42)`.
+
+        The job exists once that transaction commits, and never if it is rolled back.
+
+        :param session: A session or connection of psycopg, asyncpg, psycopg2, SQLAlchemy or Django.
+        """
+        return JoinedTask(self, self._app, session_of(session))
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Enqueue a job.
 
         :param args: Positional arguments of the function, without its `job`.
         :param kwargs: Named arguments of the function.
-        :param conn: A psycopg connection. The job joins its transaction, and exists once that commits. A type checker
-            does not check the arguments beside it: `app.enqueue_many([task.bind(42)], conn=conn)` has them checked.
         """
-        return self._app.enqueue_many([self._submission(args, kwargs)], conn=conn)[0].reading(self.returns)
+        return self._app.enqueue_many([self._submission(args, kwargs)])[0].reading(self.returns)
 
-    @overload
-    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]: ...
-    @overload
-    async def aenqueue(self, /, *args: Any, conn: AsyncConnection[Any], **kwargs: Any) -> JobHandle[R]: ...
-    async def aenqueue(  # type: ignore[misc]  # likewise
-        self, /, *args: Any, conn: AsyncConnection[Any] | None = None, **kwargs: Any
-    ) -> JobHandle[R]:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """`enqueue` for async programs."""
-        return (await self._app.aenqueue_many([self._submission(args, kwargs)], conn=conn))[0].reading(self.returns)
+        return (await self._app.aenqueue_many([self._submission(args, kwargs)]))[0].reading(self.returns)
 
     @cached_property
     def returns(self) -> Any:
@@ -288,8 +279,6 @@ def _enqueued_signature(fn: Callable[..., Any], name: str) -> tuple[inspect.Sign
             raise ConfigError(
                 f"task {name}: the worker passes the job as the first argument; make {parameter.name} the first parameter"
             )
-        if parameter.name == "conn":
-            raise ConfigError(f"task {name}: a parameter cannot be named conn, which is a parameter of enqueue; rename it")
     return inspect.Signature(given), takes_job
 
 

@@ -19,20 +19,17 @@ from faultline.core.model import Submission
 from faultline.flow import values
 from faultline.operate import who
 from faultline.operate.logged import logged
-from faultline.store.async_database import arun_on
-from faultline.store.database import run_on
 from faultline.store.verbs import topics
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
 
-    from psycopg import AsyncConnection, Connection
-
     from faultline.app.handle import Looks
     from faultline.core.ids import Ids
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
+    from faultline.store.joining import AsyncJoined, Joined
     from faultline.store.statement import Statement
     from faultline.store.verbs.topics import Published
 
@@ -89,18 +86,14 @@ class Topics:
         payload: Any = None,
         *,
         idempotency_key: str | None = None,
-        conn: Connection[Any] | None = None,
     ) -> list[JobHandle[Any]]:
         """Enqueue one job for every task that is subscribed to the topic, all or none. No subscriber: no job, and no error.
 
         :param topic: Which topic.
         :param payload: A dict or a dataclass. Its fields become the arguments of the tasks.
         :param idempotency_key: Published again with the same key, each task gets no second job.
-        :param conn: A psycopg connection. The jobs join its transaction, and exist once that commits.
         """
         with tracing.enqueuing([_traced(topic, payload, idempotency_key)]) as [traced]:
-            if conn is not None:
-                return self._published(run_on(conn, _publish(traced, appears_late=True)))
             self.database.facts_and_time()
             return self._published(self.database.run(_publish(traced, self._ids)))
 
@@ -110,14 +103,21 @@ class Topics:
         payload: Any = None,
         *,
         idempotency_key: str | None = None,
-        conn: AsyncConnection[Any] | None = None,
     ) -> list[JobHandle[Any]]:
         """`publish` for async programs."""
         with tracing.enqueuing([_traced(topic, payload, idempotency_key)]) as [traced]:
-            if conn is not None:
-                return self._published(await arun_on(conn, _publish(traced, appears_late=True)))
             await self.async_database.facts_and_time()
             return self._published(await self.async_database.run(_publish(traced, self._ids)))
+
+    def _publish_in(self, session: Joined, topic: str, payload: Any, key: str | None) -> list[JobHandle[Any]]:
+        """`publish` in the transaction of a session."""
+        with tracing.enqueuing([_traced(topic, payload, key)]) as [traced]:
+            return self._published(session.run(_publish(traced, appears_late=True)))
+
+    async def _apublish_in(self, session: AsyncJoined, topic: str, payload: Any, key: str | None) -> list[JobHandle[Any]]:
+        """`_publish_in` for async sessions."""
+        with tracing.enqueuing([_traced(topic, payload, key)]) as [traced]:
+            return self._published(await session.run(_publish(traced, appears_late=True)))
 
     def subscribe(self) -> int:
         """Write the subscriptions of all tasks (`@app.on`) to the database, as a worker does when it starts.

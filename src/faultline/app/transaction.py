@@ -17,6 +17,8 @@ from psycopg.pq import TransactionStatus
 from faultline.app.blame import ABORTED, Mishap, of_session
 from faultline.app.texts import result_text
 from faultline.core.errors import ConfigError, FenceBroken
+from faultline.store.joining import AsyncJoined, Joined
+from faultline.store.joining.faults import as_psycopg
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +40,7 @@ _REFUSED = frozenset(
     }
 )  # fmt: skip
 _MISHAPS_MAX = 20
+_FAILED = (TransactionStatus.INERROR, TransactionStatus.UNKNOWN)
 _SENDS = frozenset({"execute", "executemany", "stream", "copy", "cursor", "transaction", "pipeline"})
 
 
@@ -63,8 +66,10 @@ class Transaction:
         self.monotonic = monotonic
         self._began_at = monotonic()
         self._open = True
-        #: The unguarded connection, for the engine.
+        #: The unguarded connection, for the engine; or what the task's own session is to it.
         self.raw = connection
+        #: It runs in a session of the task's.
+        self.is_theirs = isinstance(connection, Joined | AsyncJoined)
         #: Calling it in ends the transaction from outside.
         self.loan = loan
         #: The server's number of the fenced transaction.
@@ -76,8 +81,9 @@ class Transaction:
         self.ends = False
         #: The task changed the connection itself, so it must not be used again.
         self.altered = False
-        #: The psycopg connection, with the transaction open and the job's row locked. It cannot end the transaction.
-        self.connection: Any = _Connection(self, connection)
+        #: The psycopg connection, with the transaction open and the job's row locked. It cannot end the transaction. In
+        #: `job.transaction(session)` that session.
+        self.connection: Any = connection.given if self.is_theirs else _Connection(self, connection)
         self.result: str | None = None
         #: The last errors that its session raised.
         self.mishaps: list[Mishap] = []
@@ -136,6 +142,11 @@ class Transaction:
     def refuse_if_broken(self) -> None:
         """After a failed statement, PostgreSQL silently turns a commit into a rollback, and the writes would be lost."""
         self.refuse_if_gone()
+        if self.is_theirs and self.raw.was_rolled_back and not self.mishaps:
+            raise ConfigError(
+                f"{self.raw.what} was rolled back inside the transaction of job {self._job_id}: its writes are gone, and the"
+                " job is not completed. To undo a part, use a savepoint; to undo all, let an exception out of the block"
+            )
         if self.raw.info.transaction_status == TransactionStatus.INERROR:
             broken = psycopg.errors.InFailedSqlTransaction(
                 "a statement in the job's transaction failed, so it cannot be committed; let the error propagate"
@@ -171,18 +182,20 @@ class Transaction:
 
     def met(self, error: BaseException, since: float | None = None, *, ours: bool = False) -> None:
         """Note an error of its session, of a statement that was sent at `since` or earlier."""
-        if any(mishap.error is error for mishap in self.mishaps):
+        if any(mishap.raised is error for mishap in self.mishaps):
             return
-        if getattr(error, "sqlstate", None) == ABORTED:
+        same = as_psycopg(error) or error
+        if getattr(same, "sqlstate", None) == ABORTED:
             # It says only that an earlier statement failed. That one is the cause, even if the task caught it.
-            error.__cause__ = self.mishaps[-1].error if self.mishaps else error.__cause__
+            error.__cause__ = self.mishaps[-1].raised if self.mishaps else error.__cause__
             return
         seconds = self.monotonic() - (self._began_at if since is None else since)
-        self.mishaps = [*self.mishaps, Mishap(error, seconds, ours)][-_MISHAPS_MAX:]
+        self.mishaps = [*self.mishaps, Mishap(same, seconds, ours, error)][-_MISHAPS_MAX:]
 
     def let_out(self, error: BaseException) -> None:
         """Note errors that the guards did not see, as of a copy. They are of this session if it has failed."""
-        if self.raw.closed or self.raw.info.transaction_status in (TransactionStatus.INERROR, TransactionStatus.UNKNOWN):
+        # asyncpg does not say whether a statement has failed.
+        if self.is_theirs or self.raw.closed or self.raw.info.transaction_status in _FAILED:
             for found in of_session(error):
                 self.met(found)
 

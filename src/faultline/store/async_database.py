@@ -22,6 +22,7 @@ from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, aconnect, is_full
 from faultline.store.deadline import Deadline, auntil
 from faultline.store.facts import FACTS, Facts, read_clock, read_facts
+from faultline.store.joining.joined import AsyncJoined
 from faultline.store.lending import Loan, Terms
 from faultline.store.pools import AsyncPools
 from faultline.store.room import Room
@@ -248,8 +249,10 @@ async def _together(
         await connection.execute("commit")
 
 
-async def arun_on(connection: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
+async def arun_on(connection: psycopg.AsyncConnection[Any] | AsyncJoined, statement: Statement[T]) -> T:
     """Run a statement inside the caller's transaction, without a commit."""
+    if isinstance(connection, AsyncJoined):
+        return await connection.run(statement)
     with translated(), _own_commit(connection, statement):
         async with connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(statement.sql.encode(), statement.params, binary=statement.binary)

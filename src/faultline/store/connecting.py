@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -74,6 +75,15 @@ def hosts(dsn: str) -> int:
     """How many hosts the DSN names. They are tried one after the other."""
     named = conninfo_to_dict(dsn)
     return len(str(named.get("host") or named.get("hostaddr") or os.environ.get("PGHOST") or "").split(","))
+
+
+def url_of(dsn: str) -> str:
+    """The DSN as SQLAlchemy takes it, for the driver psycopg. Whatever libpq knows stays as it is."""
+    named = {name: str(value) for name, value in conninfo_to_dict(dsn).items() if value is not None}
+    user, password, database = (quote(named.pop(name, ""), safe="") for name in ("user", "password", "dbname"))
+    login = f"{user}:{password}@" if password else f"{user}@" if user else ""
+    query = urlencode(named, quote_via=quote, safe="/,")
+    return f"postgresql+psycopg://{login}/{database}{'?' if query else ''}{query}"
 
 
 def connect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -> BoundedConnection:

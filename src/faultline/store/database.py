@@ -22,6 +22,7 @@ from faultline.store.cleaning import CLEAN_SECONDS, cleaning, renewed
 from faultline.store.connecting import CONNECT_SECONDS, NAME, Patience, connect, is_full
 from faultline.store.deadline import Deadline, until
 from faultline.store.facts import FACTS, Facts, read_clock, read_facts
+from faultline.store.joining.joined import Joined
 from faultline.store.lending import Loan, Terms
 from faultline.store.pool import Pool
 from faultline.store.pools import Pools
@@ -244,8 +245,10 @@ def _together(connection: psycopg.Connection, statements: Sequence[Statement[Any
         connection.execute("commit")
 
 
-def run_on(connection: psycopg.Connection[Any], statement: Statement[T]) -> T:
+def run_on(connection: psycopg.Connection[Any] | Joined, statement: Statement[T]) -> T:
     """Run a statement inside the caller's transaction, without a commit."""
+    if isinstance(connection, Joined):
+        return connection.run(statement)
     with translated(), _own_commit(connection, statement), connection.cursor(row_factory=tuple_row) as cursor:
         cursor.execute(statement.sql.encode(), statement.params, binary=statement.binary)
         return statement.read(cursor.fetchall())

@@ -5,20 +5,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from faultline.store import verbs
-from faultline.store.rows import value, values
+from faultline.store.rows import values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from faultline.core.model import Lease, Unwritten
 
 
-def fence(lease: Lease) -> Statement[int]:
-    """Guard the effects that follow in this transaction. Returns its number. Raises `StaleLease`."""
+#: A frozen worker must not keep the job's row locked in a session that has no such limit, or a longer one.
+_LIMITED = (
+    ", set_config('idle_in_transaction_session_timeout', case when current_setting('idle_in_transaction_session_timeout')"
+    "::interval between '1 ms' and '60 s' then current_setting('idle_in_transaction_session_timeout') else '60s' end, true)"
+)
+
+
+def fence(lease: Lease, *, limits_idling: bool = False) -> Statement[int]:
+    """Guard the effects that follow in this transaction. Returns its number. Raises `StaleLease`.
+
+    `limits_idling`: the session is not the engine's. For this transaction it gets the engine's limit of idle time.
+    """
     return Statement(
         name="fence",
-        sql="select pg_current_xact_id()::text from faultline.fence(%s, %s, %s)",
+        sql=f"select pg_current_xact_id()::text{_LIMITED if limits_idling else ''} from faultline.fence(%s, %s, %s)",
         params=(lease.job_id, lease.fencing_token, lease.owner),
-        read=lambda rows: int(value(rows)),
+        read=lambda rows: int(rows[0][0]),
     )
 
 

@@ -32,6 +32,11 @@ class translated(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads
                 raise ours from None if isinstance(ours, errors.ConfigError) else error
 
 
+def ours_for(error: psycopg.Error) -> errors.FaultlineError | None:
+    """Our error for one of a caller's session; None: we have no class for it."""
+    return _translate(error, "")
+
+
 def connection_was_lost(error: BaseException | None) -> bool:
     return isinstance(error, psycopg.OperationalError) and (
         error.sqlstate is None or error.sqlstate.startswith(("08", "57P"))

@@ -77,5 +77,8 @@ def wire(faults: Faults, name: str, connection: Connection[Any] | AsyncConnectio
         yield
         faults.reach(f"after_{name}_committed")
     except WireCut as broken:
-        connection.pgconn.finish()
+        if is_simulated(connection):
+            cut(connection)  # a session of the task's
+        else:
+            connection.pgconn.finish()
         raise psycopg.OperationalError(f"the connection was cut: {broken}") from broken

@@ -20,8 +20,6 @@ from faultline.store import testing, verbs
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
 
-    from psycopg import AsyncConnection, Connection
-
     from faultline.app.application import Faultline
     from faultline.app.handle import JobHandle
     from faultline.app.tasks import Task
@@ -148,22 +146,20 @@ def inline(app: Faultline) -> Iterator[None]:
     """Inside the block, every `enqueue` also runs the job at once in this process, and raises what its task raised.
 
     The job is a real one: it is enqueued, claimed, run and completed. Jobs that it enqueues are run too, before the
-    outermost `enqueue` returns. A job that joins a transaction (`conn=`), or is not due, waits for a `drain`.
+    outermost `enqueue` returns. A job that joins a transaction (`using`), or is not due, waits for a `drain`.
     """
     raised: list[Exception] = []
     enqueue_many, aenqueue_many = app.enqueue_many, app.aenqueue_many
 
-    def enqueue_and_run(submissions: Iterable[Submission], *, conn: Connection[Any] | None = None) -> list[JobHandle[Any]]:
-        handles = enqueue_many(submissions, conn=conn)
-        if conn is None and not _draining.get():
+    def enqueue_and_run(submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
+        handles = enqueue_many(submissions)
+        if not _draining.get():
             _raise_first(_blocking(lambda: _closing(app, adrain(_watched(app, raised)))), raised)
         return handles
 
-    async def aenqueue_and_run(
-        submissions: Iterable[Submission], *, conn: AsyncConnection[Any] | None = None
-    ) -> list[JobHandle[Any]]:
-        handles = await aenqueue_many(submissions, conn=conn)
-        if conn is None and not _draining.get():
+    async def aenqueue_and_run(submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
+        handles = await aenqueue_many(submissions)
+        if not _draining.get():
             _raise_first(await adrain(_watched(app, raised)), raised)
         return handles
 

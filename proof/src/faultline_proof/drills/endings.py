@@ -65,7 +65,7 @@ def _at_once(stage: Stage, submission: Submission, *, first_commits: bool) -> li
 
     with ThreadPoolExecutor(SUBMITTERS) as threads, stage.app.database.connect() as session:
         session.execute("begin")
-        first = stage.app.enqueue_many([submission], conn=session)
+        first = stage.app.using(session).enqueue_many([submission])
         others = [threads.submit(submit, number) for number in range(SUBMITTERS - first_commits)]
         stage.wait_for(lambda: stage.value(_WAITING) == len(others), "all other submitters wait for the first")
         stage.verdict.took_effect("submitters that met one of the same key in mid-flight", len(others))

@@ -141,7 +141,7 @@ def _committed(stage: Stage, session: Connection, job_id: UUID) -> tuple[int, fl
 
 def _by_client(stage: Stage, session: Connection) -> UUID:
     session.execute("begin")
-    return stage.app.enqueue_many([Submission("nothing")], conn=session)[0].id
+    return stage.app.using(session).enqueue_many([Submission("nothing")])[0].id
 
 
 def _after_a_write(_: Stage, session: Connection) -> UUID:

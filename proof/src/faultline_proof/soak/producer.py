@@ -124,7 +124,7 @@ class Producer(threading.Thread):
         try:
             with app.database.connect() as connection:
                 connection.execute("begin")
-                handles = app.enqueue_many(jobs, conn=connection)
+                handles = app.using(connection).enqueue_many(jobs)
                 sent = True
                 connection.execute("commit")
         except (FaultlineError, psycopg.Error):

@@ -9,7 +9,7 @@ from faultline.core.model import Enqueued, JobState, Json
 from faultline.store import jsontext
 from faultline.store.rows import Column, RowOf, as_json
 from faultline.store.statement import Statement
-from faultline.store.verbs.submit import jobs_text
+from faultline.store.verbs.submit import ENQUEUED_THERE, jobs_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,11 +44,12 @@ _UPSTREAM = RowOf(Upstream, job_id="upstream_id", state=Column("state", JobState
 def enqueue_flow(root: Submission, nodes: Sequence[Node], *, appears_late: bool = False) -> Statement[list[Enqueued]]:
     """Enqueue the root and all jobs of a graph, all or none. The root comes first in the answer."""
     texts = [jobs_text([root])[1:-1], *(_node_text(node) for node in nodes)]
+    columns = ENQUEUED_THERE if appears_late else _ENQUEUED
     return Statement(
         name="enqueue_flow",
-        sql=f"select {_ENQUEUED.columns} from faultline.enqueue_flow(%s::text, %s) order by position",
+        sql=f"select {columns.columns} from faultline.enqueue_flow(%s::text, %s) order by position",
         params=(f"[{','.join(texts)}]", appears_late),
-        read=_ENQUEUED.many,
+        read=columns.many,
         repeatable=root.id is not None or root.idempotency_key is not None,
     )
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from faultline.core.model import Enqueued, Submission
 from faultline.store import jsontext
-from faultline.store.rows import RowOf, values
+from faultline.store.rows import Column, RowOf, values
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 _ENQUEUED = RowOf(Enqueued)
+#: In a caller's session: as text, because its library may give a UUID as anything.
+ENQUEUED_THERE = RowOf(Enqueued, job_id=Column("job_id::text", UUID))
 
 
 def enqueue_many(
@@ -33,12 +35,13 @@ def enqueue_many(
     """
     if ids is not None and all(job.id is None and job.idempotency_key is None and job.unique is None for job in submissions):
         return _enqueue_fresh(submissions, ids, appears_late=appears_late)
+    columns = ENQUEUED_THERE if appears_late else _ENQUEUED
     named = [job if job.id is not None or ids is None else replace(job, id=ids.new()) for job in submissions]
     return Statement(
         name="enqueue",
-        sql=f"select {_ENQUEUED.columns} from faultline.enqueue_many(%s::text, %s) order by place",
+        sql=f"select {columns.columns} from faultline.enqueue_many(%s::text, %s) order by place",
         params=(jobs_text(named), appears_late),
-        read=_ENQUEUED.many,
+        read=columns.many,
         repeatable=all(job.id is not None or job.idempotency_key is not None for job in named),
         often=True,
     )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from faultline.store import jsontext
-from faultline.store.rows import RowOf, value
+from faultline.store.rows import Column, RowOf, value
 from faultline.store.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-    from uuid import UUID
 
     from faultline.core.model import Json
 
@@ -37,6 +37,8 @@ class Subscription(NamedTuple):
 
 
 _PUBLISHED = RowOf(Published)
+#: In a caller's session: see `submit`.
+_PUBLISHED_THERE = RowOf(Published, job_id=Column("job_id::text", UUID))
 _SUBSCRIPTION = RowOf(Subscription)
 
 
@@ -50,11 +52,12 @@ def publish(
     appears_late: bool = False,
 ) -> Statement[list[Published]]:
     """Enqueue one job for every subscribed task. `id` makes it repeatable: the ids of the jobs follow from it."""
+    columns = _PUBLISHED_THERE if appears_late else _PUBLISHED
     return Statement(
         name="publish",
-        sql=f"select {_PUBLISHED.columns} from faultline.publish(%s, %s::text, %s, %s, %s, %s)",
+        sql=f"select {columns.columns} from faultline.publish(%s, %s::text, %s, %s, %s, %s)",
         params=(topic, payload, idempotency_key, trace, appears_late, id),
-        read=_PUBLISHED.many,
+        read=columns.many,
         repeatable=id is not None or idempotency_key is not None,
         often=True,
     )
