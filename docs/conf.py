@@ -24,7 +24,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!faultline\.).*"),  # names of other packages: their documentation is not at hand where this one is built
     ("py:obj", ".*"),  # what a docstring puts between backticks may be any piece of code
     # Type variables, and what only a type checker sees.
-    ("py:class", r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Graphs|TaskDecorator|Databases)"),
+    ("py:class", r"faultline\..*\.([A-G]|P|R|R_co|T|Whole|Hook|Graphs|TaskDecorator|Databases)"),
 ]
 
 html_theme = "furo"
@@ -48,7 +48,7 @@ default_role = "py:obj"
 INNER = {
     "abandon", "async_database", "check", "database", "decided", "declarations", "declared_queues", "enqueued",
     "declared_budgets", "filled_group", "flush_streams", "fn",
-    "group_template", "handles", "host",
+    "group_template", "handles", "hooks", "host",
     "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "route", "run_by", "schedule_declarations",
     "signature", "stated", "submitted",
     "subscriptions", "takes_job", "timed_out",

@@ -7,10 +7,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from faultline.app.application import Faultline as Faultline
     from faultline.app.async_sagas import Saga as Saga
+    from faultline.app.attempt import Attempt as Attempt
     from faultline.app.blocking_job import BlockingJob as BlockingJob
     from faultline.app.blocking_sagas import BlockingSaga as BlockingSaga
     from faultline.app.callee import Callee as Callee
     from faultline.app.callee import OneByOne as OneByOne
+    from faultline.app.current import current_job as current_job
     from faultline.app.decorators import TaskDecorator as TaskDecorator
     from faultline.app.graphs import Flow as Flow
     from faultline.app.graphs import FlowHandle as FlowHandle
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from faultline.core.model import Json as Json
     from faultline.core.model import Retention as Retention
     from faultline.core.model import Submission as Submission
+    from faultline.core.running import JobFilter as JobFilter
     from faultline.core.settings import WorkerOptions as WorkerOptions
     from faultline.flow.calls import BlockingCall as BlockingCall
     from faultline.flow.calls import Call as Call
@@ -95,9 +98,11 @@ if TYPE_CHECKING:
 _HOME = {
     "app.application": "Faultline",
     "app.async_sagas": "Saga",
+    "app.attempt": "Attempt",
     "app.blocking_job": "BlockingJob",
     "app.blocking_sagas": "BlockingSaga",
     "app.callee": "Callee OneByOne",
+    "app.current": "current_job",
     "app.decorators": "TaskDecorator",
     "app.graphs": "Flow FlowHandle FlowJob",
     "app.handle": "JobHandle",
@@ -125,6 +130,7 @@ _HOME = {
     "core.events": "JsonLines log_events",
     "core.limits": "BudgetRecord Limit LimitFields LimitRecord Rate",
     "core.model": "JobRecord JobState Json Retention Submission",
+    "core.running": "JobFilter",
     "core.settings": "WorkerOptions",
     "flow.calls": "BlockingCall Call",
     "store.reads.schedules": "ScheduleLine TickLine",

@@ -13,6 +13,7 @@ from faultline import embedded
 from faultline.app.decorators import Decorators
 from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
+from faultline.app.hooks import Hooks
 from faultline.app.operations import Operations
 from faultline.app.options import id_of
 from faultline.app.queues import Queues
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Faultline(Submitting, Decorators, Graphs, Operations, Queues, Scheduling, Topics):
+class Faultline(Submitting, Decorators, Graphs, Hooks, Operations, Queues, Scheduling, Topics):
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
     :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Default:

@@ -91,6 +91,16 @@ class Attempt:
         self._over_lock = threading.Lock()
 
     @property
+    def queue(self) -> str:
+        """The queue from which it was claimed."""
+        return self._hold.counts.queue
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the lifespans of this worker have opened, by name: see `Faultline.lifespan`. The same for all its jobs."""
+        return self._hold.state
+
+    @property
     def lease_lost(self) -> bool:
         """True once the lease is lost: this attempt can write nothing more. Long computations should check it and stop."""
         return self._over is not None or self._hold.lost is not None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from faultline.core.model import Lease
 
 
 class Refusals(Protocol):
+    @property
+    def queue(self) -> str: ...
+
     def refuse(self, verb: str, reason: str) -> None: ...
 
 
@@ -29,6 +32,10 @@ class Held(Protocol):
 
     @property
     def counts(self) -> Refusals: ...
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the lifespans of its worker have opened."""
 
     @property
     def generation(self) -> int:

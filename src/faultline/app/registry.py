@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections import Counter
 
+    from faultline.app.hooks import HookTable
     from faultline.app.tasks import Task
     from faultline.core.host import Host
     from faultline.store.statement import Statement
@@ -17,6 +18,7 @@ class Registry(Protocol):
     host: Host
     tasks: dict[str, Task[..., Any]]
     enqueued: Counter[str]
+    hooks: HookTable
 
     @property
     def dsn(self) -> str: ...

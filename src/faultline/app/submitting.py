@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from faultline.app.handle import Looks
+    from faultline.app.hooks import HookTable
     from faultline.app.joined import AnySession
     from faultline.app.options import TaskOptions
     from faultline.app.tasks import Task
@@ -44,10 +45,12 @@ class Submitting:
 
     tasks: dict[str, Task[..., Any]]
     enqueued: Counter[str]
+    hooks: HookTable
     _ids: Ids
 
     if TYPE_CHECKING:
 
+        def _has_enqueued(self, jobs: Sequence[Submission], handles: Sequence[JobHandle[Any]]) -> None: ...
         @property
         def database(self) -> Database: ...
         @property
@@ -162,6 +165,8 @@ class Submitting:
                 events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
         app: Looks = self  # type: ignore[assignment]  # the whole application
         handles: list[JobHandle[Any]] = [JobHandle(app, job_id, created=created) for job_id, created in enqueued]
+        if self.hooks.on_enqueue:
+            self._has_enqueued(jobs, handles)
         if isinstance(positions, range):
             return handles
         return [handle for _, handle in sorted(zip(positions, handles, strict=True), key=lambda pair: pair[0])]

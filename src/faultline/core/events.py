@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from typing import TextIO
 from uuid import UUID
 
+from faultline.core.running import job_fields
+
 _logger = logging.getLogger("faultline.events")
 logging.getLogger("faultline").addHandler(logging.NullHandler())
 
@@ -43,6 +45,8 @@ LEVELS: dict[str, int] = {
     "changed_programs_due": INFO,
     "changed_programs_not_tried": WARNING,
     "backoff_failed": WARNING,
+    "hook_failed": WARNING,
+    "hooks_dropped": WARNING,
     "thread_abandoned": WARNING,
     "threads_exhausted": ERROR,
     "traces_unknown": WARNING,
@@ -66,6 +70,7 @@ LEVELS: dict[str, int] = {
     "worker_exit": INFO,
     "worker_gave_up": ERROR,
     "worker_swept_away": ERROR,
+    "lifespan_failed": ERROR,
     "service_ended": WARNING,
     "worker_died": ERROR,
     "worker_not_started": ERROR,
@@ -163,10 +168,10 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec=self._timespec)
-        line = {"at": at, "level": record.levelname.lower()}
+        line: dict[str, object] = {"at": at, "level": record.levelname.lower()}
         event = getattr(record, "faultline_event", None)
         if event is None:
-            line |= {"event": "log", "logger": record.name, "message": record.getMessage()}
+            line |= {"event": "log", "logger": record.name, "message": record.getMessage(), **job_fields()}
             if record.exc_info:
                 line["error"] = self.formatException(record.exc_info)
         else:

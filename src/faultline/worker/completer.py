@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from faultline.store.statement import Statement
     from faultline.worker.hold import Hold
     from faultline.worker.leases import Leases
+    from faultline.worker.observing import Observers
     from faultline.worker.tally import Tally
 
 _BUSY_PAUSE = 0.05
@@ -92,6 +93,8 @@ class Completer:
         self._turns = asyncio.Semaphore(_PARTS_AT_ONCE)
         #: A job of a flow has run here. Until then, endings are not searched for those that others may wait for.
         self.sees_flows = False
+        #: None: nobody observes how jobs end.
+        self.observers: Observers | None = None
         #: The last ending was refused: another worker has the job.
         self.refused_last = False
         self._closed = False
@@ -119,6 +122,8 @@ class Completer:
                 self._on_flow_ended()
             if events.are_detailed():
                 events.emit_detail("job_completed", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
+            if self.observers is not None:
+                self.observers.completed(hold)
 
     async def flushed(self) -> None:
         while True:
@@ -198,7 +203,6 @@ class Completer:
         """Log the refused endings and drop every lease that is decided. Returns the endings whose rows are locked."""
         refused = {*unwritten.busy, *(refusal.lease for refusal in unwritten.stale)}
         written = [ending for ending in endings if ending.hold.lease not in refused] if refused else endings
-        _count(written)
         counts = {ending.hold.lease: ending.hold.counts for ending in endings} if unwritten.stale else {}
         for refusal in unwritten.stale:
             counts[refusal.lease].refuse(_VERBS[type(endings[0])], refusal.reason.value)
@@ -209,7 +213,7 @@ class Completer:
                 current_token=refusal.current_token,
                 reason=refusal.reason.value,
             )
-        _log(written)
+        self._wrote(written)
         if self.sees_flows:
             self._ask_to_resolve(written)
         self.refused_last = bool(unwritten.stale)
@@ -217,6 +221,12 @@ class Completer:
         busy: set[Lease] = set(unwritten.busy)
         self._leases.drop([ending.hold for ending in endings if ending.hold.lease not in busy])
         return [ending for ending in endings if ending.hold.lease in busy]
+
+    def _wrote(self, written: list[Ending]) -> None:
+        _count(written)
+        _log(written)
+        if self.observers is not None:
+            self.observers.ended(written)
 
     def _ask_to_resolve(self, written: list[Ending]) -> None:
         """Others may wait for these jobs. Have them looked at now, not when the next worker looks."""
@@ -240,8 +250,7 @@ class Completer:
         in_doubt = [ending.hold.lease for ending in endings if isinstance(ending, Released) and ending.may_have_ended]
         done = await self._database.run(views.completed(in_doubt)) if in_doubt else set()
         completed: list[Ending] = [Completed(ending.hold, "null") for ending in endings if ending.hold.lease in done]
-        _count(completed)
-        _log(completed)
+        self._wrote(completed)
         self._leases.drop([ending.hold for ending in completed])
         return [ending for ending in endings if ending.hold.lease not in done]
 
@@ -251,8 +260,7 @@ class Completer:
             return endings
         held = await self._database.run(views.still_held([ending.hold.lease for ending in endings]))
         gone = [ending for ending in endings if ending.hold.lease not in held]
-        _count(gone)
-        _log(gone)
+        self._wrote(gone)
         self._leases.drop([ending.hold for ending in gone])
         return [ending for ending in endings if ending.hold.lease in held]
 

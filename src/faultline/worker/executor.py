@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
-from faultline.app.attempt import TIMED_OUT
+from faultline.app.attempt import TIMED_OUT, Attempt
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
 from faultline.core import events, forks
 from faultline.core.model import Reason
+from faultline.core.running import running
 from faultline.flow.ending import RunEnded
 from faultline.worker import leaving
+from faultline.worker.around import WrappedTasks, chained
 from faultline.worker.endings import Completed, Failed, Released
 from faultline.worker.flow_judge import FlowJudge
 from faultline.worker.hold import LEAVE_SECONDS
@@ -22,7 +25,7 @@ from faultline.worker.services import cancel
 from faultline.worker.threads import Threads
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from faultline.app.registry import Registry
     from faultline.app.tasks import Task
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from faultline.worker.hold import Hold
     from faultline.worker.leases import Leases
     from faultline.worker.marks import Marks
+    from faultline.worker.observing import Observers
     from faultline.worker.stop import Stop
     from faultline.worker.tracing import Tracer
     from faultline.worker.unstarted import Unstarted
@@ -68,6 +72,7 @@ class Executor:
         unstarted: Unstarted,
         stop: Stop,
     ) -> None:
+        self._app = app
         self._tasks = app.tasks
         self._databases = databases
         self._marks = marks
@@ -78,8 +83,15 @@ class Executor:
         self._judge = Judge(app.host, stop)
         self._flows = FlowJudge(self._judge, databases.engine, app.tasks, app.host.chance)
         self._threads = Threads()
+        self._host = app.host
         self._monotonic = app.host.monotonic
         self._faults = app.host.faults
+        #: What the lifespans of the worker have opened.
+        self.state: dict[str, Any] = {}
+        #: None: nobody observes how jobs start and end.
+        self.observers: Observers | None = None
+        #: Async middleware, which also goes around tasks that do not run on the event loop.
+        self._around: list[Callable[..., Any]] = []
         #: None: jobs are not traced.
         self.tracing: Tracer | None = None
         self._turn = self._in_this_turn = 0
@@ -96,6 +108,18 @@ class Executor:
 
     def know(self, facts: Facts) -> None:
         self._judge.result_bytes_max = facts.result_bytes_max
+
+    def wrap(self, middleware: list[Callable[..., Any]]) -> None:
+        """Put this around every attempt."""
+        if middleware:
+            self._tasks = WrappedTasks(self._app.tasks, middleware)
+            self._around = [one for one in middleware if inspect.iscoroutinefunction(one)]
+
+    def seen(self, hold: Hold) -> Attempt:
+        """A job whose task does not take it, as hooks see it: it can write nothing."""
+        task, began_at = self._app.tasks.get(hold.lease.task), hold.began_at
+        limit = None if task is None or began_at is None else task.timeout_seconds
+        return Attempt(hold, self._host, None if limit is None else limit + (began_at or 0.0) - self._monotonic())
 
     def start(self, hold: Hold, source: Source) -> None:
         """Run this hold, and after it what the source has next."""
@@ -198,23 +222,21 @@ class Executor:
                 self.tracing.begin(hold)
             task = self._tasks.get(lease.task)
             if task is None:
-                ending = self._judge.unknown(hold, self._tasks)
+                ending = self._judge.unknown(hold, self._app.tasks)
                 return
-            ending = self._judge.misfit(hold, task)
+            ending = self._judge.misfit(hold, task) or (await self._flow_misfit(hold, task) if lease.in_flow else None)
             if ending is not None:
                 return
-            if lease.in_flow:
-                self._completer.sees_flows = True
-                ending = await self._flows.misfit(hold, task)
-                if ending is not None:
-                    return
-            hold.run_by(runner, self._leave_behind)
+            hold.run_by(runner, self)
+            outside = running.set(hold)
             try:
                 result = await self._call(hold, task)
                 ending = self._judge.returned(hold, task, result)
             except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
                 raised = error
                 ending = self._judge.raised(hold, task, error, first=runner not in self._reused)
+            finally:
+                running.reset(outside)
             if hold.job is not None and hold.job.program is not None:
                 ending = await self._flows.judged(hold, task, hold.job.program, ending, raised)
             if self._faults.wanted:
@@ -235,6 +257,8 @@ class Executor:
             # This is a child that the task forked. It must not go on as a second worker.
             forks.end_child(raised)
         hold.attempt = hold.job = None  # a late loss finds nothing to cancel
+        if self.observers is not None:
+            hold.raised = raised
         if self.tracing is None:
             self._hand_over(hold, ending)
             return
@@ -258,7 +282,11 @@ class Executor:
         if not self._running:
             self._idle.set()
 
-    def _leave_behind(self, hold: Hold) -> None:
+    async def _flow_misfit(self, hold: Hold, task: Task[..., Any]) -> Ending | None:
+        self._completer.sees_flows = True
+        return await self._flows.misfit(hold, task)
+
+    def leave_behind(self, hold: Hold) -> None:
         """An attempt swallows its cancellation, by its timeout or for a lost lease, and still runs some seconds later.
 
         Like a thread, it cannot be ended. It can write nothing more through its job, and its slot goes to the next one.
@@ -283,9 +311,11 @@ class Executor:
             events.emit_detail("execution_started", job_id=hold.lease.job_id, token=hold.lease.fencing_token)
         if self._faults.wanted:
             self._faults.reach("before_execution")
+        if self.observers is not None:
+            self.observers.started(hold)
         limit = task.timeout_seconds
         if not task.is_async:
-            return self._in_thread(hold, task, limit)
+            return self._elsewhere(hold, task, limit)
         args = hold.lease.args
         if not task.takes_job:
             return task.fn(**args) if limit is None else self._within(limit, task.fn(**args), hold)
@@ -296,7 +326,7 @@ class Executor:
 
     async def _within(self, limit: float, call: Awaitable[Any], hold: Hold) -> Any:
         scope = asyncio.timeout(limit)
-        late = asyncio.get_running_loop().call_later(limit + LEAVE_SECONDS, self._leave_behind, hold)
+        late = asyncio.get_running_loop().call_later(limit + LEAVE_SECONDS, self.leave_behind, hold)
         try:
             async with scope:
                 return await call
@@ -306,6 +336,13 @@ class Executor:
             raise
         finally:
             late.cancel()
+
+    def _elsewhere(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Awaitable[Any]:
+        """Not on the event loop. Async middleware stays there; what the task takes of the time, its own limit says."""
+        if not self._around:
+            return self._in_thread(hold, task, limit)
+        call = chained(self.seen(hold), lambda: self._in_thread(hold, task, limit), self._around)
+        return call if limit is None else self._within(limit, call, hold)
 
     async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
         hold.job = job = BlockingJob(hold, self._databases.blocking_jobs, limit) if task.takes_job else None
@@ -320,7 +357,11 @@ class Executor:
                 raise TimedOut(f"timed out after {limit:g} s; its thread was abandoned and can write nothing more")
             return outcome.result()
         except asyncio.CancelledError:
-            self._threads.abandon(outcome)
+            stuck = self._threads.abandon(outcome)
+            if hold.lost is None and not self._stop.cancels_jobs and not outcome.done():
+                # The time is up for it and the middleware around it.
+                over = TIMED_OUT
+                self._stop.is_stuck(hold, stuck, is_async=False)
             raise
         finally:
             if job is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from faultline.core import forks
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
     from faultline.app.attempt import Attempt
     from faultline.core.model import Lease
@@ -25,6 +24,17 @@ LEAVE_SECONDS = 5.0
 _lock = threading.Lock()
 
 
+class Runs(Protocol):
+    """What a hold needs of its executor."""
+
+    @property
+    def state(self) -> dict[str, Any]: ...
+
+    def seen(self, hold: Hold) -> Attempt: ...
+
+    def leave_behind(self, hold: Hold) -> None: ...
+
+
 class Hold:
     """Trust counts from *before* the round trip of the claim: a slow answer must not lengthen it."""
 
@@ -32,6 +42,7 @@ class Hold:
         "attempt",
         "began_at",
         "busy_at",
+        "by",
         "completed",
         "counts",
         "distrusted",
@@ -42,8 +53,8 @@ class Hold:
         "in_transaction",
         "job",
         "lease",
-        "leave",
         "lost",
+        "raised",
         "renewed_at",
         "slot",
     )
@@ -79,13 +90,27 @@ class Hold:
         self.attempt: asyncio.Task[Any] | None = None
         #: Set for tasks that take their job.
         self.job: Attempt | None = None
-        #: Called if the attempt ignores its cancellation.
-        self.leave: Callable[[Hold], None] | None = None
+        #: The executor that runs it.
+        self.by: Runs | None = None
+        #: What the task raised, if observers want to know.
+        self.raised: BaseException | None = None
 
     @property
     def program(self) -> Program | None:
         """What the running task calls and waits for; None: it has not, and the job has no history."""
         return None if self.job is None else self.job.program
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the lifespans of its worker have opened."""
+        return {} if self.by is None else self.by.state
+
+    def seen(self) -> Attempt:
+        """What its task and its hooks see of it: the task's own job, or one that can write nothing."""
+        if self.job is not None:
+            return self.job
+        assert self.by is not None  # noqa: S101 - it was started
+        return self.by.seen(self)
 
     @property
     def trusted_until(self) -> float:
@@ -118,9 +143,9 @@ class Hold:
             self._cancel(attempt)
         return True
 
-    def run_by(self, attempt: asyncio.Task[Any], leave: Callable[[Hold], None] | None = None) -> None:
-        """Cancel this task when the lease is lost, or now if it is. Call `leave` if it ignores that."""
-        self.leave = leave
+    def run_by(self, attempt: asyncio.Task[Any], by: Runs | None = None) -> None:
+        """Cancel this task when the lease is lost, or now if it is. `by` leaves it behind if it ignores that."""
+        self.by = by
         with _lock:
             self.attempt = attempt
             lost = self.lost is not None
@@ -139,5 +164,5 @@ class Hold:
             attempt.get_loop().call_later(LEAVE_SECONDS, self._leave, attempt)
 
     def _leave(self, attempt: asyncio.Task[Any]) -> None:
-        if self.attempt is attempt and self.leave is not None:
-            self.leave(self)
+        if self.attempt is attempt and self.by is not None:
+            self.by.leave_behind(self)

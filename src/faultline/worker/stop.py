@@ -42,6 +42,13 @@ class Stop:
         self.asked.set()
         self.notify_companion()
 
+    def replace(self, reason: str) -> None:
+        """Stop, and ask for a fresh process."""
+        if not self.asked.is_set():
+            self.wants_replacement = True
+            self.say(reason)
+            self.ask()
+
     def notify_companion(self) -> None:
         if self.asked.is_set() and self._leases.shared is not None:
             self._leases.shared.stop_asked(self._monotonic())

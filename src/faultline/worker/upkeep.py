@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from faultline.core.model import Reaped, Retention
     from faultline.store.async_database import AsyncDatabase
+    from faultline.worker.observing import Observers
     from faultline.worker.permits import Permits
     from faultline.worker.tally import Tally
 
@@ -42,6 +43,9 @@ class Upkeep:
     """`may_judge`: whether this worker has been connected long enough to call others dead. `behind`: whether its own leases
     may have expired in a stall; then it reaps nothing before they are renewed. `on_failed`: called when a reap ended a job.
     """
+
+    #: None: nobody observes how jobs end.
+    observers: Observers | None = None
 
     def __init__(
         self,
@@ -144,6 +148,8 @@ class Upkeep:
             # The worker that ran it is gone, so the reaper logs and counts the failure.
             self._tally.of(reaped.queue).failed += 1
             self._on_failed()
+            if self.observers is not None:
+                self.observers.reaped(reaped)
             events.emit(
                 "job_failed",
                 job_id=reaped.job_id,

@@ -7,6 +7,7 @@ the worker makes, starts and stops them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import string
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,8 +26,10 @@ from faultline.worker.feed import CLAIM_MAX, Feed
 from faultline.worker.heartbeat import Heartbeat
 from faultline.worker.hints import Hints
 from faultline.worker.leases import Leases
+from faultline.worker.lifespan import Lifespans, StoppedEarly
 from faultline.worker.loop_tick import LoopTick
 from faultline.worker.marks import Marks
+from faultline.worker.observing import Observers
 from faultline.worker.permits import Permits
 from faultline.worker.poll import Poll
 from faultline.worker.reaching import reached
@@ -49,6 +52,8 @@ if TYPE_CHECKING:
 
 #: How long a stopping worker waits for the database beyond the grace time: for its last endings and for late claims.
 _WRITE_SECONDS = 10.0
+#: How long it waits for observers of what its last jobs did.
+_OBSERVE_SECONDS = 10.0
 #: How many leases of endings on their way are listed for the companion, beside running and waiting ones; the most in all.
 _LISTED_BESIDE, _LISTED_MAX = 4096, 32_768
 
@@ -70,6 +75,8 @@ class Worker:
     #: Until when the last endings may be written.
     _writing: asyncio.Timeout | None = None
     _companion: tuple[Standby, LoopTick] | None = None
+    #: None: the program has none.
+    _observers: Observers | None = None
 
     def __init__(
         self,
@@ -123,6 +130,7 @@ class Worker:
         self._say(queues)
 
     def _say(self, queues: Mapping[str, int]) -> None:
+        self._lifespans = Lifespans(self._app.hooks.lifespans, self.id, self._stop.replace)
         digests, tasks, most = self._scheduler.digests, self._app.tasks, self.connections.most
         self._announcing = Announcing(self._database, self.id, queues, tasks, most, self._tally, digests)
         self._subscribing = Subscribing(self._database, self.id, self._app.subscriptions(), self._tally)
@@ -192,12 +200,13 @@ class Worker:
 
     async def run(self) -> None:
         """Run until `stop` is called."""
-        async with self:
-            try:
-                await self._stop.asked.wait()
-            except asyncio.CancelledError:
-                self._stop.end_swept_away()
-                raise
+        with contextlib.suppress(StoppedEarly):
+            async with self:
+                try:
+                    await self._stop.asked.wait()
+                except asyncio.CancelledError:
+                    self._stop.end_swept_away()
+                    raise
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -210,6 +219,12 @@ class Worker:
         except BaseException:
             self._entered = False  # nothing was started
             raise
+        try:
+            await self._lifespans.open(self._stop.asked)
+        except BaseException:
+            await self._databases.close()
+            raise
+        self._hook()
         self._databases.know(facts)
         self._executor.know(facts)
         self._tally.set_clock(facts.clock, self._monotonic())
@@ -234,6 +249,16 @@ class Worker:
         events.emit("worker_started", worker=self.id, queues=queues, connections_max=connections_max)
         return self
 
+    def _hook(self) -> None:
+        """Give each part what it needs of the program's hooks; without hooks, nothing."""
+        hooks, executor = self._app.hooks, self._executor
+        executor.state = self._lifespans.state
+        executor.wrap(hooks.middleware)
+        if hooks.observe:
+            self._observers = Observers(hooks, self._database, self._tally, executor)
+            executor.observers = self._completer.observers = self._upkeep.observers = self._observers
+            self._last_services.start(self._observers.run)
+
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.say()
         if kind is not None:
@@ -244,6 +269,7 @@ class Worker:
             cancelled = await self._surely(self._drain)
         finally:
             cancelled = await self._surely(self._fall_silent) or cancelled
+            cancelled = await self._surely(self._lifespans.close) or cancelled
             self._stop_companion()
             forks.let_children_into(asyncio.get_running_loop())
             self._executor.close()
@@ -343,9 +369,17 @@ class Worker:
             self.gave_up = True
         finally:
             self._writing = None
+        await self._observed()
         if self.gave_up:
             leaving.log_left(self.id, self._heartbeat.holds())
         self._drained = True
+
+    async def _observed(self) -> None:
+        if self._observers is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.0 if self._executor.in_a_hurry.is_set() else _OBSERVE_SECONDS):
+                    await self._observers.flushed()
+            self._observers.close()
 
     async def _release_unanswered_claims(self) -> None:
         try:
