@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import subprocess
 import sys
 import threading
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline import BlockingJob, Cancel, ConfigError, Faultline, Job, JobFailed, JobState, Snooze
 from faultline.store.reads import views
@@ -302,3 +305,26 @@ def test_it_is_imported_without_the_test_runner() -> None:
     program = "import sys, faultline.testing; sys.exit(any(name in sys.modules for name in ('pytest', 'typer')))"
 
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_database_whose_name_does_not_say_test_is_left_alone(dsn: str) -> None:
+    known = str(conninfo_to_dict(dsn)["dbname"])
+    name = f"production_{secrets.token_hex(4)}"
+    with psycopg.connect(make_conninfo(dsn, dbname="postgres"), autocommit=True) as owner:
+        owner.execute(sql.SQL("alter database {} rename to {}").format(sql.Identifier(known), sql.Identifier(name)))
+        try:
+            with Faultline(make_conninfo(dsn, dbname=name)) as app:
+                _judge_a_database_of_production(app)
+        finally:
+            owner.execute(sql.SQL("alter database {} rename to {}").format(sql.Identifier(name), sql.Identifier(known)))
+
+
+def _judge_a_database_of_production(app: Faultline) -> None:
+    handle = app.task(name="note")(lambda: None).enqueue()
+
+    for refused in (lambda: drain(app), lambda: asyncio.run(adrain(app)), lambda: inline(app).__enter__()):
+        with pytest.raises(ConfigError, match=r"nothing is run in production_\w+: .* neither test nor scratch"):
+            refused()
+
+    assert handle.job().state is JobState.QUEUED
+    assert drain(app, test_database=True).succeeded == 1

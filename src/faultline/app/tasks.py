@@ -16,6 +16,7 @@ from faultline.app.options import Options, check_seconds, check_text, seconds
 from faultline.app.outcomes import Outcome
 from faultline.app.parameters import Parameters
 from faultline.app.templates import Template
+from faultline.app.texts import text_of
 from faultline.app.uniqueness import Keys, unique_of
 from faultline.core.bounds import DELAY_SECONDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
@@ -81,6 +82,8 @@ class Task(Generic[P, R]):
         self.timeout_seconds = seconds(timeout)
         #: Called with the number of the failed attempt, from 1; returns the seconds to wait. None: the doubling default.
         self.backoff = backoff
+        #: What is stored of an error that it raised.
+        self.error_text: Callable[[BaseException], str] = text_of
         self.fn = fn
         self._app = app
         self.route = Route()

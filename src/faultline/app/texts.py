@@ -29,10 +29,10 @@ def storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def text_of(error: BaseException) -> str:
-    """The error and its last frames."""
+def text_of(error: BaseException, name: str | None = None) -> str:
+    """The error and its last frames. `name`: what to call its class."""
     try:
-        text = f"{type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
+        text = f"{name or type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
         last = deque(traceback.walk_tb(error.__traceback__), maxlen=_FRAMES_MAX)
         # Without the marks under each line: computing them takes longer than the rest of a failed attempt.
         lines = [(frame.f_code.co_filename, line, frame.f_code.co_name, None) for frame, line in last]

@@ -53,6 +53,15 @@ _STRANGERS = (
 )
 
 
+def database() -> Statement[str]:
+    """The name of the database."""
+    return Statement("database", "select current_database()", (), value, repeatable=True, reads=True)
+
+
+def is_for_tests(name: str) -> bool:
+    return any(word in name.lower() for word in TEST_NAMES)
+
+
 class FrozenTime:
     """Freezes the database's time until the test moves it, only forward.
 
@@ -107,7 +116,7 @@ class FrozenTime:
 
     def _refuse_if_wrong_here(self, *, test_database: bool) -> None:
         name: str = self._value("select current_database()")
-        if not test_database and not any(word in name.lower() for word in TEST_NAMES):
+        if not test_database and not is_for_tests(name):
             raise ConfigError(
                 f"time is not frozen in {name}: it would stop for every user of this database, and its name contains "
                 f"neither {' nor '.join(TEST_NAMES)}. Use a scratch_database(), or pass test_database=True if it is one"

@@ -22,8 +22,9 @@ from faultline.core.faults import POINTS, Faults, WireCut
 from faultline.core.host import Host, Pulse
 from faultline.store.testing import FrozenTime
 from faultline.testing.crashes import crash_everywhere
-from faultline.testing.databases import frozen_time, scratch_database
+from faultline.testing.databases import frozen_time, on_database, scratch_database
 from faultline.testing.faults import CrashAt, CutAt
+from faultline.testing.fixture import JobsUnderTest
 from faultline.testing.jobs import assert_enqueued, enqueued
 from faultline.testing.report import Crash, Report
 from faultline.testing.running import Drained, adrain, drain, inline
@@ -37,6 +38,7 @@ __all__ = [
     "Faults",
     "FrozenTime",
     "Host",
+    "JobsUnderTest",
     "Pulse",
     "Report",
     "WireCut",
@@ -47,5 +49,6 @@ __all__ = [
     "enqueued",
     "frozen_time",
     "inline",
+    "on_database",
     "scratch_database",
 ]

@@ -76,7 +76,7 @@ class Reporting(Faults):
 def _live(app: Faultline, queue: str, faults: Faults, pipe: int) -> NoReturn:
     try:
         app.host = replace(app.host, faults=faults)
-        asyncio.run(adrain(app, queue))
+        asyncio.run(adrain(app, queue, test_database=True))
     except BaseException:  # noqa: BLE001 - no error may get out into a second copy of the test
         os.write(pipe, f"{_ERROR}{traceback.format_exc()}".encode())
     finally:

@@ -194,7 +194,7 @@ class Trial:
 
     def _run_to_end(self, job_id: UUID) -> JobRecord:
         """Run it to its end, with later attempts and jobs that it enqueued."""
-        drain(self.app, advancing=self.time)
+        drain(self.app, advancing=self.time, test_database=True)
         return self.app.job(job_id)
 
     def _seen(self, before: object, after: object) -> object:

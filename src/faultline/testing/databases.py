@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from faultline.app.application import Faultline
+from faultline.core.errors import ConfigError
 from faultline.store import scratch
 from faultline.store.testing import FrozenTime
 
@@ -21,6 +22,23 @@ def scratch_database(dsn: str | None = None) -> Iterator[str]:
     """
     with Faultline(dsn) as app, scratch.database(app.dsn) as made:
         yield made
+
+
+@contextlib.contextmanager
+def on_database(app: Faultline, dsn: str) -> Iterator[None]:
+    """Inside the block, the application uses this database instead of its own."""
+    named = app._named  # noqa: SLF001
+    app.close()
+    app._named = dsn  # noqa: SLF001
+    try:
+        if app.dsn != dsn:
+            raise ConfigError(
+                f"{type(app).__name__} chooses its database itself; Django's test runner gives it one for tests"
+            )
+        yield
+    finally:
+        app.close()
+        app._named = named  # noqa: SLF001
 
 
 @contextlib.contextmanager

@@ -57,6 +57,7 @@ def drain(
     concurrency: int = 1,
     advancing: FrozenTime | None = None,
     timeout: float = TIMEOUT_SECONDS,
+    test_database: bool = False,
 ) -> Drained:
     """Run all due jobs, and the jobs that these enqueue, until none is due. Expired leases are reaped first.
 
@@ -65,9 +66,13 @@ def drain(
 
     Delayed jobs and later attempts are not run: they are due later. Jobs that wait for a signal stay suspended. With
     `advancing`, frozen time moves on to the next due job, until no job is queued: sleeps take a moment, and waits time out.
+
+    Refused in a database whose name does not say that it is for tests: it would run jobs that are not the test's.
+    `test_database=True` says it instead.
     """
     refuse_in_event_loop("drain", "await adrain(app)")
-    return asyncio.run(_closing(app, adrain(app, queue, concurrency=concurrency, advancing=advancing, timeout=timeout)))
+    drained = adrain(app, queue, concurrency=concurrency, advancing=advancing, timeout=timeout, test_database=test_database)
+    return asyncio.run(_closing(app, drained))
 
 
 async def adrain(
@@ -77,8 +82,11 @@ async def adrain(
     concurrency: int = 1,
     advancing: FrozenTime | None = None,
     timeout: float = TIMEOUT_SECONDS,  # noqa: ASYNC109 - the twin of drain()
+    test_database: bool = False,
 ) -> Drained:
     """`drain` for async programs."""
+    if not test_database:
+        _refuse_unless_for_tests(await _ask(app, testing.database()))
     within = asyncio.timeout(timeout)
     outside = _draining.set(True)
     try:
@@ -92,6 +100,14 @@ async def adrain(
         raise AssertionError(f"the jobs did not end within {timeout:g} s; unfinished in queue {', '.join(left)}") from error
     finally:
         _draining.reset(outside)
+
+
+def _refuse_unless_for_tests(name: str) -> None:
+    if not testing.is_for_tests(name):
+        raise ConfigError(
+            f"nothing is run in {name}: its jobs are not this test's, and its name contains neither "
+            f"{' nor '.join(testing.TEST_NAMES)}. Use a scratch_database(), or pass test_database=True if it is one"
+        )
 
 
 async def _drain(app: Faultline, queue: str | None, concurrency: int, advancing: FrozenTime | None) -> Drained:
@@ -142,25 +158,29 @@ async def _ask(app: Faultline, statement: Statement[T]) -> T:
 
 
 @contextlib.contextmanager
-def inline(app: Faultline) -> Iterator[None]:
+def inline(app: Faultline, *, test_database: bool = False) -> Iterator[None]:
     """Inside the block, every `enqueue` also runs the job at once in this process, and raises what its task raised.
 
     The job is a real one: it is enqueued, claimed, run and completed. Jobs that it enqueues are run too, before the
-    outermost `enqueue` returns. A job that joins a transaction (`using`), or is not due, waits for a `drain`.
+    outermost `enqueue` returns. A job that joins a transaction (`using`), or is not due, waits for a `drain`. The databases
+    that `drain` refuses are refused here, unless `test_database=True`.
     """
     raised: list[Exception] = []
     enqueue_many, aenqueue_many = app.enqueue_many, app.aenqueue_many
+    if not test_database:
+        _refuse_unless_for_tests(app.database.run(testing.database()))
+    run = functools.partial(adrain, test_database=True)
 
     def enqueue_and_run(submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
         handles = enqueue_many(submissions)
         if not _draining.get():
-            _raise_first(_blocking(lambda: _closing(app, adrain(_watched(app, raised)))), raised)
+            _raise_first(_blocking(lambda: _closing(app, run(_watched(app, raised)))), raised)
         return handles
 
     async def aenqueue_and_run(submissions: Iterable[Submission]) -> list[JobHandle[Any]]:
         handles = await aenqueue_many(submissions)
         if not _draining.get():
-            _raise_first(await adrain(_watched(app, raised)), raised)
+            _raise_first(await run(_watched(app, raised)), raised)
         return handles
 
     # Replaces the methods: production needs no hook here, and enqueueing is its hot path.

@@ -127,7 +127,11 @@ class Judge:
             case _:
                 # An earlier job in this asyncio task may have cancelled it, by a timer that it left behind.
                 interrupted = isinstance(error, asyncio.CancelledError) or is_caused_by(error, hold.failed_by or ())
-                return self._releases.interrupted(hold, error) if interrupted else self.failed(hold, task, text_of(error))
+                return (
+                    self._releases.interrupted(hold, error)
+                    if interrupted
+                    else self.failed(hold, task, task.error_text(error))
+                )
 
     def interrupted(self, hold: Hold, error: BaseException) -> Released | Failed:
         """The database failed a call that was made for the job."""
