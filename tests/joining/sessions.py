@@ -19,6 +19,9 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
     from faultline import Faultline
 
 
@@ -44,6 +47,22 @@ def url(app: Faultline, driver: str) -> Any:
 
 
 @contextmanager
+def disposed(engine: Engine) -> Iterator[Engine]:
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@asynccontextmanager
+async def adisposed(engine: AsyncEngine) -> AsyncIterator[AsyncEngine]:
+    try:
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+@contextmanager
 def of_psycopg(app: Faultline) -> Iterator[Blocking]:
     with psycopg.connect(app.dsn) as session:
         yield Blocking(session, session.commit, session.rollback, session.execute)
@@ -58,31 +77,28 @@ def of_psycopg2(app: Faultline) -> Iterator[Blocking]:
 def of_session(driver: str) -> Callable[[Faultline], Any]:
     @contextmanager
     def opened(app: Faultline) -> Iterator[Blocking]:
-        engine = create_engine(url(app, driver))
-        with Session(engine) as session:
+        with disposed(create_engine(url(app, driver))) as engine, Session(engine) as session:
             run = lambda sql: session.connection().exec_driver_sql(sql)  # noqa: E731
             yield Blocking(session, session.commit, session.rollback, run)
-        engine.dispose()
 
     return opened
 
 
 @contextmanager
 def of_scoped(app: Faultline) -> Iterator[Blocking]:
-    engine = create_engine(app.url)
-    session = scoped_session(sessionmaker(engine))
-    yield Blocking(session, session.commit, session.rollback, lambda sql: session.connection().exec_driver_sql(sql))
-    session.remove()
-    engine.dispose()
+    with disposed(create_engine(app.url)) as engine:
+        session = scoped_session(sessionmaker(engine))
+        try:
+            yield Blocking(session, session.commit, session.rollback, lambda sql: session.connection().exec_driver_sql(sql))
+        finally:
+            session.remove()
 
 
 def of_connection(driver: str) -> Callable[[Faultline], Any]:
     @contextmanager
     def opened(app: Faultline) -> Iterator[Blocking]:
-        engine = create_engine(url(app, driver))
-        with engine.connect() as session:
+        with disposed(create_engine(url(app, driver))) as engine, engine.connect() as session:
             yield Blocking(session, session.commit, session.rollback, session.exec_driver_sql)
-        engine.dispose()
 
     return opened
 
@@ -145,14 +161,12 @@ async def of_asyncpg(app: Faultline) -> AsyncIterator[Async]:
 def of_async_session(driver: str) -> Callable[[Faultline], Any]:
     @asynccontextmanager
     async def opened(app: Faultline) -> AsyncIterator[Async]:
-        engine = create_async_engine(url(app, driver))
-        async with AsyncSession(engine) as session:
+        async with adisposed(create_async_engine(url(app, driver))) as engine, AsyncSession(engine) as session:
 
             async def execute(sql: str) -> None:
                 await (await session.connection()).exec_driver_sql(sql)
 
             yield Async(session, session.commit, session.rollback, execute)
-        await engine.dispose()
 
     return opened
 
@@ -160,10 +174,8 @@ def of_async_session(driver: str) -> Callable[[Faultline], Any]:
 def of_async_connection(driver: str) -> Callable[[Faultline], Any]:
     @asynccontextmanager
     async def opened(app: Faultline) -> AsyncIterator[Async]:
-        engine = create_async_engine(url(app, driver))
-        async with engine.connect() as session:
+        async with adisposed(create_async_engine(url(app, driver))) as engine, engine.connect() as session:
             yield Async(session, session.commit, session.rollback, session.exec_driver_sql)
-        await engine.dispose()
 
     return opened
 

@@ -15,13 +15,12 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
 from faultline.core import events, forks
 from faultline.core.bounds import STEP_NAME_LENGTH_MAX
 from faultline.core.errors import ConfigError, FaultlineError, JobRejected, OutcomeUnknown, StaleLease
 from faultline.core.model import JobState
 from faultline.flow.calls import branch_around
+from faultline.store.joining.faults import as_psycopg
 from faultline.store.translation import is_about_data
 
 if TYPE_CHECKING:
@@ -138,8 +137,9 @@ class Attempt:
 
     def _blame(self, error: BaseException, since: float) -> None:
         """Judge an error of an engine call outside the job's transaction, made `since`."""
-        if isinstance(error, psycopg.Error | FaultlineError):
-            spared = not is_about_data(error)
+        same = as_psycopg(error)
+        if same is not None or isinstance(error, FaultlineError):
+            spared = not is_about_data(same or error)
         else:
             # The task's timeout. It counts against the database only if the call was unanswered for long.
             unanswered = self._monotonic() - since

@@ -20,7 +20,7 @@ from faultline.app.texts import result_text
 from faultline.app.transaction import Transaction
 from faultline.app.turns import aacquired, acalled
 from faultline.core import events
-from faultline.core.errors import FaultlineError, FenceBroken, StaleLease, StatementTimeout
+from faultline.core.errors import ConfigError, FaultlineError, FenceBroken, StaleLease, StatementTimeout
 from faultline.flow import values
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
@@ -196,7 +196,7 @@ class Job(Flows):
                     if transaction.altered:
                         await connection.close()
         except BaseException as error:
-            if transaction is None:
+            if transaction is None and not isinstance(error, ConfigError):
                 self._blame(error, asked_at)
             raise
         finally:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, FenceBroken
 from faultline.store.joining import drivers
 from faultline.store.joining.joined import AsyncJoined, Joined, numbered, plain, with_uuids
 
@@ -47,7 +47,7 @@ class _Blocking(Joined):
         self._connection: Connection | None = None
         self._driver: Any = None
         self._may_commit = True
-        self._rolled_back = False
+        self._rolled_back = self._was_open = False
 
     @property
     def is_closed(self) -> bool:
@@ -99,7 +99,7 @@ class _Blocking(Joined):
         if not connection.in_transaction():
             connection.begin()
         self._connection, self._driver = connection, connection.connection.driver_connection
-        self._may_commit = self._rolled_back = False
+        self._may_commit = self._rolled_back = self._was_open = False
         self._hook(event.listen)
 
     def flush(self) -> None:
@@ -138,6 +138,7 @@ class _Blocking(Joined):
         with contextlib.suppress(Exception):  # a connection that is gone has no hooks
             change(self._connection, "commit", self._at_commit)
             change(self._connection, "rollback", self._at_rollback)
+            change(self._connection, "before_cursor_execute", self._at_statement)
 
     def _at_session_commit(self, session: Session) -> None:
         if not session.in_nested_transaction():
@@ -148,6 +149,17 @@ class _Blocking(Joined):
             self._refuse(
                 "must not be committed inside the job's transaction: later writes would not be fenced. The end of the"
                 " `with` block commits it, an exception rolls it back; savepoints are allowed"
+            )
+
+    def _at_statement(self, *_: object) -> None:
+        """A driver that did not notice the end of its transaction would commit each further statement by itself."""
+        is_idle = self.transaction_status == TransactionStatus.IDLE
+        # A driver begins it with the first statement, which is the fence.
+        self._was_open = self._was_open or not is_idle
+        if is_idle and self._was_open and not self._may_commit:
+            raise FenceBroken(
+                f"{self.what} has ended the job's transaction by SQL: what it committed is not undone, and the job is not"
+                " completed; let the end of the `with` block end the transaction"
             )
 
     def _at_rollback(self, _: object) -> None:
