@@ -101,25 +101,7 @@ NO_GUARDS: dict[str, str] = {
         ),
         "its callers plan for full tables",
     ),
-    **dict.fromkeys(
-        (
-            f"{name}: plans for full tables"
-            for name in (
-                "claim_within",
-                "lock_shard",
-                "let_arrive",
-                "let_ready",
-                "pick_groups",
-                "pick_kept",
-                "pick_plain",
-                "hear",
-                "has_due",
-                "save_shard",
-                "wake_hungry",
-            )
-        ),
-        "claim, and the verbs that end jobs, plan for full tables, and it inherits that",
-    ),
+    "wake_hungry: plans for full tables": "the verbs that end jobs plan for full tables, and it inherits that",
     **dict.fromkeys(
         ("recount_queue: plans for full tables", "is_miscounted: plans for full tables"), "it looks at every permit"
     ),

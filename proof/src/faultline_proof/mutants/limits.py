@@ -26,16 +26,17 @@ GUARDS: Guards = {
             "      null;\n",
         ),
         "hears what happened": "    shard := faultline.hear(shard, claim_within.shards, due);\n",
-        "lets groups be ready whose time has come": "    perform faultline.let_ready(shard, due);\n",
+        "lets groups be ready whose time has come": "      perform faultline.let_ready(shard, due);\n",
         "grants no more than the queue may": ("room := least(part.room, remaining)", "room := remaining"),
         "takes those first that kept a permit": (
-            "case pass when 1 then faultline.pick_kept(shard, claim_within.flows, due, room) else '{}' end",
+            "case when pass = 1 and waits.kept then faultline.pick_kept(shard, claim_within.flows, due, room) else '{}' end",
             "'{}'::tid[]",
         ),
         "leaves half to jobs of no group": (
             "case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else",
             "case when false then 0 else",
         ),
+        "takes jobs of no group where groups wait too": ("if mixed or not waits.ready then", "if not waits.ready then"),
         "takes jobs of no group": (
             (
                 "        ctids := ctids || faultline.pick_plain(claim_within.queue, claim_within.flows, due,"
@@ -61,7 +62,10 @@ GUARDS: Guards = {
     },
     "hear": {
         "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
-        "hears what was open": ("o.xid = any (shard.seen_open) and ", "false and "),
+        "hears what was open": ("        and o.xid = any (array(", "        and false and o.xid = any (array("),
+        "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
+    },
+    "hear_groups": {
         "counts what ran before there were limits": ("k.freed_group <> 0 or", "k.freed_group > 0 or"),
         "gives no turn to an empty group": (
             " and (coalesce(g.more, false) or s.priority is not null) as ready",
@@ -75,7 +79,6 @@ GUARDS: Guards = {
             "greatest(0, coalesce(g.holding, 0) - s.freed_group)",
             "coalesce(g.holding, 0) - s.freed_group",
         ),
-        "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
         "lowers the head": (
             "case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end",
             "g.head_at",
@@ -91,9 +94,13 @@ GUARDS: Guards = {
         ),
     },
     "pick_groups": {
-        "keeps within the group's limit": ("l.cap - l.holding, ", ""),
-        "keeps within the group's rate": ("coalesce(floor(l.tokens_now), remaining)", "remaining"),
-        "serves by what groups hold": ("order by (a.holding + k.nth - 1) / a.weight, ", "order by "),
+        "keeps within the group's limit": ("l.cap - g.holding, ", ""),
+        "keeps within the group's rate": ("coalesce(floor(t.tokens_now), remaining)", "remaining"),
+        "serves by what groups hold": ("order by (l.holding + n.nth - 1) / l.weight, ", "order by "),
+        "gives one each only where nobody is owed two": (
+            " and max(l.holding / l.weight) < min((l.holding + 1) / l.weight) as one_each",
+            " as one_each",
+        ),
         "moves the turn by the weight": ("turn = j.turn + j.jobs / j.weight", "turn = j.turn + j.jobs"),
         "moves no head past a locked row": (
             "j.jobs = j.taken and pick_groups.flows then coalesce(j.last_id",
@@ -101,8 +108,8 @@ GUARDS: Guards = {
             ("j.jobs = j.taken and pick_groups.flows then coalesce(j.last_at", "true then coalesce(j.last_at"),
         ),
         "looks again at a locked row": (
-            "c.want = 0 or c.jobs < c.taken or coalesce",
-            "c.want = 0 or coalesce",
+            "s.want = 0 or c.jobs < s.taken or coalesce",
+            "s.want = 0 or coalesce",
         ),
         "picks no job twice": (
             "still in its group.\n            and (r.priority, r.group_at, r.id) > (a.",
@@ -114,16 +121,16 @@ GUARDS: Guards = {
         ),
         "picks no job twice for a caller that knows no flows": (" and r.ctid <> all (pick_groups.ctids))", ")"),
         "sees when a group is empty that has no flows": (
-            "coalesce(c.waiting, c.seen) > c.taken as has_more",
-            "coalesce(c.waiting, c.seen) > c.taken or not pick_groups.flows as has_more",
+            "coalesce(s.waiting, s.seen) > s.taken as has_more",
+            "coalesce(s.waiting, s.seen) > s.taken or not pick_groups.flows as has_more",
         ),
         "puts off what its caller may not have": (
-            " or c.taken < c.want and c.waiting > c.taken as is_barred",
+            " or s.taken < s.want and s.waiting > s.taken as is_barred",
             " as is_barred",
         ),
-        "keeps what its caller may not have": ("coalesce(c.waiting, c.seen) >", "c.seen >"),
+        "keeps what its caller may not have": ("coalesce(s.waiting, s.seen) >", "s.seen >"),
         "waits for the next token": (
-            "pick_groups.due + make_interval(secs => (1 - (j.tokens_now - j.jobs)) / j.rate)",
+            "pick_groups.due + make_interval(secs => (1 - j.tokens_left) / j.rate)",
             "pick_groups.due",
         ),
     },

@@ -213,6 +213,17 @@ def a_limit_that_changes_touches_only_groups_that_wait(sessions: Sessions) -> No
     expect("by the same weight", touched("*", weight=1), [])
 
 
+@probe("pick_groups")
+def a_group_that_holds_less_is_given_two_before_one_that_holds_more(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, "*", weight=1)
+    put(q, "a", 9)
+    expect("held", len(take(q, 4)), 4)
+    put(q, "b", 9)
+    expect("granted", groups(take(q, 2)), ["b", "b"])
+    expect_right_accounts(q)
+
+
 @probe("write_limit", "ease_groups", "pick_groups")
 def a_weight_that_is_set_counts_for_what_runs(sessions: Sessions) -> None:
     q = sessions.open()

@@ -22,6 +22,7 @@ _BACKLOG = 1_000
 _FEW = 150
 #: PostgreSQL makes a new plan for each of the first five calls, and may then keep one.
 _CALLS_BEFORE = 6
+_NEXT_TURN = "select faultline.next_turn('default')"
 _EXPIRES = "select faultline.expire(10)"
 
 
@@ -69,6 +70,10 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
     limit(q, "strict", ordered=True)
     limit(q, "slow", rate=1, per=3600)
     with q.unsaved():
+        # The first plans that this session makes are those of upkeep.
+        for _ in range(_CALLS_BEFORE):
+            put(q, "folded", 1)
+            q.execute("select faultline.fold()")
         for _ in range(_CALLS_BEFORE):
             for group in ("a", "strict", None):
                 put(q, group, 1)
@@ -76,6 +81,7 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
             done(q, *(one for one in held if one.group != "strict"))
             failed(q, *(one for one in held if one.group == "strict"))
             done(q, *take(q, 5))
+            q.execute(_NEXT_TURN)
     sessions.hand.execute(
         "insert into faultline.limits (queue, group_key) select 'default', 'x' || n from generate_series(1, %s) n", _BACKLOG
     )
@@ -96,7 +102,8 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
     put(filler, "slow", _BACKLOG)
     expect("granted of a slow group", groups(take(filler)), ["slow"])
     with q.unsaved():
-        put(q, "a", 2)
+        _reads_few(q, "an enqueue in a group", lambda: put(q, "a", 2))
+        _reads_few(q, "a look for the next turn", lambda: q.execute(_NEXT_TURN))
         _reads_few(q, "a claim of a new job", lambda: expect("granted", groups(take(q, 1)), ["a"]))
         _reads_few(q, "the end of a job", lambda: done(q, full[7]))
         _reads_few(q, "a claim of a freed permit", lambda: expect("granted", groups(take(q, 1)), [full[7].group]))
@@ -109,6 +116,8 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
         sessions.clock.advance(2)
         _reads_few(q, "a claim of a delayed job", lambda: expect("granted", groups(take(q, 1)), ["arrives"]))
         _reads_few(q, "a claim of nothing", lambda: expect("granted", take(q, 1), []))
+        put(q, "long", _BACKLOG)
+        _reads_few(q, "a claim of a job of a long group", lambda: expect("granted", groups(take(q, 1)), ["long"]))
         q.execute("select faultline.fold()")
         _reads_few(q, "a fold in the same minute", lambda: q.execute("select faultline.fold()"))
 
@@ -120,6 +129,7 @@ PROBES.extend(
             (
                 "plan", "claim_within", "pick_groups", "pick_kept", "pick_plain", "hear", "let_arrive", "let_ready",
                 "lock_shard", "save_shard", "has_due", "wake_hungry", "groups", "group_events", "free_permits", "free_ended",
+                "enter_groups", "next_turn", "open_jobs",
             )
         ),
         partial(_claims_read_what_they_grant, begin=begin),

@@ -75,6 +75,20 @@ def _take(q: Session, lease: Lease) -> None:
     q.run(budget.take_budget(lease, "b", 1, 1))
 
 
+def _put_unique(q: Session, key: str = "u") -> None:
+    job = f'{{"task": "t", "priority": -200, "unique": {{"key": "{key}"}}}}'
+    q.execute("select faultline.enqueue_many(%s::text)", f"[{job}]")
+
+
+def _supersede(q: Session, _: Lease) -> None:
+    """A job fails that was enqueued again while it ran."""
+    _put_unique(q, "again")
+    running = q.claim_one()
+    _put_unique(q, "again")
+    q.fail(running)
+    expect("what became of it", q.state(running.job_id), "cancelled")
+
+
 #: Each call, and what else comes in beside waiting and running jobs.
 _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "complete": (lambda q, lease: q.complete(lease), ()),
@@ -105,6 +119,8 @@ _CALLS: dict[str, tuple[Callable[[Session, Lease], Any], tuple[str, ...]]] = {
     "kept_signal": (_answer, ("calls", "edges", "signals")),
     "sweep": (_sweep, ("calls", "edges", "ledger")),
     "revive": (_sweep_and_retry, ("calls", "edges", "ledger")),
+    "place_unique": (lambda q, _: _put_unique(q), ("unique_keys",)),
+    "supersede": (_supersede, ("unique_keys",)),
     **FLOW_CALLS,
 }
 
@@ -137,6 +153,8 @@ _ROWS_FOR = {
     " from generate_series(1, %s)",
     "streams": "insert into faultline.streams select gen_random_uuid(), 'tokens', 1, 0, '[1]', 3, now()"
     " from generate_series(1, %s)",
+    "unique_keys": "insert into faultline.unique_keys (queue, key, job_id, at) select 'default', n::text, gen_random_uuid(),"
+    " now() from generate_series(1, %s) n",
     "keys": "insert into faultline.keys select n::text, gen_random_uuid(), '', now() from generate_series(1, %s) n",
 }
 

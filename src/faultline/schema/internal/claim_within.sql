@@ -2,16 +2,12 @@
 -- Claims of one shard come one after another, each until its commit: all counting is done by one session at a time, on rows
 -- that nobody else writes. So limits are strict, and nobody but a claim ever waits for one. Who has waited for a quarter of a
 -- second gets nothing, and comes again.
+-- It is planned as `claim` is, whose settings it has, and so are the functions that it calls. Each of them has a statement of
+-- many parts, which takes longer to set up than a look whether there is anything to do: so that is looked at first.
 create or replace function faultline.claim_within(
   queue text, owner text, max_jobs integer, flows boolean, shards integer
 ) returns setof faultline.claimed
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -28,7 +24,8 @@ declare
   held smallint[] := '{}';
   ctids tid[];
   part record;
-  mixed boolean;
+  waits record;
+  mixed boolean := false;
 begin
   perform faultline.read_committed('a claim of a queue with limits');
   -- Whoever claims in a transaction and leaves it open would stop the queue.
@@ -41,30 +38,50 @@ begin
     before := shard;
     -- Read after the wait.
     due := faultline.clock();
-    if held = '{}' then
+    if held = '{}' and exists (
+      select from faultline.open_jobs r
+      where r.queue = claim_within.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
+        and r.counted is null and r.next_run_at <= due
+    ) then
       perform faultline.let_arrive(claim_within.queue, claim_within.shards, due);
     end if;
     held := held || shard.shard;
     shard := faultline.hear(shard, claim_within.shards, due);
     -- Again: whoever's permit is granted now ended before, by the clock, too.
     due := faultline.clock();
-    perform faultline.let_ready(shard, due);
+    select
+      exists (
+        select from faultline.groups g where g.queue = shard.queue and g.shard = shard.shard and g.not_before <= due
+      ) as later,
+      exists (select from faultline.groups g where g.queue = shard.queue and g.shard = shard.shard and g.ready) as ready,
+      exists (
+        select from faultline.open_jobs r
+        where r.queue = shard.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
+          and r.counted = 2 | (shard.shard << 2) and r.next_run_at <= due
+      ) as kept
+    into waits;
+    if waits.later then
+      perform faultline.let_ready(shard, due);
+      waits.ready := true;
+    end if;
     part := faultline.shard_room(shard, claim_within.shards, fields, due);
     shard := part.shard;
     room := least(part.room, remaining);
     shard.hungry := false;
     for pass in 1..2 loop
       exit when room <= 0;
-      ctids := case pass when 1 then faultline.pick_kept(shard, claim_within.flows, due, room) else '{}' end;
-      -- Jobs of no group get half of the room where groups wait too.
-      mixed := pass = 1 and faultline.has_due(claim_within.queue, claim_within.flows, due);
-      part := faultline.pick_groups(
-        shard, claim_within.flows, due,
-        case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else room - cardinality(ctids) end
-      );
-      shard := part.shard;
-      ctids := ctids || part.ctids;
-      if mixed then
+      ctids := case when pass = 1 and waits.kept then faultline.pick_kept(shard, claim_within.flows, due, room) else '{}' end;
+      if waits.ready then
+        -- Jobs of no group get half of the room where groups wait too.
+        mixed := pass = 1 and faultline.has_due(claim_within.queue, claim_within.flows, due);
+        part := faultline.pick_groups(
+          shard, claim_within.flows, due,
+          case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else room - cardinality(ctids) end
+        );
+        shard := part.shard;
+        ctids := ctids || part.ctids;
+      end if;
+      if mixed or not waits.ready then
         ctids := ctids || faultline.pick_plain(claim_within.queue, claim_within.flows, due, room - cardinality(ctids));
       end if;
       exit when ctids = '{}';

@@ -4,6 +4,7 @@ create or replace function faultline.fold_queue(
   queue text, number integer, most integer, miscounted boolean
 ) returns integer
 language plpgsql volatile
+-- Custom plans: a generic one, made here, would be the one that claims of this session have, too.
 set plan_cache_mode = force_custom_plan
 set jit = off
 as $$

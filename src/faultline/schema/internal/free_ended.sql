@@ -2,8 +2,6 @@
 -- does it for every other ending, with several statements for each job.
 create or replace function faultline.free_ended(queues text[], marks smallint[], group_keys text[]) returns void
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
 as $$
 #variable_conflict use_column
 declare

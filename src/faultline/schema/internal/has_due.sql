@@ -1,11 +1,6 @@
 -- Whether a job of no group is due in a queue with limits.
 create or replace function faultline.has_due(queue text, flows boolean, due timestamptz) returns boolean
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
 as $$
 #variable_conflict use_column
 declare

@@ -2,11 +2,6 @@
 -- storm of them delays a claim by milliseconds; the next claim goes on. Before events are heard: it makes some.
 create or replace function faultline.let_arrive(queue text, shards integer, due timestamptz) returns void
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
 as $$
 #variable_conflict use_column
 begin

@@ -2,13 +2,6 @@
 -- ahead is no time.
 create or replace function faultline.let_ready(shard faultline.shards, due timestamptz) returns void
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 begin

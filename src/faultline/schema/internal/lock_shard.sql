@@ -4,10 +4,6 @@ create or replace function faultline.lock_shard(
   queue text, shards integer, held smallint[], first integer
 ) returns faultline.shards
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare

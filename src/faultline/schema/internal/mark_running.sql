@@ -2,7 +2,6 @@
 -- rows somebody has locked are counted the next time: `fold` looks once a minute. Before: the caller holds all its shards.
 create or replace function faultline.mark_running(queue text) returns integer
 language plpgsql volatile
-set plan_cache_mode = force_custom_plan
 as $$
 #variable_conflict use_column
 declare

@@ -5,13 +5,6 @@ create or replace function faultline.pick_groups(
   inout shard faultline.shards, flows boolean, due timestamptz, most integer, out ctids tid[]
 )
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -35,10 +28,10 @@ begin
     exit when remaining <= 0;
     with listed as materialized (
       select
-        g.*, l.rate, l.burst, l.weight, l.cap, sum(l.weight) over () as weights,
-        faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_groups.due) as tokens_now
+        g.*, l.rate, l.weight, l.cap, t.tokens_now,
+        greatest(0, least(l.cap - g.holding, coalesce(floor(t.tokens_now), remaining), remaining))::integer as room
       from (
-        select g.ctid as row_id, g.group_key, g.holding, g.load, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
+        select g.ctid as row_id, g.group_key, g.holding, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
         from faultline.groups g
         where g.queue = shard.queue and g.shard = shard.shard and g.ready
         order by g.load, g.turn, g.group_key
@@ -58,33 +51,48 @@ begin
           case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight
         offset 0
       ) l
+      cross join lateral (
+        select faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_groups.due) as tokens_now offset 0
+      ) t
     ),
-    able as materialized (
-      select l.*, greatest(0, least(l.cap - l.holding, coalesce(floor(l.tokens_now), remaining), remaining))::integer as room
+    known as materialized (
+      select
+        sum(l.weight) as weights,
+        -- Nothing to choose: nobody may have two, or there is one for each and nobody's second comes before another's first.
+        max(l.room) <= 1
+          or count(*) = remaining and max(l.holding / l.weight) < min((l.holding + 1) / l.weight) as one_each
       from listed l
     ),
-    -- One by one, as if each grant were a claim of its own; more than twice its part nobody gets in one round. Of each group
-    -- its last one is kept, which says how many: a join with the groups would compare all with all.
     shares as materialized (
-      select s.*
+      select l.*, least(l.room, 1) as want from listed l where (select k.one_each from known k)
+      union all
+      -- One by one, as if each grant were a claim of its own; more than twice its part nobody gets in one round. Of each group
+      -- its last one is kept, which says how many: a join with the groups would compare all with all.
+      select s.row_id, s.group_key, s.holding, s.turn, s.tokens, s.refilled_at, s.head_priority, s.head_at, s.head_id,
+        s.rate, s.weight, s.cap, s.tokens_now, s.room, s.want
       from (
         select s.*, count(*) over (partition by s.group_key)::integer as want
         from (
-          select a.*, k.nth
-          from able a
-          cross join lateral generate_series(1, least(a.room, 2 + ceil(2 * remaining * a.weight / a.weights)::integer)) as k (nth)
-          order by (a.holding + k.nth - 1) / a.weight, a.turn + (k.nth - 1) / a.weight, a.group_key
+          select l.*, n.nth
+          from listed l
+          cross join lateral generate_series(
+            1, least(l.room, 2 + ceil(2 * remaining * l.weight / (select k.weights from known k))::integer)
+          ) as n (nth)
+          where not (select k.one_each from known k)
+          order by (l.holding + n.nth - 1) / l.weight, l.turn + (n.nth - 1) / l.weight, l.group_key
           limit remaining
         ) s
       ) s
       where s.nth = s.want
       union all
       -- One that may have something, and got no part this time, stays as it is.
-      select a.*, 0, 0 from able a where a.room = 0
+      select l.*, 0 from listed l where l.room = 0 and not (select k.one_each from known k)
     ),
     -- First seen, then locked: a row that somebody has locked must not be forgotten by moving the group's head past it.
     seen as materialized (
-      select a.*, j.ctids[:a.want] as ctids, j.seen, j.last_priority, j.last_at, j.last_id, w.waiting
+      select
+        a.row_id, a.holding, a.turn, a.refilled_at, a.rate, a.weight, a.cap, a.tokens_now, a.want,
+        j.ctids[:a.want] as ctids, coalesce(least(j.seen, a.want), 0) as taken, j.seen, j.last_priority, j.last_at, j.last_id, w.waiting
       from shares a
       left join lateral (
         select
@@ -95,7 +103,8 @@ begin
         from (
           select r.ctid, r.priority, r.group_at, r.id
           from faultline.open_jobs r
-          where r.queue = shard.queue
+          where a.want > 0
+            and r.queue = shard.queue
             and r.group_key = a.group_key
             and r.in_group
             -- Not from it on: what an earlier round has picked is still in its group.
@@ -107,7 +116,7 @@ begin
           -- One more, to know whether the group is empty now.
           limit a.want + 1
         ) x
-      ) j on a.want > 0
+      ) j on true
       -- With those that were passed over.
       left join lateral (
         select count(*)::integer as waiting
@@ -120,7 +129,9 @@ begin
           order by r.priority, r.group_at, r.id
           limit a.want + 1
         ) x
-      ) w on a.want > 0 and not pick_groups.flows
+        where not pick_groups.flows and a.want > 0
+        having not pick_groups.flows
+      ) w on true
     ),
     locked as materialized (
       select r.ctid
@@ -132,27 +143,25 @@ begin
     ),
     -- A row that was changed since it was seen has another ctid, and is left for the next time.
     claimed as materialized (
-      select c.ctids, cardinality(c.ctids) = (select sum(cardinality(s.ctids)) from seen s) as are_all
+      select c.ctids, cardinality(c.ctids) = (select sum(s.taken) from seen s) as are_all
       from (select array(select k.ctid from locked k intersect select unnest(s.ctids) from seen s) as ctids offset 0) c
-    ),
-    counted as materialized (
-      select
-        s.*, coalesce(cardinality(s.ctids), 0) as taken,
-        -- Nearly always all: then none is searched for among the others.
-        case
-          when g.are_all then coalesce(cardinality(s.ctids), 0)
-          else (select count(*)::integer from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids))
-        end as jobs
-      from seen s
-      cross join claimed g
     ),
     judged as materialized (
       select
-        c.*, c.holding + c.jobs as holding_now,
-        c.tokens_now - c.jobs < 1 as is_dry,
-        c.want = 0 or c.jobs < c.taken or coalesce(c.waiting, c.seen) > c.taken as has_more,
-        c.jobs < c.taken or c.taken < c.want and c.waiting > c.taken as is_barred
-      from counted c
+        s.row_id, s.turn, s.refilled_at, s.rate, s.weight, s.cap, s.taken, s.last_priority, s.last_at, s.last_id,
+        c.jobs, s.holding + c.jobs as holding_now, s.tokens_now - c.jobs as tokens_left,
+        s.want = 0 or c.jobs < s.taken or coalesce(s.waiting, s.seen) > s.taken as has_more,
+        c.jobs < s.taken or s.taken < s.want and s.waiting > s.taken as is_barred
+      from seen s
+      cross join claimed g
+      cross join lateral (
+        -- Nearly always all: then none is searched for among the others.
+        select case
+          when g.are_all then s.taken
+          else (select count(*)::integer from unnest(s.ctids) as p (ctid) where p.ctid = any (g.ctids))
+        end as jobs
+        offset 0
+      ) c
     ),
     changed as (
       update faultline.groups g
@@ -160,13 +169,13 @@ begin
           holding = j.holding_now,
           load = j.holding_now / j.weight,
           turn = j.turn + j.jobs / j.weight,
-          tokens = j.tokens_now - j.jobs,
+          tokens = j.tokens_left,
           refilled_at = case when j.rate is not null then faultline.refill_moment(j.refilled_at, pick_groups.due) end,
           more = j.has_more,
-          ready = j.has_more and j.holding_now < j.cap and j.is_barred is not true and j.is_dry is not true,
+          ready = j.has_more and j.holding_now < j.cap and j.is_barred is not true and (j.tokens_left < 1) is not true,
           not_before = case
             when not j.has_more then null
-            when j.is_dry then pick_groups.due + make_interval(secs => (1 - (j.tokens_now - j.jobs)) / j.rate)
+            when j.tokens_left < 1 then pick_groups.due + make_interval(secs => (1 - j.tokens_left) / j.rate)
             -- Somebody has locked what is there, or this caller may not have it: look again a little later.
             when j.is_barred then pick_groups.due + interval '100 milliseconds'
           end,

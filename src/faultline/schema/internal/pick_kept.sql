@@ -4,13 +4,6 @@ create or replace function faultline.pick_kept(
   shard faultline.shards, flows boolean, due timestamptz, most integer
 ) returns tid[]
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
-set enable_hashjoin = off
-set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare

@@ -2,11 +2,6 @@
 -- locked. As in `claim`, each priority is a range scan of its own.
 create or replace function faultline.pick_plain(queue text, flows boolean, due timestamptz, most integer) returns tid[]
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
 as $$
 #variable_conflict use_column
 declare

@@ -69,7 +69,8 @@ begin
     where k.queue = new_job.queue and k.key = new_job.unique_key;
     select j.* into queued
     from faultline.open_jobs j
-    where j.id = known.job_id and j.state = 'queued'
+    -- Said so that no index of queued jobs fits: while there are few, one would be walked instead.
+    where j.id = known.job_id and coalesce(j.state, '') = 'queued'
     for update skip locked;
     is_queued := found and faultline.starts_anew(queued.id, queued.fencing_token, queued.flow_id, queued.expires_at, at);
     stands := case

@@ -14,6 +14,8 @@ create or replace function faultline.renew_unique(
   unique_key text
 ) returns void
 language plpgsql volatile
+set jit = off
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

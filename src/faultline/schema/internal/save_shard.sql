@@ -1,11 +1,6 @@
 -- Write what the holder of a shard's lock has counted, if anything changed.
 create or replace function faultline.save_shard(was faultline.shards, is_now faultline.shards, due timestamptz) returns void
 language plpgsql volatile
-set plan_cache_mode = force_generic_plan
-set jit = off
-set enable_seqscan = off
-set enable_bitmapscan = off
-set enable_sort = off
 as $$
 #variable_conflict use_column
 begin

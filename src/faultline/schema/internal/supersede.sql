@@ -5,9 +5,6 @@
 -- it and not for the other. So does one of a flow, which would lose what it has done.
 create or replace function faultline.supersede(job_ids uuid[]) returns void
 language plpgsql volatile
-set plan_cache_mode = force_custom_plan
-set jit = off
-set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin

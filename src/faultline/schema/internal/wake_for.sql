@@ -1,6 +1,8 @@
 -- Wake workers for requeued jobs: their positions are below the bounds of workers that have claimed past them.
 create or replace function faultline.wake_for(job_ids uuid[]) returns void
 language plpgsql volatile
+set jit = off
+set enable_seqscan = off
 as $$
 begin
   perform faultline.wake(k.queue, min(k.priority), min(k.next_run_at))

@@ -24,7 +24,6 @@ create table faultline.flows (
   -- Its members are being deleted, a bite at a time.
   pruning boolean not null default false
 ) with (autovacuum_vacuum_scale_factor = 0.02);
-create index flows_begun on faultline.flows (begun_at);
 create index flows_live on faultline.flows (live_at);
 
 -- What a program called, in its order: steps, waits, children. A call without `ended_at` is begun, and may be waited for.

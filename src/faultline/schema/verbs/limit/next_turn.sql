@@ -7,6 +7,7 @@ set plan_cache_mode = force_generic_plan
 set jit = off
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
 as $$
 #variable_conflict use_column
 declare
@@ -17,6 +18,7 @@ declare
   part record;
   turn timestamptz;
   soonest timestamptz;
+  happened boolean;
 begin
   select q.limited, q.shards, q.paused_at into known_queue from faultline.queues q where q.name = next_turn.queue;
   if known_queue.limited is not true or known_queue.paused_at is not null then
@@ -34,12 +36,11 @@ begin
     select s.* into shard from faultline.shards s
     where s.queue = next_turn.queue and s.shard = number order by s.epoch desc limit 1;
     continue when not found;
+    happened := faultline.has_events(shard);
     -- Waits for a token of the queue, if it waits for that alone.
     part := faultline.shard_room(shard, known_queue.shards, fields - array['rate', 'per', 'burst'], at);
     -- What nobody has heard yet may have freed a permit.
-    continue when part.room <= 0 and not exists (
-      select from faultline.group_events e where e.queue = next_turn.queue and e.shard = number
-    );
+    continue when part.room <= 0 and not happened;
     turn := least(
       (
         select g.not_before from faultline.groups g
@@ -53,7 +54,7 @@ begin
         limit 1
       ),
       case when exists (select from faultline.groups g where g.queue = next_turn.queue and g.shard = number and g.ready)
-        or exists (select from faultline.group_events e where e.queue = next_turn.queue and e.shard = number)
+        or happened
         or faultline.has_due(next_turn.queue, true, at) then at end
     );
     soonest := least(soonest, greatest(turn, faultline.next_token(next_turn.queue, number, known_queue.shards, fields, at)));

@@ -1,0 +1,19 @@
+-- Whether something happened to the groups of a shard that was not heard yet. By the numbers of transactions, as `hear` looks:
+-- the entries of events that were heard stay until they are vacuumed, and would all be walked.
+create or replace function faultline.has_events(shard faultline.shards) returns boolean
+language plpgsql stable
+as $$
+#variable_conflict use_column
+declare
+  -- The numbers of another cluster say nothing.
+  bound constant xid8 := case
+    when shard.cluster = faultline.cluster() and shard.seen_to <= pg_snapshot_xmax(pg_current_snapshot()) then shard.seen_to else '0'
+  end;
+begin
+  return exists (
+    select from faultline.group_events e where e.queue = shard.queue and e.shard = shard.shard and e.xid >= bound
+  ) or exists (
+    select from faultline.group_events e where e.queue = shard.queue and e.shard = shard.shard and e.xid = any (shard.seen_open)
+  );
+end
+$$;
