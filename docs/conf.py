@@ -50,6 +50,7 @@ INNER = {
     "declared_budgets", "filled_group", "flush_streams", "fn",
     "group_template", "handles", "hooks", "host",
     "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "route", "run_by", "schedule_declarations",
+    "forget_types", "results", "returned_by", "rules", "spread",
     "signature", "stated", "submitted",
     "subscriptions", "takes_job", "timed_out",
 }  # fmt: skip

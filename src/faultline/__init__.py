@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from faultline.app.options import TaskOptions as TaskOptions
     from faultline.app.outcomes import Again as Again
     from faultline.app.outcomes import Cancel as Cancel
+    from faultline.app.outcomes import Fail as Fail
     from faultline.app.outcomes import Retry as Retry
     from faultline.app.outcomes import Snooze as Snooze
     from faultline.app.queues import QueueResource as QueueResource
+    from faultline.app.retrying import Backoff as Backoff
     from faultline.app.schedules import ScheduleOptions as ScheduleOptions
     from faultline.app.schedules import Schedules as Schedules
     from faultline.app.steps import Retries as Retries
@@ -111,8 +113,9 @@ _HOME = {
     "app.later": "Later",
     "app.limits": "Limits",
     "app.options": "Duration TaskOptions",
-    "app.outcomes": "Again Cancel Retry Snooze",
+    "app.outcomes": "Again Cancel Fail Retry Snooze",
     "app.queues": "QueueResource",
+    "app.retrying": "Backoff",
     "app.schedules": "ScheduleOptions Schedules",
     "app.steps": "Retries Step StepDecorator",
     "app.streams": "Restarted Stream StreamReader",

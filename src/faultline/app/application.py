@@ -14,6 +14,7 @@ from faultline.app.decorators import Decorators
 from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
 from faultline.app.hooks import Hooks
+from faultline.app.namesakes import log_namesakes
 from faultline.app.operations import Operations
 from faultline.app.options import id_of
 from faultline.app.queues import Queues
@@ -99,7 +100,9 @@ class Faultline(Submitting, Decorators, Graphs, Hooks, Operations, Queues, Sched
         from faultline.worker.worker import Worker  # noqa: PLC0415
 
         self.tasks.setdefault(COLLECT, built_in(self))
-        return Worker(self, queues or self.queues(), **options)
+        served = queues or self.queues()
+        log_namesakes(self, served)
+        return Worker(self, served, **options)
 
     def run_worker(self, queues: Mapping[str, int] | None = None, **options: Unpack[WorkerOptions]) -> None:
         """Run a worker in this process until SIGTERM or SIGINT.

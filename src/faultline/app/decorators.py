@@ -1,25 +1,30 @@
-"""The decorators of an application: `@app.task` and `@app.step`. What is wrong with a declaration raises where it stands."""
+"""What an application declares: tasks, steps and types. What is wrong with a declaration raises where it stands."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from faultline.app.options import Options
+from faultline.app.retrying import rules_of
 from faultline.app.steps import Retries, Step, StepDecorator
 from faultline.app.tasks import Task
 from faultline.core.errors import ConfigError
+from faultline.flow import kinds, reading
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Awaitable, Callable, Coroutine
 
     from faultline.app.blocking_job import BlockingJob
     from faultline.app.job import Job
     from faultline.app.options import Duration, TaskOptions
-    from faultline.app.outcomes import Again, Cancel, NoOutcome, Retry, Snooze
+    from faultline.app.outcomes import AnOutcome, NoOutcome
+    from faultline.app.retrying import Backoff, Exceptions
     from faultline.app.tasks import Enqueues
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 #: A result without an outcome in it. Of one that has outcomes, a type checker would join the rest to their common base.
 Whole = TypeVar("Whole", bound="NoOutcome | None")
 
@@ -27,8 +32,8 @@ Whole = TypeVar("Whole", bound="NoOutcome | None")
 class TaskDecorator(Protocol):
     """The decorator `@app.task(...)`: turns a function into a task and keeps the types of its parameters and result.
 
-    The result is what it returns without `Retry`, `Snooze`, `Cancel` and `Again`: no job ends with one of these as its
-    result.
+    The result is what it returns without `Retry`, `Fail`, `Snooze`, `Cancel` and `Again`: no job ends with one of these as
+    its result.
     """
 
     @overload
@@ -36,23 +41,21 @@ class TaskDecorator(Protocol):
     @overload
     def __call__(self, fn: Callable[Concatenate[BlockingJob, P], Whole], /) -> Task[P, Whole]: ...
     @overload
-    def __call__(
-        self, fn: Callable[Concatenate[Job, P], Awaitable[R | Retry | Snooze | Cancel | Again]], /
-    ) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[Job, P], Awaitable[R | AnOutcome]], /) -> Task[P, R]: ...
     @overload
-    def __call__(self, fn: Callable[Concatenate[BlockingJob, P], R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[Concatenate[BlockingJob, P], R | AnOutcome], /) -> Task[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, Awaitable[Whole]], /) -> Task[P, Whole]: ...
     @overload
-    def __call__(self, fn: Callable[P, Awaitable[R | Retry | Snooze | Cancel | Again]], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[P, Awaitable[R | AnOutcome]], /) -> Task[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, Whole], /) -> Task[P, Whole]: ...
     @overload
-    def __call__(self, fn: Callable[P, R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
+    def __call__(self, fn: Callable[P, R | AnOutcome], /) -> Task[P, R]: ...
 
 
 class Decorators:
-    """The part of an application that registers tasks and makes steps."""
+    """The part of an application that registers tasks and types, and makes steps."""
 
     tasks: dict[str, Task[..., Any]]
 
@@ -65,24 +68,26 @@ class Decorators:
     @overload
     def task(self, fn: Callable[Concatenate[BlockingJob, P], Whole], /) -> Task[P, Whole]: ...
     @overload
-    def task(self, fn: Callable[Concatenate[Job, P], Awaitable[R | Retry | Snooze | Cancel | Again]], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[Concatenate[Job, P], Awaitable[R | AnOutcome]], /) -> Task[P, R]: ...
     @overload
-    def task(self, fn: Callable[Concatenate[BlockingJob, P], R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[Concatenate[BlockingJob, P], R | AnOutcome], /) -> Task[P, R]: ...
     @overload
     def task(self, fn: Callable[P, Awaitable[Whole]], /) -> Task[P, Whole]: ...
     @overload
-    def task(self, fn: Callable[P, Awaitable[R | Retry | Snooze | Cancel | Again]], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[P, Awaitable[R | AnOutcome]], /) -> Task[P, R]: ...
     @overload
     def task(self, fn: Callable[P, Whole], /) -> Task[P, Whole]: ...
     @overload
-    def task(self, fn: Callable[P, R | Retry | Snooze | Cancel | Again], /) -> Task[P, R]: ...
+    def task(self, fn: Callable[P, R | AnOutcome], /) -> Task[P, R]: ...
     @overload
     def task(
         self,
         *,
         name: str | None = None,
         timeout: Duration | None = None,
-        backoff: Callable[[int], float] | None = None,
+        backoff: Backoff | Callable[[int], Duration] | None = None,
+        retry_on: Exceptions | None = None,
+        give_up_on: Exceptions | None = None,
         **words: Unpack[TaskOptions],
     ) -> TaskDecorator: ...
     def task(  # type: ignore[misc]
@@ -92,7 +97,9 @@ class Decorators:
         *,
         name: str | None = None,
         timeout: Duration | None = None,
-        backoff: Callable[[int], float] | None = None,
+        backoff: Backoff | Callable[[int], Duration] | None = None,
+        retry_on: Exceptions | None = None,
+        give_up_on: Exceptions | None = None,
         **words: Any,
     ) -> Any:  # see the overloads
         """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`.
@@ -100,29 +107,44 @@ class Decorators:
         :param fn: The function. A plain `def` runs in a thread, an `async def` on the event loop.
         :param name: The name under which jobs are stored. Default: the function's name.
         :param timeout: How long one attempt may take. Default: no limit.
-        :param backoff: Called with the number of the failed attempt, from 1; returns the seconds to wait before the next.
-            Default: 1 second, doubled with each attempt.
+        :param backoff: How long to wait after a failed attempt: a `Backoff`, or a function of the number of the attempt that
+            failed, from 1. Default: `Backoff.exponential()`: 2 seconds, twice as long each time, up to an hour, give or
+            take a quarter.
+        :param retry_on: Only these exceptions are followed by another attempt; any other one fails the job. An attempt that
+            timed out is a `TimeoutError`. Default: all are.
+        :param give_up_on: These exceptions fail the job, whatever attempts it has left.
         :param words: How jobs of the task are stored: see `TaskOptions`.
         """
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            own_name = getattr(function, "__qualname__", None)
-            if name is None and own_name is None:
-                raise ConfigError(f"{function!r} has no name; give the task one with name=...")
-            task_name = name or str(own_name).rsplit("<locals>.", 1)[-1]
-            if task_name in self.tasks:
-                raise ConfigError(
-                    f"a task named {task_name} is already registered; give this one another name with name=..."
-                )
+            task_name = self._new_name(function, name)
             group, others = words.get("group"), {word: given for word, given in words.items() if word != "group"}
-            app = cast("Enqueues", self)
-            plain: Task[..., Any] = Task(app, function, task_name, Options(), timeout=timeout, backoff=backoff, group=group)
+            plain: Task[..., Any] = Task(
+                cast("Enqueues", self),
+                function,
+                task_name,
+                Options(),
+                timeout=timeout,
+                backoff=backoff,
+                group=group,
+                rules=rules_of(retry_on, give_up_on, task_name),
+            )
             task = plain.options(**others)
             self._route(task)
             self.tasks[task_name] = task
             return task
 
         return register if fn is None else register(fn)
+
+    def _new_name(self, function: Callable[..., Any], name: str | None) -> str:
+        """The name of a task that is registered now."""
+        own_name = getattr(function, "__qualname__", None)
+        if name is None and own_name is None:
+            raise ConfigError(f"{function!r} has no name; give the task one with name=...")
+        found = name or str(own_name).rsplit("<locals>.", 1)[-1]
+        if found in self.tasks:
+            raise ConfigError(f"a task named {found} is already registered; give this one another name with name=...")
+        return found
 
     @overload
     def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
@@ -153,3 +175,22 @@ class Decorators:
             return Step(function, name=name, retries=retries, timeout=timeout)
 
         return make if fn is None else make(fn)
+
+    def returned_by(self, task: str) -> Any:
+        """What the results of a task are read as, by its name; Any if this application does not have it."""
+        found = self.tasks.get(task)
+        return Any if found is None else found.returns
+
+    def type(self, kind: builtins.type[T], *, store: Callable[[T], Any], read: Callable[[Any], T]) -> None:
+        """Say how values of a class of your own are stored and read: `app.type(Money, store=str, read=Money.parse)`.
+
+        It holds for the whole program: for all its applications, and for arguments, results, steps and signals.
+
+        :param kind: The class. An argument of a class that inherits from it is refused: it would arrive as one of this.
+        :param store: Returns what to store for a value: JSON, or what is stored as such, a date say.
+        :param read: Returns the value for what was stored, as JSON has it. What it raises says that it does not fit.
+        """
+        kinds.register(kind, store, read)
+        reading.forget()
+        for task in self.tasks.values():
+            task.forget_types()

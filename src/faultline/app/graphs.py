@@ -195,7 +195,10 @@ class Flow:
         app = cast("Looks", self._app)
         pairs = list(zip(self._nodes, others, strict=True))
         self._app.enqueued.update([node.job.queue or "default" for node, one in pairs if one.created])
-        jobs = {node.name: JobHandle[Any](app, one.job_id, created=one.created) for node, one in pairs}
+        jobs = {
+            node.name: JobHandle[Any](app, one.job_id, created=one.created).reading(self._app.returned_by(node.job.task))
+            for node, one in pairs
+        }
         return FlowHandle(app, root.job_id, jobs, created=root.created)
 
 
@@ -212,6 +215,7 @@ class Graphs:
         def database(self) -> Database: ...
         @property
         def async_database(self) -> AsyncDatabase: ...
+        def returned_by(self, task: str) -> Any: ...
 
     def flow(self, name: str = "flow", *, queue: str | None = None) -> Flow:
         """A graph of jobs: `flow.add(…)` collects them, and only `flow.enqueue()` enqueues them.

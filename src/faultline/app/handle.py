@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from faultline.app.options import seconds
 from faultline.app.streams import StreamReader
-from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout
+from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout, UnreadableJson
 from faultline.core.model import JobRecord, JobState
 from faultline.flow import values
 from faultline.store.reads import views
@@ -179,10 +179,17 @@ class JobHandle(Generic[R]):
 
     def _read(self, ending: FinalState) -> R:
         if ending.state is JobState.SUCCEEDED:
-            result: R = ending.result
-            # If it does not fit, the job ran other code than this program has.
-            with contextlib.suppress(values.Misfit):
-                result = values.typed(result, self._returns)
+            try:
+                result: R = values.typed(ending.result, self._returns)
+            except values.Misfit as error:
+                if not values.is_read(self._returns):
+                    # A task that completes its job in a transaction returns None, whatever the result is.
+                    return ending.result  # type: ignore[no-any-return]
+                # The job ran other code than this program has.
+                raise UnreadableJson(
+                    f"job {self.id} succeeded, and its result does not fit {values.name_of(self._returns)}: {error}."
+                    " What is stored: handle.job().result"
+                ) from error
             return result
         if ending.state is JobState.CANCELLED:
             # `cancel` writes "cancelled: …", Cancel(…) writes only the reason.

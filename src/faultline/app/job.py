@@ -16,7 +16,7 @@ from faultline.app.async_flows import Flows
 from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
 from faultline.app.streams import COLLECT_SECONDS, Stream, asoon, check_stream_name
-from faultline.app.texts import result_text
+from faultline.app.texts import step_result, step_text
 from faultline.app.transaction import Transaction
 from faultline.app.turns import aacquired, acalled
 from faultline.core import events
@@ -75,12 +75,13 @@ class Job(Flows):
         runs it. Inside a transaction, the result is stored when the transaction commits, and rolled back with it.
 
         :param name: Of this part, unique within the job. 1 to 200 characters.
-        :param function: What to run. Its result must be JSON.
+        :param function: What to run. Its result is stored as JSON, and read by its annotation.
         :param args: Positional arguments of the function.
         :param kwargs: Named arguments of the function.
         """
         check_step_name(name)
         own = self._own_transaction(asyncio.current_task)
+        returns = values.read_as(function)
         result: T
         with self._around(name):
             running = await self._its_turn(name, own)
@@ -89,11 +90,11 @@ class Job(Flows):
                 if text is None:
                     done, result = await self._run(verbs.recall(self._hold.lease, name))
                     if done:
-                        return result
+                        return step_result(name, result, returns)
                     if own is not None:
                         own.steps.add(name)
                     limit = (await self._database.facts()).result_bytes_max
-                    text = result_text(await acalled(function, args, kwargs), f"result of step {name}", limit)
+                    text = step_text(name, await acalled(function, args, kwargs), returns, limit)
                     if own is None:
                         self._given[name] = text
             finally:
@@ -102,7 +103,7 @@ class Job(Flows):
             result = values.as_stored(jsontext.decode(text))
             self._refuse_if_stale("step", await self._write(verbs.step(self._hold.lease, name, result)))
             self._given.pop(name, None)
-        return result
+        return step_result(name, result, returns)
 
     async def progress(self, progress: Json) -> None:
         """Store the progress of the job, for people to see.

@@ -1,8 +1,7 @@
 """What a task may return or raise instead of a result. Checked when created: an invalid one fails in the task itself.
 
-`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Snooze`, `Cancel` and `Again`. A new outcome is a
-class here whose `decided` returns what to write for the attempt. Export it from the package, and name it in
-`Faultline.task`.
+`return Retry(...)` and `raise Retry(...)` mean the same; likewise for `Fail`, `Snooze`, `Cancel` and `Again`. A new outcome
+is a class here whose `decided` returns what to write for the attempt. Export it from the package; name it in `AnOutcome`.
 """
 
 from __future__ import annotations
@@ -107,6 +106,22 @@ class Cancel(Outcome):
         return Failure(self.reason, then="cancel")
 
 
+@dataclass(unsafe_hash=True, init=False)
+class Fail(Outcome):
+    """Return or raise `Fail("reason")` to fail this job, whatever attempts it has left.
+
+    :param error: Shown as the error of the job: text, or the exception that was caught.
+    """
+
+    error: str
+
+    def __init__(self, error: str | BaseException = "the task gave up") -> None:
+        self._keep(error=_text("Fail(error)", error))
+
+    def decided(self, backoff: Callable[[], float]) -> Failure:  # noqa: ARG002 - there is no next attempt
+        return Failure(self.error, then="fail")
+
+
 @dataclass(eq=False, init=False)
 class Again(Outcome):
     """Return or raise `Again(...)` to begin this job anew, with these arguments and without its history.
@@ -129,6 +144,10 @@ class Again(Outcome):
 
     def decided(self, backoff: Callable[[], float]) -> Failure:  # noqa: ARG002 - there is no next attempt
         return Failure("the task asked to begin anew, which its worker does not know how to do", then="fail")
+
+
+#: What a task may return beside its result.
+AnOutcome = Retry | Fail | Snooze | Cancel | Again
 
 
 def _again(positional: tuple[Any, ...], named: dict[str, Any]) -> Again:

@@ -1,19 +1,21 @@
-"""How the arguments of a task are stored and read, by the annotations of its function.
+"""How the arguments and results of a task are stored and read, by the annotations of its function.
 
 Most annotations are plain JSON types, or there are none: then what JSON gives is handed over as it is, and no job pays for
-those of others. A dataclass, a date, a UUID, … is stored as results are, and read again before the function is called.
+those of others. A dataclass, a date, a UUID, … is read again before the function is called, and before a result is returned.
 """
 
 from __future__ import annotations
 
 import inspect
-from datetime import date, timedelta
+from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from faultline.app.outcomes import Outcome
+from faultline.app.texts import result_text
 from faultline.core.errors import JobRejected
 from faultline.flow import values
 from faultline.store import jsontext
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 #: These have always been stored without an annotation, and arrive as text then.
 _AS_TEXT = (UUID, Enum)
-#: These would arrive as text or a number from inside a list or dict that does not say what it holds.
-_INSIDE = (date, timedelta, Decimal)
+#: These would arrive as text, a number or a list from inside a list or dict that does not say what it holds.
+_INSIDE = (date, time, timedelta, Decimal, bytes, set, frozenset)
 
 
 class Parameters:
@@ -35,11 +37,16 @@ class Parameters:
         self._signature = signature
         self.about = f"arguments of {task}"
 
+    def forget(self) -> None:
+        """Look at the annotations again: another type is registered."""
+        for name in ("_read", "_further", "are_read"):
+            self.__dict__.pop(name, None)
+
     @cached_property
-    def _read(self) -> dict[str, Any]:
-        """The annotations by which arguments are read. Found when first needed: they may name what is defined later."""
+    def _read(self) -> dict[str, values.Read]:
+        """What reads the arguments that are read. Found when first needed: annotations may name what is defined later."""
         found = {name: values.annotated(_function(self._fn), name) for name in self._signature.parameters}
-        return {name: annotation for name, annotation in found.items() if values.is_read(annotation)}
+        return {name: values.reader(annotation) for name, annotation in found.items() if values.is_read(annotation)}
 
     @cached_property
     def _further(self) -> str | None:
@@ -66,7 +73,7 @@ class Parameters:
         except values.Misfit as error:
             raise JobRejected(f"{self.about}: {error}") from error
         for name, value in given.items():
-            if isinstance(value, _AS_TEXT) and self._annotation(name) is None:
+            if isinstance(value, _AS_TEXT) and self._reader(name) is None:
                 continue
             if not values.is_same_kind(value, read[name], _INSIDE):
                 raise JobRejected(
@@ -79,20 +86,59 @@ class Parameters:
         return {name: self._argument(name, value) for name, value in stored.items()}
 
     def _argument(self, name: str, value: Any) -> Any:
-        annotation = self._annotation(name)
-        if annotation is None:
+        read = self._reader(name)
+        if read is None:
             return value
         try:
-            return values.typed(value, annotation)
+            return read(value)
         except values.Misfit as error:
             raise values.Misfit(f"{name} does not fit its annotation: {error}") from error
 
-    def _annotation(self, name: str) -> Any:
+    def _reader(self, name: str) -> values.Read | None:
         """None: it is not read."""
         found = self._read.get(name)
         if found is None and self._further is not None and name not in self._signature.parameters:
             return self._read[self._further]
         return found
+
+
+class Results:
+    """The results of one task."""
+
+    def __init__(self, fn: Callable[..., Any], task: str) -> None:
+        self._fn = fn
+        self.about = f"result of {task}"
+
+    def forget(self) -> None:
+        """Look at the annotation again: another type is registered."""
+        self.__dict__.pop("are_read", None)
+
+    @cached_property
+    def annotation(self) -> Any:
+        """What the function returns beside outcomes. Found when first needed, as for parameters."""
+        return values.returned(_function(self._fn), tuple(Outcome.__subclasses__()))
+
+    @cached_property
+    def are_read(self) -> bool:
+        """Whether they are read by the annotation."""
+        return values.is_read(self.annotation)
+
+    def text(self, result: Any, bytes_max: int) -> str:
+        """The JSON text of a result; `ResultRejected` if it cannot be stored, `Misfit` if it would be read as another."""
+        if not self.are_read:
+            return result_text(result, self.about, bytes_max, annotated=False)
+        text = result_text(result, self.about, bytes_max)
+        try:
+            read = self.read(values.as_stored(jsontext.decode(text)))
+        except values.Misfit as error:
+            raise values.Misfit(f"does not fit {values.name_of(self.annotation)}: {error}") from error
+        if not values.is_same_kind(result, read, _INSIDE):
+            raise values.Misfit(f"{_arrives(result, read)}; annotate what the task returns")
+        return text
+
+    def read(self, stored: Any) -> Any:
+        """A stored result as the annotation says, or `values.Misfit`."""
+        return values.typed(stored, self.annotation)
 
 
 def _arrives(value: Any, read: Any) -> str:

@@ -55,6 +55,7 @@ class Submitting:
         def database(self) -> Database: ...
         @property
         def async_database(self) -> AsyncDatabase: ...
+        def returned_by(self, task: str) -> Any: ...
 
     def using(self, session: AnySession) -> JoinedApp:
         """Enqueue, publish and signal in the transaction of your session: `app.using(session).enqueue_many(…)`.
@@ -165,6 +166,8 @@ class Submitting:
                 events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
         app: Looks = self  # type: ignore[assignment]  # the whole application
         handles: list[JobHandle[Any]] = [JobHandle(app, job_id, created=created) for job_id, created in enqueued]
+        for handle, job in zip(handles, jobs, strict=True):
+            handle.reading(self.returned_by(job.task))
         if self.hooks.on_enqueue:
             self._has_enqueued(jobs, handles)
         if isinstance(positions, range):

@@ -6,15 +6,15 @@ import inspect
 import re
 from copy import copy
 from dataclasses import fields, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, get_args
 
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
 from faultline.app.joined import EnqueuesIn, JoinedTask, session_of
 from faultline.app.options import Options, check_seconds, check_text, seconds
-from faultline.app.outcomes import Outcome
-from faultline.app.parameters import Parameters
+from faultline.app.parameters import Parameters, Results
+from faultline.app.retrying import check_backoff
 from faultline.app.templates import Template
 from faultline.app.texts import text_of
 from faultline.app.uniqueness import Keys, unique_of
@@ -22,7 +22,6 @@ from faultline.core.bounds import DELAY_SECONDS_MAX, TASK_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.limits import check_group
 from faultline.core.model import Submission
-from faultline.flow import values
 from faultline.store import jsontext
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from faultline.app.handle import JobHandle
     from faultline.app.joined import AnySession
     from faultline.app.options import Duration, TaskOptions
+    from faultline.app.retrying import Backoff, Rules
     from faultline.core.model import Json
 
 P = ParamSpec("P")
@@ -71,8 +71,9 @@ class Task(Generic[P, R]):
         options: Options,
         *,
         timeout: Duration | None = None,
-        backoff: Callable[[int], float] | None = None,
+        backoff: Backoff | Callable[[int], Duration] | None = None,
         group: str | None = None,
+        rules: Rules | None = None,
     ) -> None:
         check_text("the name of a task", name, TASK_LENGTH_MAX)
         check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
@@ -80,10 +81,13 @@ class Task(Generic[P, R]):
         self.name = name
         #: How long one attempt may take, in seconds; None: no limit.
         self.timeout_seconds = seconds(timeout)
-        #: Called with the number of the failed attempt, from 1; returns the seconds to wait. None: the doubling default.
+        check_backoff(name, backoff)
+        #: How long to wait after a failed attempt. None: the doubling default.
         self.backoff = backoff
         #: What is stored of an error that it raised.
         self.error_text: Callable[[BaseException], str] = text_of
+        #: After which exceptions there is another attempt. None: after all.
+        self.rules = rules
         self.fn = fn
         self._app = app
         self.route = Route()
@@ -92,6 +96,7 @@ class Task(Generic[P, R]):
         self._group = None if group is None else Template(group, self.signature, f"the group of task {name}")
         self._take(options)
         self.parameters = Parameters(fn, self.signature, name)
+        self.results = Results(fn, name)
         self.is_async = _is_async(fn, name)
         parameters = self.signature.parameters.values()
         self._positional = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
@@ -201,17 +206,23 @@ class Task(Generic[P, R]):
         """`enqueue` for async programs."""
         return (await self._app.aenqueue_many([self._submission(args, kwargs)]))[0].reading(self.returns)
 
-    @cached_property
+    @property
     def returns(self) -> Any:
         """What its results are read as, by its annotation."""
-        return values.returned(self.fn, tuple(Outcome.__subclasses__()))
+        return self.results.annotation
+
+    def forget_types(self) -> None:
+        """Look at its annotations again: another type is registered."""
+        self.parameters.forget()
+        self.results.forget()
+        self.plain.clear()
 
     def read(self, result: Json) -> R:
         """A stored result as the annotation of the function says.
 
         :param result: As `JobHandle.job().result` has it.
         """
-        found: R = values.typed(result, self.returns)
+        found: R = self.results.read(result)
         return found
 
     def _submission(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Submission:

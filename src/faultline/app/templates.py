@@ -116,7 +116,7 @@ def _inside(value: Any, path: tuple[str, ...] | list[str]) -> Any:
 
 def _text(value: Any) -> str | None:
     """A value as JSON's text has it; None if it is neither text nor a number nor true or false."""
-    found = values.plain(value)
+    found = values.plain(value, annotated=False)
     if isinstance(found, str):
         return found
     if not isinstance(found, int | float):  # True and False are ints

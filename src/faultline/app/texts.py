@@ -4,24 +4,60 @@ from __future__ import annotations
 
 import traceback
 from collections import deque
+from typing import TypeVar
 
 from faultline.core.bounds import ERROR_LENGTH_MAX
-from faultline.core.errors import JobRejected, ResultRejected
+from faultline.core.errors import JobRejected, ResultRejected, UnreadableJson
 from faultline.flow import values
+from faultline.store import jsontext
+
+T = TypeVar("T")
 
 _FRAMES_MAX = 5
 
 
-def result_text(result: object, what: str, bytes_max: int) -> str:
-    """The JSON text of a result, of a job or a step, or `ResultRejected`: another attempt would end the same way."""
+def result_text(result: object, what: str, bytes_max: int, *, annotated: bool = True) -> str:
+    """The JSON text of a result, of a job or a step, or `ResultRejected`: another attempt would end the same way.
+
+    `annotated`: something says what it is read as.
+    """
     try:
-        text = values.text_of(result, what)
+        text = values.text_of(result, what, annotated=annotated)
     except JobRejected as error:
         raise ResultRejected(str(error)) from error
     # A character has at most four bytes, so most results need not be encoded to be measured.
     if len(text) * 4 > bytes_max and (size := len(text.encode())) > bytes_max:
         raise ResultRejected(f"{what} has {size} bytes, more than the limit of {bytes_max}")
     return text
+
+
+def step_text(name: str, value: object, read: values.Read | None, bytes_max: int) -> str:
+    """The JSON text of what a step returned, or `ResultRejected`.
+
+    `read`: what reads it by the annotation; None: it is JSON.
+    """
+    what = f"result of step {name}"
+    text = result_text(value, what, bytes_max, annotated=read is not None)
+    if read is not None:
+        try:
+            read(values.as_stored(jsontext.decode(text)))
+        except values.Misfit as error:
+            raise ResultRejected(f"{what} does not fit its annotation: {error}") from error
+    return text
+
+
+def step_result(name: str, stored: T, read: values.Read | None) -> T:
+    """The result of a step as its annotation says, or `UnreadableJson`."""
+    if read is None:
+        return stored
+    try:
+        found: T = read(stored)
+    except values.Misfit as error:
+        raise UnreadableJson(
+            f"the stored result of step {name} does not fit its annotation: {error}. Let the annotation accept it, or give"
+            " the step another name, and retry the job"
+        ) from error
+    return found
 
 
 def storable(text: str) -> str:

@@ -39,6 +39,7 @@ LEVELS: dict[str, int] = {
     "attempt_stopped": WARNING,
     "job_failed": ERROR,
     "failed_after_completion": WARNING,
+    "task_name_shared": WARNING,
     "task_unknown": WARNING,
     "program_changed": WARNING,
     "program_change_not_recorded": WARNING,

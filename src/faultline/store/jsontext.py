@@ -105,7 +105,8 @@ def encode(value: object, what: str) -> str:
         text = orjson.dumps(value, option=_STRICT)
     except TypeError as error:  # JSONEncodeError is one
         raise JobRejected(
-            f"{what} cannot be stored as JSON: {_fault_with_path(value) or error}. Pass text, numbers, lists and dicts"
+            f"{what} cannot be stored as JSON: {_fault_with_path(value) or error}. Pass text, numbers, lists and dicts, or"
+            " annotate it and register its type with app.type(...)"
         ) from error
     # orjson writes NaN as null, and PostgreSQL cannot store U+0000. Both are rare, and both show in the text: only then
     # search the value.

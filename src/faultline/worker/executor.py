@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _IN_A_TURN_MAX = 100
 
 
-class TimedOut(Exception):
+class TimedOut(TimeoutError):
     """The attempt took longer than the task's timeout."""
 
 
@@ -302,7 +302,7 @@ class Executor:
         ending = None
         if hold.lost is None and not hold.completed:
             why = "it ignored its cancellation, was abandoned and can write nothing more"
-            ending = self._judge.failed(hold, task, f"TimedOut: timed out after {task.timeout_seconds:g} s; {why}")
+            ending = self._judge.failed_by(hold, task, TimedOut(f"timed out after {task.timeout_seconds:g} s; {why}"))
         self._end(hold, ending, None)
         self._stop.is_stuck(hold, self._threads.abandon(runner), is_async=task.is_async)
 

@@ -7,8 +7,10 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.blame import is_caused_by
+from faultline.app.checks import seconds
 from faultline.app.outcomes import Again, Outcome
-from faultline.app.texts import result_text, text_of
+from faultline.app.retrying import Backoff
+from faultline.app.texts import storable, text_of
 from faultline.core import backoff, events
 from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX, SNOOZE_SECONDS_MIN
 from faultline.core.errors import CostTooHigh, FenceBroken, ResultRejected, StaleLease, UnreadableJson
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
     from faultline.worker.endings import Ending
     from faultline.worker.hold import Hold
     from faultline.worker.stop import Stop
+
+
+_SAME_ARGUMENTS = (
+    "Not retried: another attempt would read the same. Enqueue it with what fits, or retry the job once the annotation does"
+)
+_DONE = "Not retried: the task has done its work. Let it return what its annotation says"
 
 
 class Judge:
@@ -58,11 +66,13 @@ class Judge:
         except TypeError as error:
             return self.failed(hold, task, f"the arguments do not match {lease.task}{task.signature}: {error}")
         except Misfit as error:
-            return self.failed(hold, task, f"the arguments do not fit {lease.task}{task.signature}: {error}")
+            self._releases.went_well(lease)
+            why = f"the arguments do not fit {lease.task}{task.signature}: {error}. {_SAME_ARGUMENTS}"
+            return Failed(hold, Failure(storable(why), then="fail"))
         return None
 
     def returned(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
-        if result is None:
+        if result is None and not task.results.are_read:
             return Completed(hold, "null")
         if isinstance(result, Outcome):
             self._releases.went_well(hold.lease)
@@ -74,12 +84,12 @@ class Judge:
             result.close()
             return unstorable(hold, "the task returned a coroutine that nothing awaits; make the task `async def`")
         try:
-            return Completed(hold, result_text(result, f"result of {task.name}", self.result_bytes_max))
+            return Completed(hold, task.results.text(result, self.result_bytes_max))
+        except Misfit as error:
+            # Final, as what cannot be stored: the task has done its work.
+            return Failed(hold, Failure(storable(f"its result {error}. {_DONE}"), then="fail"))
         except Exception as error:  # noqa: BLE001 - a result may be anything
-            if isinstance(result, Made):
-                why = f"the task returned {result.shown}, which was not awaited; write `return await ...`"
-                return Failed(hold, Failure(why, then="fail"))
-            return unstorable(hold, str(error))
+            return _unstorable(hold, result, error)
 
     def _began_anew(self, hold: Hold, task: Task[..., Any], again: Again) -> Ending:
         try:
@@ -127,15 +137,19 @@ class Judge:
             case _:
                 # An earlier job in this asyncio task may have cancelled it, by a timer that it left behind.
                 interrupted = isinstance(error, asyncio.CancelledError) or is_caused_by(error, hold.failed_by or ())
-                return (
-                    self._releases.interrupted(hold, error)
-                    if interrupted
-                    else self.failed(hold, task, task.error_text(error))
-                )
+                return self._releases.interrupted(hold, error) if interrupted else self.failed_by(hold, task, error)
 
     def interrupted(self, hold: Hold, error: BaseException) -> Released | Failed:
         """The database failed a call that was made for the job."""
         return self._releases.interrupted(hold, error)
+
+    def failed_by(self, hold: Hold, task: Task[..., Any], error: BaseException) -> Failed:
+        """The ending of an attempt that ended by this exception, by the rules of its task."""
+        why = None if task.rules is None else task.rules.final(error)
+        if why is None:
+            return self.failed(hold, task, task.error_text(error))
+        self._releases.went_well(hold.lease)
+        return Failed(hold, Failure(f"{task.error_text(error)}\n{why}", then="fail"))
 
     def failed(self, hold: Hold, task: Task[..., Any], error: str) -> Failed:
         self._releases.went_well(hold.lease)
@@ -144,10 +158,23 @@ class Judge:
     def _backoff(self, hold: Hold, task: Task[..., Any]) -> float:
         if task.backoff is not None:
             try:
-                return min(max(0.0, float(task.backoff(hold.lease.attempt))), AGAIN_SECONDS_MAX)
+                if isinstance(task.backoff, Backoff):
+                    return task.backoff.spread(hold.lease.attempt, self._chance)
+                return min(max(0.0, float(seconds(task.backoff(hold.lease.attempt)) or 0.0)), AGAIN_SECONDS_MAX)
             except BaseException as error:  # noqa: BLE001 - the user's function must not lose the job or end the worker
                 events.emit("backoff_failed", task=task.name, error=text_of(error)[:500])
         return self._usual_backoff(hold)
 
     def _usual_backoff(self, hold: Hold) -> float:
         return backoff.jittered(backoff.after_attempt(hold.lease.attempt), self._chance)
+
+
+def _unstorable(hold: Hold, result: Any, error: Exception) -> Failed:
+    """The ending of a job whose result is no value, with what was probably meant."""
+    if isinstance(result, Made):
+        why = f"the task returned {result.shown}, which was not awaited; write `return await ...`"
+    elif isinstance(result, type) and issubclass(result, Outcome):
+        why = f"the task returned the class {result.__name__} itself; write `return {result.__name__}(...)`"
+    else:
+        return unstorable(hold, str(error))
+    return Failed(hold, Failure(why, then="fail"))

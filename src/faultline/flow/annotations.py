@@ -1,0 +1,131 @@
+"""What annotations say: of functions, and of the fields of classes."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections import deque
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from faultline.flow import kinds
+from faultline.flow.writing import PLAIN
+
+#: What may stand around the type of a field in a TypedDict.
+_MARKS = ("Required", "NotRequired", "ReadOnly")
+#: Classes of the standard library that are stored as text or a number.
+LEAVES = (datetime, date, time, timedelta, UUID, Decimal, bytes)
+
+
+def annotated(function: Any, name: str) -> Any:
+    """The annotation of a parameter, or of what is returned; Any if there is none or it cannot be read."""
+    function = inspect.unwrap(function)
+    try:
+        names = {**getattr(function, "__globals__", {}), **inspect.getclosurevars(function).nonlocals}
+        # Alone: another annotation may have a name that only a type checker knows.
+        alone = types.FunctionType((lambda: None).__code__, {})
+        alone.__annotations__ = {name: function.__annotations__[name]}
+        return typing.get_type_hints(alone, globalns=names, include_extras=True)[name]
+    except Exception:  # noqa: BLE001 - likewise
+        return Any
+
+
+def returned(function: Any, but: tuple[type, ...] = ()) -> Any:
+    """What a function returns by its annotation; Any if that cannot be read.
+
+    :param but: Classes that are no results: they are left out of a union.
+    """
+    annotation = annotated(function, "return")
+    members = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
+    if not set(members) & set(but):
+        return annotation
+    left = tuple(member for member in members if member not in but)
+    return typing.Union[left] if left else Any  # noqa: UP007 - made when the program runs
+
+
+def is_read(annotation: Any) -> bool:
+    """Whether a JSON value becomes something else by its reader. If not, it needs no reading."""
+    try:
+        return _is_read(annotation)
+    except RecursionError:
+        return True  # a TypedDict that names itself
+
+
+def _is_read(annotation: Any) -> bool:  # noqa: PLR0911, C901 - one line for each kind of type, as `reading` has them
+    origin, parts = typing.get_origin(annotation), typing.get_args(annotation)
+    if isinstance(annotation, typing.NewType):
+        return _is_read(annotation.__supertype__)
+    if origin is typing.Annotated:
+        return _is_read(parts[0])
+    if is_alias(annotation):
+        return _is_read(annotation.__value__)
+    if origin in (typing.Union, types.UnionType):
+        return any(map(_is_read, parts))
+    if origin is typing.Literal:
+        return any(type(part) not in PLAIN for part in parts)
+    kind = origin or annotation
+    if not isinstance(kind, type) or kind in (*PLAIN, object):
+        return False
+    if kinds.of(kind) is not None or kind in LEAVES or dataclasses.is_dataclass(kind):
+        return True
+    if hasattr(kind, "__struct_fields__") or callable(getattr(kind, "model_validate_json", None)):
+        return True
+    if hasattr(kind, "__required_keys__"):
+        return any(_is_read(bare(one)) for one in hints(kind).values())
+    if issubclass(kind, Mapping):
+        return bool(parts) and (parts[0] not in (str, Any) or _is_read(parts[1]))
+    if issubclass(kind, Enum | tuple | AbstractSet | deque):
+        return True
+    return issubclass(kind, Iterable) and any(map(_is_read, parts))
+
+
+def bare(annotation: Any) -> Any:
+    """Without `Required`, `NotRequired` and `ReadOnly`, which say nothing about the value."""
+    while mark(annotation) in _MARKS:
+        annotation = typing.get_args(annotation)[0]
+    return annotation
+
+
+def mark(annotation: Any) -> str:
+    origin = typing.get_origin(annotation)
+    return getattr(origin, "__name__", None) or getattr(origin, "_name", None) or ""
+
+
+def name_of(annotation: Any) -> str:
+    """An annotation, as people read it."""
+    return getattr(annotation, "__name__", None) or str(annotation)
+
+
+def is_alias(annotation: Any) -> bool:
+    """Whether it was made by `type Alias = …`."""
+    return type(annotation).__name__ == "TypeAliasType"
+
+
+def hints_of(kind: Any, parts: tuple[Any, ...]) -> dict[str, Any]:
+    """The annotations of a class, with those of `Box[int]` in the place of its type variables."""
+    given = dict(zip(getattr(kind, "__parameters__", ()), parts, strict=False))
+    found = hints(kind)
+    return {name: _filled(hint, given) for name, hint in found.items()} if given else found
+
+
+def _filled(hint: Any, given: dict[Any, Any]) -> Any:
+    if isinstance(hint, typing.TypeVar):
+        return given.get(hint, Any)
+    inside = () if isinstance(hint, type) else getattr(hint, "__parameters__", ())
+    return hint[tuple(given.get(one, Any) for one in inside)] if inside else hint
+
+
+@lru_cache(maxsize=1024)
+def hints(kind: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind, include_extras=True)
+    except Exception:  # noqa: BLE001 - a name that only a type checker knows
+        return {}
