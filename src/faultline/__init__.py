@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from faultline.app.joined import JoinedTask as JoinedTask
     from faultline.app.later import Later as Later
     from faultline.app.limits import Limits as Limits
+    from faultline.app.migrating import migrate as migrate
     from faultline.app.options import Duration as Duration
     from faultline.app.options import TaskOptions as TaskOptions
     from faultline.app.outcomes import Again as Again
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from faultline.core.limits import Rate as Rate
     from faultline.core.model import JobRecord as JobRecord
     from faultline.core.model import JobState as JobState
+    from faultline.core.model import JobSummary as JobSummary
     from faultline.core.model import Json as Json
     from faultline.core.model import Retention as Retention
     from faultline.core.model import Submission as Submission
@@ -112,6 +114,7 @@ _HOME = {
     "app.joined": "JoinedApp JoinedTask",
     "app.later": "Later",
     "app.limits": "Limits",
+    "app.migrating": "migrate",
     "app.options": "Duration TaskOptions",
     "app.outcomes": "Again Cancel Fail Retry Snooze",
     "app.queues": "QueueResource",
@@ -132,7 +135,7 @@ _HOME = {
     ),
     "core.events": "JsonLines log_events",
     "core.limits": "BudgetRecord Limit LimitFields LimitRecord Rate",
-    "core.model": "JobRecord JobState Json Retention Submission",
+    "core.model": "JobRecord JobState JobSummary Json Retention Submission",
     "core.running": "JobFilter",
     "core.settings": "WorkerOptions",
     "flow.calls": "BlockingCall Call",

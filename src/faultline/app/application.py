@@ -23,6 +23,7 @@ from faultline.app.submitting import Submitting
 from faultline.app.topics import Topics
 from faultline.core.bounds import CONCURRENCY
 from faultline.core.database_time import DatabaseTime
+from faultline.core.dsn import LiveDsn, current
 from faultline.core.errors import JobNotFound
 from faultline.core.host import Host
 from faultline.core.ids import Ids
@@ -47,8 +48,8 @@ R = TypeVar("R")
 class Faultline(Submitting, Decorators, Graphs, Hooks, Operations, Queues, Scheduling, Topics):
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
-    :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Default:
-        FAULTLINE_DSN, else DATABASE_URL.
+    :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Or a function that
+        returns it, called for every new connection, for passwords that rotate. Default: FAULTLINE_DSN, else DATABASE_URL.
     :param connections_max: Connections that calls of this program may use at once. Further calls wait.
     :param timeout: How many seconds one call (enqueue, cancel, job, …) may wait for the database: for a free connection,
         for connecting, for the answer. Then it raises `DatabaseUnavailable` if nothing was sent, else `OutcomeUnknown`.
@@ -59,7 +60,7 @@ class Faultline(Submitting, Decorators, Graphs, Hooks, Operations, Queues, Sched
 
     def __init__(
         self,
-        dsn: str | None = None,
+        dsn: str | Callable[[], str] | None = None,
         *,
         connections_max: int = 10,
         timeout: float | None = None,
@@ -130,6 +131,8 @@ class Faultline(Submitting, Decorators, Graphs, Hooks, Operations, Queues, Sched
     def dsn(self) -> str:
         """The database. An embedded server is started, or joined, when this is first read."""
         with self._opening:
+            if callable(self._named):
+                return LiveDsn(self._named)
             dsn = choose_dsn(self._named)
             if not embedded.is_embedded(dsn):
                 return dsn
@@ -140,7 +143,7 @@ class Faultline(Submitting, Decorators, Graphs, Hooks, Operations, Queues, Sched
     @property
     def url(self) -> str:
         """The database as SQLAlchemy takes it: `create_engine(app.url)`, `create_async_engine(app.url)`."""
-        return url_of(self.dsn)
+        return url_of(current(self.dsn))
 
     @cached_property
     def database(self) -> Database:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 from faultline import operate
 from faultline.app.handle import JobHandle
 from faultline.app.options import id_of
+from faultline.core.errors import JobRejected
+from faultline.core.model import JobState
 from faultline.flow.values import plain
+from faultline.store.reads import listing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     from faultline.app.handle import Poller
     from faultline.core.ids import Ids
-    from faultline.core.model import JobRecord, JobState
+    from faultline.core.model import JobRecord, JobSummary
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
     from faultline.store.statement import Statement
@@ -36,6 +39,48 @@ class Operations:
         def database(self) -> Database: ...
         @property
         def async_database(self) -> AsyncDatabase: ...
+
+    def jobs(
+        self,
+        *,
+        state: JobState | str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        group: str | None = None,
+        idempotency_key: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+    ) -> list[JobSummary]:
+        """List jobs: newest first; failed and cancelled ones by their end; queued ones of a queue in the order they run in.
+
+        :param state: Which state: `queued`, `running`, `succeeded`, `failed`, `cancelled`.
+        :param queue: Of which queue.
+        :param task: Of which task.
+        :param group: Of which group.
+        :param idempotency_key: With which key they were enqueued.
+        :param created_after: Enqueued then or later.
+        :param created_before: Enqueued before.
+        :param limit: How many at most, up to 1000. It looks through 10,000 jobs at the most.
+        """
+        wanted = _wanted(state, queue, task, created_after, created_before, idempotency_key, group)
+        return self.database.run(listing.jobs(wanted, page_jobs=_checked_limit(limit))).jobs
+
+    async def ajobs(
+        self,
+        *,
+        state: JobState | str | None = None,
+        queue: str | None = None,
+        task: str | None = None,
+        group: str | None = None,
+        idempotency_key: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+    ) -> list[JobSummary]:
+        """`jobs` for async programs."""
+        wanted = _wanted(state, queue, task, created_after, created_before, idempotency_key, group)
+        return (await self.async_database.run(listing.jobs(wanted, page_jobs=_checked_limit(limit)))).jobs
 
     def cancel(self, job_id: UUID | str, reason: str | None = None, *, by: str | None = None) -> JobState:
         """Cancel a queued or running job. Raises `IllegalTransition` if it has already ended.
@@ -188,3 +233,19 @@ class Operations:
 
     async def aresume(self, name: str, *, reason: str | None = None, by: str | None = None) -> bool:
         return await self.async_database.run(operate.resume(name, reason=reason, by=by))
+
+
+_LIST_MAX = 1000
+
+
+def _wanted(state: JobState | str | None, *others: Any) -> listing.Wanted:
+    try:
+        return listing.Wanted(None if state is None else JobState(state), *others)
+    except ValueError:
+        raise JobRejected(f"{state!r} is no state of a job; the states are {', '.join(JobState)}") from None
+
+
+def _checked_limit(limit: int) -> int:
+    if type(limit) is not int or not 1 <= limit <= _LIST_MAX:
+        raise JobRejected(f"limit must be a whole number from 1 to {_LIST_MAX}, not {limit!r}")
+    return limit

@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from faultline.core.dsn import LiveDsn, current
 from faultline.core.forks import keep_from_forks
 from faultline.store.deadline import BoundedConnection, Deadline
 
@@ -89,10 +90,10 @@ def url_of(dsn: str) -> str:
 def connect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -> BoundedConnection:
     words = {**_SESSION, **options(dsn, deadline, name)}
     if host.connect is not None:
-        made: BoundedConnection = host.connect(dsn, **words)
+        made: BoundedConnection = host.connect(_now(dsn), **words)
         return made
     if deadline.seconds is None:
-        return keep_from_forks(BoundedConnection.connect(dsn, **words))
+        return keep_from_forks(BoundedConnection.connect(_now(dsn), **words))
     return keep_from_forks(_Opening(dsn, words).within(deadline))
 
 
@@ -101,7 +102,9 @@ async def aconnect(dsn: str, host: Host, deadline: Deadline, name: str = NAME) -
     scope = asyncio.timeout(deadline.left)
     try:
         async with scope:
-            opened: psycopg.AsyncConnection = await (host.aconnect or psycopg.AsyncConnection.connect)(dsn, **words)
+            # In a thread: it may ask a vault over the network.
+            now = await asyncio.to_thread(_now, dsn) if isinstance(dsn, LiveDsn) else dsn
+            opened: psycopg.AsyncConnection = await (host.aconnect or psycopg.AsyncConnection.connect)(now, **words)
             return keep_from_forks(opened)
     except TimeoutError as error:
         if not scope.expired():
@@ -144,7 +147,7 @@ class _Opening(threading.Thread):
 
     def run(self) -> None:
         try:
-            connection = BoundedConnection.connect(self._dsn, **self._words)
+            connection = BoundedConnection.connect(_now(self._dsn), **self._words)
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             self._opened.set_exception(error)
             return
@@ -164,6 +167,14 @@ class _Opening(threading.Thread):
                     return self._opened.result()
                 self._given_up = True
             raise too_late(deadline) from error
+
+
+def _now(dsn: str) -> str:
+    """A function that cannot give the DSN is as a server that cannot be reached: it is asked again."""
+    try:
+        return current(dsn)
+    except Exception as error:
+        raise NoConnection(f"the function that gives the DSN raised {type(error).__name__}: {error}") from error
 
 
 def too_late(deadline: Deadline) -> NoConnection:

@@ -9,6 +9,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from faultline.core import events
+from faultline.core.dsn import LiveDsn
 from faultline.store import connecting
 from faultline.store.deadline import Deadline
 from faultline.store.translation import translated
@@ -62,5 +63,7 @@ def assumed(dsn: str, role: str, *, statement_seconds: float) -> str:
 
 
 def _with_options(dsn: str, options: str) -> str:
+    if isinstance(dsn, LiveDsn) and options:
+        return LiveDsn(lambda: _with_options(dsn.current(), options))
     own = str(conninfo_to_dict(dsn).get("options") or "")
     return make_conninfo(dsn, options=f"{own} {options}".strip()) if options else dsn

@@ -71,6 +71,7 @@ class Settings:
 class Companion:
     def __init__(self, settings: Settings, shared: Shared, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
+        self._dsn = settings.dsn
         self._shared = shared
         self._monotonic = monotonic
         self._looked_at = self._counts_from = monotonic()
@@ -82,6 +83,12 @@ class Companion:
         self._wanted = threading.Event()
         self._helper: Rescue | None = None
         threading.Thread(target=self._rescue, name="faultline-rescue", daemon=True).start()
+
+    def use_dsn(self, dsn: str) -> None:
+        """Connect with this one from now on."""
+        self._dsn = dsn
+        if self._helper is not None:
+            self._helper.use_dsn(dsn)
 
     def look(self) -> None:
         """Check the worker and wake the rescue thread where it needs help. Never waits."""
@@ -185,7 +192,7 @@ class Companion:
             # Load the driver only when it is first needed.
             from faultline.worker.rescue import Rescue  # noqa: PLC0415
 
-            self._helper = Rescue(self._settings.dsn, self._settings.worker, self._shared, self._monotonic)
+            self._helper = Rescue(self._dsn, self._settings.worker, self._shared, self._monotonic)
         if self._held:
             self._helper.renew()
         if self._blocked:
@@ -227,7 +234,10 @@ def main() -> None:
     while os.getppid() == settings.parent:
         readable, _, _ = select.select([pipe], [], [], LOOK_SECONDS)
         if readable:
-            break  # closed, or the last line: the worker is gone
+            said_last = os.read(pipe, 65536).rpartition(b"\n")[0].rpartition(b"\n")[2]
+            if not said_last.startswith(b"{"):
+                break  # closed, or the last line: the worker is gone
+            companion.use_dsn(json.loads(said_last)["dsn"])
         companion.look()
     os._exit(0)
 

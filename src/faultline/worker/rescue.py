@@ -51,6 +51,11 @@ class Rescue:
             self._database.close()
             self._database = None
 
+    def use_dsn(self, dsn: str) -> None:
+        self._dsn = dsn
+        if self._database is not None:
+            self._database.dsn = dsn
+
     def renew(self) -> None:
         """Renew started jobs, and ended jobs that are not written yet, each after a third of its lease."""
         now = self._monotonic()

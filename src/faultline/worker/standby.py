@@ -12,12 +12,13 @@ import logging
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from faultline.core import events
 from faultline.core.backoff import Pause
+from faultline.core.dsn import latest
 from faultline.core.forks import keep_from_forks
 from faultline.worker.companion import Settings
 from faultline.worker.shared import Shared
@@ -60,7 +61,7 @@ class Standby:
         self._health = health
         self._monotonic = monotonic
         self._settings = Settings(
-            dsn=dsn,
+            dsn=latest(dsn),
             worker=worker,
             parent=os.getpid(),
             memory=self.shared.fd,
@@ -72,6 +73,7 @@ class Standby:
             logs=_somebody_reads_events(),
         )
         self._path = path
+        self._dsn = dsn
         #: For each feed: how often the companion had released jobs when its claim was sent.
         self._epochs: dict[int, int] = {}
         self._seen = 0
@@ -80,7 +82,7 @@ class Standby:
         self._start_at = 0.0
 
     def start(self) -> None:
-        settings = self._settings
+        settings = self._settings = replace(self._settings, dsn=latest(self._dsn))
         fds = [fd for fd in (settings.memory, settings.signals, settings.health) if fd is not None]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, "-P", "-m", "faultline.worker.companion"]
@@ -110,6 +112,16 @@ class Standby:
             _close(process)
         elif process is None and now >= self._start_at:
             self.start()
+        elif process is not None and self._settings.dsn != latest(self._dsn):
+            self._hand_on_dsn(process)
+
+    def _hand_on_dsn(self, process: subprocess.Popen[bytes]) -> None:
+        """The password was changed, and the companion cannot ask for the new one."""
+        self._settings = replace(self._settings, dsn=latest(self._dsn))
+        with contextlib.suppress(OSError):
+            assert process.stdin is not None  # noqa: S101 - a pipe was asked for
+            process.stdin.write(json.dumps({"dsn": self._settings.dsn}).encode() + b"\n")
+            process.stdin.flush()
 
     def _put_off(self, now: float) -> float:
         """Wait longer before each restart. Returns the seconds."""
