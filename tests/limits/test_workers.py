@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import psycopg
 import pytest
 
 from faultline import Faultline, Limit, Rate, Snooze
+from tests.waiting import auntil, until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -322,3 +324,40 @@ SLEEPS = "select faultline.beat('sleeper', 'elsewhere', 1, '1', array['mail'], a
 
 def woken(listener: psycopg.Connection) -> list[str]:
     return [notice.payload for notice in listener.notifies(timeout=0.5) if "sleeper" in notice.payload]
+
+
+def test_the_order_is_that_of_enqueues_and_of_commits_if_they_go_one_after_another(app: Faultline, dsn: str) -> None:
+    ran: list[str] = []
+    queue = app.queue("ledger", each_group=Limit(ordered=True))
+
+    @app.task(queue=queue, group="account-{account}")
+    async def book(account: int, what: str) -> None:
+        ran.append(what)
+
+    app.declare()
+    with psycopg.connect(dsn) as early, psycopg.connect(dsn) as late, psycopg.connect(dsn) as last:
+        book.using(early).enqueue(1, "enqueued first")
+        book.using(late).enqueue(1, "enqueued second, committed first")
+        late.commit()
+        early.commit()
+
+        # As the how-to has it: who has the lock of the account enqueues and commits before the next one enqueues.
+        late.execute("select pg_advisory_xact_lock(1)")
+        with ThreadPoolExecutor(1) as beside:
+
+            def behind() -> None:
+                last.execute("select pg_advisory_xact_lock(1)")
+                book.using(last).enqueue(1, "committed last")
+                last.commit()
+
+            waiting = beside.submit(behind)
+            until(lambda: early.execute("select 1 from pg_locks where locktype = 'advisory' and not granted").fetchone())
+            book.using(late).enqueue(1, "committed before")
+            late.commit()
+            waiting.result(PATIENCE)
+
+    async def story() -> None:
+        await auntil(lambda: len(ran) == 4)
+
+    worked(app, {"ledger": 5}, story)
+    assert ran == ["enqueued first", "enqueued second, committed first", "committed before", "committed last"]

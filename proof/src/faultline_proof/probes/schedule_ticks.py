@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core.model import Submission
 from faultline.core.schedules import Missed, Plan, Policy, Rule
+from faultline.store.verbs import flow, operate
 from faultline.store.verbs import schedules as verbs
 from faultline_proof.probes.probe import expect, probe, refused, the_one
 
@@ -172,21 +173,46 @@ def overlaps_are_skipped_or_wait_or_are_cancelled(sessions: Sessions) -> None:
             )
 
 
-@probe("tick")
-def with_one_at_most_two_jobs_are_open_whichever_ends_first(sessions: Sessions) -> None:
+@probe("tick", "wait_behind")
+def with_one_the_job_of_a_tick_waits_until_the_job_before_has_ended(sessions: Sessions) -> None:
     q = sessions.open()
     found = placed(q, sessions, overlap="one")
     sessions.clock.advance(600)
     begin = first(found)
-    fire(q, found, begin, begin + MINUTE)
-    older, newer = q.claim(2, queue="mail")
-    q.complete(newer)
-    # The older one still runs: it counts, although it is not the last.
-    fire(q, due(q), begin + 2 * MINUTE)
-    outcomes = [one.outcome for one in fire(q, due(q), begin + 3 * MINUTE)]
-    expect("beside two", outcomes, ["skipped"])
+    [_, waiting] = fire(q, found, begin, begin + MINUTE)
+    [older] = q.claim(2, queue="mail")
+    expect("beside two", [one.outcome for one in fire(q, due(q), begin + 2 * MINUTE)], ["skipped"])
+    expect("waits", q.claim(1, queue="mail"), [])
     q.complete(older)
-    expect("beside one", [one.outcome for one in fire(q, due(q), begin + 4 * MINUTE)], ["fired"])
+    q.run(flow.resolve())
+    [newer] = q.claim(2, queue="mail")
+    expect("then", newer.job_id, waiting.job_id)
+    [next_one] = fire(q, due(q), begin + 3 * MINUTE)
+    # Not only by success: a worker that dies, or a person who cancels, ends it as well.
+    q.run(operate.cancel(newer.job_id))
+    q.run(flow.resolve())
+    expect("behind the cancelled one", [lease.job_id for lease in q.claim(2, queue="mail")], [next_one.job_id])
+    expect("broken", q.broken_invariants(), [])
+
+
+@probe("wait_behind", "tick")
+def with_one_a_tick_whose_earlier_job_is_locked_is_decided_later(sessions: Sessions) -> None:
+    q, worker = sessions.open(), sessions.open()
+    found = placed(q, sessions, overlap="one")
+    fire(q, found, first(found))
+    sessions.clock.advance(60)
+    lease = q.claim_one(queue="mail")
+    later = due(q)
+    worker.begin()
+    worker.complete(lease)
+    # Who ends it has not seen that it is waited for: nobody would wake the job.
+    with refused(q, "55P03", "cannot be waited for now"):
+        sessions.at_once(q, lambda o: fire(o, later, first(later)))
+    expect("undecided", due(q).next_at, later.next_at)
+    worker.commit()
+    [made] = fire(q, later, first(later))
+    expect("it has ended", [one.job_id for one in q.claim(1, queue="mail")], [made.job_id])
+    expect("broken", q.broken_invariants(), [])
 
 
 @probe("busy_jobs", "tick")

@@ -23,6 +23,7 @@ declare
   last_due timestamptz;
   busy uuid[];
   overlap text;
+  is_new boolean;
 begin
   perform faultline.durable();
   select * into s from faultline.schedules c
@@ -82,8 +83,12 @@ begin
         -- A job is in a transaction of its own. The tick waits for it: nothing was decided.
         raise exception 'a job of schedule % cannot be cancelled now', tick.name using errcode = '55P03';
       end if;
-      select e.job_id into job_id
+      select e.job_id, e.created into job_id, is_new
       from faultline.enqueue_many(json_build_array(faultline.tick_job(s.name, s.spec, at, clock))) e;
+      -- What stands in for a unique job is somebody else's, and may be the very job that it would wait for.
+      if overlap = 'one' and is_new and cardinality(busy) > 0 and not faultline.wait_behind(job_id, busy[1]) then
+        raise exception 'the job of schedule % that runs cannot be waited for now', tick.name using errcode = '55P03';
+      end if;
       perform faultline.as_verb('tick');
       update faultline.ticks k set job_id = tick.job_id where k.schedule_id = s.id and k.at = tick.at and k.kind = 'tick';
       busy := case when overlap in ('skip', 'one') then busy || job_id else array[job_id] end;
