@@ -177,9 +177,9 @@ class Decorators:
         return make if fn is None else make(fn)
 
     def returned_by(self, task: str) -> Any:
-        """What the results of a task are read as, by its name; Any if this application does not have it."""
+        """What the results of a task are read as, by its name; Any if they are JSON, or it is not of this application."""
         found = self.tasks.get(task)
-        return Any if found is None else found.returns
+        return found.returns if found is not None and found.results.are_read else Any
 
     def type(self, kind: builtins.type[T], *, store: Callable[[T], Any], read: Callable[[Any], T]) -> None:
         """Say how values of a class of your own are stored and read: `app.type(Money, store=str, read=Money.parse)`.

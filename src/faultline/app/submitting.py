@@ -166,8 +166,9 @@ class Submitting:
                 events.emit_detail("job_enqueued", job_id=one.job_id, created=one.created)
         app: Looks = self  # type: ignore[assignment]  # the whole application
         handles: list[JobHandle[Any]] = [JobHandle(app, job_id, created=created) for job_id, created in enqueued]
-        for handle, job in zip(handles, jobs, strict=True):
-            handle.reading(self.returned_by(job.task))
+        read = {name: found for name in {job.task for job in jobs} if (found := self.returned_by(name)) is not Any}
+        for handle, job in zip(handles, jobs, strict=True) if read else ():
+            handle.reading(read.get(job.task, Any))
         if self.hooks.on_enqueue:
             self._has_enqueued(jobs, handles)
         if isinstance(positions, range):
