@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -37,12 +38,15 @@ def environment(series: str) -> Environment:
     folder = KEPT / series
     made, stamp = folder / "bin/python", folder / "made-from"
     recipe = "\n".join([python, *needed])
-    if not stamp.exists() or stamp.read_text() != recipe:
-        shutil.rmtree(folder, ignore_errors=True)
-        _run([python, "-m", "venv", str(folder)])
-        _run([str(made), "-m", "pip", "install", "--quiet", *needed])
-        _fetch_own_tests(str(made), folder)
-        stamp.write_text(recipe)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / f"{series}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests in other processes may want the same one
+        if not stamp.exists() or stamp.read_text() != recipe:
+            shutil.rmtree(folder, ignore_errors=True)
+            _run([python, "-m", "venv", str(folder)])
+            _run([str(made), "-m", "pip", "install", "--quiet", *needed])
+            _fetch_own_tests(str(made), folder)
+            stamp.write_text(recipe)
     return Environment(str(made), folder / "own")
 
 

@@ -1,5 +1,7 @@
 """What a worker does."""
 
+from faultline.integrations.django import atomic
+
 from .models import Order
 
 try:
@@ -9,11 +11,14 @@ except ImportError:  # Django 5.2
 
 
 @task
-def ship(order_id: int) -> str:
-    parcel = f"parcel-{order_id}"
-    Order.objects.filter(pk=order_id).update(parcel=parcel)
-    confirm.enqueue(order_id)
-    return parcel
+def ship(order_id: int) -> None:
+    """What the ORM writes and the end of the task commit together: an order is shipped exactly once."""
+    with atomic() as tx:
+        order = Order.objects.select_for_update().get(pk=order_id)
+        order.parcel = f"parcel-{order_id}"
+        order.save()
+        confirm.enqueue(order_id)
+        tx.complete(order.parcel)
 
 
 @task(queue_name="mail", priority=10)

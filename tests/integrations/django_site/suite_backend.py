@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 import uuid
 from typing import Any
 from unittest import mock
@@ -12,7 +13,7 @@ from django.db import connection, connections, transaction
 from django.test import TransactionTestCase, override_settings
 from django.utils import timezone
 
-from faultline import JobCancelled, JobFailed, JobRejected
+from faultline import ConfigError, JobCancelled, JobFailed, JobRejected
 from faultline.integrations.django import application
 from faultline.integrations.django.compat import (
     InvalidTask,
@@ -24,7 +25,7 @@ from faultline.integrations.django.compat import (
     task_started,
 )
 from faultline.store.testing import jobs
-from faultline.testing import Drained, drain, frozen_time
+from faultline.testing import Drained, drain, frozen_time, on_database
 from tests.integrations.django_site import tasks
 from tests.integrations.django_site.models import Order
 
@@ -75,12 +76,12 @@ class EnqueueTests(FaultlineTestCase):
         self.assertEqual(drain(application()).succeeded, 0)
 
     def test_larger_priorities_run_first(self) -> None:
-        for priority in (-100, 0, 100, 50):
-            tasks.mail.using(priority=priority).enqueue(str(priority))
+        results = [tasks.mail.using(priority=priority).enqueue(str(priority)) for priority in (-100, 0, 100, 50)]
 
         drain(application())
 
         self.assertEqual(tasks.seen, ["100", "50", "0", "-100"])
+        self.assertEqual([tasks.mail.get_result(one.id).task.priority for one in results], [-100, 0, 100, 50])
 
     def test_a_task_waits_until_run_after_and_remembers_it(self) -> None:
         at = timezone.now() + dt.timedelta(hours=1)
@@ -296,18 +297,44 @@ class WorkerTests(FaultlineTestCase):
         self.assertIsNot(used, connections["default"])
         self.assertIsNone(used.connection)
 
+    def test_no_connection_of_an_async_task_outlives_its_attempt(self) -> None:
+        with mock.patch.dict(connections["default"].settings_dict, {"CONN_MAX_AGE": None}):
+            tasks.achange.enqueue(1)
+            drain(application())
+
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+                " and application_name not like 'faultline%'"
+            )
+            self.assertEqual(cursor.fetchone(), (0,))
+
+    def test_async_tasks_do_not_wait_for_each_other_in_djangos_one_thread(self) -> None:
+        for _ in range(2):
+            tasks.meet.enqueue()
+
+        self.assertEqual(drain(application(), concurrency=2, timeout=20).succeeded, 2)
+
+    def test_the_application_follows_its_alias_to_another_database(self) -> None:
+        app = application()
+        here = app.database.dsn
+
+        with mock.patch.dict(connections["default"].settings_dict, {"NAME": "postgres"}):
+            self.assertIn("dbname=postgres", app.database.dsn)
+            self.assertIn("dbname=postgres", app.dsn)
+        self.assertEqual((app.database.dsn, app.dsn), (here, here))
+
+    def test_an_application_that_chooses_its_database_is_not_given_another(self) -> None:
+        with self.assertRaisesMessage(ConfigError, "chooses its database itself"), on_database(application(), "dbname=x"):
+            self.fail("given")
+
     def test_only_modules_of_the_project_are_imported_for_a_job(self) -> None:
         app = application()
 
-        for path in (
-            "os.system",
-            "antigravity.x",
-            "tests.integrations.django_site.tasks.seen",
-            "tests.no.such",
-            "",
-            "charge",
-        ):
+        for path in ("os.system", "tests.integrations.django_site.tasks.seen", "tests.no.such", "", "charge"):
             self.assertIsNone(app.tasks.get(path), path)
+        self.assertIsNone(app.tasks.get("colorsys.task"))
+        self.assertNotIn("colorsys", sys.modules)
         self.assertIsNotNone(app.tasks.get("tests.integrations.django_site.tasks.charge"))
 
     def test_a_job_of_an_unknown_task_waits_for_a_worker_that_knows_it(self) -> None:

@@ -14,10 +14,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from faultline.integrations.django.applications import application as application
     from faultline.integrations.django.backend import FaultlineBackend as FaultlineBackend
+    from faultline.integrations.django.fencing import atomic as atomic
 
-_MODULE_OF = {"FaultlineBackend": "backend", "application": "applications"}
+_MODULE_OF = {"FaultlineBackend": "backend", "application": "applications", "atomic": "fencing"}
 
-__all__ = ["FaultlineBackend", "application"]
+__all__ = ["FaultlineBackend", "application", "atomic"]
 
 
 def __getattr__(name: str) -> object:

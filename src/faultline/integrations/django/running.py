@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from faultline.app.application import Faultline
     from faultline.store.statement import Statement
 
+#: The result with which the running attempt has completed its job in a transaction, alone in a tuple. None: it has not.
+completed: ContextVar[tuple[Any] | None] = ContextVar("completed", default=None)
 #: Whose entries of the journal belong to attempts. A job that has had more is shown with the last ones.
 _ENTRIES_MAX = 1000
 
@@ -96,6 +99,9 @@ class _Attempt:
         task_started.send_robust(sender=self._sender, task_result=self._result)
 
     def ends_with(self, returned: Any) -> Any:
+        if completed.get() is not None:
+            self._finish_completed()
+            return None
         if isinstance(returned, Outcome):
             raise returned
         try:
@@ -108,7 +114,9 @@ class _Attempt:
         return value
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or not self._is_final(error):
+        if error is not None and completed.get() is not None and not self._result.is_finished:
+            self._finish_completed()
+        if error is None or self._result.is_finished or not self._is_final(error):
             return
         cause = error.__cause__ if isinstance(error, ResultRejected) else None
         self._result.errors.append(error_of(described(cause or error)))
@@ -123,6 +131,11 @@ class _Attempt:
             return True
         # What the engine raises says that the lease is lost or the database failed: the job goes on elsewhere.
         return self._is_last and not isinstance(error, FaultlineError | asyncio.CancelledError)
+
+    def _finish_completed(self) -> None:
+        """What it returns or raises after that changes nothing."""
+        object.__setattr__(self._result, "_return_value", (completed.get() or (None,))[0])
+        self._finish(TaskResultStatus.SUCCESSFUL)
 
     def _finish(self, status: Any) -> None:
         object.__setattr__(self._result, "finished_at", moment(timezone.now()))
