@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
@@ -21,6 +23,7 @@ from faultline.core.schedules import (
     Rule,
     digest_of,
 )
+from faultline.store import jsontext
 from faultline.store.reads import schedules as reads
 from faultline.store.verbs import schedules as verbs
 
@@ -78,10 +81,19 @@ class _Scheduled(NamedTuple):
     was: str | None
 
     def job(self) -> Submission:
-        given = self.kwargs
-        if self.policy.tick_arg is not None:
-            given = given | {self.policy.tick_arg: _SOME_TICK}
-        return _schedulable(self.task.bind(*self.args, **given))
+        argument = self.policy.tick_arg
+        if argument is None:
+            return _schedulable(self.task.bind(*self.args, **self.kwargs), self.policy)
+        return _schedulable(self.task.ticking(self._at_some_tick(argument), argument), self.policy)
+
+    def _at_some_tick(self, argument: str) -> Submission:
+        """With a moment in place of the tick's: as a datetime, or as text if the task wants that."""
+        try:
+            return self.task.bind(*self.args, **self.kwargs | {argument: _SOME_TICK})
+        except JobRejected:
+            with contextlib.suppress(JobRejected):
+                return self.task.bind(*self.args, **self.kwargs | {argument: _SOME_TICK.isoformat()})
+            raise
 
 
 class Scheduling:
@@ -152,6 +164,8 @@ class Databases(Protocol):
     def database(self) -> Database: ...
     @property
     def async_database(self) -> AsyncDatabase: ...
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]: ...
 
 
 class Schedules:
@@ -182,7 +196,7 @@ class Schedules:
         :param reason: Recorded in the journal, and shown with the schedule.
         :param words: See `ScheduleOptions`.
         """
-        return self._app.database.run(_set(name, job, cron, words, by, reason))
+        return self._app.database.run(_set(self._app, name, job, cron, words, by, reason))
 
     async def aset(
         self,
@@ -195,7 +209,7 @@ class Schedules:
         **words: Unpack[ScheduleOptions],
     ) -> bool:
         """`set` for async programs."""
-        return await self._app.async_database.run(_set(name, job, cron, words, by, reason))
+        return await self._app.async_database.run(_set(self._app, name, job, cron, words, by, reason))
 
     def remove(self, name: str, *, by: str | None = None, reason: str | None = None) -> bool:
         """Remove a schedule. Its jobs stay. Returns whether there was one.
@@ -303,6 +317,7 @@ class Schedules:
 
 
 def _set(
+    app: Databases,
     name: str,
     job: Submission | None,
     cron: str | None,
@@ -315,7 +330,9 @@ def _set(
         if cron is not None or words:
             raise JobRejected(f"schedule {name}: without a job it goes back to what the code says; leave its rule out, too")
         return operate.reset_schedule(name, by=by, reason=reason)
-    return operate.set_schedule(name, _rule(cron, words), _schedulable(job), _policy(words), by=by, reason=reason)
+    policy = _policy(words)
+    job = _schedulable(_ticking(app, job, policy.tick_arg), policy)
+    return operate.set_schedule(name, _rule(cron, words), job, policy, by=by, reason=reason)
 
 
 def _rule(cron: str | None, words: ScheduleOptions) -> Rule:
@@ -334,13 +351,37 @@ def _policy(words: ScheduleOptions) -> Policy:
     return Policy(words.get("catch_up"), seconds(window), words.get("overlap"), seconds(jitter), words.get("tick_arg"))
 
 
-def _schedulable(job: Submission) -> Submission:
+def _schedulable(job: Submission, policy: Policy) -> Submission:
     own = [name for name in _OF_ONE_JOB if getattr(job, name) is not None]
     if own:
         raise JobRejected(
             f"the job of a schedule cannot have {', '.join(own)} (task {job.task}): every tick makes one at its own time"
         )
+    if policy.jitter_seconds:
+        unique = job.unique if isinstance(job.unique, dict) else {}
+        if unique.get("debounce") is not None:
+            raise JobRejected(f"task {job.task} has a debounce, which is its delay: its schedule cannot have a jitter")
+        if job.expires_seconds is not None and job.expires_seconds <= policy.jitter_seconds:
+            raise JobRejected(
+                f"a job of task {job.task} may expire before it runs: it expires after {job.expires_seconds:g} s, and the"
+                f" jitter of its schedule is {policy.jitter_seconds:g} s; make the jitter shorter"
+            )
     return job
+
+
+def _ticking(app: Databases, job: Submission, argument: str | None) -> Submission:
+    """A group or unique key that the task made from the tick's argument is to be that of each tick."""
+    task = app.tasks.get(job.task)
+    if task is None or argument is None:
+        return job
+    given, other = jsontext.decode_args(job.args), replace(job)
+    task.ticking(other, argument)
+    # What the caller has named instead stays.
+    if other.group != job.group and task.filled_group(given) != job.group:
+        other.group = job.group
+    if other.unique != job.unique and task.filled_unique(given) != job.unique:
+        other.unique = job.unique
+    return other
 
 
 def _found(name: str, line: ScheduleLine | None) -> ScheduleLine:

@@ -256,6 +256,23 @@ class Task(Generic[P, R]):
         check_group(key, f"the group of task {self.name}, {self._group.text!r} filled,")
         return key
 
+    def filled_unique(self, given: Mapping[str, Any]) -> Json:
+        """What a job with these arguments is unique by; None: it is not."""
+        return None if self._unique is None else self._unique.of(given)
+
+    def ticking(self, job: Submission, argument: str) -> Submission:
+        """A job of a schedule that gives it this argument: the database fills what is made from it, at each tick.
+
+        :param job: As `bind` makes it.
+        :param argument: The name of a parameter.
+        """
+        group = self.group_template
+        if group is not None and argument in group.names:
+            job.group = group.stored()  # a template, as subscriptions have it
+        if self._unique is not None and argument in self._unique.names:
+            job.unique = self._unique.subscribed()
+        return job
+
     @property
     def group_template(self) -> Template | None:
         """What the groups of its jobs are made from, unless its options name one."""

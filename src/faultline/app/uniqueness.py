@@ -88,6 +88,11 @@ class Keys:
         check_text(f"unique key {self._template.text!r}", key, KEY_LENGTH_MAX)
         return self._stated | {"key": key}
 
+    @property
+    def names(self) -> list[str]:
+        """The arguments that the key names."""
+        return [] if self._template is None else self._template.names
+
     def subscribed(self) -> dict[str, Json]:
         """What a subscription of the task says: the database fills the key."""
         return self._stated if self._template is None else self._stated | {"key": self._template.stored()}

@@ -30,6 +30,9 @@ BACKFILL_MAX = 10_000
 ON_TIME_SECONDS = 3.0
 #: With `skip`: the time that a restart or a failover may take without a tick being missed.
 GRACE_SECONDS = 60.0
+#: The years that ticks may be computed for: those that the database takes for jobs. At the ends of the calendar, time zones
+#: leave it.
+_YEARS = (1970, 9998)
 #: Ticks that one statement may fire.
 FIRE_MAX = 500
 
@@ -129,6 +132,11 @@ class Rule:
 
         `anchor`: a tick of an interval, from which the others follow both ways.
         """
+        if not all(_YEARS[0] <= moment.year <= _YEARS[1] for moment in (first, last)):
+            raise JobRejected(
+                f"ticks from {first.isoformat()} to {last.isoformat()} cannot be computed: both moments must be in the years"
+                f" {_YEARS[0]} to {_YEARS[1]}"
+            )
         before = first - timedelta(microseconds=1)
         if self.every is not None and anchor is not None:
             interval = timedelta(seconds=self.every)

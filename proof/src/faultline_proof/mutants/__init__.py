@@ -24,6 +24,7 @@ from faultline_proof.mutants import (
     operations,
     reaps,
     schedule_rights,
+    schedule_specs,
     service,
     submissions,
     texts,
@@ -60,6 +61,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         flow_graphs,
         flow_upkeep,
         schedule_rights,
+        schedule_specs,
         limits,
     )
     found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]

@@ -44,6 +44,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     recovery,
     roles,
     schedule_rights,
+    schedule_specs,
     schedule_ticks,
     service,
     stale_writes,

@@ -9,9 +9,11 @@ declare
   ];
   -- Of one job, or of its time, which follows from the tick.
   own constant text[] := array['id', 'idempotency_key', 'run_at', 'delay_seconds', 'expires_at', 'trace', 'digest'];
+  moment constant text := '^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{1,6})?)?'
+    || '(Z|[+-][0-9]{2}(:?[0-9]{2})?)$';
   given jsonb;
-  job jsonb;
   problem text;
+  at constant timestamptz := faultline.clock();
 begin
   if coalesce(length(check_schedule.name), 0) not between 1 and 200 then
     raise exception 'the name of a schedule must have 1 to 200 characters' using errcode = 'FL005';
@@ -34,9 +36,16 @@ begin
         or cardinality(regexp_split_to_array(btrim(given ->> 'cron', e' \t'), '[[:space:]]+')) <> 5
       ) then 'its cron line does not have five fields'
       when given ? 'tz' and not given ? 'cron' then 'only a cron line has a time zone'
-      when given ? 'tz' and coalesce(length(given ->> 'tz'), 0) not between 1 and 100 then 'its time zone is no name of one'
+      when given ? 'tz' and (jsonb_typeof(given -> 'tz') <> 'string' or length(given ->> 'tz') not between 1 and 100)
+        then 'its time zone is no name of one'
+      -- Those who compute ticks read numbers as numbers, and moments as ISO 8601 has them.
+      when exists (
+        select from unnest(array['every', 'catch_up_seconds', 'jitter_seconds']) as n (name)
+        where jsonb_typeof(given -> n.name) <> 'number'
+      ) then 'its times in seconds are not all numbers'
       when (given ->> 'every')::numeric not between 1 and 315360000 then 'its interval is not between 1 second and ten years'
-      when given ->> 'at' !~ '([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)$' then 'its moment is not a time with a time zone'
+      when given ? 'at' and (jsonb_typeof(given -> 'at') <> 'string' or given ->> 'at' !~ moment)
+        then 'its moment is not a time with a time zone, such as 2027-01-31T06:00:00+00:00'
       when (given ->> 'at')::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
         then 'its moment is outside the years 1970 to 9998'
       when given ->> 'catch_up' not in ('skip', 'latest', 'all') then 'catch_up is not skip, latest or all'
@@ -44,11 +53,18 @@ begin
         then 'catch_up_seconds is not between 0 and ten years'
       when given ->> 'overlap' not in ('allow', 'skip', 'one', 'cancel') then 'overlap is not allow, skip, one or cancel'
       when (given ->> 'jitter_seconds')::numeric not between 0 and 86400 then 'its jitter is not between 0 and 86400 seconds'
-      when length(given ->> 'tick_arg') not between 1 and 200 then 'tick_arg is not the name of an argument'
+      when given ? 'tick_arg' and (jsonb_typeof(given -> 'tick_arg') <> 'string' or length(given ->> 'tick_arg') not between 1 and 200)
+        then 'tick_arg is not the name of an argument'
       when jsonb_typeof(given -> 'job') is distinct from 'object' then 'it has no job'
+      -- With tick_arg they would be left out.
+      when jsonb_typeof(given -> 'job' -> 'args') <> 'object' then 'the args of its job are not a JSON object'
       when given -> 'job' ?| own then 'its job has ' || (
         select string_agg(k.name, ', ') from jsonb_object_keys(given -> 'job') as k (name) where k.name = any (own)
       ) || ', which belongs to a single job'
+      when (given ->> 'jitter_seconds')::numeric > 0 and given -> 'job' -> 'unique' ->> 'debounce' is not null
+        then 'its job has a debounce, which is its delay; leave the jitter out'
+      when (given ->> 'jitter_seconds')::numeric >= (given -> 'job' ->> 'expires_seconds')::numeric
+        then 'its job may expire before it runs; its jitter must be shorter than its expires_seconds'
     end;
   exception
     when data_exception or program_limit_exceeded then
@@ -60,7 +76,8 @@ begin
   end if;
   -- A job that no queue would take would fail at every tick.
   perform faultline.read_jobs(
-    json_build_array(check_schedule.spec -> 'job')::text, faultline.clock(), (select s.args_bytes_max from faultline.settings s)
+    json_build_array(faultline.tick_job(check_schedule.name, check_schedule.spec, at, at, false))::text, at,
+    (select s.args_bytes_max from faultline.settings s)
   );
 end
 $$;

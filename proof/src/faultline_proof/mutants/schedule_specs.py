@@ -1,0 +1,34 @@
+"""The guards of what a schedule says, and of what its ticks make of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
+
+GUARDS: Guards = {
+    "tick_job": {
+        "fills the group of each tick": ("j.key = 'group' and json_typeof(j.value) = 'array'", "false"),
+        "fills the key of each tick": ("j.key = 'unique' and json_typeof(j.value -> 'key') = 'array'", "false"),
+        "writes the tick as programs do": (
+            "coalesce(nullif(to_char(tick_job.at at time zone 'UTC', '.US'), '.000000'), '')",
+            "to_char(tick_job.at at time zone 'UTC', '.US')",
+        ),
+    },
+    "check_schedule": {
+        "wants numbers": ("where jsonb_typeof(given -> n.name) <> 'number'", "where false"),
+        "wants a moment as workers read it": ("given ->> 'at' !~ moment", "false"),
+        "wants the name of a zone": ("jsonb_typeof(given -> 'tz') <> 'string' or ", ""),
+        "wants the name of an argument": ("jsonb_typeof(given -> 'tick_arg') <> 'string' or ", ""),
+        "wants arguments": ("when jsonb_typeof(given -> 'job' -> 'args') <> 'object' then", "when false then"),
+        "wants no jitter beside a debounce": (
+            "when (given ->> 'jitter_seconds')::numeric > 0 and given -> 'job' -> 'unique' ->> 'debounce' is not null",
+            "when false",
+        ),
+        "wants a jitter that ends before the job expires": (
+            "when (given ->> 'jitter_seconds')::numeric >= (given -> 'job' ->> 'expires_seconds')::numeric",
+            "when false",
+        ),
+    },
+}
