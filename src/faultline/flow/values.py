@@ -109,7 +109,8 @@ def read_as(function: Any) -> Read | None:
 def args_text(given: Mapping[str, Any], what: str) -> str:
     """The JSON text of arguments, or `JobRejected`."""
     try:
-        as_json = plain(dict(given))
+        # Their names stay as they are: one that is not text is refused.
+        as_json: Mapping[str, Any] = {name: plain(value) for name, value in given.items()}
     except RecursionError:
         as_json = given
     return jsontext.encode_args(as_json, what)
