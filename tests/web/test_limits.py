@@ -211,6 +211,39 @@ def test_a_budget_without_a_rate_is_refused(api: Api, body: dict[str, Any]) -> N
     assert api.get("/budgets").json() == {"budgets": []}
 
 
+@pytest.mark.parametrize(
+    ("given", "per", "burst"),
+    [
+        # Lower: what may start at once goes down with it, and the unit stays.
+        ({"rate": 100}, 60, 4),
+        ({"rate": 1200}, 60, 20),
+        ({"rate": 100, "burst": 50}, 60, 50),
+        ({"rate": 5, "per": 1}, 1, 10),
+        ({"rate": 0.6}, 60, 1),
+    ],
+)
+def test_a_rate_that_is_set_keeps_the_time_and_the_burst_in_force(
+    api: Api, db: Driver, given: dict[str, float], per: float, burst: float
+) -> None:
+    rate = '{"rate": 600, "per": 60, "burst": 20}'
+    db.execute(f"select faultline.declare_queue('mail', '{{\"queue\": {rate}, \"each_group\": {rate}}}')")
+    db.execute(f"select faultline.declare_budget('openai', '{rate}')")
+    wanted = {"rate": given["rate"], "per": per, "burst": burst}
+
+    put(api, "/queues/mail/limits", **given)
+    put(api, "/queues/mail/limits/tenant-7", **given)
+    put(api, "/budgets/openai", **given)
+
+    found = {one["group"]: one["effective"] for one in api.get("/queues/mail/limits").json()["limits"]}
+    assert found[""] == found["tenant-7"] == wanted
+    assert api.get("/budgets").json()["budgets"][0]["effective"] == wanted
+
+
+def test_a_rate_where_none_is_in_force_is_per_second(api: Api) -> None:
+    put(api, "/queues/mail/limits", rate=7)
+    assert api.get("/queues/mail/limits").json()["limits"][0]["effective"] == {"rate": 7, "per": 1, "burst": 7}
+
+
 def test_a_key_of_some_queues_neither_sees_nor_sets_budgets(api: Api, db: Driver) -> None:
     put(api, "/budgets/openai", rate=1)
     _, text = new_key(db, "read", "operate", queues=["mail"])

@@ -10,6 +10,7 @@ from faultline.store.reads import limits as reads
 
 if TYPE_CHECKING:
     from faultline.core.limits import BudgetRecord, LimitFields, LimitRecord, Rate
+    from faultline.core.model import Json
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
 
@@ -86,11 +87,11 @@ class Limits:
         :param by: Who sets it, as for `cancel`.
         :param reason: Recorded in the journal, and shown with the budget.
         """
-        self._app.database.run(operate.set_budget(name, rate.stored(), by=by, reason=reason))
+        self._app.database.run(operate.set_budget(name, _whole(rate), by=by, reason=reason))
 
     async def aset_budget(self, name: str, rate: Rate, *, by: str | None = None, reason: str | None = None) -> None:
         """`set_budget` for async programs."""
-        await self._app.async_database.run(operate.set_budget(name, rate.stored(), by=by, reason=reason))
+        await self._app.async_database.run(operate.set_budget(name, _whole(rate), by=by, reason=reason))
 
     def reset_budget(self, name: str, *, by: str | None = None, reason: str | None = None) -> None:
         """Undo what was set: what the code declares holds again. A budget that no code declares is gone.
@@ -121,3 +122,8 @@ class Limits:
 
     async def aread(self, queue: str | None = None) -> list[LimitRecord]:
         return await self._app.async_database.run(reads.limits(queue))
+
+
+def _whole(rate: Rate) -> dict[str, Json]:
+    """What is left out of a rate that is set would be that of the one in force; a `Rate` says all of it."""
+    return rate.stored() | {"burst": rate.burst_jobs}

@@ -27,6 +27,8 @@ _Group = Annotated[
 ]
 _Budget = Annotated[str, typer.Argument(metavar="BUDGET", help="The name of the budget.")]
 _NONE = "none"
+_PER = "The time of the rate: 1s, 5m, 1h. Default: that of the rate in force, or 1s."
+_BURST = "Default: that in force, less in proportion if the rate is lower; or the rate."
 
 
 class _QueueOrCommand(TyperGroup):
@@ -71,10 +73,8 @@ def set_limit(  # noqa: PLR0913, PLR0917 - one for each option
     group: _Group = None,
     concurrency: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs at once; none: any number.")] = None,
     rate: Annotated[str | None, typer.Option(metavar="NUMBER", help="Jobs that start in a time; none: any.")] = None,
-    per: Annotated[str | None, typer.Option(metavar="SPAN", help="The time of the rate: 1s, 5m, 1h. Default: 1s.")] = None,
-    burst: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="Jobs that may start at once. Default: the rate.")
-    ] = None,
+    per: Annotated[str | None, typer.Option(metavar="SPAN", help=_PER)] = None,
+    burst: Annotated[str | None, typer.Option(metavar="NUMBER", help=f"Jobs that may start at once. {_BURST}")] = None,
     weight: Annotated[str | None, typer.Option(metavar="NUMBER", help="The share of a group beside others.")] = None,
     ordered: Annotated[
         bool | None, typer.Option("--ordered/--unordered", help="Jobs of a group run one after the other, in order.")
@@ -129,10 +129,8 @@ def reset(queue: _Queue, group: _Group = None, reason: _Reason = None, dsn: Dsn 
 def set_budget(
     budget: _Budget,
     rate: Annotated[str, typer.Option(metavar="NUMBER", help="What jobs may take in a time.")],
-    per: Annotated[str | None, typer.Option(metavar="SPAN", help="The time of the rate: 1s, 5m, 1h. Default: 1s.")] = None,
-    burst: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="The most that there ever is. Default: the rate.")
-    ] = None,
+    per: Annotated[str | None, typer.Option(metavar="SPAN", help=_PER)] = None,
+    burst: Annotated[str | None, typer.Option(metavar="NUMBER", help=f"The most that there ever is. {_BURST}")] = None,
     reason: _Reason = None,
     dsn: Dsn = None,
 ) -> None:
@@ -144,7 +142,9 @@ def set_budget(
     """
     from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
 
-    fields = {"rate": _number("rate", rate), "per": 1.0 if per is None else values.seconds(per)}
+    fields = {"rate": _number("rate", rate)}
+    if per is not None:
+        fields["per"] = values.seconds(per)
     if burst is not None:
         fields["burst"] = _number("burst", burst)
     with opened(dsn) as database:

@@ -15,6 +15,8 @@ from faultline.web.shapes import PAGE_JOBS_MAX, Asked, AtOnce, Reason
 GroupCursor = Annotated[str, StringConstraints(pattern=cursors.GROUP_PATTERN)]
 
 
+_PER = "Seconds. Default: those of the rate in force, or 1."
+_BURST = "Default: that in force, less in proportion if the rate is lower; or the rate."
 #: A time and a burst are those of a rate.
 _OF_A_RATE = {"per": ["rate"], "burst": ["rate"]}
 _ORDERED_AT_ONCE = {
@@ -42,10 +44,18 @@ class LimitChange(Asked):
         description="Jobs that may start in `per` seconds.",
     )
     per: float | None = Field(
-        None, ge=bounds.PER_SECONDS_MIN, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False, description="With `rate`."
+        None, ge=bounds.PER_SECONDS_MIN, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False, description=f"With `rate`. {_PER}"
     )
     burst: float | None = Field(
-        None, ge=1, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="Jobs that may start at once. With `rate`."
+        None,
+        ge=1,
+        le=bounds.LIMIT_MAX,
+        allow_inf_nan=False,
+        description=f"Jobs that may start at once. With `rate`. {_BURST}",
+    )
+        le=bounds.LIMIT_MAX,
+        allow_inf_nan=False,
+        description=f"Jobs that may start at once. With `rate`. {_BURST}",
     )
     reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
 
@@ -78,9 +88,11 @@ class BudgetChange(Asked):
     rate: float = Field(
         ge=bounds.RATE_MIN, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="What may be taken in `per` seconds."
     )
-    per: float = Field(1.0, ge=bounds.PER_SECONDS_MIN, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False)
+    per: float | None = Field(
+        None, ge=bounds.PER_SECONDS_MIN, le=bounds.PER_SECONDS_MAX, allow_inf_nan=False, description=_PER
+    )
     burst: float | None = Field(
-        None, ge=1, le=bounds.LIMIT_MAX, allow_inf_nan=False, description="The most that there ever is. Default: `rate`."
+        None, ge=1, le=bounds.LIMIT_MAX, allow_inf_nan=False, description=f"The most that there ever is. {_BURST}"
     )
     reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
 

@@ -1,5 +1,6 @@
 -- Set what jobs may take from a budget, over what the code declares: {"rate": 90000, "per": 60, "burst": 20000}. It holds at
 -- once, and until it is reset: null as `fields`. One that no code declares is made by this, and gone when it is reset.
+-- A rate without `per` or `burst` keeps those in force: see keep_rate.
 -- Returns whether anything changed. The journal records who did it and why: see signature.
 create or replace function faultline.set_budget(
   budget text, fields jsonb, by text default null, reason text default null
@@ -11,7 +12,9 @@ as $$
 declare
   signed constant jsonb := faultline.signature(set_budget.by, set_budget.reason);
   wanted constant jsonb := case when set_budget.fields is null then '{}'
-    else faultline.checked_budget(set_budget.budget, set_budget.fields) end;
+    else faultline.checked_budget(set_budget.budget, faultline.keep_rate(set_budget.fields, (
+      select b.effective from faultline.budgets b where b.name = set_budget.budget
+    ))) end;
 begin
   perform faultline.read_committed('set_budget');
   perform faultline.durable();

@@ -1,6 +1,7 @@
 -- Set what a queue (group ''), each of its groups ('*') or one group may do, until `reset_limit`. What people set wins over what
 -- the code declares, field by field; fields that are not named stay as they are, and null takes a limit away.
--- `fields`: {"concurrency": 5, "rate": 100, "per": 60, "burst": 10, "weight": 2, "ordered": true}.
+-- `fields`: {"concurrency": 5, "rate": 100, "per": 60, "burst": 10, "weight": 2, "ordered": true}. A rate without `per` or `burst`
+-- keeps those in force: see keep_rate.
 -- It holds for jobs that are granted after the commit; running ones go on, and are counted. Returns whether anything changed.
 -- The journal records who did it and why: see signature.
 create or replace function faultline.set_limit(
@@ -13,7 +14,7 @@ as $$
 declare
   signed constant jsonb := faultline.signature(set_limit.by, set_limit.reason);
   whose constant text := faultline.limited_one(set_limit.queue, set_limit.group_key);
-  checked constant jsonb := faultline.checked_limit(set_limit.fields, whose, set_limit.group_key = '');
+  checked jsonb := faultline.checked_limit(set_limit.fields, whose, set_limit.group_key = '');
   known faultline.limits;
   changed boolean;
 begin
@@ -21,6 +22,13 @@ begin
   perform faultline.durable();
   perform faultline.limit_queue(set_limit.queue);
   select * into known from faultline.limits l where l.queue = set_limit.queue and l.group_key = set_limit.group_key;
+  checked := faultline.checked_limit(faultline.keep_rate(set_limit.fields, (
+    select coalesce((
+      select l.effective from faultline.limits l
+      where l.queue = set_limit.queue and l.group_key = '*' and set_limit.group_key <> ''
+    ), '{}') || coalesce(known.effective, '{}')
+  ), case when set_limit.group_key = '' then (select q.shards from faultline.queues q where q.name = set_limit.queue) end
+  ), whose, set_limit.group_key = '');
   changed := faultline.write_limit(
     set_limit.queue, set_limit.group_key, coalesce(known.declared, '{}'), coalesce(known.override, '{}') || checked, signed
   );

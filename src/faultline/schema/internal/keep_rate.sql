@@ -1,0 +1,30 @@
+-- The fields of a limit that a person sets, with what they leave out of its rate: the time is that of the rate in force, so that
+-- 100 in place of 600 a minute is 100 a minute, and not 100 a second. The burst in force stays, and goes down with a lower rate in
+-- proportion: a person who slows a queue down does not want more to start at once. But not below `burst_min`.
+-- Without a rate in force, and for fields that are refused anyway, nothing is added.
+create or replace function faultline.keep_rate(fields jsonb, in_force jsonb, burst_min integer default 1) returns jsonb
+language plpgsql immutable
+as $$
+declare
+  kept jsonb := fields;
+  change double precision;
+begin
+  if jsonb_typeof(fields) is distinct from 'object' or jsonb_typeof(fields -> 'rate') is distinct from 'number'
+    or coalesce(jsonb_typeof(fields -> 'per'), 'number') <> 'number' or jsonb_typeof(in_force -> 'rate') is distinct from 'number'
+    or (fields ->> 'rate')::numeric not between 0.001 and 1000000000
+    or (fields ->> 'per')::numeric not between 0.000001 and 31536000
+  then
+    return fields;
+  end if;
+  if not fields ? 'per' then
+    kept := kept || jsonb_build_object('per', in_force -> 'per');
+  end if;
+  if not fields ? 'burst' then
+    change := faultline.rate_of(kept) / faultline.rate_of(in_force);
+    kept := kept || jsonb_build_object('burst', greatest(
+      least((in_force ->> 'burst')::double precision, ceil((in_force ->> 'burst')::double precision * change)), burst_min, 1
+    ));
+  end if;
+  return kept;
+end
+$$;
