@@ -53,10 +53,6 @@ class LimitChange(Asked):
         allow_inf_nan=False,
         description=f"Jobs that may start at once. With `rate`. {_BURST}",
     )
-        le=bounds.LIMIT_MAX,
-        allow_inf_nan=False,
-        description=f"Jobs that may start at once. With `rate`. {_BURST}",
-    )
     reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
 
 
