@@ -170,6 +170,7 @@ class ResultTests(FaultlineTestCase):
 
         result.refresh()
         self.assertEqual(result.status, TaskResultStatus.FAILED)
+        self.assertEqual((result.backend, tasks.decline_once.get_result(result.id)), ("once", result))
         [error] = result.errors
         self.assertEqual(error.exception_class, tasks.CardDeclined)
         self.assertTrue(error.traceback.startswith("Traceback (most recent call last):\n  File "), error.traceback)
@@ -199,6 +200,16 @@ class ResultTests(FaultlineTestCase):
         drain(application())
         result.refresh()
         self.assertEqual((result.status, result.attempts, len(result.errors)), (TaskResultStatus.FAILED, 1, 1))
+
+    def test_a_task_gives_up_by_itself(self) -> None:
+        result = tasks.give_up.enqueue()
+
+        self.assertEqual(drain(application()).failed, 1)
+
+        result.refresh()
+        self.assertEqual((result.status, result.attempts), (TaskResultStatus.FAILED, 1))
+        self.assertEqual(result.errors[0].exception_class, JobFailed)
+        self.assertIn("no such order", result.errors[0].traceback)
 
     def test_what_cannot_be_stored_fails_once_and_for_all(self) -> None:
         result = tasks.unstorable.enqueue()
@@ -272,10 +283,10 @@ class SignalTests(FaultlineTestCase):
         self.assertIn("CardDeclined: no money", "".join(logged.output))
 
         self.sent.clear()
-        tasks.call_off.enqueue()
-        tasks.later.enqueue()
+        for task in (tasks.call_off, tasks.later, tasks.give_up):
+            task.enqueue()
         drain(application())
-        self.assertEqual([name for name, *_ in self.sent].count("finished"), 2)
+        self.assertEqual([name for name, *_ in self.sent].count("finished"), 3)
 
     def test_a_receiver_that_raises_in_the_worker_harms_no_task(self) -> None:
         result = tasks.mail.enqueue("ada")
@@ -296,6 +307,15 @@ class WorkerTests(FaultlineTestCase):
         [used] = tasks.seen
         self.assertIsNot(used, connections["default"])
         self.assertIsNone(used.connection)
+
+    @override_settings(DEBUG=True)
+    def test_the_queries_that_django_keeps_for_debugging_are_those_of_one_attempt(self) -> None:
+        for _ in range(3):
+            tasks.session.enqueue()
+
+        drain(application())
+
+        self.assertEqual({len(used.queries_log) for used in tasks.seen}, {1})
 
     def test_no_connection_of_an_async_task_outlives_its_attempt(self) -> None:
         with mock.patch.dict(connections["default"].settings_dict, {"CONN_MAX_AGE": None}):

@@ -10,7 +10,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.db.models import F
 
-from faultline import Cancel, Retry
+from faultline import Cancel, Fail, Retry
 from faultline.integrations.django import atomic
 from faultline.integrations.django.compat import TaskContext  # noqa: TC001 - as in any project
 from tests.integrations.django_site.models import Order
@@ -99,6 +99,11 @@ def decline_once() -> None:
 @task
 def call_off() -> None:
     raise Cancel("not wanted")
+
+
+@task
+def give_up() -> None:
+    raise Fail("no such order")
 
 
 @task(backend="once")

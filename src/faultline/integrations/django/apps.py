@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from django.apps import AppConfig
 from django.core import checks
+from django.core.management.base import CommandError
 from django.db import connections
 from django.db.models.signals import post_migrate
+
+from faultline.core.errors import FaultlineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +34,10 @@ def _migrate(*, using: str, verbosity: int, plan: list[Any] | None = None, **_: 
     from faultline.integrations.django.applications import application, backends  # noqa: PLC0415 - once apps are ready
 
     if any(backends(using)):
-        migrated = migrate(using)
+        try:
+            migrated = migrate(using)
+        except FaultlineError as error:
+            raise CommandError(f"Faultline's schema was not migrated: {error}") from error
         _before_dropping(connections[using].creation, application(using).close)
         if verbosity >= 1:
             print(f"  Faultline: applied {', '.join(migrated) or 'nothing, it is up to date'}")  # noqa: T201 - as Django does
@@ -62,7 +68,6 @@ def migrate(using: str) -> list[str]:
 
 def _check_schema(databases: list[str] | None = None, **_: Any) -> list[Any]:
     """`manage.py check --database default`: whether the schema is there, and of this build."""
-    from faultline.core.errors import FaultlineError  # noqa: PLC0415
     from faultline.integrations.django.applications import application, backends  # noqa: PLC0415
 
     found = []

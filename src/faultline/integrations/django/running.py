@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import close_old_connections, connections
+from django.db import close_old_connections, connections, reset_queries
 from django.utils import timezone
 
 from faultline.app.blocking_job import BlockingJob  # noqa: TC001 - read by `app.task`
@@ -47,6 +47,7 @@ def runner(app: Faultline, task: Any) -> Callable[..., Any]:
     """What a worker calls for a job of this Django task: async ones on the event loop, others in a thread."""
 
     def run(job: BlockingJob, args: list[Any], kwargs: dict[str, Any], **_: Any) -> Any:
+        reset_queries()  # with DEBUG, Django keeps those of a connection until its next request
         close_old_connections()
         try:
             attempt = _Attempt(task, job, [app.database.run(one) for one in reads(job.id, job.attempt)])
