@@ -205,6 +205,80 @@ def test_the_page_of_queues_shows_budgets(site: Site, db: Driver) -> None:
         assert text in page.text
 
 
+def orphaned(db: Driver, name: str, *, in_code: bool = False) -> None:
+    """A budget that code has declared, and a worker that runs with other code."""
+    db.value("select faultline.declare_budget(%s, '{\"rate\": 5}')", name)
+    db.value("select faultline.beat('w', 'here', 1, '1', array['mail'])::text")
+    assert db.value("select faultline.announce('w', '{}', 1, '{}', %s)", [name] if in_code else ["another"])
+
+
+def test_an_orphaned_budget_is_shown_as_such_and_removed(api: Api, db: Driver) -> None:
+    orphaned(db, "openai")
+
+    [found] = api.get("/budgets").json()["budgets"]
+    gone = api.http.delete("/api/v1/budgets/openai", params={"reason": "moved away"})
+
+    assert found["orphaned"] is True
+    assert gone.json() == {"budgets": []}
+    journal = db.execute(
+        "select detail -> 'is', detail -> 'by_code', detail ->> 'reason' from faultline.journal order by id"
+    )
+    assert journal[-1] == ({}, False, "moved away")
+
+
+def test_what_was_set_is_taken_back_before_an_orphaned_budget_is_removed(api: Api, db: Driver) -> None:
+    orphaned(db, "openai")
+    put(api, "/budgets/openai", rate=7)
+    [found] = api.get("/budgets").json()["budgets"]
+
+    [left] = api.http.delete("/api/v1/budgets/openai").json()["budgets"]
+
+    assert (found["orphaned"], left["orphaned"], left["effective"]["rate"]) == (False, True, 5)
+
+
+def test_a_budget_that_a_living_worker_may_have_in_its_code_is_not_removed(api: Api, db: Driver) -> None:
+    orphaned(db, "openai", in_code=True)
+    [found] = api.http.delete("/api/v1/budgets/openai").json()["budgets"]
+    assert found["orphaned"] is False
+
+    # It does not say what it has: it has just started, or is of an older build.
+    db.execute("update faultline.workers set budgets = null")
+    [found] = api.http.delete("/api/v1/budgets/openai").json()["budgets"]
+    assert found["orphaned"] is False
+
+    # All workers stand still, for a deployment perhaps.
+    db.execute("delete from faultline.workers")
+    [found] = api.http.delete("/api/v1/budgets/openai").json()["budgets"]
+    assert found["orphaned"] is False
+
+
+def test_a_budget_is_set_reset_and_removed_on_the_page_with_who_and_why(site: Site, db: Driver) -> None:
+    orphaned(db, "openai")
+
+    shown = site.page("/queues").text
+    site.send("/queues", "/budgets/set", budget="openai", rate="600", per="60", burst="50", reason="they asked")
+    is_set = site.page("/queues").text
+    site.send("/queues", "/budgets/reset", budget="openai", reason="over")
+    undone = db.value("select effective from faultline.budgets")
+    site.send("/queues", "/budgets/reset", budget="openai", reason="moved away")
+
+    assert "orphaned" in shown
+    assert "600/min (burst 50)" in is_set
+    assert "they asked" in is_set
+    assert undone["rate"] == 5
+    assert db.value("select count(*) from faultline.budgets") == 0
+    done = db.execute("select detail ->> 'reason' from faultline.journal where detail ->> 'by_code' = 'false' order by id")
+    assert [reason for (reason,) in done] == ["they asked", "over", "moved away"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"rate": "many"}, {"rate": "0"}, {"rate": "nan"}, {"rate": "1", "burst": "0"}])
+def test_a_budget_that_makes_no_sense_is_refused_on_the_page(site: Site, db: Driver, fields: dict[str, str]) -> None:
+    db.value("select faultline.declare_budget('openai', '{\"rate\": 5}')")
+
+    assert site.send("/queues", "/budgets/set", budget="openai", **fields).status_code == 422
+    assert db.value("select override from faultline.budgets") == {}
+
+
 @pytest.mark.parametrize("body", [{}, {"rate": 0}, {"rate": 1, "burst": 0}, {"rate": 1, "concurrency": 1}, {"rate": None}])
 def test_a_budget_without_a_rate_is_refused(api: Api, body: dict[str, Any]) -> None:
     assert put(api, "/budgets/openai", **body).status_code == 422

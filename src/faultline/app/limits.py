@@ -94,7 +94,8 @@ class Limits:
         await self._app.async_database.run(operate.set_budget(name, _whole(rate), by=by, reason=reason))
 
     def reset_budget(self, name: str, *, by: str | None = None, reason: str | None = None) -> None:
-        """Undo what was set: what the code declares holds again. A budget that no code declares is gone.
+        """Undo what was set: what the code declares holds again. A budget that no code declares is removed: one that was
+        made by hand, or for which nothing is set and which no running worker has in its code any more.
 
         :param name: Which budget.
         :param by: Who resets it, as for `cancel`.

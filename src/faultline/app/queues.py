@@ -152,18 +152,15 @@ class Queues:
 
     def declarations(self) -> list[Statement[bool]]:
         """What writes the declared queues and budgets of this program."""
-        return [
-            *(limit.declare_queue(name, one.declared, one.shards) for name, one in sorted(self._declared.items())),
-            *(declare_budget(name, rate.stored()) for name, rate in sorted(self._budgets.items())),
-        ]
+        return [*self.queue_declarations().values(), *self.budget_declarations().values()]
 
-    def declared_queues(self) -> frozenset[str]:
-        """The names of the declared queues."""
-        return frozenset(self._declared)
+    def queue_declarations(self) -> dict[str, Statement[bool]]:
+        """By the names of the queues."""
+        return {name: limit.declare_queue(name, one.declared, one.shards) for name, one in sorted(self._declared.items())}
 
-    def declared_budgets(self) -> frozenset[str]:
-        """The names of the declared budgets."""
-        return frozenset(self._budgets)
+    def budget_declarations(self) -> dict[str, Statement[bool]]:
+        """By the names of the budgets."""
+        return {name: declare_budget(name, rate.stored()) for name, rate in sorted(self._budgets.items())}
 
     def _route(self, task: Task[..., Any]) -> None:
         """Send a task that names no queue to the first that takes it."""

@@ -65,7 +65,7 @@ def budget_table(budgets: Sequence[BudgetRecord], now: datetime) -> Table:
             f"{one.tokens:,.1f}",
             Text(span(one.line_seconds), style="warning") if one.line_seconds else screen.quiet("-"),
             said(one.effective),
-            said(one.declared) or screen.quiet("-"),
+            Text("in no code", style="warning") if one.orphaned else said(one.declared) or screen.quiet("-"),
             Text(said(one.override), style="warning") if one.override else screen.quiet("-"),
             screen.quiet(f"{screen.since(one.changed_at, now)}{by}{why}"),
         )

@@ -154,7 +154,8 @@ def set_budget(
 
 @limits.command("reset-budget")
 def reset_budget(budget: _Budget, reason: _Reason = None, dsn: Dsn = None) -> None:
-    """Undo what was set for a budget: what the code declares holds again. One that no code declares is gone.
+    """Undo what was set for a budget: what the code declares holds again. One that no code declares is removed: it was made
+    by hand, or nothing is set for it and no running worker has it in its code any more.
 
     \b
     Example:

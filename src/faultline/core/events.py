@@ -96,6 +96,7 @@ LEVELS: dict[str, int] = {
     "schedules_failed": WARNING,
     "schedule_failed": WARNING,
     "queue_not_declared": ERROR,
+    "budget_not_declared": ERROR,
     "claim_failed": WARNING,
     "claim_unanswered": WARNING,
     "claim_answered_late": INFO,

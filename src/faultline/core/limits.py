@@ -146,6 +146,8 @@ class BudgetRecord:
     #: Who has set the override, and why.
     changed_by: str | None
     reason: str | None
+    #: Nothing is set for it, and no living worker has it in its code: a reset removes it.
+    orphaned: bool
 
 
 def changed_fields(given: LimitFields) -> dict[str, Json]:

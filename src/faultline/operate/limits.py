@@ -58,7 +58,7 @@ def set_budget(
 
 
 def reset_budget(budget: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
-    """Undo what people have set for it: what the code declares counts again. One that no code declares is gone."""
+    """Undo what people have set for it: what the code declares counts again. One that no code declares is removed."""
     who.check(by, reason)
     check_budget(budget)
     statement = verbs.set_budget(budget, None, by=by, reason=reason)

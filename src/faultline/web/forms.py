@@ -36,6 +36,19 @@ class Form:
             )
         return reason
 
+    def number(self, name: str) -> float | int | None:
+        """None if it is missing or empty."""
+        text = self.one(name)
+        if text is None:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            raise Problem(
+                422, "NoNumber", f"{name} must be a number; nothing was set.", next_step="Go back and correct it."
+            ) from None
+        return int(number) if number.is_integer() and abs(number) < 2**53 else number
+
     def all(self, name: str) -> list[str]:
         return [value for field, value in self._fields if field == name]
 

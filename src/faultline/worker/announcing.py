@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from faultline.app.tasks import Task
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.statement import Statement
+    from faultline.worker.declaring import Declaring
     from faultline.worker.tally import Tally
 
 _ANNOUNCE_SECONDS, _LISTED_SECONDS = 60.0, 0.5
@@ -35,9 +36,12 @@ class Announcing:
         connections_max: int,
         tally: Tally,
         schedules: Sequence[str] = (),
+        declaring: Declaring | None = None,
     ) -> None:
         self._database = database
         self._worker_id = worker_id
+        self._declaring = declaring
+        self._budgets = () if declaring is None else declaring.budgets
         self._queues = list(queues)
         self._tasks = tasks
         self._connections_max = connections_max
@@ -45,12 +49,19 @@ class Announcing:
         self._schedules = schedules
 
     async def run(self) -> None:
+        # Where there are none, nothing is declared again.
+        declaring = self._declaring if self._budgets else None
         while True:
             pause = _ANNOUNCE_SECONDS
             try:
-                said = verbs.announce(self._worker_id, sorted(self._tasks), self._connections_max, self._schedules)
+                said = verbs.announce(
+                    self._worker_id, sorted(self._tasks), self._connections_max, self._schedules, self._budgets
+                )
                 if not await self._database.run(said):
                     pause = _LISTED_SECONDS
+                elif declaring is not None:
+                    await declaring.again()
+                    declaring = None
             except Exception as error:  # noqa: BLE001 - nothing depends on it
                 self._tally.database_failed()
                 events.emit("announce_failed", worker=self._worker_id, error=str(error))

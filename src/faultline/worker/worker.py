@@ -132,7 +132,7 @@ class Worker:
     def _say(self, queues: Mapping[str, int]) -> None:
         self._lifespans = Lifespans(self._app.hooks.lifespans, self.id, self._stop.replace)
         digests, tasks, most = self._scheduler.digests, self._app.tasks, self.connections.most
-        self._announcing = Announcing(self._database, self.id, queues, tasks, most, self._tally, digests)
+        self._announcing = Announcing(self._database, self.id, queues, tasks, most, self._tally, digests, self._declaring)
         self._subscribing = Subscribing(self._database, self.id, self._app.subscriptions(), self._tally)
 
     def _make_feeds(self, queues: Mapping[str, int]) -> None:

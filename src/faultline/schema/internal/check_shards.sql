@@ -7,7 +7,7 @@ as $$
 declare
   found_queue record;
 begin
-  select q.shards, b.burst into found_queue
+  select q.shards, b.burst, (l.override ->> 'burst')::double precision <= b.burst as by_people into found_queue
   from faultline.queues q
   join faultline.limits l on l.queue = q.name and l.group_key = ''
   cross join lateral (
@@ -19,7 +19,10 @@ begin
     raise exception 'queue % cannot have % shards and a rate with a burst of %: each shard needs one job of the burst',
       check_shards.queue, found_queue.shards, found_queue.burst
       using errcode = 'FL005', detail = 'Nothing was changed.',
-      hint = 'Give the rate a burst of at least the number of shards, or declare fewer shards.';
+      hint = case when found_queue.by_people
+        then format('A person has set this rate: raise its burst, or reset it (faultline limits reset %s), or declare fewer shards.',
+          check_shards.queue)
+        else 'Give the rate a burst of at least the number of shards, or declare fewer shards.' end;
   end if;
 end
 $$;

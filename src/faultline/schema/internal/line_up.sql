@@ -1,6 +1,6 @@
 -- When a job that found too few tokens should ask again, and what its budget and the job remember of that.
 -- `wait`: what it was given before: {"since": when it first found too few, "from": its moment, "to": the last one, if several
--- takes of the same run wait, "token": the run that was given them}.
+-- takes of the same run wait, "token": the run that was given them, "asked_at": when it asked}.
 create or replace function faultline.line_up(
   inout bucket faultline.budgets,
   inout wait jsonb,
@@ -40,7 +40,8 @@ begin
     -- While moments are to come, it counts as one that has waited.
     'from', case when last > at then least(mine, until) else until end,
     'to', greatest(last, until),
-    'token', fencing_token
+    'token', fencing_token,
+    'asked_at', at
   );
   bucket.line_until := greatest(bucket.line_until, until);
   if is_next then

@@ -1,6 +1,8 @@
--- Store one budget: what is declared, or what a person has set; the other is null, and stays. What is in it stays, up to the
+-- Store one budget: what is declared, or what a person has set; the other is null, and stays. Both empty: it is removed, by a
+-- person. What is in it stays, up to the
 -- new burst. If more may be taken than before, the jobs that wait ask again at once: by the moments that the old rate gave them
--- they would wait for too long. Returns whether anything changed; if so, the journal says what.
+-- they would wait for too long. Those that were told to wait and still run see it when they give their lease back: see
+-- was_raised. Returns whether anything changed; if so, the journal says what.
 create or replace function faultline.write_budget(budget text, declared jsonb, override jsonb, signed jsonb) returns boolean
 language plpgsql volatile
 as $$
@@ -45,13 +47,13 @@ begin
   values (
     at, 'limit_changed',
     jsonb_build_object(
-      'budget', write_budget.budget, 'was', was.effective, 'is', wanted, 'by_code', by_code <> was.declared
+      'budget', write_budget.budget, 'was', was.effective, 'is', wanted, 'by_code', write_budget.override is null
     ) || signed
   );
   if faultline.rate_of(wanted) > faultline.rate_of(was.effective)
     or (wanted ->> 'burst')::double precision > (was.effective ->> 'burst')::double precision
   then
-    update faultline.budgets b set line_until = at, next_job = null where b.name = write_budget.budget;
+    update faultline.budgets b set line_until = at, next_job = null, raised_at = at where b.name = write_budget.budget;
     with waiting as materialized (
       select j.ctid from faultline.open_jobs j
       where j.state = 'queued' and j.next_run_at > at and j.in_group is null

@@ -5,11 +5,12 @@ alter table faultline.open_jobs
   add column group_key text,
   -- It waits in its group. Then next_run_at lies in the year 9999, so that no build finds it in the queue itself.
   add column in_group boolean,
-  -- Its true time while it waits in its group.
+  -- Its true time while it waits in its group, or keeps its group's permit and waits for a token of its rate.
   add column group_at timestamptz,
   -- The permits that it holds: 1 of the queue, 2 of its group; above these two bits, the shard that counts them.
   add column counted smallint,
-  -- What it last took from a budget ("token", "number"), and by budget which moments it was given to come again ("waits").
+  -- What it last took from a budget ("token", "number"), and by budget which moments it was given to come again, and when it
+  -- was told so ("waits").
   add column takes jsonb;
 alter table faultline.ledger add column group_key text;
 alter table faultline.queues
@@ -137,9 +138,14 @@ create table faultline.budgets (
   next_since timestamptz,
   next_cost double precision,
   next_until timestamptz,
+  -- Since then more may be taken than before: who was told to wait before that asks again.
+  raised_at timestamptz,
   primary key (name),
   constraint sane_budget check (length(name) between 1 and 100)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
+-- The budgets that the code of a worker declares. Null: it does not say.
+alter table faultline.workers add column budgets text[];
 
 -- A job as `claim` returns it.
 create type faultline.claimed as (

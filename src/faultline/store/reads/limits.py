@@ -22,6 +22,9 @@ _BUDGET = RowOf(
     # As take_budget sees it.
     tokens="least(burst, coalesce(tokens + rate * greatest(0, extract(epoch from now - refilled_at)::float8), burst))",
     line_seconds="greatest(0, extract(epoch from nullif(line_until, '-infinity') - now)::float8)",
+    # As `orphaned_budget` has it, which only verbs may call.
+    orphaned="override = '{}' and coalesce((select bool_and(coalesce(name <> all (w.budgets), false))"
+    " from faultline.workers w where w.beat_at > now - interval '15 seconds'), false)",
 )
 
 

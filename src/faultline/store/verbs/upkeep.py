@@ -49,16 +49,20 @@ def beat(
 
 
 def announce(
-    worker_id: str, tasks: Sequence[str], connections_max: int | None = None, schedules: Sequence[str] = ()
+    worker_id: str,
+    tasks: Sequence[str],
+    connections_max: int | None = None,
+    schedules: Sequence[str] = (),
+    budgets: Sequence[str] = (),
 ) -> Statement[bool]:
-    """Store which tasks this worker knows, how many connections it may open, and the digests of its schedules.
+    """Store which tasks and budgets this worker knows, how many connections it may open, and the digests of its schedules.
 
     Returns whether its row exists yet.
     """
     return Statement(
         name="announce",
-        sql="select faultline.announce(%s, %s::text[], %s, %s::text[])",
-        params=(worker_id, list(tasks), connections_max, list(schedules)),
+        sql="select faultline.announce(%s, %s::text[], %s, %s::text[], %s::text[])",
+        params=(worker_id, list(tasks), connections_max, list(schedules), list(budgets)),
         read=value,
         repeatable=True,
     )

@@ -111,9 +111,9 @@ async def set_budget(request: Request, budget_name: BudgetName, body: BudgetChan
     return await _budgets(request, caller)
 
 
-@router.delete("/budgets/{budget_name:path}", summary="Reset a budget")
+@router.delete("/budgets/{budget_name:path}", summary="Reset a budget, or remove one that no code declares")
 async def reset_budget(request: Request, budget_name: BudgetName, caller: Operator, reason: Why = None) -> Budgets:
-    """What the code declares holds again. A budget that no code declares is gone."""
+    """What the code declares holds again. A budget is removed if it was made by hand, and if it is `orphaned`."""
     _check_all_queues(caller)
     await service_of(request).operate.run(operate.reset_budget(budget_name, reason=reason, by=caller.signed()))
     return await _budgets(request, caller)

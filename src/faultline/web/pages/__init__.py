@@ -7,13 +7,26 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from faultline.web.pages import database, failures, job, jobs, overview, queue, queues, schedules, signin, waiting, workers
+from faultline.web.pages import (
+    budgets,
+    database,
+    failures,
+    job,
+    jobs,
+    overview,
+    queue,
+    queues,
+    schedules,
+    signin,
+    waiting,
+    workers,
+)
 from faultline.web.pages.shell import load, show_problem
 
 __all__ = ["PAGES", "load", "router", "show_problem"]
 
 #: Every page, with its forms.
-PAGES = (overview, jobs, job, waiting, schedules, queues, queue, workers, failures, database, signin)
+PAGES = (overview, jobs, job, waiting, schedules, queues, queue, budgets, workers, failures, database, signin)
 router = APIRouter(include_in_schema=False)
 for page in PAGES:
     router.include_router(page.router)

@@ -102,21 +102,11 @@ def _fields(form: Form) -> dict[str, Any]:
     for name in _NUMBERS:
         text = form.one(name)
         if text is not None:
-            found[name] = None if text == _NONE else _number(name, text)
+            found[name] = None if text == _NONE else form.number(name)
     order = form.one("ordered")
     if order in ("yes", "no"):
         found["ordered"] = order == "yes"
     return found
-
-
-def _number(name: str, text: str) -> float | int:
-    try:
-        number = float(text)
-    except ValueError:
-        raise Problem(
-            422, "NoNumber", f"{name} must be a number, or none; nothing was set.", next_step="Go back and correct it."
-        ) from None
-    return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
 def _queue(name: str | None, caller: Caller) -> str:

@@ -1,5 +1,6 @@
 -- Set what jobs may take from a budget, over what the code declares: {"rate": 90000, "per": 60, "burst": 20000}. It holds at
--- once, and until it is reset: null as `fields`. One that no code declares is made by this, and gone when it is reset.
+-- once, and until it is reset: null as `fields`. One that no code declares is made by this, and gone when it is reset. So is
+-- one for which nothing is set any more, and which is no longer in the code of any worker: see orphaned_budget.
 -- A rate without `per` or `burst` keeps those in force: see keep_rate.
 -- Returns whether anything changed. The journal records who did it and why: see signature.
 create or replace function faultline.set_budget(
@@ -18,6 +19,9 @@ declare
 begin
   perform faultline.read_committed('set_budget');
   perform faultline.durable();
+  if set_budget.fields is null and faultline.orphaned_budget(set_budget.budget) then
+    return faultline.write_budget(set_budget.budget, '{}', '{}', signed);
+  end if;
   return faultline.write_budget(set_budget.budget, null, wanted, signed);
 end
 $$;

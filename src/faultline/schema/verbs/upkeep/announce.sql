@@ -1,11 +1,12 @@
 -- Record which tasks this worker knows, to find jobs whose task no worker knows, and how many connections it may open,
--- and which declarations of schedules its code has (digests; null: it does not say).
+-- which declarations of schedules its code has (digests), and which budgets (names). Null: it does not say.
 -- Returns whether the worker is listed: it must call `beat` first. Not part of `beat`, which is called every second.
 create or replace function faultline.announce(
   worker_id text,
   tasks text[],
   connections_max integer default null,
-  schedules text[] default null
+  schedules text[] default null,
+  budgets text[] default null
 ) returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -13,10 +14,11 @@ as $$
 begin
   update faultline.workers w
   set tasks = announce.tasks, connections_max = announce.connections_max,
-    schedules = coalesce(announce.schedules, w.schedules)
+    schedules = coalesce(announce.schedules, w.schedules), budgets = coalesce(announce.budgets, w.budgets)
   where w.id = announce.worker_id
-    and (w.tasks, w.connections_max, w.schedules)
-      is distinct from (announce.tasks, announce.connections_max, coalesce(announce.schedules, w.schedules));
+    and (w.tasks, w.connections_max, w.schedules, w.budgets) is distinct from (
+      announce.tasks, announce.connections_max, coalesce(announce.schedules, w.schedules), coalesce(announce.budgets, w.budgets)
+    );
   return exists (select from faultline.workers w where w.id = announce.worker_id);
 end
 $$;
