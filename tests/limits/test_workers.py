@@ -19,6 +19,8 @@ from tests.waiting import auntil, until
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tests.driver import Driver
+
 PATIENCE = 60.0
 
 
@@ -317,6 +319,23 @@ def test_a_worker_wakes_nobody_for_a_permit_that_it_claims_itself_until_it_stops
 
     assert working == []
     assert len(stopping) == 1
+
+
+@pytest.mark.parametrize("slots", [1, 5])
+def test_a_worker_that_could_use_all_permits_leaves_some_to_another(app: Faultline, queue: Driver, slots: int) -> None:
+    """Whoever gives a permit back claims it again at once. Now and then, another one that waits comes first."""
+    app.queue("mail", concurrency=1)
+
+    @app.task(queue="mail")
+    async def send() -> None:
+        await asyncio.sleep(0.05)
+
+    handles = app.enqueue_many(send.bind() for _ in range(100))
+    worked(app, {"mail": slots}, lambda: all_done(app, handles))
+
+    rows = queue.execute("select split_part(owner, '/', 1) from faultline.ledger order by finished_at, claimed_at")
+    owners = [owner for (owner,) in rows]
+    assert sum(one != after for one, after in itertools.pairwise(owners)) >= 3, Counter(owners)
 
 
 SLEEPS = "select faultline.beat('sleeper', 'elsewhere', 1, '1', array['mail'], array['mail'])"

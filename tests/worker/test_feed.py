@@ -100,6 +100,8 @@ def test_if_it_loses_its_lease_meanwhile_nobody_waits_for_it() -> None:
 class Around:
     """All that a feed works with, but for the database."""
 
+    worker_id = "w"
+
     def __init__(self, *, hints_may_be_missed: bool) -> None:
         self.hints_may_be_missed = hints_may_be_missed
         self.given_back: list[Hold] = []

@@ -48,7 +48,7 @@ execute function faultline.free_permits();
 create or replace trigger leave_group
 before update of state on faultline.open_jobs
 for each row
-when (old.in_group and new.in_group and new.state <> 'queued')
+when (old.group_at is not null and new.group_at is not null and new.state <> 'queued')
 execute function faultline.leave_group();
 
 create or replace trigger token_grows

@@ -35,7 +35,7 @@ declare
                          "reap", "first_expired", "due", "reconcile", "prune", "worker_lock", "tally", "sample", "roll_up",
                          "announce", "expire", "program_changed", "try_changed",
                          "suspend", "resolve", "sweep",
-                         "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "fold", "recount",
+                         "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "offer_turn", "fold", "recount",
                          "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
                          "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch"],
     "faultline_viewer": ["chunks", "api_key", "error_kind", "sample"],

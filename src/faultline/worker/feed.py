@@ -108,7 +108,7 @@ class Feed:
         self._claim_seconds = 0.0
         self._poll_seconds = POLL_SECONDS_MIN
         self._pace = Pace()
-        self._turn_of_queue = Turn(name, database, chance)
+        self._turn_of_queue = Turn(name, leases.worker_id, database, chance)
         self._was_freed = False
         self._ended = 0
         self._turning = False
@@ -132,6 +132,8 @@ class Feed:
                 self._room.clear()
                 await self._room.wait()
                 continue
+            if self.within is not None:
+                await self._turn_of_queue.offer()
             try:
                 leases = await self._claim(wanted)
             except Exception as error:  # noqa: BLE001 - no error may stop the queue
@@ -140,6 +142,8 @@ class Feed:
                 await asyncio.sleep(pause.next() * self._chance.uniform(0.5, 1.5))
                 continue
             pause.reset()
+            if leases and self.within is not None:
+                self._turn_of_queue.granted()
             if len(leases) < wanted:
                 await (self._rest if self.within is None else self._rest_within)(found=bool(leases))
             else:

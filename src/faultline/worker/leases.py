@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class Leases:
     def __init__(self, worker_id: str, queues: Iterable[str], heartbeat: Heartbeat) -> None:
-        self._worker_id = worker_id
+        self.worker_id = worker_id
         self._heartbeat = heartbeat
         self._numbers = {name: number for number, name in enumerate(queues)}
         self._claims = itertools.count(1)
@@ -43,7 +43,7 @@ class Leases:
         claim = next(self._claims)
         if self._standby is not None:
             self._standby.claim_sent(self._numbers[queue], claim)
-        return f"{self._worker_id}/{claim}"
+        return f"{self.worker_id}/{claim}"
 
     def took(self, queue: str, holds: Sequence[Hold]) -> None:
         """List what a claim got, before any of it starts."""

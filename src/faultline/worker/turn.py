@@ -7,6 +7,7 @@ notifies of what time alone makes possible, a token of a rate above all: the fee
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING
 
 from faultline.core import events
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: How long an answer counts that nothing is foreseen. A delayed job that is enqueued meanwhile waits that long at most.
 _UNFORESEEN_SECONDS = 0.5
 _REST_SECONDS_MIN, _REST_SECONDS_MAX = 0.001, 0.5
+#: After how long another worker may claim first, and how long it is given.
+_OFFER_SECONDS, _OFFERED_SECONDS = 1.0, 0.05
 #: Workers that wait for the same moment come one after another, within so much of the time that they waited.
 _SPREAD, _SPREAD_SECONDS_MAX = 0.1, 0.02
 
@@ -27,12 +30,35 @@ _SPREAD, _SPREAD_SECONDS_MAX = 0.1, 0.02
 class Turn:
     """The next turn of one queue."""
 
-    def __init__(self, queue: str, database: AsyncDatabase, chance: random.Random) -> None:
+    def __init__(self, queue: str, worker_id: str, database: AsyncDatabase, chance: random.Random) -> None:
         self._queue = queue
+        self._worker_id = worker_id
         self._database = database
+        #: When to let others come first: so long after it was granted something.
+        self._offers_at = math.inf
         self._chance = chance
         self._unforeseen_until = 0.0
         self._in_vain = 0
+
+    def granted(self) -> None:
+        if self._offers_at == math.inf:
+            self._offers_at = asyncio.get_running_loop().time() + _OFFER_SECONDS
+
+    async def offer(self) -> None:
+        """Now and then, let another worker that waits for a permit claim first. With as many slots as there are permits,
+        this one would get each of them back for as long as there are jobs.
+        """
+        now = asyncio.get_running_loop().time()
+        if now < self._offers_at:
+            return
+        self._offers_at = math.inf
+        try:
+            offered = await self._database.run(limit.offer_turn(self._queue, self._worker_id))
+        except Exception as error:  # noqa: BLE001 - any error: it claims, as it would have
+            events.emit("claim_failed", queue=self._queue, error=str(error))
+            return
+        if offered:
+            await asyncio.sleep(_OFFERED_SECONDS)
 
     async def rest_seconds(self, claim_seconds: float, *, found: bool, anew: bool) -> float:
         """How long to rest at most, after a claim that took so long and got less than it wanted. `anew`: ask anyway."""

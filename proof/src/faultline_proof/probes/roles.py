@@ -27,7 +27,8 @@ _CALLS = {
         "suspend", "resolve", "sweep", "record", "history", "spawn", "outcomes", "take", "signal", "receive", "watch",
         "publish", "subscribe", "enqueue_flow", "start_again", "stream", "chunks", "upstream", "fork",
         "declare_schedules", "stale_schedules", "due_schedules", "tick", "schedule_failed",
-        "expire", "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "fold", "recount",
+        "expire", "declare_queue", "declare_budget", "take_budget", "limited", "next_turn", "offer_turn", "fold",
+        "recount",
     },
     "faultline_viewer": {"api_key", "error_kind", "sample", "chunks"},
     "faultline_operator": {
@@ -164,6 +165,7 @@ def _keep_limits(q: Session) -> None:
     q.run(verbs.expire())
     q.run(limit.declare_queue("limited", {"queue": {"concurrency": 1}}))
     q.run(limit.next_turn("limited"))
+    q.run(limit.offer_turn("limited", "w"))
     q.run(limit.fold(["limited"]))
     q.run(budget.declare_budget("tokens", {"rate": 1}))
     q.run(budget.take_budget(q.new_lease(priority=-300), "tokens", 1, 1))

@@ -1,4 +1,4 @@
--- Let groups look again that waited for a permit or a token under the limit before this one, and weigh those anew that hold
+-- Let groups, and jobs that keep their group's permit, look again that waited for a permit or a token under the limit before this one, and weigh those anew that hold
 -- something. Before: the caller holds the queue's shards, and has written the limit of one group, or of each ('*'). `was`: what
 -- it was. Touches no other group: claims wait meanwhile, however many groups a queue has.
 create or replace function faultline.ease_groups(queue text, group_key text, was jsonb) returns void
@@ -35,5 +35,18 @@ begin
       or g.more and not g.ready and g.not_before is null and g.holding < coalesce(faultline.cap_of(l.fields), 2147483647)
       or g.load <> g.holding / faultline.weight_of(l.fields)
     );
+  if faster then
+    -- Jobs that keep their group's permit were put off until the next token of the old rate.
+    with put_off as materialized (
+      select j.ctid
+      from faultline.open_jobs j
+      where j.queue = ease_groups.queue
+        and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
+        and j.group_at is not null
+        and (ease_groups.group_key = '*' or j.group_key = ease_groups.group_key)
+      for update skip locked
+    )
+    update faultline.open_jobs j set next_run_at = j.group_at, group_at = null from put_off p where j.ctid = p.ctid;
+  end if;
 end
 $$;

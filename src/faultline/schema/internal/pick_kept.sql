@@ -1,5 +1,6 @@
 -- Due jobs that kept their group's permit while they waited for another attempt: they come first, since their whole group
--- waits for them. Returns their ctids, locked. Each pays a token of its group; one that has none is due when there is one.
+-- waits for them. Returns their ctids, locked. Each pays a token of its group; one that has none is due when there is one, or
+-- when the rate is raised: see ease_groups.
 create or replace function faultline.pick_kept(
   shard faultline.shards, flows boolean, due timestamptz, most integer
 ) returns tid[]
@@ -43,7 +44,7 @@ begin
   ),
   put_off as (
     update faultline.open_jobs j
-    set next_run_at = pick_kept.due + make_interval(secs => (1 - n.tokens) / n.rate)
+    set next_run_at = pick_kept.due + make_interval(secs => (1 - n.tokens) / n.rate), group_at = coalesce(j.group_at, j.next_run_at)
     from judged n
     where j.ctid = n.ctid and n.rate is not null and n.tokens < 1
   )

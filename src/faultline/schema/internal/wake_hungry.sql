@@ -8,8 +8,6 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
-declare
-  sleeper text;
 begin
   if current_setting('faultline.notify', true) = 'off' then
     return;
@@ -25,15 +23,7 @@ begin
     order by g.epoch desc
     limit 1
   ) then
-    select w.id into sleeper
-    from faultline.workers w
-    where wake_hungry.queue = any (w.sleeping)
-      and w.beat_at > faultline.clock() - interval '3 seconds' and octet_length(to_json(w.id)::text) <= 100
-    order by random()
-    limit 1;
-    if found then
-      perform faultline.wake(wake_hungry.queue, -32768, transaction_timestamp(), array[sleeper]);
-    end if;
+    perform faultline.wake_one(wake_hungry.queue);
   end if;
 end
 $$;

@@ -68,6 +68,11 @@ def next_turn(queue: str) -> Statement[float | None]:
     )
 
 
+def offer_turn(queue: str, worker_id: str) -> Statement[bool]:
+    """Wake another worker that waits for a permit of this queue. Returns whether there is one."""
+    return Statement("offer_turn", "select faultline.offer_turn(%s, %s)", (queue, worker_id), value, repeatable=True)
+
+
 def fold(queues: Sequence[str], max_groups: int = 500) -> Statement[Folded]:
     """Hear what happened in idle limited queues, and forget empty groups."""
     return Statement(
