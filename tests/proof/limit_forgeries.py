@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from faultline.store.reads.holdings import BudgetHeld
 from faultline_proof.faults import Rule
 from tests.proof.forgeries import breaks
 
@@ -135,6 +136,48 @@ def a_burst_is_granted_twice(tale: Tale) -> None:
         _claimed(tale, job_id)
         _completed(tale, job_id)
         _done(tale, job_id)
+
+
+# Budgets
+
+
+def _takes(tale: Tale, left: float, *takes: dict[str, Any]) -> None:
+    """One in two seconds comes in, and one is taken every two."""
+    tale.change("declare_budget", "b", {"rate": 1, "per": 2, "burst": 4})
+    tale.claimed()
+    for number, facts in enumerate(takes, start=1):
+        tale.took(number=facts.pop("number", number), **facts)
+    tale.row("running", 1, "a/1")
+    tale.final.budgets.append(BudgetHeld("b", left))
+
+
+@breaks(Rule.BUDGET_KEPT)
+def more_is_taken_than_the_budget_has(tale: Tale) -> None:
+    _takes(tale, 0.0, {"cost": 4}, {"cost": 3 if tale.forged else 1})
+
+
+@breaks(Rule.BUDGET_KEPT)
+def a_take_is_made_twice(tale: Tale) -> None:
+    """Sent again with its number, it takes nothing."""
+    _takes(tale, 0.0, {"cost": 4}, {"cost": 4, "number": 2 if tale.forged else 1})
+
+
+@breaks(Rule.BUDGET_KEPT)
+def a_set_burst_is_exceeded(tale: Tale) -> None:
+    tale.change("set_budget", "b", {"rate": 1, "per": 2, "burst": 5 if tale.forged else 8})
+    _takes(tale, 0.0, {"cost": 4}, {"cost": 4})
+
+
+@breaks(Rule.BUDGET_WHOLE)
+def tokens_are_missing_that_nobody_has_taken(tale: Tale) -> None:
+    """A take without an answer may have taken them."""
+    outcome = "failed" if tale.forged else "unknown"
+    _takes(tale, 1.5, {"cost": 1}, {"cost": 2, "outcome": outcome}, {"cost": 1})
+
+
+@breaks(Rule.BUDGET_WHOLE)
+def what_comes_in_is_lost(tale: Tale) -> None:
+    _takes(tale, 0.2 if tale.forged else 1.5, {"cost": 4}, {"cost": 1}, {"cost": 0.5}, {"cost": 0.5})
 
 
 # Order

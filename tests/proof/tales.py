@@ -112,6 +112,10 @@ class Tale:
     def given_out(self, group: str, holding: int, queue: str = "q") -> None:
         self.final.permits.append(PermitHeld(queue, group, holding))
 
+    def took(self, cost: float, number: int = 1, job_id: str = "j", **facts: Any) -> Operation:
+        """From the budget b, by A."""
+        return self.call("take_budget", job_id, token=1, owner="a/1", detail=json.dumps(["b", cost, number]), **facts)
+
     def tick(self, at: float, job_id: str | None = None, until: float | None = None, **facts: Any) -> None:
         outcome = "fired" if job_id else "missed"
         self.final.ticks.append(TickHeld("nightly", at, until, outcome, job_id, **facts))

@@ -125,6 +125,30 @@ MUTANTS = {
         "unique-supersede-retry",
         "2 jobs of one key wait, and 1 may",
     ),
+    "a take that does not lock its budget": (
+        "take_budget",
+        ("where b.name = take_budget.budget for update;", "where b.name = take_budget.budget;"),
+        "budget-two-takers",
+        "was taken and",
+    ),
+    "a take that is not remembered": (
+        "take_budget",
+        ("then\n    return query select 'taken',", "and false then\n    return query select 'taken',"),
+        "budget-take-again",
+        "was taken and",
+    ),
+    "a take without a lease": (
+        "take_budget",
+        ("if not faultline.hold(take_budget.job_id, take_budget.fencing_token, take_budget.owner) then", "if false then"),
+        "budget-take-expiry",
+        "after its lease was taken back",
+    ),
+    "a run that does not see that a budget was raised": (
+        "was_raised",
+        ("    for share of b\n", ""),
+        "budget-wait-raise",
+        "wait for ever",
+    ),
     "a submission sent again that does not look into the ledger": (
         "place_known",
         ("news := faultline.withdraw_done(ids, news);", ""),

@@ -57,6 +57,14 @@ def test_a_seed_is_a_history_whoever_else_is_played_beside_it(dsn: str, alone: l
     assert len({outcome.digest for outcome in alone}) == len(alone)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not KINDS[kind]])
+def test_a_kind_of_jobs_can_be_played_without_any_fault(dsn: str, kind: str) -> None:
+    outcomes = list(simulate(dsn, range(2), processes=1, faults=(kind,)))
+
+    assert {outcome.seed: outcome.broken for outcome in outcomes if outcome.broken} == {}
+    assert [outcome.faults.keys() for outcome in outcomes] == [{"lost messages"}] * 2
+
+
 def test_a_seed_that_had_another_history_is_told_of(dsn: str) -> None:
     (sound,) = simulate(dsn, range(3, 4), processes=1, keep_history=True)
     forged = dataclasses.replace(
@@ -86,6 +94,19 @@ MUTANTS = {
         "free_permits",
         ("      kept := 2;\n", "      kept := 0;\n"),
         Rule.GROUP_ORDER,
+    ),
+    "a take that takes nothing": (
+        "take_budget",
+        ("    bucket.tokens := bucket.tokens - take_budget.cost;\n", ""),
+        Rule.BUDGET_KEPT,
+    ),
+    "a take that wastes tokens": (
+        "take_budget",
+        (
+            "    bucket.tokens := bucket.tokens - take_budget.cost;",
+            "    bucket.tokens := bucket.tokens - 2 * take_budget.cost;",
+        ),
+        Rule.BUDGET_WHOLE,
     ),
     "a tick that leaves moments out": (
         "tick",

@@ -54,12 +54,10 @@ class Case:
 
 #: What only the holder of a lease may write for a flow.
 FLOW_WRITES = frozenset({"record", "spawn", "receive", "take", "watch", "stream"})
-WRITES = (
-    frozenset(
-        {"renew", "mark_started", "complete", "fail", "release", "suspend", "start_again", "step", "progress", "fence"}
-    )
-    | FLOW_WRITES
-)
+WRITES = FLOW_WRITES | {
+    "renew", "mark_started", "complete", "fail", "release", "suspend", "start_again", "step", "progress", "fence",
+    "take_budget",
+}  # fmt: skip
 GRANTS = frozenset({"claim", "claimed_by"})
 #: After an accepted one of these a lease is good for nothing more.
 ENDINGS = frozenset({"complete", "fail", "release", "suspend", "start_again", "reap"})

@@ -32,6 +32,8 @@ class Rule(StrEnum):
     RATE_KEPT = "no more jobs of a queue or group are granted in any time than its rate and burst allow"
     GROUP_ORDER = "in an ordered group, what comes later starts when what came before has ended for good"
     PERMIT_FREED = "a permit is held by a job that runs, and is free when that has ended"
+    BUDGET_KEPT = "no more is taken from a budget in any time than its rate and burst allow"
+    BUDGET_WHOLE = "what nobody has taken from a budget is in it"
     UNIQUE_ONE = "of a unique key, one job at most waits for its first run"
     UNIQUE_RUN = "a submission that is answered with a waiting job is followed by a run of it"
     TICK_ONCE = "every moment of a schedule is decided once, and makes one job at most"

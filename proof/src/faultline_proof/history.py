@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
     from faultline.store.reads.holdings import (
+        BudgetHeld,
         CallHeld,
         EdgeHeld,
         JobHeld,
@@ -48,6 +49,7 @@ class Operation:
     #: Of an enqueue: its idempotency key. Of a signal: its own key.
     key: str | None = None
     #: Of a failure: why. Of a step: its name. Of `saw`: the state. Of an enqueue: its unique key.
+    #: Of a change of limits, and of a take: what is said.
     detail: str | None = None
     #: When the caller had its answer. Never, if it did not live to see one.
     ended_at: float = math.inf
@@ -130,6 +132,7 @@ class Final:
     signals: list[SignalHeld] = field(default_factory=list)
     permits: list[PermitHeld] = field(default_factory=list)
     ticks: list[TickHeld] = field(default_factory=list)
+    budgets: list[BudgetHeld] = field(default_factory=list)
 
     @classmethod
     def read(cls, connection: Connection[Any], *, effects: str | None = None) -> Self:
@@ -148,4 +151,5 @@ class Final:
                 signals=run_on(connection, holdings.signals()),
                 permits=run_on(connection, holdings.permits()),
                 ticks=run_on(connection, holdings.ticks()),
+                budgets=run_on(connection, holdings.budgets()),
             )

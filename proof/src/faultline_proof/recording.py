@@ -13,7 +13,7 @@ from uuid import UUID
 
 import orjson
 
-from faultline_proof import limit_changes
+from faultline_proof import budget_rules, limit_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -26,11 +26,12 @@ Question = list[tuple[Any, ...]]
 
 _BATCHES = frozenset({"renew", "mark_started", "complete", "fail", "release", "suspend", "start_again"})
 #: Those whose answer is a row with a status, or says why the lease is lost, and those that answer with a refusal, if any.
-_ANSWERED = frozenset({"spawn", "receive", "take", "watch"})
+_ANSWERED = frozenset({"spawn", "receive", "take", "watch", "take_budget"})
 _SINGLES = frozenset({"step", "progress", "fence", "record", "stream"}) | _ANSWERED
 _FOR_A_JOB = frozenset({"cancel", "retry", "signal"})
 _WITH_LEASES = frozenset({"claim", "claimed_by", "reap"})
-VERBS = _BATCHES | _SINGLES | _FOR_A_JOB | _WITH_LEASES | limit_changes.VERBS | {"enqueue_many"}
+_CHANGES = limit_changes.VERBS | budget_rules.CHANGES
+VERBS = _BATCHES | _SINGLES | _FOR_A_JOB | _WITH_LEASES | _CHANGES | {"enqueue_many"}
 WORDS = frozenset({"begin", "commit", "rollback"})
 
 
@@ -147,12 +148,12 @@ def question(verb: str, params: Sequence[Any]) -> Question:
         leases = dict.fromkeys(zip(*map(_elements, params[:3]), strict=True))
         return [(str(UUID(job_id)), int(token), owner) for job_id, token, owner in leases]
     if verb in _SINGLES:
-        return [(str(params[0]), params[1], params[2], None, params[3] if verb == "step" else None)]
+        return [(str(params[0]), params[1], params[2], None, _about(verb, params))]
     if verb == "signal":
         return [(None if params[0] is None else str(params[0]), None, None, params[3])]
     if verb in _FOR_A_JOB:
         return [(str(params[0]),)]
-    if verb in limit_changes.VERBS:
+    if verb in _CHANGES:
         return [(None, None, None, None, _change(verb, params))]
     if verb in _WITH_LEASES:
         owner = {"claim": 1, "claimed_by": 0}.get(verb)
@@ -167,6 +168,8 @@ def answer(verb: str, rows: Rows) -> Rows:
     if verb in _WITH_LEASES:
         return [(str(row[0]), *row[1 : 3 if verb == "reap" else 2]) for row in rows]
     if verb in _ANSWERED:
+        if verb == "take_budget" and rows and rows[0][0] in ("wait", "never"):
+            return [(rows[0][0],)]  # nothing was taken
         # The last column but one says why the lease is lost.
         return [(row[-2],) for row in rows[:1] if len(row) > 1 and row[-2] is not None]
     # The fence, which raises, and what is for a job answer with one word or none.
@@ -181,8 +184,17 @@ def _unique_key(job: dict[str, Any]) -> str | None:
     return f"{unique['key']} in {job.get('queue') or 'default'}"
 
 
+def _about(verb: str, params: Sequence[Any]) -> str | None:
+    """The name of a step; of a take, the budget, the cost and its number."""
+    if verb == "take_budget":
+        return orjson.dumps(list(params[3:6])).decode()
+    return params[3] if verb == "step" else None
+
+
 def _change(verb: str, params: Sequence[Any]) -> str:
-    """The queue, the key that is set or the number of shards that is declared, and what is said of it."""
+    """The queue, the key that is set or the number of shards that is declared, and what is said of it; or a budget."""
+    if verb in budget_rules.CHANGES:
+        return orjson.dumps([params[0], None if params[1] is None else orjson.loads(params[1])]).decode()
     said, place = {"declare_queue": (1, 2), "set_limit": (2, 1), "reset_limit": (None, 1)}[verb]
     value = None if said is None else params[said]
     document = orjson.loads(value) if isinstance(value, str | bytes) else value

@@ -19,6 +19,7 @@ from faultline_proof.mutants import (
     flow_waits,
     ground,
     leases,
+    limit_waits,
     limits,
     measures,
     operations,
@@ -63,6 +64,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         schedule_rights,
         schedule_specs,
         limits,
+        limit_waits,
     )
     found += [cut.mutant() for module in by_hand for cut in texts.cuts(module.GUARDS)]
     found += [cut.mutant() for cut in texts.cuts(submissions.SINCE_18 if modern else submissions.BEFORE_18)]

@@ -20,8 +20,12 @@ GUARDS: Guards = {
         ),
         "refuses to wait for nothing": ("jsonb_array_length(w.calls) = 0 else true end", "false else true end"),
         "looks whether it is over already": (
-            "k.has_ended or (select l.over or l.failed from faultline.look(i.id, true) l) as is_over",
-            "k.has_ended as is_over",
+            "k.has_ended or (select l.over or l.failed from faultline.look(i.id, true) l)\n",
+            "k.has_ended\n",
+        ),
+        "asks again if a budget was raised": (
+            "coalesce(i.id = any (takers), false) and faultline.was_raised(i.id)",
+            "false",
         ),
         "looks for failures too": ("faultline.look(i.id, true)", "faultline.look(i.id, false)"),
         "does not wait for what has ended": (

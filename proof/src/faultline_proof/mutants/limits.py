@@ -315,7 +315,9 @@ GUARDS: Guards = {
             "j.takes #> array['waits', write_budget.budget] is not null",
             "true",
         ),
-        "forgets the moments of the old rate": (" set line_until = at, next_job = null where", " set next_job = null where"),
+        "forgets the moments of the old rate": (" set line_until = at, next_job = null,", " set next_job = null,"),
+        "says since when more may be taken": (", raised_at = at where", " where"),
+        "says whether the code changed it": ("'by_code', write_budget.override is null", "'by_code', true"),
     },
     "checked_budget": {
         "wants a name": (

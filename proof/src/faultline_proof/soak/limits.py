@@ -1,4 +1,4 @@
-"""A limited queue in a soak: few permits, groups with limits of their own, one in strict order, one at a rate.
+"""A limited queue in a soak: few permits, groups with limits of their own, one in strict order, one at a rate; and a budget.
 
 The history checker sees every grant. Beside it somebody looks all the time at what runs: `Looks` remembers each look that
 saw more than may run.
@@ -11,7 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from faultline.app.job import Job  # noqa: TC001 - looked at when the task is registered
+from faultline.app.blocking_job import BlockingJob  # noqa: TC001 - looked at when the task is registered
+from faultline.app.job import Job  # noqa: TC001 - likewise
 from faultline.core.limits import Limit, Rate
 from faultline.store.reads import audit
 
@@ -35,12 +36,17 @@ _MOST = {STRICT: 1}
 #: How often each is submitted, among the others, and how long it takes.
 SHARES = {"serve": 2.0, "serve_in_thread": 1.0}
 SECONDS = (0.01, 0.02, 0.05, 0.2)
+#: What running jobs take from, and how often jobs that do are submitted. After a fault they wait for each other.
+_BUDGET, _BUDGET_RATE = "provider", Rate(40, per=1, burst=10)
+TAKERS = {"consult": 1.0, "consult_in_thread": 0.5}
+_COSTS = 3
 #: A worker's slots for it. Together they are more than may run.
 SLOTS = 6
 _STUMBLES = 10
 
 
 def register(app: Faultline, options: dict[str, Any]) -> None:
+    _register_takers(app, options)
     queue = app.queue(
         QUEUE,
         concurrency=QUEUE_MAX,
@@ -59,6 +65,22 @@ def register(app: Faultline, options: dict[str, Any]) -> None:
     @app.task(queue=queue, group="{tenant}", **options)
     def serve_in_thread(n: int, tenant: str, seconds: float) -> int:  # noqa: ARG001 - likewise
         time.sleep(seconds)
+        return n
+
+
+def _register_takers(app: Faultline, options: dict[str, Any]) -> None:
+    app.budget(_BUDGET, _BUDGET_RATE)
+
+    @app.task(**options)
+    async def consult(job: Job, n: int) -> int:
+        if n % 2:
+            await job.step("asked", lambda: n)  # then it waits as a flow does
+        await job.take(_BUDGET, cost=1 + n % _COSTS)
+        return n
+
+    @app.task(**options)
+    def consult_in_thread(job: BlockingJob, n: int) -> int:
+        job.take(_BUDGET, cost=1 + n % _COSTS)
         return n
 
 

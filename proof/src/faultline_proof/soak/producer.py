@@ -34,7 +34,7 @@ BULK_MAX = 60
 _PAUSE_SECONDS = 0.1
 _KINDS = {
     "nothing": 46.0, "wait": 16.0, "wait_in_thread": 4.0, "effect": 12.0, "effect_in_thread": 4.0, "stumble": 3.0,
-    "stumble_in_thread": 2.0, "walk": 10.0, "walk_in_thread": 3.0, **flows.SHARES, **limits.SHARES,
+    "stumble_in_thread": 2.0, "walk": 10.0, "walk_in_thread": 3.0, **flows.SHARES, **limits.SHARES, **limits.TAKERS,
 }  # fmt: skip
 #: Most wait a moment, some long enough to be caught by any fault, a few longer than their lease.
 _WAITS_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.2, 1.0, 3.0)

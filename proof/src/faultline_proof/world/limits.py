@@ -1,4 +1,4 @@
-"""A queue with limits in the world, unique jobs, and schedules: what some seeds play beside the rest."""
+"""A queue with limits in the world, a budget, unique jobs, and schedules: what some seeds play beside the rest."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 from datetime import datetime  # noqa: TC003 - looked at when a task is registered
 from typing import TYPE_CHECKING, Any
 
+import psycopg
+
 from faultline.app.job import Job  # noqa: TC001 - likewise
 from faultline.app.uniqueness import Unique
+from faultline.core.errors import FaultlineError
 from faultline.core.limits import Limit, Rate
 
 if TYPE_CHECKING:
@@ -23,7 +26,11 @@ SLOTS = 3
 _LINE, _PACED = "line", "paced"
 #: The groups of jobs by their numbers. Some have none: they share the queue with the groups.
 _GROUPS = (_LINE, "a", _LINE, None, _PACED, _LINE, "b", None)
+#: What running jobs take from, and what those that wait in vain would wait for.
+BUDGET = "provider"
+_RATE, _RAISED = Rate(2, per=3, burst=4), Rate(2, per=1, burst=4)
 _DOCUMENTS = 2
+_RAISED_AFTER_SECONDS_MAX = 30.0
 #: Long enough for those behind it in its line to be granted, if they could.
 _BACKOFF_SECONDS = 2.0
 
@@ -40,6 +47,7 @@ def register(
     _register_unique(app, chance, failures, options)
     if LIMITS in plays:
         _register_limited(app, chance, failures, options)
+        _register_takers(app, chance, failures, options)
     if SCHEDULES in plays:
         _register_schedules(app, options)
 
@@ -60,6 +68,33 @@ def _register_limited(app: Faultline, chance: random.Random, failures: Counter[s
             failures[str(job.id)] += 1
             raise RuntimeError("not this time: whoever comes after it waits")
         return n
+
+
+def _register_takers(app: Faultline, chance: random.Random, failures: Counter[str], options: dict[str, Any]) -> None:
+    app.budget(BUDGET, _RATE)
+
+    @app.task(max_attempts=6, **options)
+    async def consult(job: Job, n: int) -> int:
+        if n % 2:
+            await job.step("asked", lambda: n)  # then it waits as a flow does
+        await job.take(BUDGET, cost=1 + n % 3)
+        await asyncio.sleep(chance.uniform(0, 1))
+        if chance.random() < 0.2:  # noqa: PLR2004 - each attempt pays
+            failures[str(job.id)] += 1
+            raise RuntimeError("not this time")
+        return n
+
+
+async def raise_budget(app: Faultline, chance: random.Random) -> None:
+    """As an operator does, until it is done. Those who wait ask again."""
+    await asyncio.sleep(chance.uniform(0, _RAISED_AFTER_SECONDS_MAX))
+    while True:
+        try:
+            await app.limits.aset_budget(BUDGET, _RAISED, by="ada", reason="they wait")
+        except (FaultlineError, psycopg.Error):
+            await asyncio.sleep(1)
+        else:
+            return
 
 
 def _register_unique(app: Faultline, chance: random.Random, failures: Counter[str], options: dict[str, Any]) -> None:

@@ -98,10 +98,13 @@ class Storm:
         self._known = known
 
     async def blow(self, kinds: Sequence[str], counts: Counter[str]) -> None:
-        """Faults of these kinds. `counts` are those that took effect."""
+        """Faults of these kinds. `counts` are those that took effect. Without any, the weather is fair for as long."""
         loop, chance = asyncio.get_running_loop(), self._chance
         kinds = [kind for kind in kinds if KINDS[kind]]
         weights = [KINDS[kind] for kind in kinds]
+        if not kinds:
+            await asyncio.sleep(STORM_SECONDS)
+            return
         running: set[asyncio.Task[bool]] = set()
         while loop.time() < STORM_SECONDS:
             await asyncio.sleep(chance.expovariate(1 / FAULT_SECONDS))

@@ -34,7 +34,7 @@ _ODD = {
     "misbehaving tasks": {"bad": 1},
     "unknown tasks": {"rare": 1},
     "flows": dict.fromkeys(flows.TASKS, 2),
-    limits.LIMITS: {"serve": 12},
+    limits.LIMITS: {"serve": 12, "consult": 5},
     limits.UNIQUE: {"refresh": 3, "summarise": 2},
 }
 #: They come early and together, so that there are more than may run.
@@ -221,7 +221,8 @@ def client(told: Told, chance: random.Random, kinds: dict[str, int]) -> Callable
 
     async def life(app: Faultline) -> None:
         register(app, chance, told)
-        await asyncio.gather(*(submit(app, n) for n in range(JOBS)))
+        raising = [limits.raise_budget(app, chance)] if limits.LIMITS in told.plays and _happens(chance, 0.5) else []
+        await asyncio.gather(*(submit(app, n) for n in range(JOBS)), *raising)
         told.done = True
 
     return life

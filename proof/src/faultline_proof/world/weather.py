@@ -20,7 +20,7 @@ _VERBS = frozenset(
         "enqueue_many", "claim", "renew", "mark_started", "complete", "fail", "release", "fence", "record_refusal", "step",
         "recall", "progress", "reap", "cancel", "retry", "reconcile", "jobs", "begin", "commit", "rollback", "insert",
         "suspend", "record", "spawn", "receive", "take", "watch", "signal", "start_again", "declare_queue",
-        "declare_schedules", "tick",
+        "declare_schedules", "tick", "declare_budget", "set_budget", "take_budget",
     }
 )  # fmt: skip
 #: What comes over the connections of the worker's own work, apart from its heartbeat's and its jobs'.

@@ -47,6 +47,13 @@ class PermitHeld:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetHeld:
+    name: str
+    #: What was in it when it was last looked at. None: it was never taken from.
+    tokens: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TickHeld:
     """A moment of a schedule that was decided, or a run of moments that were missed."""
 
@@ -184,6 +191,7 @@ _CALL = RowOf(
 )
 _EDGE = RowOf(EdgeHeld, job_id="job_id::text")
 _PERMIT = RowOf(PermitHeld)
+_BUDGET = RowOf(BudgetHeld)
 _TICK = RowOf(
     TickHeld,
     schedule="s.name",
@@ -259,6 +267,10 @@ def permits() -> Statement[list[PermitHeld]]:
         _PERMIT.many,
         repeatable=True,
     )
+
+
+def budgets() -> Statement[list[BudgetHeld]]:
+    return Statement("all_budgets", f"select {_BUDGET.columns} from faultline.budgets", (), _BUDGET.many, repeatable=True)
 
 
 def ticks() -> Statement[list[TickHeld]]:

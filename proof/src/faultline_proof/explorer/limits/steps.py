@@ -47,7 +47,7 @@ def claim(queue: str, max_jobs: int = 10, *, patient: bool = True) -> Step:
     owner = f"w{next(_owners)}/1"
     return _step(
         "claim",
-        "select job_id, fencing_token, task from faultline.claim(%s, %s, %s, limits => true) order by job_id",
+        "select job_id, fencing_token, task from faultline.claim(%s, %s, %s, flows => true, limits => true) order by job_id",
         (queue, owner, max_jobs),
         patient=patient,
         read=lambda rows: [Held(job_id, token, owner, task) for job_id, token, task in rows],
@@ -140,6 +140,41 @@ def fold() -> Step:
 
 def recount(queue: str) -> Step:
     return _step("recount", "select faultline.recount(%s)", (queue,), patient=True)
+
+
+# Budgets
+
+
+def set_budget(budget: str, fields: dict[str, Any]) -> Step:
+    sql = "select faultline.set_budget(%s, %s::jsonb, 'ada', 'a scene')"
+    return _step("set_budget", sql, (budget, json.dumps(fields)), fields, patient=True)
+
+
+def take_budget(lease: Held, budget: str, cost: float) -> Step:
+    """Answers with the status, and how long to wait. It waits for others who take, and for who changes the budget."""
+    return _step(
+        "take_budget",
+        "select status, seconds from faultline.take_budget(%s, %s, %s, %s, %s::float8, 1)",
+        (lease.job_id, lease.token, lease.owner, budget, cost),
+        f"{cost:g}, {lease}",
+        patient=True,
+        read=lambda rows: rows[0],
+    )
+
+
+def release_for(lease: Held, seconds: float) -> Step:
+    """By a run that was told to wait: it waits for who changes the budget now."""
+    sql = f"select * from faultline.release({_LEASES}, %s::float8[])"
+    return _step("release", sql, (*_all([lease]), [seconds]), f"{lease}, for {seconds:.0f} s", patient=True)
+
+
+def suspend_for(lease: Held, seconds: float) -> Step:
+    """As a flow does that waits for a budget."""
+    sql = (
+        f"select * from faultline.suspend({_LEASES}, jsonb_build_array(jsonb_build_array(jsonb_build_object("
+        "'number', '0.0.0', 'kind', 'retry', 'name', 'budget', 'until', faultline.clock() + make_interval(secs => %s)))))"
+    )
+    return _step("suspend", sql, (*_all([lease]), seconds), f"{lease}, for {seconds:.0f} s", patient=True)
 
 
 # Schedules

@@ -27,6 +27,8 @@ declare
   at timestamptz;
   done bigint[];
   ids uuid[];
+  -- Those that have asked a budget.
+  takers uuid[];
   roots uuid[];
   due uuid[];
 begin
@@ -42,9 +44,9 @@ begin
     raise exception 'waits must be an array with one array of calls per lease, none of them empty' using errcode = 'FL005';
   end if;
   perform faultline.durable();
-  select array_agg(h.position), array_agg(h.id) into done, ids
+  select array_agg(h.position), array_agg(h.id), array_agg(h.id) filter (where h.has_asked) into done, ids, takers
   from (
-    select l.position, j.id
+    select l.position, j.id, j.takes is not null as has_asked
     from unnest(suspend.job_ids, suspend.tokens, suspend.owners) with ordinality as l (job_id, token, owner, position)
     -- Looked up one by one, as in `complete`.
     join faultline.open_jobs j on j.id = any (array[l.job_id])
@@ -93,7 +95,8 @@ begin
     with looked as materialized (
       select
         i.id, i.position, k.is_new,
-        k.has_ended or (select l.over or l.failed from faultline.look(i.id, true) l) as is_over,
+        k.has_ended or (select l.over or l.failed from faultline.look(i.id, true) l)
+          or coalesce(i.id = any (takers), false) and faultline.was_raised(i.id) as is_over,
         k.until
       from unnest(ids, done) as i (id, position)
       cross join lateral (

@@ -45,6 +45,7 @@ begin
         attempt = j.attempt - 1::smallint,
         next_run_at = case
           when held.delay_seconds is null then j.next_run_at
+          when j.takes is not null and faultline.was_raised(j.id) then faultline.clock()
           else faultline.clock() + make_interval(secs => held.delay_seconds)
         end
     from held

@@ -1,0 +1,64 @@
+"""The guards of those who wait under limits: who is called, what is removed, and whose turn it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
+
+GUARDS: Guards = {
+    "was_raised": {
+        "looks at what this run was told": (" and (w.value ->> 'token')::bigint = j.fencing_token", ""),
+        "locks the budgets": "    for share of b\n",
+        "compares the moments": ("if one.raised_at >= one.asked_at then", "if one.raised_at is not null then"),
+    },
+    "line_up": {"says when it asked": ("    'asked_at', at\n", "    'asked_at', 'infinity'::timestamptz\n")},
+    "release": {
+        "asks again if a budget was raised": (
+            "          when j.takes is not null and faultline.was_raised(j.id) then faultline.clock()\n"
+        ),
+    },
+    "orphaned_budget": {
+        "keeps what people have set": (" and b.override = '{}'", ""),
+        "asks who has it": ("coalesce(orphaned_budget.budget <> all (w.budgets), false)", "true"),
+        "asks those who do not say": ("all (w.budgets), false)", "all (w.budgets), true)"),
+        "asks the living alone": ("      where w.beat_at > faultline.clock() - interval '15 seconds'\n", ""),
+        "wants a worker": ("    ), false);", "    ), true);"),
+    },
+    "set_budget": {
+        "removes what is orphaned": (
+            "if set_budget.fields is null and faultline.orphaned_budget(set_budget.budget) then",
+            "if false then",
+        ),
+        "removes nothing that is set": (
+            "if set_budget.fields is null and faultline.orphaned_budget",
+            "if faultline.orphaned_budget",
+        ),
+    },
+    "pick_kept": {
+        "remembers the true time": (", group_at = coalesce(j.group_at, j.next_run_at)", ""),
+    },
+    "ease_groups": {
+        "calls retries that were put off": (
+            "    update faultline.open_jobs j set next_run_at = j.group_at",
+            "    update faultline.open_jobs j set next_run_at = j.next_run_at",
+        ),
+        "calls those that were put off alone": (
+            "        and j.group_at is not null\n",
+            "        and (j.group_at is not null or true)\n",
+        ),
+        "calls those of the group alone": (
+            "        and (ease_groups.group_key = '*' or j.group_key = ease_groups.group_key)\n      for update",
+            "      for update",
+        ),
+    },
+    "offer_turn": {
+        "looks whether permits are left": (" and s.hungry)", ")"),
+        "looks at its own queue": ("where s.queue = offer_turn.queue and s.hungry", "where s.hungry"),
+    },
+    "wake_one": {
+        "does not wake the caller": (" and w.id <> wake_one.but_not", ""),
+        "wakes who sleeps on this queue": ("where wake_one.queue = any (w.sleeping) and", "where"),
+    },
+}
