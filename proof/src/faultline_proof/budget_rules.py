@@ -52,6 +52,8 @@ class _Said:
 
 def check(history: History, final: Final, case: Case) -> Iterator[Fault]:
     said: dict[str, _Said] = defaultdict(lambda: _Said([], []))
+    #: What a person leaves out of a rate stays as it was.
+    last: dict[str, dict[str, float]] = defaultdict(dict)
     asked: dict[str, dict[tuple[object, ...], list[Operation]]] = defaultdict(lambda: defaultdict(list))
     for operation in history.operations:
         if operation.outcome == "failed" or operation.detail is None:
@@ -59,8 +61,9 @@ def check(history: History, final: Final, case: Case) -> Iterator[Fault]:
         if operation.verb in CHANGES:
             name, fields = orjson.loads(operation.detail)
             if fields is not None:
-                said[name].rates.append(fields["rate"] / fields.get("per", 1.0))
-                said[name].bursts.append(fields.get("burst") or max(1.0, math.ceil(fields["rate"])))
+                last[name] |= fields
+                said[name].rates.append(last[name]["rate"] / last[name].get("per", 1.0))
+                said[name].bursts.append(last[name].get("burst") or max(1.0, math.ceil(last[name]["rate"])))
         elif operation.verb == "take_budget":
             name, cost, number = orjson.loads(operation.detail)
             asked[name][operation.job_id, operation.token, number, cost].append(operation)

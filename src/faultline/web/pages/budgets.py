@@ -28,7 +28,7 @@ async def set_budget(request: Request, caller: Annotated[Caller, Depends(needs("
     form = await form_of(request)
     name = _budget(form, caller)
     fields = {field: form.number(field) for field in ("rate", "per", "burst") if form.one(field) is not None}
-    doing = operate.set_budget(name, {"per": 1} | fields, reason=form.words("reason"), by=caller.signed(HERE))
+    doing = operate.set_budget(name, fields, reason=form.words("reason"), by=caller.signed(HERE))
     await service_of(request).operate.run(doing)
     return go(_PAGE, said="budget_set")
 
