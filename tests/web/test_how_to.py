@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 PAGES = Path(__file__).parents[2] / "docs/how-to"
 #: An argument of each kind that a task of these pages takes.
-SAMPLES: dict[str, Any] = {"int": 7, "str": "eu", "list[str]": ["milk"]}
+SAMPLES: dict[str, Any] = {"int": 7, "str": "eu", "list[str]": ["milk"], "datetime": datetime(2026, 11, 17, tzinfo=UTC)}
 
 
 class Provider:
@@ -55,7 +56,7 @@ PROGRAMS = [
 def run(block: str, app: Faultline) -> None:
     words: dict[str, Any] = {
         "app": app, "Limit": Limit, "Rate": Rate, "Unique": Unique, "Job": Job, "BlockingJob": BlockingJob,
-        "provider": Provider(), "load": answered, "ask": answered, "count_tokens": len,
+        "datetime": datetime, "provider": Provider(), "load": answered, "ask": answered, "count_tokens": len,
     }  # fmt: skip
     if "digest.bind" in block:
 
