@@ -25,7 +25,8 @@ def log_namesakes(app: Registry, queues: Iterable[str]) -> None:
     """
     served = set(queues)
     for other in _serving:
-        if other is app or other.dsn != app.dsn:
+        # One that is closed serves nothing, and to ask for its DSN would open it.
+        if other is app or vars(other).get("dsn") != app.dsn:
             continue
         for name, task in app.tasks.items():
             same = other.tasks.get(name)

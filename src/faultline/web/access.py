@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _ADMITTED = "faultline.admitted"
+#: Where a mounted dashboard finds the caller, in the scope of a request.
+VISITOR = "faultline.visitor"
 _EVERY_SCOPE = frozenset(access.SCOPES)
 _bearer = HTTPBearer(auto_error=False, scheme_name="api_key", description="An API key: `fl_...`")
 
@@ -72,6 +74,8 @@ async def admit(request: Request) -> None:
 async def who(request: Request) -> Caller:
     """Check who is calling. Raises a `Problem` for an unknown key, and for a browser request from another site."""
     service = service_of(request)
+    if service.visitors:
+        return await _visitor(request)
     shown = request.headers.get("authorization")
     if shown is not None:
         return _caller(await _holder(request, shown))
@@ -90,6 +94,17 @@ async def who(request: Request) -> Caller:
     if not request.url.path.startswith("/api/"):
         await _check_form(request, service.loopback_csrf)
     return Caller(LOOPBACK, "everyone on this machine", _EVERY_SCOPE, csrf=service.loopback_csrf)
+
+
+async def _visitor(request: Request) -> Caller:
+    """The program that the dashboard is mounted in has said who is asking. A browser sends its cookies by itself, so a
+    request that changes something must come from our own pages; a program's request has no origin.
+    """
+    caller: Caller = request.scope[VISITOR]
+    refuse_other_sites(request)
+    if not request.url.path.startswith("/api/"):
+        await _check_form(request, caller.csrf or "")
+    return caller
 
 
 async def sign_in(request: Request, response: Response, text: str) -> Caller:

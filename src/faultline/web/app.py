@@ -48,9 +48,10 @@ def create_app(
     metrics_at: tuple[str, int] | None = None,
     proxies: Proxies | None = None,
     host: Host | None = None,
+    visitors: bool = False,
 ) -> FastAPI:
-    """The service on this database. `loopback_only`: only this machine can reach the server."""
-    service = Service(dsn, limits=limits, loopback_only=loopback_only, metrics_at=metrics_at, host=host)
+    """The service on this database. `loopback_only`: only this machine can reach the server. `visitors`: see `mounted`."""
+    service = Service(dsn, limits=limits, loopback_only=loopback_only, metrics_at=metrics_at, host=host, visitors=visitors)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

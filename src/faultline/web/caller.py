@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 #: Everybody on this machine, while there are no keys.
 LOOPBACK = "loopback"
+_VISITOR = "visitor "
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,15 @@ class Caller:
     def only_queues(self) -> list[str] | None:
         return None if self.queues is None else sorted(self.queues)
 
+    @property
+    def is_visitor(self) -> bool:
+        """Known by the program that the dashboard is mounted in, not by a key."""
+        return self.id.startswith(_VISITOR)
+
     def signed(self, where: str = "") -> str:
         """How the journal names the caller: users choose a key's name, but not its id."""
+        if self.is_visitor:
+            return f"{operate.plain(self.name)} (signed in{where})"
         key = f"API key {self.id[:12]}" if self.id != LOOPBACK else "no API key"
         return f"{operate.plain(self.name)} ({key}{where})"
 
@@ -44,6 +52,11 @@ class Caller:
 
     def may_touch(self, queue: str) -> bool:
         return self.queues is None or queue in self.queues
+
+
+def visiting(name: str, scopes: frozenset[str], queues: tuple[str, ...] | None, csrf: str) -> Caller:
+    """A user of the program that the dashboard is mounted in."""
+    return Caller(f"{_VISITOR}{name}", name, scopes, None if queues is None else frozenset(queues), csrf)
 
 
 def seen_by(caller: Caller, workers: list[WorkerLine]) -> list[WorkerLine]:

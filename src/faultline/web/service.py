@@ -42,10 +42,13 @@ class Service(Databases):
         loopback_only: bool = False,
         metrics_at: tuple[str, int] | None = None,
         host: Host | None = None,
+        visitors: bool = False,
     ) -> None:
         super().__init__(dsn, limits, host)
         #: Only this machine can reach the server. Only then may there be no keys.
         self.loopback_only = loopback_only
+        #: It is mounted in a program, which says who is calling.
+        self.visitors = visitors
         self.verdicts = Verdicts(self)
         self.readiness = Readiness(self)
         self.keys = Keys(self, loopback_only=loopback_only)

@@ -52,7 +52,7 @@
   });
   document.addEventListener("htmx:finally:request", (event) => {
     const { response, status } = event.detail.ctx;
-    if (response?.raw?.redirected && new URL(response.raw.url).pathname === "/sign-in") return location.reload();
+    if (response?.raw?.redirected && new URL(response.raw.url).pathname.endsWith("/sign-in")) return location.reload();
     if (!response) fault = "the server cannot be reached";
     else if (response.status === 503) {
       const away = response.raw?.headers.get("Faultline-Away-Since");
