@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline import Cancel, Faultline, Job, JobCancelled, JobFailed, JobState, Retry, Snooze, testing
+from faultline import Cancel, Fail, Faultline, Job, JobCancelled, JobFailed, JobState, Retry, Snooze, testing
 from faultline.app.outcomes import Outcome
 from faultline.core.errors import JobRejected
 from faultline.core.host import Host
@@ -40,6 +40,9 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a retry after no number": (lambda: Retry(after=float("nan")), "number of seconds"),
     "a retry for a number": (lambda: Retry(error=404), "text or an exception"),  # type: ignore[arg-type]
     "a retry for nothing": (lambda: Retry(error=unchecked), "text or an exception"),
+    "a retry after a text": (lambda: Retry("soon"), "number of seconds"),  # type: ignore[arg-type]
+    "a fail for a number": (lambda: Fail(404), "text or an exception"),  # type: ignore[arg-type]
+    "a fail for nothing": (lambda: Fail(unchecked), "text or an exception"),
     "a cancel for nothing": (lambda: Cancel(unchecked), "text or an exception"),
     "a cancel for a dict": (lambda: Cancel({"why": "not"}), "text or an exception"),  # type: ignore[arg-type]
 }
@@ -55,13 +58,13 @@ def test_a_bad_outcome_is_refused_where_it_is_made(name: str) -> None:
     assert isinstance(raised.value, ValueError)
 
 
-@pytest.mark.parametrize("outcome", [Retry(after=5, error="x"), Snooze(timedelta(seconds=1)), Cancel("no")])
+@pytest.mark.parametrize("outcome", [Retry(after=5, error="x"), Fail("x"), Snooze(timedelta(seconds=1)), Cancel("no")])
 def test_an_outcome_is_a_value(outcome: Any) -> None:
     field = outcome.__match_args__[0]
 
     assert outcome == pickle.loads(pickle.dumps(outcome))  # noqa: S301
     assert {outcome} == {pickle.loads(pickle.dumps(outcome))}  # noqa: S301
-    assert outcome not in (Retry(), Snooze(2), Cancel())
+    assert outcome not in (Retry(), Fail(), Snooze(2), Cancel())
     with pytest.raises(AttributeError, match="cannot be changed"):
         setattr(outcome, field, "another")
 
