@@ -28,15 +28,20 @@ GUARDS: Guards = {
         "hears what happened": "    shard := faultline.hear(shard, claim_within.shards, due);\n",
         "lets groups be ready whose time has come": "      perform faultline.let_ready(shard, due);\n",
         "grants no more than the queue may": ("room := least(part.room, remaining)", "room := remaining"),
-        "takes those first that kept a permit": (
-            "case when pass = 1 and waits.kept then faultline.pick_kept(shard, claim_within.flows, due, room) else '{}' end",
-            "'{}'::tid[]",
+        "takes those that kept a permit": ("      if waits.kept then\n", "      if false then\n"),
+        "leaves half to others than heads": (
+            "case when divided then (room + (random() < 0.5)::integer) / 2 else room end",
+            "room",
         ),
+        "knows how many shards there are": (" and q.shards = claim_within.shards;", ";"),
         "leaves half to jobs of no group": (
             "case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else",
             "case when false then 0 else",
         ),
-        "takes jobs of no group where groups wait too": ("if mixed or not waits.ready then", "if not waits.ready then"),
+        "takes jobs of no group where groups wait too": (
+            "if mixed or not (waits.ready or waits.kept) then",
+            "if not (waits.ready or waits.kept) then",
+        ),
         "takes jobs of no group": (
             (
                 "        ctids := ctids || faultline.pick_plain(claim_within.queue, claim_within.flows, due,"
@@ -135,6 +140,8 @@ GUARDS: Guards = {
         ),
     },
     "pick_kept": {
+        "takes one of a group": ("k.nth = 1 and (", "("),
+        "takes none beside one that runs": ("(coalesce(g.holding, 1) <= 1 or", "(true or"),
         "takes a token of the group": (
             "n.rate is not null and n.tokens < 1",
             "false",
@@ -180,9 +187,11 @@ GUARDS: Guards = {
     },
     "declare_queue": {
         "keeps the burst above the shards": "  perform faultline.check_shards(declare_queue.queue);\n",
+        "divides the permits": "  perform faultline.divide(declare_queue.queue);\n",
     },
     "set_limit": {
         "keeps the burst above the shards": "  perform faultline.check_shards(set_limit.queue);\n",
+        "divides the permits": "  perform faultline.divide(set_limit.queue);\n",
     },
     "write_limit": {
         "lets those look again who waited": (
@@ -196,7 +205,8 @@ GUARDS: Guards = {
             "or g.more and not g.ready and g.not_before is null and g.holding < least(-1, ",
         ),
         "lets those look again who waited for a token": ("g.not_before is not null and faster\n", "false\n"),
-        "weighs anew": ("or reweighed and o.holding > 0", ""),
+        "weighs anew": (" or reweighed and (o.more or o.holding > 0)", ""),
+        "begins with the turns again": ("turn = case when reweighed then", "turn = case when false then"),
     },
     "let_arrive": {
         "takes no more than a thousand": ("    limit 1000\n", "    limit 1000000\n"),
@@ -217,7 +227,37 @@ GUARDS: Guards = {
         "hears everything once a minute": ("      shard.seen_to := '0';\n", "      null;\n"),
         "counts what is wrong anew": ("      perform faultline.recount_queue(fold_queue.queue);\n", "      null;\n"),
         "lends": "    perform faultline.lend(fold_queue.queue, fold_queue.number);\n",
-        "keeps groups whose tokens are due": ("(l.fields ->> 'burst')::double precision / faultline.rate_of(l.fields)", "0"),
+        "keeps groups whose tokens are due": (
+            "(each_group ->> 'burst')::double precision / faultline.rate_of(each_group), 0)",
+            "0, 0)",
+        ),
+        "keeps groups whose own tokens are due": ("(not have_own or i.epoch < coalesce", "(true or i.epoch < coalesce"),
+        "knows how many shards there are": (" and q.shards = fold_queue.number) then\n      return", ") then\n      return"),
+        "hears what was written for shards that are gone": (
+            "where e.queue = fold_queue.queue and e.shard >= fold_queue.number\n",
+            "where false\n",
+        ),
+        "takes no time of a clock that was ahead": ("set ready = g.more, not_before = null", "set ready = g.ready"),
+    },
+    "lend": {
+        "takes turns": ("(s.shard + second) % lend.number as nth", "s.shard as nth"),
+        "gives no more than is free": ("least(t.target - t.holding, t.free - t.before)", "t.target - t.holding"),
+        "takes back what is more than a part": ("when t.holding >= t.target then t.target else", "when false then 0 else"),
+    },
+    "limit_queue": {
+        "gives new shards no tokens": ("case when was then 0 end", "null::double precision"),
+    },
+    "move_strays": {
+        "finds those that kept a permit": (
+            "  set counted = 2 | (faultline.shard_of(j.group_key, move_strays.number) << 2)\n",
+            "  set counted = j.counted\n",
+        ),
+    },
+    "reset_limit": {
+        "divides the permits": "  perform faultline.divide(reset_limit.queue);\n",
+    },
+    "checked_limit": {
+        "stores whole numbers": ("if fields ->> 'concurrency' is not null then", "if false then"),
     },
     "inherit_group": {
         "refuses a child that would wait for its parent": ("c.value ->> 'group' = job.group_key and ", "false and "),

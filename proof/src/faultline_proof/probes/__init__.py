@@ -27,6 +27,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     ground,
     leases,
     limit_budgets,
+    limit_changes,
     limit_claims,
     limit_events,
     limit_findings,

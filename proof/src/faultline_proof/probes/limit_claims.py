@@ -209,7 +209,7 @@ def a_limit_that_changes_touches_only_groups_that_wait(sessions: Sessions) -> No
     expect("by a lower rate", touched("dry", rate=1, per=1000, burst=1), [])
     expect("by a higher rate", touched("dry", rate=1, per=10, burst=1), ["dry"])
     expect("by no rate", touched("dry", rate=None), ["dry"])
-    expect("by a weight of each group", touched("*", weight=2), ["dry", "full", "holds"])
+    expect("by a weight of each group", touched("*", weight=2), ["dry", "full", "holds", "ready"])
     expect("by the same weight", touched("*", weight=1), [])
 
 

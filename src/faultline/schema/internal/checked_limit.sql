@@ -31,11 +31,15 @@ begin
   limit 1;
   problem := coalesce(problem, case
     when (fields ? 'per' or fields ? 'burst') and not fields ? 'rate' then '"per" and "burst" belong to a "rate"'
-    when (fields ->> 'ordered')::boolean and (fields ->> 'concurrency')::integer > 1
+    when (fields ->> 'ordered')::boolean and (fields ->> 'concurrency')::numeric > 1
       then 'a group that keeps its order runs one job at a time: leave "concurrency" out'
   end);
   if problem is not null then
     raise exception 'the limit of % is refused: %', whose, problem using errcode = 'FL005', detail = 'Nothing was changed.';
+  end if;
+  -- As a whole number, however it was written.
+  if fields ->> 'concurrency' is not null then
+    fields := fields || jsonb_build_object('concurrency', (fields ->> 'concurrency')::numeric::integer);
   end if;
   if fields ? 'rate' then
     rate := (fields ->> 'rate')::double precision;

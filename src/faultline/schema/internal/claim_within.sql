@@ -11,11 +11,9 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  -- Two workers begin at different shards, and one always at the same.
-  first constant integer := faultline.shard_of(split_part(owner, '/', 1), shards);
-  fields constant jsonb := coalesce(
-    (select l.effective from faultline.limits l where l.queue = claim_within.queue and l.group_key = ''), '{}'
-  );
+  -- Anywhere, so that no shard is always the last.
+  first constant integer := floor(random() * shards);
+  fields jsonb;
   due timestamptz;
   remaining integer := claim_within.max_jobs;
   room integer;
@@ -26,6 +24,8 @@ declare
   part record;
   waits record;
   mixed boolean := false;
+  -- What is left when everybody had a part goes to whoever waits.
+  divided boolean;
 begin
   perform faultline.read_committed('a claim of a queue with limits');
   -- Whoever claims in a transaction and leaves it open would stop the queue.
@@ -36,6 +36,13 @@ begin
     shard := faultline.lock_shard(claim_within.queue, claim_within.shards, held, first);
     exit when shard.queue is null;
     before := shard;
+    -- Read after the wait, as all that a change of limits writes. Where the number of shards was changed meanwhile, this row
+    -- may count what it did not count before: whoever claims comes again, and is told the new number.
+    select l.effective into fields
+    from faultline.queues q
+    left join faultline.limits l on l.queue = q.name and l.group_key = ''
+    where q.name = claim_within.queue and q.shards = claim_within.shards;
+    exit when not found;
     -- Read after the wait.
     due := faultline.clock();
     if held = '{}' and exists (
@@ -64,16 +71,23 @@ begin
       perform faultline.let_ready(shard, due);
       waits.ready := true;
     end if;
-    part := faultline.shard_room(shard, claim_within.shards, fields, due);
+    part := faultline.shard_room(shard, claim_within.shards, coalesce(fields, '{}'), due);
     shard := part.shard;
     room := least(part.room, remaining);
     shard.hungry := false;
     for pass in 1..2 loop
       exit when room <= 0;
-      ctids := case when pass = 1 and waits.kept then faultline.pick_kept(shard, claim_within.flows, due, room) else '{}' end;
+      -- Jobs of no group get half of the room where groups wait too.
+      mixed := pass = 1 and (waits.ready or waits.kept) and faultline.has_due(claim_within.queue, claim_within.flows, due);
+      divided := mixed or pass = 1 and waits.ready and waits.kept;
+      ctids := '{}';
+      if waits.kept then
+        -- Heads of groups that keep their order get half of it where others wait: they may come again and again.
+        ctids := faultline.pick_kept(
+          shard, claim_within.flows, due, case when divided then (room + (random() < 0.5)::integer) / 2 else room end
+        );
+      end if;
       if waits.ready then
-        -- Jobs of no group get half of the room where groups wait too.
-        mixed := pass = 1 and faultline.has_due(claim_within.queue, claim_within.flows, due);
         part := faultline.pick_groups(
           shard, claim_within.flows, due,
           case when mixed then (room - cardinality(ctids) + (random() < 0.5)::integer) / 2 else room - cardinality(ctids) end
@@ -81,10 +95,10 @@ begin
         shard := part.shard;
         ctids := ctids || part.ctids;
       end if;
-      if mixed or not waits.ready then
+      if mixed or not (waits.ready or waits.kept) then
         ctids := ctids || faultline.pick_plain(claim_within.queue, claim_within.flows, due, room - cardinality(ctids));
       end if;
-      exit when ctids = '{}';
+      exit when ctids = '{}' and not divided;
       return query
         update faultline.open_jobs j
         set state = 'running',
@@ -110,7 +124,7 @@ begin
       shard.tokens := shard.tokens - cardinality(ctids);
       remaining := remaining - cardinality(ctids);
       room := room - cardinality(ctids);
-      exit when not mixed;
+      exit when not divided;
     end loop;
     shard.hungry := room <= 0;
     perform faultline.save_shard(before, shard, due);

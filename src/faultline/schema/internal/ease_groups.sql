@@ -18,14 +18,18 @@ begin
   update faultline.groups g
   set ready = g.more and (faster or g.not_before is null) and g.holding < coalesce(faultline.cap_of(l.fields), 2147483647),
       not_before = case when not faster then g.not_before end,
-      load = g.holding / faultline.weight_of(l.fields)
+      load = g.holding / faultline.weight_of(l.fields),
+      -- Its turns were as far apart as its weight was: it begins again.
+      turn = case when reweighed then coalesce(
+        (select s.turn from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1), g.turn
+      ) else g.turn end
   from (
     -- By the cheap columns first.
     select o.ctid, o.group_key
     from faultline.groups o
     where o.queue = ease_groups.queue
       and (ease_groups.group_key = '*' or o.group_key = ease_groups.group_key)
-      and (o.more and not o.ready and o.not_before is null or faster and o.not_before is not null or reweighed and o.holding > 0)
+      and (o.more and not o.ready and o.not_before is null or faster and o.not_before is not null or reweighed and (o.more or o.holding > 0))
     offset 0
   ) o
   cross join lateral (select faultline.group_limit(ease_groups.queue, o.group_key) as fields offset 0) l
@@ -33,7 +37,7 @@ begin
     and (
       g.not_before is not null and faster
       or g.more and not g.ready and g.not_before is null and g.holding < coalesce(faultline.cap_of(l.fields), 2147483647)
-      or g.load <> g.holding / faultline.weight_of(l.fields)
+      or reweighed
     );
   if faster then
     -- Jobs that keep their group's permit were put off until the next token of the old rate.

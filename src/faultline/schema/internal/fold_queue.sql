@@ -17,11 +17,21 @@ declare
   hear_all boolean := false;
   forgotten integer := 0;
   found_count integer;
+  each_group constant jsonb := faultline.group_limit(fold_queue.queue, '*');
+  have_own constant boolean := exists (
+    select from faultline.limits l where l.queue = fold_queue.queue and l.group_key not in ('', '*')
+  );
+  rested constant double precision := extract(epoch from due) - 10
+    - coalesce((each_group ->> 'burst')::double precision / faultline.rate_of(each_group), 0);
 begin
   for nth in 0..fold_queue.number - 1 loop
     select s.* into was from faultline.shards s
     where s.queue = fold_queue.queue and s.shard = nth order by s.epoch desc limit 1 for update skip locked;
     continue when not found;
+    -- Their number was changed since it was read: the next fold knows it.
+    if not exists (select from faultline.queues q where q.name = fold_queue.queue and q.shards = fold_queue.number) then
+      return forgotten;
+    end if;
     held := held + 1;
     shard := was;
     if shard.heard_all_at not between due - interval '1 minute' and due + interval '1 second' then
@@ -32,16 +42,29 @@ begin
     end if;
     shard := faultline.hear(shard, fold_queue.number, due);
     perform faultline.save_shard(was, shard, due);
+    if hear_all then
+      -- A time that was set while the clock was ahead is no time.
+      update faultline.groups g
+      set ready = g.more, not_before = null
+      where g.queue = fold_queue.queue and g.shard = nth and g.not_before is not null
+        and g.epoch > extract(epoch from due) + 1;
+    end if;
     delete from faultline.groups g
     where g.ctid = any (array(
       select i.ctid
       from faultline.groups i
       where i.queue = fold_queue.queue and i.shard = nth and not i.more and i.holding = 0
-        -- Forgotten too early, a group would have its tokens again.
-        and i.epoch < extract(epoch from due) - 10 - coalesce((
-          select (l.fields ->> 'burst')::double precision / faultline.rate_of(l.fields)
-          from (select faultline.group_limit(i.queue, i.group_key) as fields) l
-        ), 0)
+        -- Forgotten too early, a group would have its tokens again. What holds for each is read once: many may rest.
+        and i.epoch < rested
+        and (not have_own or i.epoch < coalesce((
+          select extract(epoch from due) - 10 - (o.fields ->> 'burst')::double precision / faultline.rate_of(o.fields)
+          from (
+            select each_group || l.effective as fields
+            from faultline.limits l
+            where l.queue = i.queue and l.group_key = i.group_key
+          ) o
+          where faultline.rate_of(o.fields) is not null
+        ), rested))
       order by i.epoch
       limit fold_queue.most - forgotten
     ));
@@ -49,7 +72,10 @@ begin
     forgotten := forgotten + found_count;
   end loop;
   if held = fold_queue.number then
-    if hear_all then
+    -- Of transactions that did not know of a change yet.
+    if hear_all or exists (
+      select from faultline.group_events e where e.queue = fold_queue.queue and e.shard >= fold_queue.number
+    ) then
       perform faultline.move_strays(fold_queue.queue, fold_queue.number, fold_queue.number);
     end if;
     if fold_queue.miscounted then

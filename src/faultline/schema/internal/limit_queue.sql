@@ -28,8 +28,10 @@ begin
   end if;
   update faultline.queues q set limited = true, shards = number
   where q.name = limit_queue.queue and (not q.limited or q.shards <> number);
-  insert into faultline.shards (queue, shard, epoch)
-  select limit_queue.queue, n, extract(epoch from faultline.clock())
+  -- A bucket that was never used is full: one that comes later is empty.
+  insert into faultline.shards (queue, shard, epoch, tokens, refilled_at)
+  select
+    limit_queue.queue, n, extract(epoch from faultline.clock()), case when was then 0 end, case when was then faultline.clock() end
   from generate_series(0, number - 1) n
   where not exists (select from faultline.shards s where s.queue = limit_queue.queue and s.shard = n);
   if exists (select from faultline.shards s where s.queue = limit_queue.queue and s.shard >= number)

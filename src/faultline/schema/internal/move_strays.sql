@@ -1,4 +1,6 @@
--- Write events of shards from `first` on anew, for the shards that there are: as our own, so that every shard hears them.
+-- Write events of shards from `first` on anew, for the shards that there are: as our own, so that every shard hears them. And
+-- jobs that kept a permit are found at the shard of their group: whoever put one back may not have known of a change yet.
+-- Before: the caller holds all shards.
 create or replace function faultline.move_strays(queue text, number integer, first integer) returns void
 language plpgsql volatile
 as $$
@@ -13,5 +15,10 @@ begin
   from gone g where g.group_key is not null
   union all
   select g.queue, g.shard % move_strays.number, null, g.freed, 0, null, null from gone g where g.freed <> 0;
+  update faultline.open_jobs j
+  set counted = 2 | (faultline.shard_of(j.group_key, move_strays.number) << 2)
+  where j.queue = move_strays.queue
+    and j.state = 'queued' and j.group_key is not null and j.in_group is null and j.counted is not null
+    and j.counted <> 2 | (faultline.shard_of(j.group_key, move_strays.number) << 2);
 end
 $$;

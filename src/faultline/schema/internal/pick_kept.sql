@@ -11,7 +11,7 @@ declare
   ctids tid[];
 begin
   with kept as materialized (
-    select r.ctid, r.group_key
+    select r.ctid, r.group_key, r.next_run_at, r.id
     from faultline.open_jobs r
     where r.queue = shard.queue
       and r.state = 'queued' and r.group_key is not null and r.in_group is null
@@ -23,10 +23,17 @@ begin
     for update skip locked
   ),
   judged as materialized (
-    select k.ctid, k.group_key, g.row_id, l.rate, faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_kept.due) as tokens
-    from kept k
+    select
+      k.ctid, g.row_id, l.rate, faultline.refilled(g.tokens, g.refilled_at, l.rate, l.burst, pick_kept.due) as tokens,
+      -- One after another, also where several ran when the group was told to keep its order.
+      k.nth = 1 and (coalesce(g.holding, 1) <= 1 or g.holding <= (
+        select count(*) from faultline.open_jobs r
+        where r.queue = shard.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null
+          and r.counted = 2 | (shard.shard << 2) and r.group_key = k.group_key
+      )) as is_next
+    from (select k.*, row_number() over (partition by k.group_key order by k.next_run_at, k.id) as nth from kept k) k
     left join lateral (
-      select g.ctid as row_id, g.tokens, g.refilled_at from faultline.groups g
+      select g.ctid as row_id, g.holding, g.tokens, g.refilled_at from faultline.groups g
       where g.group_key = k.group_key and g.queue = shard.queue
       order by g.epoch desc
       limit 1
@@ -40,15 +47,16 @@ begin
     update faultline.groups g
     set tokens = j.tokens - 1, refilled_at = faultline.refill_moment(g.refilled_at, pick_kept.due)
     from judged j
-    where g.ctid = j.row_id and j.rate is not null and j.tokens >= 1
+    where g.ctid = j.row_id and j.is_next and j.rate is not null and j.tokens >= 1
   ),
   put_off as (
     update faultline.open_jobs j
-    set next_run_at = pick_kept.due + make_interval(secs => (1 - n.tokens) / n.rate), group_at = coalesce(j.group_at, j.next_run_at)
+    set next_run_at = pick_kept.due + case when n.is_next then make_interval(secs => (1 - n.tokens) / n.rate) else '1 second' end,
+        group_at = coalesce(j.group_at, j.next_run_at)
     from judged n
-    where j.ctid = n.ctid and n.rate is not null and n.tokens < 1
+    where j.ctid = n.ctid and (not n.is_next or n.rate is not null and n.tokens < 1)
   )
-  select array_agg(j.ctid) into ctids from judged j where j.rate is null or j.tokens >= 1;
+  select array_agg(j.ctid) into ctids from judged j where j.is_next and (j.rate is null or j.tokens >= 1);
   return coalesce(ctids, '{}');
 end
 $$;

@@ -60,6 +60,7 @@ begin
     changed := faultline.write_limit(declare_queue.queue, one.key, one.fields, one.override, faultline.signature()) or changed;
   end loop;
   perform faultline.check_shards(declare_queue.queue);
+  perform faultline.divide(declare_queue.queue);
   return changed;
 end
 $$;

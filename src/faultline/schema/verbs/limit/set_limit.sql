@@ -33,6 +33,7 @@ begin
     set_limit.queue, set_limit.group_key, coalesce(known.declared, '{}'), coalesce(known.override, '{}') || checked, signed
   );
   perform faultline.check_shards(set_limit.queue);
+  perform faultline.divide(set_limit.queue);
   return changed;
 end
 $$;
