@@ -109,7 +109,7 @@ MUTANTS = {
     ),
     "a unique job that stands in when it is cancelled": (
         "place_unique",
-        ("where j.id = known.job_id and j.state = 'queued'\n", "where j.id = known.job_id\n"),
+        ("where j.id = known.job_id and coalesce(j.state, '') = 'queued'\n", "where j.id = known.job_id\n"),
         "unique-cancel",
         "no run has seen what was committed by a",
     ),
