@@ -37,7 +37,7 @@ GUARDS: Guards = {
         ),
     },
     "pick_kept": {
-        "remembers the true time": (", group_at = coalesce(j.group_at, j.next_run_at)", ""),
+        "remembers the true time": (",\n        group_at = coalesce(j.group_at, j.next_run_at)", ""),
     },
     "ease_groups": {
         "calls retries that were put off": (

@@ -83,7 +83,7 @@ def finding_04_a_rate_that_is_raised_or_taken_away_counts_at_once(sessions: Sess
     put(q, "b", 5)
     expect("granted", groups(take(q)), ["a", "b"])
     expect("granted beside them", take(q), [])
-    limit(q, "a", rate=1000)
+    limit(q, "a", rate=1000, per=1, burst=1000)
     sessions.clock.advance(0.01)
     expect("granted at the new rate", groups(take(q)), ["a"] * 10)
     limit(q, "b", rate=None)

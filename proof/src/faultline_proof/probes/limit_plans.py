@@ -62,15 +62,9 @@ def _begin_emptied(sessions: Sessions) -> None:
         sessions.hand.execute(f"vacuum analyze faultline.{table}")
 
 
-def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Sessions], None]) -> None:
-    q, filler = sessions.open(), sessions.open()
-    begin(sessions)
-    sessions.clock.take()
-    limit(q, "*", concurrency=1)
-    limit(q, "strict", ordered=True)
-    limit(q, "slow", rate=1, per=3600)
+def _make_plans(q: Session) -> None:
+    """Call everything so often that PostgreSQL keeps a plan. The first ones that this session makes are those of upkeep."""
     with q.unsaved():
-        # The first plans that this session makes are those of upkeep.
         for _ in range(_CALLS_BEFORE):
             put(q, "folded", 1)
             q.execute("select faultline.fold()")
@@ -82,17 +76,30 @@ def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Session
             failed(q, *(one for one in held if one.group == "strict"))
             done(q, *take(q, 5))
             q.execute(_NEXT_TURN)
-    sessions.hand.execute(
+
+
+def _fill_tables(hand: Session) -> None:
+    """Limits of other groups, events of another queue, and groups that wait for a time."""
+    hand.execute(
         "insert into faultline.limits (queue, group_key) select 'default', 'x' || n from generate_series(1, %s) n", _BACKLOG
     )
-    sessions.hand.execute(
-        "insert into faultline.group_events (queue, shard) select 'other', 0 from generate_series(1, %s)", _BACKLOG
-    )
-    sessions.hand.execute(
+    hand.execute("insert into faultline.group_events (queue, shard) select 'other', 0 from generate_series(1, %s)", _BACKLOG)
+    hand.execute(
         "insert into faultline.groups (group_key, queue, epoch, shard, more, not_before) select 'w' || n, 'default', 0, 0,"
         " true, faultline.clock() + interval '1 hour' from generate_series(1, %s) n",
         _BACKLOG,
     )
+
+
+def _claims_read_what_they_grant(sessions: Sessions, *, begin: Callable[[Sessions], None]) -> None:
+    q, filler = sessions.open(), sessions.open()
+    begin(sessions)
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    limit(q, "strict", ordered=True)
+    limit(q, "slow", rate=1, per=3600)
+    _make_plans(q)
+    _fill_tables(sessions.hand)
     names = [f"g{n}" for n in range(_BACKLOG)]
     _put_each(filler, names * 2)
     full = take(filler, 10 * _BACKLOG)
