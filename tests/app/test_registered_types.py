@@ -12,6 +12,7 @@ import pytest
 from faultline import ConfigError, Faultline, Job, JobRejected, Submission
 from faultline.flow import kinds, reading
 from tests.flow.running import ended
+from tests.worker.working import results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,3 +118,24 @@ def test_a_mistake_about_a_type_raises_where_it_is_registered(app: Faultline, re
 
     with pytest.raises(JobRejected, match="cannot be stored: ZeroDivisionError: no"):
         pay.enqueue(Point(1))
+
+
+def test_a_class_that_ends_the_program_when_it_is_read_harms_its_own_job_only(
+    app: Faultline, registered: dict[type, Any]
+) -> None:
+    def leave(stored: Any) -> Point:
+        raise SystemExit(3) if stored == 2 else ValueError("odd")
+
+    app.type(Point, store=lambda point: point.x, read=lambda stored: Point(stored) if stored == 1 else leave(stored))
+
+    @app.task(name="pay", backoff=lambda _: 0)
+    async def pay(point: Point) -> int:
+        return point.x
+
+    handles = app.enqueue_many([Submission("pay", f'{{"point": {n}}}') for n in (2, 1, 3, 1)])
+    left, first, odd, second = results(app, handles)
+
+    assert (first, second) == (1, 1)
+    assert "the arguments of pay cannot be read: SystemExit: 3" in str(left)
+    assert "point does not fit its annotation: 3 is not Point: odd. Not retried" in str(odd)
+    assert [app.job(handle.id).attempt for handle in handles] == [5, 1, 1, 1]

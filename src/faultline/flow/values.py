@@ -100,10 +100,14 @@ def read_as(function: Any) -> Read | None:
     function = getattr(function, "__func__", function)
     if "return" not in getattr(function, "__annotations__", ()):
         return None
-    if function not in _read_as:
-        annotation = returned(function)
-        _read_as[function] = reader(annotation) if is_read(annotation) else None
-    return _read_as[function]
+    try:
+        if function in _read_as:
+            return _read_as[function]
+    except TypeError:
+        return None  # an object that cannot be hashed: not a function
+    annotation = returned(function)
+    _read_as[function] = found = reader(annotation) if is_read(annotation) else None
+    return found
 
 
 def args_text(given: Mapping[str, Any], what: str) -> str:

@@ -69,6 +69,8 @@ class Judge:
             self._releases.went_well(lease)
             why = f"the arguments do not fit {lease.task}{task.signature}: {error}. {_SAME_ARGUMENTS}"
             return Failed(hold, Failure(storable(why), then="fail"))
+        except BaseException as error:  # noqa: BLE001 - a class of the program may raise anything, SystemExit included
+            return self.failed(hold, task, f"the arguments of {lease.task} cannot be read: {text_of(error)}")
         return None
 
     def returned(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
