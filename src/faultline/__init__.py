@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from faultline.app.tasks import Task as Task
     from faultline.app.transaction import Transaction as Transaction
     from faultline.app.uniqueness import Unique as Unique
+    from faultline.core.errors import BudgetNotFound as BudgetNotFound
     from faultline.core.errors import ChildFailed as ChildFailed
     from faultline.core.errors import ConfigError as ConfigError
     from faultline.core.errors import CostTooHigh as CostTooHigh
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from faultline.core.errors import RecoverBlocked as RecoverBlocked
     from faultline.core.errors import ResultRejected as ResultRejected
     from faultline.core.errors import ResultTimeout as ResultTimeout
+    from faultline.core.errors import ScheduleNotFound as ScheduleNotFound
     from faultline.core.errors import SchemaAhead as SchemaAhead
     from faultline.core.errors import SchemaAltered as SchemaAltered
     from faultline.core.errors import SchemaBehind as SchemaBehind
@@ -126,11 +128,11 @@ _HOME = {
     "app.transaction": "Transaction",
     "app.uniqueness": "Unique",
     "core.errors": (
-        "ChildFailed ConfigError CostTooHigh DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
+        "BudgetNotFound ChildFailed ConfigError CostTooHigh DatabaseUnavailable EmbeddedError FaultlineError FenceBroken "
         "FlowTooLong IllegalTransition JobCancelled JobFailed JobNotFound JobRejected KeyConflict "
         "LimitReached MigrationBlocked OutcomeUnknown PermissionDenied PostgresNotFound "
         "RecoverBlocked ResultRejected ResultTimeout SchemaAhead SchemaAltered SchemaBehind "
-        "SchemaError SchemaMissing SignalTimeout StaleLease StatementTimeout StepFailed Unprepared "
+        "SchemaError SchemaMissing ScheduleNotFound SignalTimeout StaleLease StatementTimeout StepFailed Unprepared "
         "UnreadableJson"
     ),
     "core.events": "JsonLines log_events",

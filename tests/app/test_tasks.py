@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from faultline import BlockingJob, ConfigError, Faultline, Job, JobRejected
+from faultline import BlockingJob, ConfigError, Faultline, Job
 
 
 def test_two_tasks_cannot_have_one_name(app: Faultline) -> None:
@@ -115,7 +115,7 @@ def test_a_function_without_a_name_needs_one(app: Faultline) -> None:
 
 @pytest.mark.parametrize("name", ["bad\ud800", "bad\x00", "n" * 201])
 def test_a_name_that_cannot_be_stored_is_refused_where_the_task_is_registered(app: Faultline, name: str) -> None:
-    with pytest.raises(JobRejected, match="the name of a task"):
+    with pytest.raises(ConfigError, match="the name of a task"):
         app.task(name=name)(lambda: None)
 
     assert app.tasks == {}

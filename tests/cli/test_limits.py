@@ -45,6 +45,7 @@ def test_what_makes_no_sense_is_refused(dsn: str) -> None:
         "--concurrency 0": "to stop a queue, pause it",
         "--concurrency many": "write a number, or none",
         "--rate -1": "must be from 0.001",
+        "--rate 100/m": "the time of a rate is apart: --rate 100 --per 1m",
         "--per 5s": "give --rate too",
         "--weight 2": "weight and ordered are for groups",
         "": "nothing to set",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,7 +62,17 @@ def test_past_ticks_are_shown_with_their_jobs_and_backfilled_once(queue: Driver,
     clock.advance(3 * 3600)
     ticked(queue)
     now = line(queue).clock
-    words = ("schedules", "backfill", "report", "--from", f"{now:%Y-%m-%d}T00:00Z", "--to", now.isoformat(), "--dsn", dsn)
+    words = (
+        "schedules",
+        "backfill",
+        "report",
+        "--from",
+        (now - timedelta(days=1)).isoformat(),
+        "--to",
+        now.isoformat(),
+        "--dsn",
+        dsn,
+    )
 
     shown = faultline("schedules", "show", "report", "--dsn", dsn).stdout
     told = json.loads(faultline("schedules", "show", "report", "--json", "--dsn", dsn).stdout)

@@ -161,7 +161,7 @@ def test_a_payload_that_cannot_become_arguments_is_refused(app: Faultline, paylo
 def test_a_topic_needs_a_name_that_can_be_read(app: Faultline, topic: str) -> None:
     with pytest.raises(JobRejected, match="topic"):
         app.publish(topic)
-    with pytest.raises(JobRejected, match="topic"):
+    with pytest.raises(ConfigError, match="topic"):
         app.on(topic)
 
 

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline import BlockingJob, ConfigError, CostTooHigh, Faultline, Job, JobFailed, JobRejected, JobState, Rate, Retries
+from faultline import (
+    BlockingJob,
+    BudgetNotFound,
+    ConfigError,
+    CostTooHigh,
+    Faultline,
+    Job,
+    JobFailed,
+    JobRejected,
+    JobState,
+    Rate,
+    Retries,
+)
 from faultline.core.host import Host
 from tests.flow.running import signals, waits
 from tests.limits.test_workers import PATIENCE, all_done, worked
@@ -163,7 +175,7 @@ def test_an_unknown_budget_and_a_take_in_a_transaction_are_refused(app: Faultlin
 
     @app.task(name="ask")
     async def ask(job: Job) -> None:
-        with pytest.raises(JobRejected, match='there is no budget "antropic"'):
+        with pytest.raises(BudgetNotFound, match='there is no budget "antropic"'):
             await job.take("antropic", cost=1)
         with pytest.raises(JobRejected, match="name of a budget"):
             await job.take("", cost=1)
@@ -183,7 +195,7 @@ def test_declarations_are_checked_where_they_are_written(app: Faultline) -> None
         app.budget("openai", Rate(1))
     with pytest.raises(ConfigError, match="must be a Rate"):
         app.budget("other", 90_000)  # type: ignore[arg-type]
-    with pytest.raises(JobRejected, match="name of a budget"):
+    with pytest.raises(ConfigError, match="name of a budget"):
         app.budget("x" * 101, Rate(1))
 
 

@@ -141,15 +141,15 @@ def test_a_literal_group_that_cannot_be_one_raises_at_once(app: Faultline, bad: 
 
     with pytest.raises(JobRejected, match="group"):
         charge.options(group=bad)
-    with pytest.raises(JobRejected, match="group"):
+    with pytest.raises(ConfigError, match="group"):
         app.queue("mail", groups={bad: Limit()})
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, "5", math.inf, 10**18])
 def test_a_concurrency_is_a_whole_number_above_zero(app: Faultline, bad: Any) -> None:
-    with pytest.raises(JobRejected, match=r"concurrency must be a whole number.*to stop a queue, pause it"):
+    with pytest.raises(ConfigError, match="concurrency must be a whole number"):
         Limit(concurrency=bad)
-    with pytest.raises(JobRejected, match="concurrency"):
+    with pytest.raises(ConfigError, match="concurrency"):
         app.queue("mail", concurrency=bad)
     with pytest.raises(JobRejected, match="concurrency"):
         app.limits.set("mail", concurrency=bad)
@@ -157,26 +157,26 @@ def test_a_concurrency_is_a_whole_number_above_zero(app: Faultline, bad: Any) ->
 
 @pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, True, "5", 10**400])
 def test_a_rate_is_above_zero(bad: Any) -> None:
-    with pytest.raises(JobRejected, match="count"):
+    with pytest.raises(ConfigError, match="count"):
         Rate(bad)
-    with pytest.raises(JobRejected, match="seconds"):
+    with pytest.raises(ConfigError, match="seconds"):
         Rate(1, per=bad)
-    with pytest.raises(JobRejected, match="burst"):
+    with pytest.raises(ConfigError, match="burst"):
         Rate(1, burst=bad)
-    with pytest.raises(JobRejected, match="weight"):
+    with pytest.raises(ConfigError, match="weight"):
         Limit(weight=bad)
 
 
 def test_less_than_one_at_once_would_never_start_a_job() -> None:
     assert Rate(0.5).stored() == {"rate": 0.5, "per": 1.0}
-    with pytest.raises(JobRejected, match="burst"):
+    with pytest.raises(ConfigError, match="burst"):
         Rate(0.5, burst=0.5)
 
 
 def test_what_contradicts_itself_is_refused(app: Faultline) -> None:
-    with pytest.raises(JobRejected, match="one after the other"):
+    with pytest.raises(ConfigError, match="one after the other"):
         Limit(concurrency=2, ordered=True)
-    with pytest.raises(JobRejected, match="must be a Rate"):
+    with pytest.raises(ConfigError, match="must be a Rate"):
         Limit(rate=5)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="must be a Limit"):
         app.queue("mail", each_group=5)  # type: ignore[arg-type]
@@ -186,7 +186,7 @@ def test_what_contradicts_itself_is_refused(app: Faultline) -> None:
         app.queue("mail", shards=0)
     with pytest.raises(ConfigError, match=r"4 shards and a rate with a burst of 3.*burst=4"):
         app.queue("mail", rate=Rate(3), shards=4)
-    with pytest.raises(JobRejected, match="must be a Rate"):
+    with pytest.raises(ConfigError, match="must be a Rate"):
         app.queue("mail", rate=5, shards=4)  # type: ignore[arg-type]
     app.queue("mail")
     with pytest.raises(ConfigError, match="declared already"):

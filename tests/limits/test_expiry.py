@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from faultline import Faultline, Job, JobRejected, JobState
+from faultline import ConfigError, Faultline, Job, JobRejected, JobState
 from faultline.core.ids import Ids
 from faultline.core.model import Submission
 from faultline.store import verbs
@@ -118,7 +118,7 @@ def test_plain_sql_that_is_wrong_is_named(queue: Driver) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, "5", True, float("nan"), datetime(2030, 1, 1)])  # noqa: DTZ001
 def test_python_refuses_it_where_it_is_written(app: Faultline, value: Any) -> None:
-    with pytest.raises(JobRejected, match="expires"):
+    with pytest.raises(ConfigError, match="expires"):
 
         @app.task(expires=value)
         def code() -> None: ...

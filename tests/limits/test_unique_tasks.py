@@ -154,12 +154,12 @@ def test_a_graph_cannot_have_unique_jobs(app: Faultline) -> None:
     ],
 )
 def test_a_mistake_raises_where_it_is_made(words: Any, why: str) -> None:
-    with pytest.raises(JobRejected, match=why):
+    with pytest.raises(ConfigError, match=why):
         Unique(**words)
 
 
 def test_a_mistake_of_a_task_raises_where_it_is_decorated(app: Faultline) -> None:
-    with pytest.raises(JobRejected, match="unique must be"):
+    with pytest.raises(ConfigError, match="unique must be"):
 
         @app.task(unique="always")
         def wrong() -> None: ...
@@ -169,7 +169,7 @@ def test_a_mistake_of_a_task_raises_where_it_is_decorated(app: Faultline) -> Non
         @app.task(unique=Unique(key="doc:{doc}"))
         def misnamed(doc_id: int) -> None: ...
 
-    with pytest.raises(JobRejected, match="debounce is the delay"):
+    with pytest.raises(ConfigError, match="debounce is the delay"):
 
         @app.task(unique=Unique(debounce=5), delay=3)
         def twice(doc_id: int) -> None: ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline import ConfigError, Faultline, IllegalTransition, JobNotFound, JobRejected
+from faultline import ConfigError, Faultline, IllegalTransition, JobRejected, ScheduleNotFound
 from faultline.store.verbs import schedules as verbs
 from faultline.worker.scheduler import Scheduler
 from faultline.worker.tally import Tally
@@ -157,29 +157,49 @@ def test_mistakes_are_refused_where_they_are_made(app: Faultline) -> None:
     @app.task
     async def report(day: str) -> None: ...
 
-    with pytest.raises(JobRejected, match="position 1"):
+    with pytest.raises(ConfigError, match="position 1"):
         app.schedule("61 * * * *")
-    with pytest.raises(JobRejected, match="sixth field"):
+    with pytest.raises(ConfigError, match="sixth field"):
         app.schedule("0 30 2 * * *")
-    with pytest.raises(JobRejected, match="no time zone"):
+    with pytest.raises(ConfigError, match="no time zone"):
         app.schedule("0 9 * * *", tz="Mars/Olympus")
-    with pytest.raises(JobRejected, match="one rule"):
+    with pytest.raises(ConfigError, match="one rule"):
         app.schedule()
-    with pytest.raises(JobRejected, match="one rule"):
+    with pytest.raises(ConfigError, match="one rule"):
         app.schedule("* * * * *", every=60)
-    with pytest.raises(JobRejected, match="day"):
+    with pytest.raises(ConfigError, match="day"):
         app.schedule("* * * * *")(report)
-    with pytest.raises(JobRejected, match="every tick makes one"):
+    with pytest.raises(ConfigError, match="every tick makes one"):
         app.schedule("* * * * *", args=("x",))(report.options(delay=5))
     with pytest.raises(ConfigError, match=r"above @app\.task"):
         app.schedule("* * * * *")(lambda: None)  # type: ignore[arg-type]
     app.schedule("* * * * *", args=("x",))(report)
     with pytest.raises(ConfigError, match="declared already"):
         app.schedule("* * * * *", args=("x",))(report)
-    with pytest.raises(JobNotFound, match="no schedule"):
+    with pytest.raises(ScheduleNotFound, match="no schedule"):
         app.schedules.pause("nothing")
-    with pytest.raises(JobNotFound, match="no schedule"):
+    with pytest.raises(ScheduleNotFound, match="no schedule"):
         app.schedules.next("nothing")
+    with pytest.raises(ScheduleNotFound, match="no schedule"):
+        app.schedules.history("nothing")
+    with pytest.raises(ScheduleNotFound, match="no schedule"):
+        app.schedules.backfill("nothing", datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
+    with pytest.raises(ScheduleNotFound, match="in the code of a worker"):
+        app.schedules.set("nothing", None)
+
+
+def test_a_backfill_of_what_has_yet_to_come_is_refused(app: Faultline, clock: Clock) -> None:
+    @app.task
+    async def report() -> None: ...
+
+    app.schedules.set("report", report.bind(), every=60)
+    now = app.schedules.list()[0].clock
+
+    with pytest.raises(JobRejected, match="yet to come"):
+        app.schedules.backfill("report", now + timedelta(seconds=1), now + timedelta(days=1))
+    with pytest.raises(JobRejected, match="swap the two moments"):
+        app.schedules.backfill("report", now, now - timedelta(days=1))
+    assert app.schedules.backfill("report", now - timedelta(seconds=150), now + timedelta(days=1)) > 0
 
 
 def test_a_schedule_made_at_run_time_is_ticked_by_every_worker(app: Faultline, queue: Driver, clock: Clock) -> None:

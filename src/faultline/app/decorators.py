@@ -8,7 +8,7 @@ from faultline.app.options import Options
 from faultline.app.retrying import rules_of
 from faultline.app.steps import Retries, Step, StepDecorator
 from faultline.app.tasks import Task
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, declaring
 from faultline.flow import kinds, reading
 
 if TYPE_CHECKING:
@@ -119,17 +119,18 @@ class Decorators:
         def register(function: Callable[..., Any]) -> Task[..., Any]:
             task_name = self._new_name(function, name)
             group, others = words.get("group"), {word: given for word, given in words.items() if word != "group"}
-            plain: Task[..., Any] = Task(
-                cast("Enqueues", self),
-                function,
-                task_name,
-                Options(),
-                timeout=timeout,
-                backoff=backoff,
-                group=group,
-                rules=rules_of(retry_on, give_up_on, task_name),
-            )
-            task = plain.options(**others)
+            with declaring(f"task {task_name}"):
+                plain: Task[..., Any] = Task(
+                    cast("Enqueues", self),
+                    function,
+                    task_name,
+                    Options(),
+                    timeout=timeout,
+                    backoff=backoff,
+                    group=group,
+                    rules=rules_of(retry_on, give_up_on, task_name),
+                )
+                task = plain.options(**others)
             self._route(task)
             self.tasks[task_name] = task
             return task
@@ -141,7 +142,7 @@ class Decorators:
         own_name = getattr(function, "__qualname__", None)
         if name is None and own_name is None:
             raise ConfigError(f"{function!r} has no name; give the task one with name=...")
-        found = name or str(own_name).rsplit("<locals>.", 1)[-1]
+        found = str(own_name).rsplit("<locals>.", 1)[-1] if name is None else name
         if found in self.tasks:
             raise ConfigError(f"a task named {found} is already registered; give this one another name with name=...")
         return found

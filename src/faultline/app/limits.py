@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, Unpack
 
-from faultline.core.limits import changed_fields
+from faultline.core.checks import check_queue
+from faultline.core.errors import JobRejected
+from faultline.core.limits import changed_fields, check_rate
 from faultline.operate import limits as operate
 from faultline.store.reads import limits as reads
 
@@ -119,12 +121,20 @@ class Limits:
 
         :param queue: Which queue. Default: all queues.
         """
-        return self._app.database.run(reads.limits(queue))
+        return self._app.database.run(reads.limits(_named(queue)))
 
     async def aread(self, queue: str | None = None) -> list[LimitRecord]:
-        return await self._app.async_database.run(reads.limits(queue))
+        return await self._app.async_database.run(reads.limits(_named(queue)))
 
 
 def _whole(rate: Rate) -> dict[str, Json]:
     """What is left out of a rate that is set would be that of the one in force; a `Rate` says all of it."""
+    check_rate("the rate of a budget", rate)
+    if rate is None:  # callers without a type checker
+        raise JobRejected("a budget needs a rate, such as Rate(90_000, per=60); to undo what was set, use reset_budget")
     return rate.stored() | {"burst": rate.burst_jobs}
+
+
+def _named(queue: str | None) -> str | None:
+    check_queue(queue)
+    return queue

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 from uuid import UUID
 
-from faultline.app.checks import Duration as Duration  # noqa: PLC0414 - part of the options; read at run time
-from faultline.app.checks import check_seconds as check_seconds  # noqa: PLC0414 - likewise
-from faultline.app.checks import check_text as check_text  # noqa: PLC0414
-from faultline.app.checks import seconds as seconds  # noqa: PLC0414
 from faultline.app.uniqueness import Unique, unique_of
 from faultline.core.bounds import (
     ATTEMPTS_MAX,
     DELAY_SECONDS_MAX,
     EXPIRES_SECONDS_MAX,
     EXPIRES_SECONDS_MIN,
-    FIRST_YEAR,
     KEY_LENGTH_MAX,
-    LAST_YEAR,
     LEASE_SECONDS_MAX,
     LEASE_SECONDS_MIN,
     PRIORITY_MAX,
-    QUEUE_LENGTH_MAX,
 )
+from faultline.core.checks import Duration as Duration  # noqa: PLC0414 - part of the options; read at run time
+from faultline.core.checks import check_moment, check_whole
+from faultline.core.checks import check_queue as check_queue  # noqa: PLC0414 - likewise
+from faultline.core.checks import check_seconds as check_seconds  # noqa: PLC0414
+from faultline.core.checks import check_text as check_text  # noqa: PLC0414
+from faultline.core.checks import seconds as seconds  # noqa: PLC0414
 from faultline.core.errors import JobRejected
 from faultline.core.limits import check_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: What people look for among the options of a task, and where it is.
+_OF_A_QUEUE = 'a limit belongs to a queue: app.queue("NAME", concurrency=…, rate=Rate(…)), then queue="NAME" here'
+_ELSEWHERE = {
+    **dict.fromkeys(("concurrency", "max_concurrency", "rate", "rate_limit", "limit", "each_group"), _OF_A_QUEUE),
+    **dict.fromkeys(("cron", "every", "schedule", "tz"), "a schedule stands above the task: @app.schedule(…)"),
+    **dict.fromkeys(("retries", "max_retries"), "it is max_attempts here, which counts the first attempt, too"),
+    **dict.fromkeys(("countdown", "eta"), "it is delay or run_at here"),
+    **dict.fromkeys(("timeout", "backoff", "name", "retry_on", "give_up_on"), "it is for @app.task(…) alone"),
+}
 
 #: Options that become seconds in a submission.
 _DURATIONS = {"delay": "delay_seconds", "lease": "lease_seconds", "expires": "expires_seconds"}
@@ -83,8 +94,8 @@ class Options:
     def __post_init__(self) -> None:
         check_queue(self.queue)
         check_text("idempotency_key", self.idempotency_key, KEY_LENGTH_MAX)
-        _check_whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
-        _check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
+        check_whole("priority", self.priority, -PRIORITY_MAX, PRIORITY_MAX)
+        check_whole("max_attempts", self.max_attempts, 1, ATTEMPTS_MAX)
         check_seconds("delay", self.delay, 0.0, DELAY_SECONDS_MAX)
         check_seconds("lease", self.lease, LEASE_SECONDS_MIN, LEASE_SECONDS_MAX)
         if self.group is not None:
@@ -94,7 +105,7 @@ class Options:
         if self.keep_args is not None and not isinstance(self.keep_args, bool):
             raise JobRejected(f"keep_args must be True or False, not {self.keep_args!r}")
         if self.run_at is not None:
-            _check_time("run_at", self.run_at)
+            check_moment("run_at", self.run_at)
             if self.delay is not None:
                 raise JobRejected("a job can have a delay or a run_at, not both")
         self._check_expiry()
@@ -104,11 +115,11 @@ class Options:
 
     def _check_expiry(self) -> None:
         if isinstance(self.expires, datetime):
-            _check_time("expires", self.expires)
+            check_moment("expires", self.expires)
             if self.run_at is not None and self.expires <= self.run_at:
                 raise JobRejected(f"a job with run_at {self.run_at.isoformat()} cannot expire at {self.expires.isoformat()}")
             return
-        check_seconds("expires", self.expires, EXPIRES_SECONDS_MIN, EXPIRES_SECONDS_MAX)
+        check_seconds("expires", self.expires, EXPIRES_SECONDS_MIN, EXPIRES_SECONDS_MAX, " or a datetime")
         expires, delay = seconds(self.expires), seconds(self.delay)
         if expires is not None and delay is not None and expires <= delay:
             raise JobRejected(f"a job that expires after {expires:g} s could not run after a delay of {delay:g} s")
@@ -125,11 +136,14 @@ class Options:
         return {_DURATIONS.get(name, name): seconds(value) if name in _DURATIONS else value for name, value in given.items()}
 
 
-def check_queue(name: str | None) -> None:
-    """People read and type names, so invisible characters are refused here and in the database."""
-    check_text("queue", name, QUEUE_LENGTH_MAX)
-    if name is not None and (name != name.strip() or any(unicodedata.category(letter) == "Cc" for letter in name)):
-        raise JobRejected(f"queue contains control characters, or begins or ends with white space: {name[:40]!r}")
+def check_options(words: Iterable[str]) -> None:
+    """Refuse words that are no options, and say where the thing is that they stand for."""
+    known = {field.name for field in fields(Options)}
+    unknown = sorted(set(words) - known)
+    if unknown:
+        meant = _ELSEWHERE.get(unknown[0])
+        more = f"the options are {', '.join(sorted(known))}" if meant is None else meant
+        raise JobRejected(f"unknown option {', '.join(unknown)}; {more}")
 
 
 def id_of(job_id: UUID | str) -> UUID:
@@ -140,22 +154,3 @@ def id_of(job_id: UUID | str) -> UUID:
         return UUID(job_id)
     except (ValueError, TypeError, AttributeError):
         raise JobRejected(f"invalid job id {job_id!r}; give a UUID or its text, such as handle.id") from None
-
-
-def _check_time(name: str, value: datetime) -> None:
-    if not isinstance(value, datetime):
-        raise JobRejected(f"{name} must be a datetime, not {value!r}")
-    if value.utcoffset() is None:
-        raise JobRejected(
-            f"{name} {value.isoformat()} has no time zone; add one, "
-            "for example with datetime.now(timezone.utc) + timedelta(...)"
-        )
-    if not FIRST_YEAR <= value.year < LAST_YEAR:
-        raise JobRejected(f"{name} {value.isoformat()} is outside the years {FIRST_YEAR} to {LAST_YEAR - 1}")
-
-
-def _check_whole(name: str, value: int | None, least: int, most: int) -> None:
-    if value is None:
-        return
-    if type(value) is not int or not least <= value <= most:
-        raise JobRejected(f"{name} must be a whole number from {least} to {most}, not {value!r}")

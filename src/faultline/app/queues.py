@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from faultline.app.limits import Limits
-from faultline.app.options import check_queue
-from faultline.core.bounds import SHARDS_MAX, TASK_LENGTH_MAX
-from faultline.core.errors import ConfigError
-from faultline.core.limits import Limit, Rate, check_budget, check_group
+from faultline.core.bounds import QUEUE_LENGTH_MAX, SHARDS_MAX, TASK_LENGTH_MAX
+from faultline.core.checks import check_name, check_queue
+from faultline.core.errors import ConfigError, declaring
+from faultline.core.limits import Limit, Rate, check_budget, check_fields, check_group, check_rate
 from faultline.store.verbs import limit
 from faultline.store.verbs.budget import declare_budget
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from faultline.app.limits import Databases
     from faultline.app.tasks import Task
     from faultline.core.model import Json
@@ -95,11 +94,17 @@ class Queues:
         :param match: Patterns of names of tasks, such as `mail.*`, that go to this queue when they name none. The first
             declared queue that fits gets them.
         """
-        check_queue(name)
+        with declaring():
+            check_name("the name of a queue", name, QUEUE_LENGTH_MAX)
+            check_queue(name)
         if name in self._declared:
             raise ConfigError(f"queue {name} is declared already; declare it once, with all its limits")
         if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
             raise ConfigError(f"shards of queue {name} must be a whole number from 1 to {SHARDS_MAX}, not {shards!r}")
+        with declaring(f"queue {name}"):
+            check_rate("rate", rate)
+            if concurrency is not None:
+                check_fields({"concurrency": concurrency})
         whole = Limit(concurrency=concurrency, rate=rate)
         if rate is not None and rate.burst_jobs < shards:
             raise ConfigError(
@@ -125,7 +130,8 @@ class Queues:
         :param name: Of the budget, 1 to 100 characters. It is what this returns.
         :param rate: How much may be taken in a time. Its `burst` is the most that there ever is: no take can have more.
         """
-        check_budget(name)
+        with declaring():
+            check_budget(name)
         if name in self._budgets:
             raise ConfigError(f"budget {name} is declared already; declare it once")
         if not isinstance(rate, Rate):
@@ -171,8 +177,13 @@ class Queues:
 def _declared(name: str, whole: Limit, each_group: Limit | None, groups: Mapping[str, Limit] | None) -> dict[str, Json]:
     if each_group is not None and not isinstance(each_group, Limit):
         raise ConfigError(f"each_group of queue {name} must be a Limit, such as Limit(concurrency=1), not {each_group!r}")
+    if groups is not None and not isinstance(groups, Mapping):
+        raise ConfigError(
+            f'groups of queue {name} must be limits by keys, such as {{"tenant-7": Limit()}}, not {groups!r:.60}'
+        )
     for key, one in (groups or {}).items():
-        check_group(key, f"the key of a group of queue {name}")
+        with declaring():
+            check_group(key, f"the key of a group of queue {name}")
         if not isinstance(one, Limit):
             raise ConfigError(f"group {key} of queue {name} must have a Limit, such as Limit(concurrency=1), not {one!r}")
     declared: dict[str, Json] = {}
@@ -188,6 +199,8 @@ def _declared(name: str, whole: Limit, each_group: Limit | None, groups: Mapping
 def _patterns(name: str, match: Sequence[str]) -> tuple[str, ...]:
     if isinstance(match, str):
         raise ConfigError(f"match of queue {name} is a list of patterns; write match=({match!r},)")
+    if not isinstance(match, Sequence):
+        raise ConfigError(f"match of queue {name} must be a list of patterns, such as ('mail.*',), not {match!r:.60}")
     for pattern in match:
         if not isinstance(pattern, str) or not 1 <= len(pattern) <= TASK_LENGTH_MAX:  # type: ignore[redundant-expr]
             raise ConfigError(f"match of queue {name}: a pattern is text such as 'mail.*', not {pattern!r}")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from faultline.app.checks import Duration, check_seconds, seconds
 from faultline.app.outcomes import Outcome
 from faultline.core.bounds import AGAIN_SECONDS_MAX
-from faultline.core.errors import ConfigError
+from faultline.core.checks import Duration, check_seconds, seconds
+from faultline.core.errors import ConfigError, declaring
 
 if TYPE_CHECKING:
     import random
@@ -41,8 +41,9 @@ class Backoff:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
-        check_seconds("first of Backoff", self.first, 0.0, AGAIN_SECONDS_MAX)
-        check_seconds("most of Backoff", self.most, 0.0, AGAIN_SECONDS_MAX)
+        with declaring():
+            check_seconds("first of Backoff", self.first, 0.0, AGAIN_SECONDS_MAX)
+            check_seconds("most of Backoff", self.most, 0.0, AGAIN_SECONDS_MAX)
         for name, least, limit in (("factor", 1.0, _FACTOR_MAX), ("jitter", 0.0, 1.0)):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= limit:

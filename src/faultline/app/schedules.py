@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast
+from zoneinfo import ZoneInfo
 
 from faultline import operate
-from faultline.app.options import check_seconds, check_text, seconds
+from faultline.app.options import TaskOptions
 from faultline.app.tasks import Task
-from faultline.core.errors import ConfigError, JobNotFound, JobRejected
+from faultline.core.checks import check_name, check_text, check_whole, seconds
+from faultline.core.errors import ConfigError, JobRejected, ScheduleNotFound, declaring
+from faultline.core.model import Submission
 from faultline.core.schedules import (
-    EVERY_SECONDS_MAX,
-    EVERY_SECONDS_MIN,
-    JITTER_SECONDS_MAX,
     NAME_LENGTH_MAX,
     CatchUp,
     Overlap,
@@ -28,11 +29,10 @@ from faultline.store.reads import schedules as reads
 from faultline.store.verbs import schedules as verbs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
     from uuid import UUID
 
-    from faultline.app.options import Duration
-    from faultline.core.model import Submission
+    from faultline.core.checks import Duration
     from faultline.store.async_database import AsyncDatabase
     from faultline.store.database import Database
     from faultline.store.reads.schedules import ScheduleLine, TickLine
@@ -44,6 +44,8 @@ R = TypeVar("R")
 
 #: Options that belong to one job, or to its time, which follows from the tick.
 _OF_ONE_JOB = ("id", "idempotency_key", "run_at", "delay_seconds", "expires_at")
+#: Of what one call lists.
+_ROWS_MAX = 10_000
 #: Stands for the moment of a tick where arguments are checked.
 _SOME_TICK = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -51,8 +53,8 @@ _SOME_TICK = datetime(2000, 1, 1, tzinfo=UTC)
 class ScheduleOptions(TypedDict, total=False):
     """What a schedule does beside its rule: keyword arguments of `@app.schedule(…)` and `app.schedules.set(…)`."""
 
-    #: The time zone of the cron line, such as `Europe/Berlin`. Default: UTC.
-    tz: str
+    #: The time zone of the cron line, such as `Europe/Berlin`, by its name or as a `ZoneInfo`. Default: UTC.
+    tz: str | ZoneInfo
     #: Instead of a cron line: the time between ticks, at least a second. The first one comes after that time.
     every: Duration
     #: Instead of a cron line: one moment, with a time zone.
@@ -131,16 +133,19 @@ class Scheduling:
         :param was: Its name before: the schedule keeps its position and its history.
         :param words: See `ScheduleOptions`.
         """
-        rule, policy = _rule(cron, words), _policy(words)
-        for given in (name, was):
-            check_text("the name of a schedule", given, NAME_LENGTH_MAX)
+        with declaring("@app.schedule"):
+            rule, policy = _rule(cron, words), _policy(words)
+            for given in (name, was):
+                check_text("the name of a schedule", given, NAME_LENGTH_MAX)
+            _check_arguments(args, kwargs)
 
         def declare(task: Task[P, R]) -> Task[P, R]:
             if not isinstance(task, Task):
                 raise ConfigError(f"@app.schedule needs a task, not {task!r}; put it above @app.task")
             found = _Scheduled(task, rule, policy, tuple(args), dict(kwargs or {}), was)
-            found.job()  # raises where the mistake is made
             own = name or task.name
+            with declaring(f"schedule {own}"):
+                found.job()  # raises where the mistake is made
             if own in self._scheduled:
                 raise ConfigError(f"a schedule named {own} is declared already; give this one another name with name=...")
             self._scheduled[own] = found
@@ -268,7 +273,7 @@ class Schedules:
     ) -> int:
         """Enqueue jobs for ticks of the past that have none: missed, skipped or from before. Returns how many.
 
-        Raises `JobRejected` with the count if there are more than 10,000 ticks.
+        Raises `JobRejected` with the count if there are more than 10,000 ticks, and if all of them have yet to come.
 
         :param name: Which schedule.
         :param first: Ticks from this moment on.
@@ -276,14 +281,16 @@ class Schedules:
         :param by: Who asks for it, as for `cancel`.
         :param reason: Recorded in the journal.
         """
-        found = _found(name, self._app.database.run(reads.schedule(name)))
+        operate.check_backfill(first, last)
+        found = _found(name, self._app.database.run(reads.schedule(_named(name))))
         return self._app.database.run(operate.backfill(found, first, last, by=by, reason=reason))
 
     async def abackfill(
         self, name: str, first: datetime, last: datetime, *, by: str | None = None, reason: str | None = None
     ) -> int:
         """`backfill` for async programs."""
-        found = _found(name, await self._app.async_database.run(reads.schedule(name)))
+        operate.check_backfill(first, last)
+        found = _found(name, await self._app.async_database.run(reads.schedule(_named(name))))
         return await self._app.async_database.run(operate.backfill(found, first, last, by=by, reason=reason))
 
     def list(self) -> list[ScheduleLine]:
@@ -299,10 +306,12 @@ class Schedules:
         :param name: Which schedule.
         :param count: How many ticks.
         """
-        return _found(name, self._app.database.run(reads.schedule(name))).upcoming(count)
+        check_whole("count", count, 1, _ROWS_MAX)
+        return _found(name, self._app.database.run(reads.schedule(_named(name)))).upcoming(count)
 
     async def anext(self, name: str, count: int = 5) -> Sequence[datetime]:
-        return _found(name, await self._app.async_database.run(reads.schedule(name))).upcoming(count)
+        check_whole("count", count, 1, _ROWS_MAX)
+        return _found(name, await self._app.async_database.run(reads.schedule(_named(name)))).upcoming(count)
 
     def history(self, name: str, count: int = 50) -> Sequence[TickLine]:
         """What was decided about the last ticks of a schedule, newest first.
@@ -310,10 +319,18 @@ class Schedules:
         :param name: Which schedule.
         :param count: How many rows. A run of missed ticks is one.
         """
-        return self._app.database.run(reads.ticks(name, rows_max=count))
+        check_whole("count", count, 1, _ROWS_MAX)
+        found = self._app.database.run(reads.ticks(_named(name), rows_max=count))
+        if not found:
+            _found(name, self._app.database.run(reads.schedule(name)))
+        return found
 
     async def ahistory(self, name: str, count: int = 50) -> Sequence[TickLine]:
-        return await self._app.async_database.run(reads.ticks(name, rows_max=count))
+        check_whole("count", count, 1, _ROWS_MAX)
+        found = await self._app.async_database.run(reads.ticks(_named(name), rows_max=count))
+        if not found:
+            _found(name, await self._app.async_database.run(reads.schedule(name)))
+        return found
 
 
 def _set(
@@ -325,7 +342,7 @@ def _set(
     by: str | None,
     reason: str | None,
 ) -> Statement[bool]:
-    check_text("the name of a schedule", name, NAME_LENGTH_MAX)
+    _named(name)
     if job is None:
         if cron is not None or words:
             raise JobRejected(f"schedule {name}: without a job it goes back to what the code says; leave its rule out, too")
@@ -336,22 +353,43 @@ def _set(
 
 
 def _rule(cron: str | None, words: ScheduleOptions) -> Rule:
-    every = words.get("every")
-    check_seconds("every", every, EVERY_SECONDS_MIN, EVERY_SECONDS_MAX)
-    return Rule(cron, words.get("tz"), seconds(every), words.get("at"))
+    _check_words(words)
+    tz = words.get("tz")
+    return Rule(cron, tz.key if isinstance(tz, ZoneInfo) else tz, seconds(words.get("every")), words.get("at"))
 
 
 def _policy(words: ScheduleOptions) -> Policy:
-    unknown = sorted(words.keys() - ScheduleOptions.__annotations__.keys())
-    if unknown:
-        raise JobRejected(f"unknown option {', '.join(unknown)}; see ScheduleOptions")
-    window, jitter = words.get("catch_up_seconds"), words.get("jitter")
-    check_seconds("catch_up_seconds", window, 0.0, EVERY_SECONDS_MAX)
-    check_seconds("jitter", jitter, 0.0, JITTER_SECONDS_MAX)
-    return Policy(words.get("catch_up"), seconds(window), words.get("overlap"), seconds(jitter), words.get("tick_arg"))
+    window, jitter = seconds(words.get("catch_up_seconds")), seconds(words.get("jitter"))
+    return Policy(words.get("catch_up"), window, words.get("overlap"), jitter, words.get("tick_arg"))
 
 
-def _schedulable(job: Submission, policy: Policy) -> Submission:
+def _check_words(words: ScheduleOptions) -> None:
+    known = ScheduleOptions.__annotations__.keys()
+    unknown = sorted(words.keys() - known)
+    if not unknown:
+        return
+    if unknown[0] in TaskOptions.__annotations__:
+        raise JobRejected(f"{unknown[0]} is an option of the task, not of its schedule: @app.task({unknown[0]}=…)")
+    raise JobRejected(f"unknown option {', '.join(unknown)}; the options are {', '.join(sorted(known))}")
+
+
+def _check_arguments(args: Any, kwargs: Any) -> None:
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise JobRejected(f"args must be a list of arguments; write args=({args!r:.60},)")
+    if kwargs is not None and (not isinstance(kwargs, Mapping) or not all(isinstance(name, str) for name in kwargs)):
+        raise JobRejected(f'kwargs must be arguments by name, such as {{"region": "eu"}}, not {kwargs!r:.60}')
+
+
+def _named(name: str) -> str:
+    check_name("the name of a schedule", name, NAME_LENGTH_MAX)
+    return name
+
+
+def _schedulable(job: Any, policy: Policy) -> Submission:
+    if isinstance(job, Task):
+        raise JobRejected(f"a schedule needs a job, not task {job.name}; bind its arguments: {job.name}.bind(…)")
+    if not isinstance(job, Submission):
+        raise JobRejected(f"a schedule needs a job, such as task.bind(…), not {job!r:.60}")
     own = [name for name in _OF_ONE_JOB if getattr(job, name) is not None]
     if own:
         raise JobRejected(
@@ -386,5 +424,5 @@ def _ticking(app: Databases, job: Submission, argument: str | None) -> Submissio
 
 def _found(name: str, line: ScheduleLine | None) -> ScheduleLine:
     if line is None:
-        raise JobNotFound(f'no schedule named "{name}"; one of the code is there once a worker with it has started')
+        raise ScheduleNotFound(f'no schedule named "{name}"; one of the code is there once a worker with it has started')
     return line

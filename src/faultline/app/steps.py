@@ -12,7 +12,7 @@ from faultline.app.attempt import check_step_name
 from faultline.app.options import Duration, check_seconds, seconds
 from faultline.core.backoff import doubled, jittered
 from faultline.core.bounds import AGAIN_SECONDS_MAX, ATTEMPTS_MAX, DELAY_SECONDS_MAX
-from faultline.core.errors import ConfigError
+from faultline.core.errors import ConfigError, declaring
 from faultline.flow import values
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ class Retries:
         kinds = self.on if isinstance(self.on, tuple) else (self.on,)
         if not kinds or not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):  # type: ignore[redundant-expr]  # likewise
             raise ConfigError(f"Retries(on=…) must be classes of exceptions, not {self.on!r}")
-        check_seconds("Retries(first=…)", self.first, 0.0, AGAIN_SECONDS_MAX)
-        check_seconds("Retries(most=…)", self.most, 0.0, AGAIN_SECONDS_MAX)
+        with declaring():
+            check_seconds("Retries(first=…)", self.first, 0.0, AGAIN_SECONDS_MAX)
+            check_seconds("Retries(most=…)", self.most, 0.0, AGAIN_SECONDS_MAX)
 
     def pause_seconds(self, tries: int, chance: random.Random) -> float:
         """How long to wait after so many tries."""
@@ -66,8 +67,9 @@ class Step(Generic[P, R]):
     ) -> None:
         #: The name by which a job remembers it.
         self.name: str = name or str(getattr(fn, "__qualname__", type(fn).__name__)).rsplit("<locals>.", 1)[-1]
-        check_step_name(self.name)
-        check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
+        with declaring("@app.step"):
+            check_step_name(self.name)
+            check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
         self.fn = fn
         self.retries = retries if isinstance(retries, Retries) else Retries(retries)
         self.timeout_seconds = seconds(timeout)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Un
 from faultline.app.blocking_job import BlockingJob
 from faultline.app.job import Job
 from faultline.app.joined import EnqueuesIn, JoinedTask, session_of
-from faultline.app.options import Options, check_seconds, check_text, seconds
+from faultline.app.options import Options, check_options, check_seconds, check_text, seconds
 from faultline.app.parameters import Parameters, Results
 from faultline.app.retrying import check_backoff
 from faultline.app.templates import Template
@@ -157,13 +157,21 @@ class Task(Generic[P, R]):
 
         :param words: See `TaskOptions`.
         """
-        known = {field.name for field in fields(Options)}
-        unknown = sorted(set(words) - known)
-        if unknown:
-            raise JobRejected(f"unknown option {', '.join(unknown)}; the options are {', '.join(sorted(known))}")
+        check_options(words)
+        if "{" in str(words.get("group", "")):
+            self._refuse_template(str(words["group"]))
         other = copy(self)
         other._take(replace(self._options, **words))  # noqa: SLF001 - another of ourselves
         return other
+
+    def _refuse_template(self, key: str) -> None:
+        """Options name a group itself. One with the name of an argument in braces was meant to be filled."""
+        named = [name for name in self.signature.parameters if f"{{{name}}}" in key or f"{{{name}." in key]
+        if named:
+            raise JobRejected(
+                f"group {key!r:.60} in options of task {self.name} would be that very text; put the template into"
+                f" @app.task(group=…), or fill it: options(group=f{key!r:.60})"
+            )
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """One job for `enqueue_many`, with its arguments checked.

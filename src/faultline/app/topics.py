@@ -14,7 +14,7 @@ from faultline.app.handle import JobHandle
 from faultline.app.options import check_text
 from faultline.app.tasks import Task
 from faultline.core.bounds import KEY_LENGTH_MAX, TOPIC_LENGTH_MAX
-from faultline.core.errors import ConfigError, JobRejected
+from faultline.core.errors import ConfigError, JobRejected, declaring
 from faultline.core.model import Submission
 from faultline.flow import values
 from faultline.operate import who
@@ -66,8 +66,9 @@ class Topics:
 
         :param names: The topics. 1 to 200 characters each.
         """
-        for name in names:
-            _check_topic(name)
+        with declaring():
+            for name in names:
+                _check_topic(name)
         if not names:
             raise ConfigError('name the topic: @app.on("order.paid")')
 

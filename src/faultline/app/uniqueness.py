@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from faultline.app.checks import check_seconds, check_text, seconds
 from faultline.app.templates import Template
 from faultline.core.bounds import KEY_LENGTH_MAX, UNIQUE_SECONDS_MAX, UNIQUE_SECONDS_MIN
-from faultline.core.errors import JobRejected
+from faultline.core.checks import check_seconds, check_text, seconds
+from faultline.core.errors import JobRejected, declaring
 
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Mapping
 
-    from faultline.app.checks import Duration
+    from faultline.core.checks import Duration
     from faultline.core.model import Json
 
 _WHILE = ("queued", "open", None)
@@ -46,8 +46,13 @@ class Unique:
     at_most: Duration | None = None
 
     def __post_init__(self) -> None:
+        with declaring():
+            self._check()
+
+    def _check(self) -> None:
         if self.while_ not in _WHILE:
-            raise JobRejected(f"while_ of Unique must be 'queued', 'open' or None, not {self.while_!r}")
+            key = f"; a key is named: Unique(key={self.while_!r})" if isinstance(self.while_, str) else ""  # type: ignore[redundant-expr]
+            raise JobRejected(f"while_ of Unique must be 'queued', 'open' or None, not {self.while_!r:.60}{key}")
         if self.then not in _THEN:
             raise JobRejected(f"then of Unique must be 'keep' or 'replace', not {self.then!r}")
         check_text("key of Unique", self.key, KEY_LENGTH_MAX)
@@ -102,6 +107,6 @@ def unique_of(given: Unique | str | None) -> Unique | None:
     """`unique=` of a task: `queued` and `open` are short for `Unique(…)`."""
     if given is None or isinstance(given, Unique):
         return given
-    if given not in _WHILE:
-        raise JobRejected(f"unique must be 'queued', 'open' or Unique(...), not {given!r}")
+    if not isinstance(given, str) or given not in _WHILE:  # type: ignore[redundant-expr]  # callers without a type checker
+        raise JobRejected(f"unique must be 'queued', 'open' or Unique(...), not {given!r:.60}")
     return Unique(given)  # type: ignore[arg-type]  # looked at above

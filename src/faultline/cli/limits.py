@@ -249,7 +249,9 @@ def _number(name: str, text: str) -> float | int | None:
     try:
         number = float(text)
     except ValueError:
-        raise ConfigError(f"invalid --{name} {text}; write a number, or none") from None
+        count, _, unit = text.partition("/")
+        apart = f"; the time of a rate is apart: --rate {count} --per 1{unit[:1] or 's'}" if "/" in text else ""
+        raise ConfigError(f"invalid --{name} {text}; write a number, or none{apart}") from None
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 

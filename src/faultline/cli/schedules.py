@@ -11,7 +11,7 @@ import typer
 
 from faultline.cli import values
 from faultline.cli.database import AsJson, Dsn, opened, print_json
-from faultline.core.errors import ConfigError, JobNotFound
+from faultline.core.errors import ConfigError, ScheduleNotFound
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -271,8 +271,8 @@ def _found(database: Database, name: str) -> ScheduleLine:
     return line
 
 
-def _unknown(name: str) -> JobNotFound:
-    return JobNotFound(
+def _unknown(name: str) -> ScheduleNotFound:
+    return ScheduleNotFound(
         f'no schedule named "{name}"; `faultline schedules` lists them, and one of the code is there once a worker with it'
         " has started"
     )

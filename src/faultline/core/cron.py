@@ -13,7 +13,7 @@ from bisect import bisect_right
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 from cronsim.cronsim import Field
@@ -35,6 +35,9 @@ _RANGES = (
     "1 to 12 or jan to dec",
     "0 to 7 or sun to sat, 5L (the last Friday) or mon#2 (the second Monday)",
 )
+#: The first and the last of each field, as numbers and as names.
+_ENDS = (("0", "59"), ("0", "23"), ("1", "31"), ("1", "12"), ("0", "6"))
+_NAMED_ENDS = (*_ENDS[:3], ("jan", "dec"), ("sun", "sat"))
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 _AROUND = tuple(timedelta(hours=hours) for hours in (-3, 6, 12, 18, 24, 27))
 #: Days around a change of the clocks whose ticks a line remembers.
@@ -155,22 +158,34 @@ def cron_line(line: str, tz: str = "UTC") -> CronLine:
 
 def zone(name: str) -> ZoneInfo:
     """The time zone of this name."""
+    if not isinstance(name, str):  # callers without a type checker
+        raise JobRejected(f'tz must be the name of a time zone, such as "Europe/Berlin", or a ZoneInfo, not {name!r:.60}')
     try:
         return ZoneInfo(name)
     except Exception as error:
-        raise JobRejected(
-            f'there is no time zone "{name}"; use a name such as "Europe/Berlin". A new one needs a newer package tzdata'
-        ) from error
+        meant = sorted(known for known in available_timezones() if _last_part(known) == _last_part(name))
+        use = f'did you mean "{meant[0]}"?' if meant else 'use a name such as "Europe/Berlin".'
+        raise JobRejected(f'there is no time zone "{name:.60}"; {use} A new one needs a newer package tzdata') from error
+
+
+def _last_part(name: str) -> str:
+    """Of the name of a time zone: the city. People leave out the continent, and forget capitals."""
+    return name.casefold().replace(" ", "_").rsplit("/", 1)[-1]
 
 
 def _local(moment: datetime, tz: ZoneInfo) -> date:
     return moment.astimezone(tz).date()
 
 
+def check_line(line: object) -> None:
+    """Whether it is text at all: a list could not even be looked up among the known lines."""
+    if not isinstance(line, str) or len(line) > LINE_LENGTH_MAX:
+        raise JobRejected(f"a cron line is text of at most {LINE_LENGTH_MAX} characters, not {line!r:.80}")
+
+
 def _checked(line: str) -> list[str]:
     """The five fields of a line."""
-    if not isinstance(line, str) or len(line) > LINE_LENGTH_MAX:  # type: ignore[redundant-expr]  # callers without types
-        raise JobRejected(f"a cron line is text of at most {LINE_LENGTH_MAX} characters, not {line!r:.80}")
+    check_line(line)
     found = list(re.finditer(r"\S+", line))
     if len(found) != len(_FIELDS):
         more = (
@@ -195,8 +210,27 @@ def _check_field(line: str, index: int, field: re.Match[str]) -> None:
         try:
             _FIELDS[index].parse(term.upper() if term.isascii() else "")
         except Exception as error:
+            may = f"It may be {_RANGES[index]}, a list, a range such as 1-5, or a step such as */2"
             raise JobRejected(
                 f'the cron line "{line}" is wrong at position {position + 1}: "{term}" is no {_NAMES[index]}.'
-                f" It may be {_RANGES[index]}, a list, a range such as 1-5, or a step such as */2"
+                f" {_wrapped(index, term) or may}"
             ) from error
         position += len(term) + 1
+
+
+def _wrapped(index: int, term: str) -> str | None:
+    """What to write for a range that goes over the end, such as 22-2 or fri-mon. None: it is wrong for another reason."""
+    ends = re.fullmatch(r"(\w+)-(\w+)(/\d+)?", term)
+    if ends is None:
+        return None
+    try:
+        first, last = (
+            min(one for one in _FIELDS[index].parse(end.upper()) if isinstance(one, int)) for end in ends.group(1, 2)
+        )
+    except Exception:  # noqa: BLE001 - one of the ends is wrong by itself
+        return None
+    if first <= last:
+        return None
+    least, most = _ENDS[index] if ends[1].isdigit() else _NAMED_ENDS[index]
+    instead = "" if ends[3] else f': write "{ends[1]}-{most},{least}-{ends[2]}"'
+    return f"A range goes up, and not over the end{instead}"

@@ -1,7 +1,10 @@
 """Every error Faultline raises. Each message says what happened, to what, and what to do next.
 
+What is declared in code and wrong is a `ConfigError`, what is submitted and wrong a `JobRejected`, and what is not there the
+`NotFound` of that thing.
+
 FaultlineError
-├── ConfigError                 no database is configured, or a value is invalid
+├── ConfigError                 no database is configured, or what the code declares is invalid
 │   └── Unprepared              something that is needed is missing or in use: a port, a package, a key, a confirmation
 ├── DatabaseUnavailable         the server could not be reached or refused the connection; nothing was written
 ├── PermissionDenied  (42501)   the login lacks a right in the database; nothing was written
@@ -14,13 +17,15 @@ FaultlineError
 │   ├── SchemaAltered           a migration of the database has another text than in this build
 │   └── MigrationBlocked        `faultline migrate` could not get its locks in time; nothing was changed
 ├── RecoverBlocked              `faultline recover` could not get its lock in time; nothing was changed
-├── JobRejected       (FL005)   invalid input; nothing was enqueued
+├── JobRejected       (FL005)   what was submitted is invalid; nothing was enqueued or changed
 │   └── ResultRejected          the result of a job or of one of its steps cannot be stored
 ├── KeyConflict       (FL003)   the key or id was used before, with another task or other arguments
 ├── StaleLease        (FL001)   the lease is lost; nothing was written
 ├── FenceBroken       (FL006)   the task ended the job's transaction itself; the job is not completed
 ├── IllegalTransition (FL002)   the job's state does not allow this
 ├── JobNotFound       (FL004)   no such job
+├── ScheduleNotFound  (FL004)   no such schedule
+├── BudgetNotFound    (FL004)   no such budget
 ├── LimitReached      (FL007)   there are as many as there may be: children of a call, signals that a job keeps
 ├── CostTooHigh                 a job takes more from a budget than its burst: it would wait for ever
 ├── UnreadableJson              the database holds JSON that Python cannot read
@@ -37,7 +42,11 @@ FaultlineError
 
 from __future__ import annotations
 
-from typing import ClassVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class FaultlineError(Exception):
@@ -134,6 +143,14 @@ class JobNotFound(FaultlineError, LookupError):
     sqlstate = "FL004"
 
 
+class ScheduleNotFound(FaultlineError, LookupError):
+    sqlstate = "FL004"
+
+
+class BudgetNotFound(FaultlineError, LookupError):
+    sqlstate = "FL004"
+
+
 class LimitReached(FaultlineError):
     sqlstate = "FL007"
 
@@ -192,3 +209,15 @@ class EmbeddedError(FaultlineError):
 
 class PostgresNotFound(EmbeddedError):
     pass
+
+
+@contextmanager
+def declaring(what: str | None = None) -> Iterator[None]:
+    """Around the checks of a declaration in code, which are those of a submission: `JobRejected` becomes `ConfigError`.
+
+    :param what: What is declared, for the message.
+    """
+    try:
+        yield
+    except JobRejected as error:
+        raise ConfigError(str(error) if what is None else f"{what}: {error}") from error.__cause__

@@ -9,7 +9,7 @@ import math
 import unicodedata
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from faultline.core.bounds import (
     CONCURRENCY_MAX,
@@ -22,7 +22,8 @@ from faultline.core.bounds import (
     WEIGHT_MAX,
     WEIGHT_MIN,
 )
-from faultline.core.errors import JobRejected
+from faultline.core.checks import in_words, is_finite
+from faultline.core.errors import JobRejected, declaring
 from faultline.core.model import Json  # noqa: TC001 - FastAPI looks at the types of fields
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class Rate:
     burst: float | None = None
 
     def __post_init__(self) -> None:
-        check_fields(self.stored())
+        with declaring():
+            check_fields(self.stored())
 
     @property
     def per_seconds(self) -> float:
@@ -95,11 +97,10 @@ class Limit:
     ordered: bool | None = None
 
     def __post_init__(self) -> None:
-        if self.rate is not None and not isinstance(self.rate, Rate):
-            raise JobRejected(f"rate must be a Rate, such as Rate(100, per=60), not {self.rate!r}")
-        stored = self.stored()
-        if stored:
-            check_fields(stored)
+        with declaring():
+            check_rate("rate", self.rate)
+            if self.stored():
+                check_fields(self.stored())
 
     def stored(self) -> dict[str, Json]:
         """Its fields as the database has them, without those that are not given."""
@@ -161,7 +162,17 @@ def changed_fields(given: LimitFields) -> dict[str, Json]:
     if "rate" in given:
         # A new rate does not keep the burst of the one before.
         fields |= {"per": None, "burst": None}
-    return fields | Limit(**given).stored()
+    rate = given.get("rate")
+    check_rate("rate", rate)
+    # What the values may be is looked at where it is sent: what is set at run time is no declaration.
+    others = {name: found for name, found in given.items() if name != "rate" and found is not None}
+    return fields | cast("dict[str, Json]", others) | ({} if rate is None else rate.stored())
+
+
+def check_rate(what: str, rate: Any) -> None:
+    """`JobRejected` unless it is a `Rate`, or None."""
+    if rate is not None and not isinstance(rate, Rate):
+        raise JobRejected(f"{what} must be a Rate, such as Rate(100, per=60) for 100 a minute, not {rate!r:.60}")
 
 
 def check_fields(fields: Mapping[str, Any], *, whole_queue: bool = False) -> None:
@@ -207,23 +218,24 @@ def check_cost(cost: Any) -> None:
 
 def _check_concurrency(value: Any) -> None:
     if type(value) is not int or not 1 <= value <= CONCURRENCY_MAX:
+        stop = "; to stop a queue, pause it" if value == 0 else ""
         raise JobRejected(
-            f"concurrency must be a whole number from 1 to {CONCURRENCY_MAX}, not {value!r}; to stop a queue, pause it"
+            f"concurrency must be a whole number from 1 to {in_words(CONCURRENCY_MAX)}, not {value!r:.60}{stop}"
         )
 
 
 def _check_number(name: str, value: Any, least: float | None, most: float) -> None:
     """`least` None: more than 0."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not _is_finite(value):
-        raise JobRejected(f"{name} must be a number, not {value!r}")
+    if not is_finite(value):
+        raise JobRejected(f"{name} must be a number, not {value!r:.60}")
     if value > most or value <= 0 or (least is not None and value < least):
-        bounds = f"more than 0 and at most {most:g}" if least is None else f"from {least:g} to {most:g}"
-        raise JobRejected(f"{name} must be {bounds}, not {value!r}")
+        bounds = "more than 0 and at most" if least is None else f"from {in_words(least)} to"
+        raise JobRejected(f"{name} must be {bounds} {in_words(most)}, not {value!r:.60}")
 
 
 def _check_ordered(value: Any) -> None:
     if not isinstance(value, bool):
-        raise JobRejected(f"ordered must be true or false, not {value!r}")
+        raise JobRejected(f"ordered must be true or false, not {value!r:.60}")
 
 
 _CHECKS: dict[str, Callable[[Any], None]] = {
@@ -234,10 +246,3 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "weight": lambda value: _check_number("weight", value, WEIGHT_MIN, WEIGHT_MAX),
     "ordered": _check_ordered,
 }
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:  # an integer too large for a float
-        return False

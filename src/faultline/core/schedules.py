@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from faultline.core.cron import cron_line
+from faultline.core.checks import check_moment, check_seconds, check_text
+from faultline.core.cron import check_line, cron_line, zone
 from faultline.core.errors import JobRejected
 
 if TYPE_CHECKING:
@@ -54,18 +55,22 @@ class Rule:
             )
         if self.tz is not None and self.cron is None:
             raise JobRejected("only a cron line has a time zone: leave tz out")
+        if self.tz is not None:
+            zone(self.tz)
         if self.cron is not None:
+            check_line(self.cron)
             cron_line(self.cron, self.tz or "UTC")
-        if self.every is not None and not EVERY_SECONDS_MIN <= self.every <= EVERY_SECONDS_MAX:
-            raise JobRejected(f"every must be between 1 second and ten years, not {self.every!r} seconds")
-        if self.at is not None and self.at.tzinfo is None:
-            raise JobRejected(f"at={self.at!r} has no time zone; use datetime(..., tzinfo=UTC) or another one")
+        check_seconds("every", self.every, EVERY_SECONDS_MIN, EVERY_SECONDS_MAX)
+        if self.at is not None:
+            check_moment("at", self.at)
 
     @classmethod
     def of(cls, spec: dict[str, Any]) -> Rule:
         """The rule in a stored spec."""
         at = spec.get("at")
-        return cls(spec.get("cron"), spec.get("tz"), spec.get("every"), None if at is None else datetime.fromisoformat(at))
+        return cls(
+            spec.get("cron"), spec.get("tz") or None, spec.get("every"), None if at is None else datetime.fromisoformat(at)
+        )
 
     @property
     def text(self) -> str:
@@ -177,10 +182,9 @@ class Policy:
             raise JobRejected(f"catch_up must be skip, latest or all, not {self.catch_up!r}")
         if self.overlap not in (None, *get_args(Overlap)):
             raise JobRejected(f"overlap must be allow, skip, one or cancel, not {self.overlap!r}")
-        for name, most in (("catch_up_seconds", EVERY_SECONDS_MAX), ("jitter_seconds", JITTER_SECONDS_MAX)):
-            given = getattr(self, name)
-            if given is not None and not 0 <= given <= most:
-                raise JobRejected(f"{name} must be between 0 and {most:g} seconds, not {given!r}")
+        check_seconds("catch_up_seconds", self.catch_up_seconds, 0.0, EVERY_SECONDS_MAX)
+        check_seconds("jitter", self.jitter_seconds, 0.0, JITTER_SECONDS_MAX)
+        check_text("tick_arg", self.tick_arg, NAME_LENGTH_MAX)
 
     def fields(self) -> dict[str, Any]:
         """The fields of a spec."""

@@ -16,6 +16,7 @@ from faultline.operate.limits import reset_budget, reset_limit, set_budget, set_
 from faultline.operate.queues import pause, resume
 from faultline.operate.schedules import (
     backfill,
+    check_backfill,
     pause_schedule,
     remove_schedule,
     reset_schedule,
@@ -34,6 +35,7 @@ __all__ = [
     "backfill",
     "cancel",
     "change_setting",
+    "check_backfill",
     "check_reason",
     "fork",
     "pause",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.bounds import QUEUE_LENGTH_MAX
+from faultline.core.checks import check_name, check_queue
 from faultline.core.errors import JobRejected
 from faultline.core.limits import EACH_GROUP, WHOLE_QUEUE, check_budget, check_fields, check_group
 from faultline.operate import who
@@ -66,7 +67,7 @@ def reset_budget(budget: str, *, reason: str | None = None, by: str | None = Non
 
 
 def _check_names(queue: str, group: str) -> None:
-    if not 1 <= len(queue) <= QUEUE_LENGTH_MAX:
-        raise JobRejected(f"the name of a queue must have 1 to {QUEUE_LENGTH_MAX} characters, not {len(queue)}")
+    check_name("the name of a queue", queue, QUEUE_LENGTH_MAX)
+    check_queue(queue)
     if group not in (WHOLE_QUEUE, EACH_GROUP):
         check_group(group)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from faultline.core.schedules import BACKFILL_MAX, Policy
+from faultline.core.checks import check_moment, check_name
+from faultline.core.errors import JobRejected
+from faultline.core.schedules import BACKFILL_MAX, NAME_LENGTH_MAX, Policy
 from faultline.operate import who
 from faultline.operate.logged import logged
 from faultline.store.reads.schedules import rule_of
@@ -42,14 +44,14 @@ def set_schedule(
     """
     who.check(by, reason)
     spec = verbs.spec_text(rule, job, policy or Policy())
-    statement = verbs.set_schedule(name, spec, by=by, reason=reason, only_queues=only_queues)
+    statement = verbs.set_schedule(_named(name), spec, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_set_by_request", done=bool, schedule=name, rule=rule.text, by=by, reason=reason)
 
 
 def reset_schedule(name: str, *, reason: str | None = None, by: str | None = None) -> Statement[bool]:
     """Give a schedule that somebody has changed back to what the code says. Returns whether this changed anything."""
     who.check(by, reason)
-    statement = verbs.set_schedule(name, None, by=by, reason=reason)
+    statement = verbs.set_schedule(_named(name), None, by=by, reason=reason)
     return logged(statement, "schedule_set_by_request", done=bool, schedule=name, by=by, reason=reason)
 
 
@@ -58,7 +60,7 @@ def remove_schedule(
 ) -> Statement[bool]:
     """Remove a schedule. Returns whether there was one. One that is in the code of a living worker is refused."""
     who.check(by, reason)
-    statement = verbs.remove_schedule(name, by=by, reason=reason, only_queues=only_queues)
+    statement = verbs.remove_schedule(_named(name), by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_removed_by_request", done=bool, schedule=name, by=by, reason=reason)
 
 
@@ -67,7 +69,7 @@ def pause_schedule(
 ) -> Statement[datetime]:
     """Pause a schedule. Returns since when."""
     who.check(by, reason)
-    statement = verbs.pause_schedule(name, by=by, reason=reason, only_queues=only_queues)
+    statement = verbs.pause_schedule(_named(name), by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_paused_by_request", schedule=name, by=by, reason=reason)
 
 
@@ -81,7 +83,7 @@ def resume_schedule(
 ) -> Statement[bool]:
     """Resume a schedule: ticks from now on count, or from `next_at` on. Returns whether it was paused."""
     who.check(by, reason)
-    statement = verbs.resume_schedule(name, next_at, by=by, reason=reason, only_queues=only_queues)
+    statement = verbs.resume_schedule(_named(name), next_at, by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_resumed_by_request", done=bool, schedule=name, by=by, reason=reason)
 
 
@@ -90,7 +92,7 @@ def run_schedule(
 ) -> Statement[UUID]:
     """Enqueue the job of a schedule now, beside its ticks. Returns its id."""
     who.check(by, reason)
-    statement = verbs.run_schedule(name, by=by, reason=reason, only_queues=only_queues)
+    statement = verbs.run_schedule(_named(name), by=by, reason=reason, only_queues=only_queues)
     return logged(statement, "schedule_run_by_request", schedule=name, by=by, reason=reason)
 
 
@@ -109,6 +111,12 @@ def backfill(
     before anything is computed one by one. Ticks that have yet to come are left out.
     """
     who.check(by, reason)
+    check_backfill(first, last)
+    if first > schedule.clock:
+        raise JobRejected(
+            f"schedule {schedule.name} cannot be backfilled from {first.isoformat()} on: that has yet to come, and its ticks"
+            " make their jobs by themselves"
+        )
     last = min(last, schedule.clock)
     ticks = rule_of(schedule).between(first, last, anchor=schedule.next_at or schedule.last_at)
     if schedule.next_at is not None and schedule.paused_at is None:
@@ -125,9 +133,23 @@ def backfill(
     )
 
 
+def check_backfill(first: datetime, last: datetime) -> None:
+    """`JobRejected` unless there can be ticks between these moments."""
+    for name, moment in (("first", first), ("last", last)):
+        check_moment(f"{name} of a backfill", moment)
+    if first > last:
+        raise JobRejected(f"a backfill from {first.isoformat()} to {last.isoformat()} goes backwards; swap the two moments")
+
+
+def _named(name: str) -> str:
+    check_name("the name of a schedule", name, NAME_LENGTH_MAX)
+    return name
+
+
 __all__ = [
     "BACKFILL_MAX",
     "backfill",
+    "check_backfill",
     "pause_schedule",
     "remove_schedule",
     "reset_schedule",

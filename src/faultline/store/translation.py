@@ -135,11 +135,17 @@ def _stale(error: psycopg.Error, message: str) -> errors.StaleLease:
     return errors.StaleLease(message, reason=detail.get("reason"), current_token=detail.get("current_token"))
 
 
+def _not_found(error: psycopg.Error) -> type[errors.FaultlineError]:
+    """The class for what is not there, by the detail of the error: a job, unless it says otherwise."""
+    kinds = {"schedule": errors.ScheduleNotFound, "budget": errors.BudgetNotFound}
+    return kinds.get(error.diag.message_detail or "", errors.JobNotFound)
+
+
 _OURS: dict[str | None, Callable[[psycopg.Error, str], errors.FaultlineError]] = {
     "FL001": _stale,
     "FL002": lambda error, message: errors.IllegalTransition(_with_hint(error, message)),
     "FL003": lambda error, message: errors.KeyConflict(_with_hint(error, message)),
-    "FL004": lambda error, message: errors.JobNotFound(_with_hint(error, message)),
+    "FL004": lambda error, message: _not_found(error)(_with_hint(error, message)),
     "FL006": lambda error, message: errors.FenceBroken(_with_hint(error, message)),
     "FL007": lambda error, message: errors.LimitReached(_with_hint(error, message)),
     "42501": lambda error, message: errors.PermissionDenied(f"{message}; {rights.advice(error) or _DOCTOR}"),

@@ -83,6 +83,8 @@ _STATUS: dict[type[errors.FaultlineError], tuple[int, str]] = {
     errors.KeyConflict: (409, "Use a new Idempotency-Key for other jobs."),
     errors.IllegalTransition: (409, "Check the job's state first."),
     errors.JobNotFound: (404, "Search the list of jobs."),
+    errors.ScheduleNotFound: (404, "See the list of schedules."),
+    errors.BudgetNotFound: (404, "See the list of budgets."),
     errors.LimitReached: (409, "Wait until the job has received some of them."),
 }
 _RETRY_SECONDS = "2"

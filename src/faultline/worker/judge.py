@@ -7,12 +7,12 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from faultline.app.blame import is_caused_by
-from faultline.app.checks import seconds
 from faultline.app.outcomes import Again, Outcome
 from faultline.app.retrying import Backoff
 from faultline.app.texts import storable, text_of
 from faultline.core import backoff, events
 from faultline.core.bounds import AGAIN_SECONDS_MAX, RESULT_BYTES_MAX, SNOOZE_SECONDS_MIN
+from faultline.core.checks import seconds
 from faultline.core.errors import CostTooHigh, FenceBroken, ResultRejected, StaleLease, UnreadableJson
 from faultline.core.model import Failure
 from faultline.flow.calls import Made

@@ -265,7 +265,7 @@ def a_cost_that_can_never_be_had_is_said_to_be_so(sessions: Sessions) -> None:
                 lease.owner,
                 cost,
             )
-    with refused(q, "FL005", 'no budget "x"'):
+    with refused(q, "FL004", 'no budget "x"'):
         q.run(verbs.take_budget(lease, "x", 1, 1))
     for level in ("repeatable read", "serializable"):
         q.begin(level)

@@ -126,7 +126,7 @@ class TickLine:
 
 def rule_of(line: ScheduleLine) -> Rule:
     """Raises `JobRejected` for one that this program cannot compute: its time zone may be newer than this system."""
-    return Rule(line.cron, line.tz, line.every, line.at)
+    return Rule(line.cron, line.tz or None, line.every, line.at)
 
 
 _LINE = RowOf(

@@ -62,7 +62,7 @@ begin
   select b.* into bucket from faultline.budgets b where b.name = take_budget.budget for update;
   if bucket.name is null then
     raise exception 'there is no budget "%"', take_budget.budget
-      using errcode = 'FL005', hint = 'nothing was taken; declare it with app.budget(...), or set it at run time';
+      using errcode = 'FL004', detail = 'budget', hint = 'nothing was taken; declare it with app.budget(...), or set it at run time';
   end if;
   burst := (bucket.effective ->> 'burst')::double precision;
   if take_budget.cost > burst then

@@ -28,7 +28,7 @@ begin
   if wanted is null then
     if was.declared is null then
       raise exception 'no schedule named "%" is in the code of a worker', set_schedule.name
-        using errcode = 'FL004', hint = 'only a schedule of the code can go back to what the code says';
+        using errcode = 'FL004', detail = 'schedule', hint = 'only a schedule of the code can go back to what the code says';
     end if;
     wanted := was.declared;
   end if;
