@@ -239,6 +239,18 @@ def test_the_bench_prints_figures_as_json(dsn: str) -> None:
     assert "PostgreSQL CPU, claim + complete" in names
 
 
+def test_commands_of_a_private_server_use_the_folder_that_the_environment_names(tmp_path: Path) -> None:
+    named = tmp_path / "elsewhere"
+
+    asked = faultline("db", "status", "--json", FAULTLINE_DSN=f"embedded:{named}")
+    given = faultline("db", "status", "--json", f"--folder={tmp_path / 'db'}", FAULTLINE_DSN=f"embedded:{named}")
+    removed = faultline("db", "destroy", FAULTLINE_DSN=f"embedded:{named}")
+
+    assert str(named) in json.loads(asked.stdout)["data"]
+    assert str(tmp_path / "db") in json.loads(given.stdout)["data"]
+    assert removed.stdout == f"{named} removed\n"
+
+
 @pytest.mark.long
 def test_a_private_server_is_started_described_and_removed(tmp_path: Path) -> None:
     folder = f"--folder={tmp_path / 'db'}"
@@ -256,6 +268,20 @@ def test_a_private_server_is_started_described_and_removed(tmp_path: Path) -> No
         assert faultline("db", "stop", folder).stdout == "stopped\n"
         faultline("db", "destroy", folder)
     assert not (tmp_path / "db").exists()
+
+
+@pytest.mark.long
+def test_a_private_server_starts_where_the_environment_says(tmp_path: Path) -> None:
+    named = f"embedded:{tmp_path / 'db'}"
+
+    started = faultline("db", "start", FAULTLINE_DSN=named)
+    try:
+        described = json.loads(faultline("db", "status", f"--folder={tmp_path / 'db'}", "--json").stdout)
+        assert described["dsn"] in started.stdout
+        assert "applied" in faultline("migrate", FAULTLINE_DSN=named).stdout
+    finally:
+        assert faultline("db", "stop", FAULTLINE_DSN=named).stdout == "stopped\n"
+        faultline("db", "destroy", FAULTLINE_DSN=named)
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from faultline import (
-    BlockingJob,
-    BudgetNotFound,
-    ConfigError,
-    CostTooHigh,
-    Faultline,
-    Job,
-    JobFailed,
-    JobRejected,
-    JobState,
-    Rate,
-    Retries,
-)
+from faultline import BlockingJob, ConfigError, CostTooHigh, Faultline, Job, JobFailed, JobRejected, JobState, Rate, Retries
+from faultline.core.errors import BudgetNotFound
 from faultline.core.host import Host
 from tests.flow.running import signals, waits
 from tests.limits.test_workers import PATIENCE, all_done, worked

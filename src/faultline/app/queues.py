@@ -101,11 +101,7 @@ class Queues:
             raise ConfigError(f"queue {name} is declared already; declare it once, with all its limits")
         if type(shards) is not int or not 1 <= shards <= SHARDS_MAX:
             raise ConfigError(f"shards of queue {name} must be a whole number from 1 to {SHARDS_MAX}, not {shards!r}")
-        with declaring(f"queue {name}"):
-            check_rate("rate", rate)
-            if concurrency is not None:
-                check_fields({"concurrency": concurrency})
-        whole = Limit(concurrency=concurrency, rate=rate)
+        whole = _whole(name, concurrency, rate)
         if rate is not None and rate.burst_jobs < shards:
             raise ConfigError(
                 f"queue {name} cannot have {shards} shards and a rate with a burst of {rate.burst_jobs:g}: each shard needs"
@@ -172,6 +168,15 @@ class Queues:
         """Send a task that names no queue to the first that takes it."""
         if task.route.queue is None:
             task.route.queue = next((name for name, one in self._declared.items() if one.takes(task.name)), None)
+
+
+def _whole(name: str, concurrency: int | None, rate: Rate | None) -> Limit:
+    """What the queue as a whole may do. Its name is in the message of what is wrong."""
+    with declaring(f"queue {name}"):
+        check_rate("rate", rate)
+        if concurrency is not None:
+            check_fields({"concurrency": concurrency})
+    return Limit(concurrency=concurrency, rate=rate)
 
 
 def _declared(name: str, whole: Limit, each_group: Limit | None, groups: Mapping[str, Limit] | None) -> dict[str, Json]:

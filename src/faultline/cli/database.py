@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from faultline.core.bounds import TOKEN_FLOOR_MAX
+from faultline.core.errors import ConfigError
 from faultline.core.settings import choose_dsn, choose_timeout, without_password
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ Dsn = Annotated[
     str | None, typer.Option("--dsn", metavar="DSN", help="The database. Default: FAULTLINE_DSN, else DATABASE_URL.")
 ]
 Folder = Annotated[
-    Path | None, typer.Option("--folder", metavar="FOLDER", help="The folder of the private PostgreSQL. Default: .faultline")
+    Path | None,
+    typer.Option(
+        "--folder",
+        metavar="FOLDER",
+        help="The folder of the private PostgreSQL. Default: that of FAULTLINE_DSN=embedded:FOLDER, else .faultline",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -97,6 +103,9 @@ def start(folder: Folder = None) -> None:
     from faultline import embedded  # noqa: PLC0415
 
     print(_described(embedded.start(_folder(folder))))
+    if folder is None and (named := _named()) and not embedded.is_embedded(named):
+        note = f"other commands use {without_password(named)}; to use this server: export FAULTLINE_DSN=embedded:"
+        print(f"faultline: {note}", file=sys.stderr)
 
 
 @db.command()
@@ -123,8 +132,9 @@ def destroy(folder: Folder = None) -> None:
     """Stop the server and delete its data."""
     from faultline import embedded  # noqa: PLC0415
 
-    embedded.destroy(_folder(folder))
-    print("removed")
+    found = _folder(folder)
+    embedded.destroy(found)
+    print(f"{found} removed")
 
 
 @contextlib.contextmanager
@@ -167,9 +177,21 @@ def _as_text(value: object) -> str:
 
 
 def _folder(folder: Path | None) -> Path:
+    """The folder that was given, else that of the embedded server that other commands would use."""
     from faultline import embedded  # noqa: PLC0415
 
-    return embedded.DEFAULT_FOLDER if folder is None else folder
+    if folder is not None:
+        return folder
+    named = _named()
+    return embedded.folder_of(named) if named and embedded.is_embedded(named) else embedded.DEFAULT_FOLDER
+
+
+def _named() -> str | None:
+    """The database of the environment, if it names one."""
+    try:
+        return choose_dsn()
+    except ConfigError:
+        return None
 
 
 def _described(status: Status) -> str:
