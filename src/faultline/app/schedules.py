@@ -348,7 +348,7 @@ def _set(
             raise JobRejected(f"schedule {name}: without a job it goes back to what the code says; leave its rule out, too")
         return operate.reset_schedule(name, by=by, reason=reason)
     policy = _policy(words)
-    job = _schedulable(_ticking(app, job, policy.tick_arg), policy)
+    job = _schedulable(_ticking(app, _bound(job), policy.tick_arg), policy)
     return operate.set_schedule(name, _rule(cron, words), job, policy, by=by, reason=reason)
 
 
@@ -385,11 +385,15 @@ def _named(name: str) -> str:
     return name
 
 
-def _schedulable(job: Any, policy: Policy) -> Submission:
+def _bound(job: Any) -> Submission:
     if isinstance(job, Task):
         raise JobRejected(f"a schedule needs a job, not task {job.name}; bind its arguments: {job.name}.bind(…)")
     if not isinstance(job, Submission):
         raise JobRejected(f"a schedule needs a job, such as task.bind(…), not {job!r:.60}")
+    return job
+
+
+def _schedulable(job: Submission, policy: Policy) -> Submission:
     own = [name for name in _OF_ONE_JOB if getattr(job, name) is not None]
     if own:
         raise JobRejected(
