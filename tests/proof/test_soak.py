@@ -21,6 +21,7 @@ import pytest
 from faultline import Faultline, embedded
 from faultline.store import verbs
 from faultline.store.database import Database
+from faultline.store.verbs import budget
 from faultline.worker.companion import is_stopped
 from faultline_proof.mutants import Cut
 from faultline_proof.soak import flows, limits, schedules, tasks
@@ -329,6 +330,37 @@ def test_the_judge_sees_what_was_seen_to_run_beyond_a_limit(scene: Scene) -> Non
     looks.judge(Counter(dict.fromkeys("abc", 3)))
 
     assert scene.broken(looks=looks) == {"limits exceeded when looked at": "2 (2 of strict, 9 of the queue)"}
+
+
+def taken(scene: Scene, cost: float) -> None:
+    """Jobs that take so much of the budget, one after the other, as fast as they can."""
+    for declaration in registered().budget_declarations().values():
+        scene.queue.run(declaration)
+    for _ in range(3):
+        lease = scene.queue.new_lease()
+        scene.queue.run(budget.take_budget(lease, limits.BUDGET, cost, 1))
+        scene.queue.complete(lease)
+
+
+def test_the_judge_is_content_with_what_was_taken_from_a_budget(scene: Scene) -> None:
+    taken(scene, 3)
+
+    assert scene.broken() == {}
+
+
+def test_the_judge_sees_that_more_was_taken_than_a_budget_had(scene: Scene) -> None:
+    free = Cut("take_budget", "is free", "    bucket.tokens := bucket.tokens - take_budget.cost;\n", "").mutant()
+    scene.hand.execute(free.sql.encode())
+    taken(scene, 10)
+
+    assert "took the last of" in scene.broken()[OTHERS]
+
+
+def test_the_judge_misses_what_nobody_has_taken_from_a_budget(scene: Scene) -> None:
+    taken(scene, 1)
+    scene.hand.execute("update faultline.budgets set tokens = tokens - 4")
+
+    assert "should hold" in scene.broken()[OTHERS]
 
 
 def test_the_judge_misses_a_permit_that_did_not_come_back(scene: Scene) -> None:

@@ -37,7 +37,7 @@ _MOST = {STRICT: 1}
 SHARES = {"serve": 2.0, "serve_in_thread": 1.0}
 SECONDS = (0.01, 0.02, 0.05, 0.2)
 #: What running jobs take from, and how often jobs that do are submitted. After a fault they wait for each other.
-_BUDGET, _BUDGET_RATE = "provider", Rate(40, per=1, burst=10)
+BUDGET, _BUDGET_RATE = "provider", Rate(40, per=1, burst=10)
 TAKERS = {"consult": 1.0, "consult_in_thread": 0.5}
 _COSTS = 3
 #: A worker's slots for it. Together they are more than may run.
@@ -69,18 +69,18 @@ def register(app: Faultline, options: dict[str, Any]) -> None:
 
 
 def _register_takers(app: Faultline, options: dict[str, Any]) -> None:
-    app.budget(_BUDGET, _BUDGET_RATE)
+    app.budget(BUDGET, _BUDGET_RATE)
 
     @app.task(**options)
     async def consult(job: Job, n: int) -> int:
         if n % 2:
             await job.step("asked", lambda: n)  # then it waits as a flow does
-        await job.take(_BUDGET, cost=1 + n % _COSTS)
+        await job.take(BUDGET, cost=1 + n % _COSTS)
         return n
 
     @app.task(**options)
     def consult_in_thread(job: BlockingJob, n: int) -> int:
-        job.take(_BUDGET, cost=1 + n % _COSTS)
+        job.take(BUDGET, cost=1 + n % _COSTS)
         return n
 
 
