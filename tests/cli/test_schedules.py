@@ -28,13 +28,24 @@ def test_a_schedule_is_set_listed_and_shown_with_its_next_ticks(queue: Driver, d
     told = json.loads(faultline("schedules", "--json", "--dsn", dsn).stdout)
     coming = faultline("schedules", "next", "digest", "--count", "3", "--dsn", dsn).stdout.splitlines()
 
-    assert (first.stdout, first.stderr) == ("digest: 0 9 * * mon-fri (Europe/Berlin)\n", "")
+    assert (first.stdout, first.stderr) == ("digest: 0 9 * * mon-fri (Europe/Berlin), queue mail\n", "")
     assert again.stdout == "digest was so already; nothing was changed\n"
     assert listed[1].split()[:2] == ["digest", "active"]
     assert (told["state"], told["queue"], told["job"]["args"]) == ("active", "mail", {"to": "ada"})
     assert (told["changed_by"], told["reason"]) == (operate.this_user(), "asked")
     assert len(coming) == 3
     assert all(" 09:00:00 CE" in at for at in coming)
+
+
+def test_what_looks_like_a_mistake_is_noted_and_the_queue_of_the_task_is_found(queue: Driver, dsn: str) -> None:
+    queue.beat("w")
+    queue.execute("update faultline.workers set queues = '{mail}', tasks = '{send}', beat_at = now() + '1 hour'")
+
+    found = faultline("schedules", "set", "digest", "send", "--every", "5m", "--dsn", dsn)
+    unknown = faultline("schedules", "set", "digest", "sent", "--every", "5m", "--dsn", dsn)
+
+    assert (found.stdout, found.stderr) == ("digest: every 300 s, queue mail\n", "")
+    assert "note: no living worker knows the task sent" in unknown.stderr
 
 
 def test_a_schedule_is_paused_resumed_and_run_with_who_and_why(queue: Driver, dsn: str) -> None:

@@ -441,13 +441,3 @@ def test_a_failing_program_uses_up_its_attempts_though_it_waits_each_time(app: F
 
     assert [handle.job().attempt for handle in handles] == [3, 3, 3]
     assert queue.broken_invariants() == []
-
-
-def test_a_rate_that_a_program_sets_is_whole(app: Faultline, queue: Driver) -> None:
-    app.budget("openai", Rate(600, per=60, burst=20))
-    app.declare()
-
-    app.limits.set_budget("openai", Rate(100))
-
-    [found] = app.limits.budgets()
-    assert found.effective == {"rate": 100, "per": 1, "burst": 100}

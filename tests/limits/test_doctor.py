@@ -37,6 +37,17 @@ def test_the_doctor_names_a_full_queue(queue: Driver, dsn: str) -> None:
     ]
 
 
+def test_the_doctor_names_a_queue_whose_jobs_pass_its_limits_of_groups(queue: Driver, dsn: str) -> None:
+    limit(queue, "mail", "*", concurrency=1)
+    enqueue(queue, "mail", None, 3)
+
+    [found] = findings(dsn)
+    assert found["level"] == "warning"
+    assert found["found"].startswith("mail: 3 due jobs have no group")
+    assert "--group" in found["todo"]
+    assert " 3 " in faultline("limits", "--dsn", dsn).stdout
+
+
 def test_the_doctor_names_a_prepared_transaction_that_holds_a_queue(queue: Driver, dsn: str) -> None:
     limit(queue, "mail", "", concurrency=1)
     enqueue(queue, "mail", "a")

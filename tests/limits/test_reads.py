@@ -56,6 +56,21 @@ def test_counts_stop_at_their_bounds_and_say_so(queue: Driver) -> None:
     assert (use.waiting, use.at_least) == (20, True)
 
 
+def test_jobs_without_a_group_and_those_from_before_the_limit_are_counted(queue: Driver) -> None:
+    enqueue(queue, "mail", "a", 3)
+    enqueue(queue, "mail", None, 2)
+    limit(queue, "mail", "*", concurrency=1)
+    enqueue(queue, "mail", "b", 4)
+    queue.enqueue(queue="mail", delay_seconds=3600)
+
+    [use] = run_on(queue.connection, groups.in_use())
+
+    assert (use.waiting, use.ungrouped, use.passes_groups) == (7, 2, True)
+    limit(queue, "mail", "*", concurrency=None, weight=2)
+    [use] = run_on(queue.connection, groups.in_use())
+    assert not use.passes_groups
+
+
 def test_groups_come_by_their_wait_and_those_that_only_hold_come_last(queue: Driver) -> None:
     limit(queue, "mail", "*", concurrency=1, rate=1, per=3600, burst=1)
     limit(queue, "mail", "big", weight=5)

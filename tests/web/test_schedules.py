@@ -50,8 +50,8 @@ def test_a_schedule_is_set_read_changed_and_removed(api: Api, db: Driver) -> Non
     ticked(db)
     told = api.get("/schedules/report?count=3").json()
 
-    assert (first.status_code, first.json()) == (200, {"name": "report", "changed": True})
-    assert again.json() == {"name": "report", "changed": False}
+    assert first.json() == {"name": "report", "changed": True, "queue": "default", "warnings": []}
+    assert again.json()["changed"] is False
     assert told["state"] == "active"
     assert told["schedule"]["cron"] == "0 9 * * mon-fri"
     assert told["schedule"]["job"]["args"] == {"to": "ada"}
@@ -61,6 +61,29 @@ def test_a_schedule_is_set_read_changed_and_removed(api: Api, db: Driver) -> Non
     assert [one["name"] for one in api.get("/schedules").json()["schedules"]] == ["report"]
     assert api.http.delete("/api/v1/schedules/report").json() == {"name": "report", "removed": True}
     refused(api.get("/schedules/report"), 404, "ScheduleNotFound")
+
+
+def test_without_a_queue_it_is_the_one_on_which_workers_serve_the_task(api: Api, db: Driver) -> None:
+    def announced(queues: list[str], tasks: list[str]) -> None:
+        db.beat("w")
+        db.execute("update faultline.workers set queues = %s, tasks = %s, beat_at = now() + '1 hour'", queues, tasks)
+
+    def put(**more: Any) -> tuple[str, list[str]]:
+        answer = api.http.put("/api/v1/schedules/report", json=NEW | more).json()
+        return answer["queue"], answer["warnings"]
+
+    announced(["mail"], ["send"])
+    assert put() == ("mail", [])
+    # In a queue that was named, it stays.
+    queue, [doubt] = put(queue="post")
+    assert (queue, "serves the queue post" in doubt) == ("post", True)
+    announced(["mail", "post"], ["send"])
+    queue, [doubt] = put()
+    assert (queue, "serves the queue default" in doubt) == ("default", True)
+    queue, [doubt] = put(task="sent", queue="mail")
+    assert "no living worker knows the task sent" in doubt
+    queue, [doubt] = put(cron=None, tz=None, at="2020-01-01T00:00:00Z", queue="mail")
+    assert "its moment has passed" in doubt
 
 
 def test_a_schedule_is_paused_resumed_and_run_and_the_journal_says_who_and_why(api: Api, db: Driver) -> None:

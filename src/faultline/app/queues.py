@@ -135,6 +135,14 @@ class Queues:
         self._budgets[name] = rate
         return name
 
+    def queue_resources(self) -> Mapping[str, QueueResource]:
+        """The declared queues, by their names."""
+        return self._declared
+
+    def budget_rates(self) -> Mapping[str, Rate]:
+        """The declared budgets, by their names."""
+        return self._budgets
+
     @cached_property
     def limits(self) -> Limits:
         """Set, reset and read limits at run time."""

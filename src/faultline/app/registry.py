@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Mapping
 
     from faultline.app.hooks import HookTable
+    from faultline.app.queues import QueueResource
     from faultline.app.tasks import Task
     from faultline.core.host import Host
+    from faultline.core.limits import Rate
     from faultline.store.statement import Statement
     from faultline.store.verbs.schedules import Declaration
 
@@ -22,6 +25,10 @@ class Registry(Protocol):
 
     @property
     def dsn(self) -> str: ...
+
+    def queue_resources(self) -> Mapping[str, QueueResource]: ...
+
+    def budget_rates(self) -> Mapping[str, Rate]: ...
 
     def subscriptions(self) -> list[Statement[bool]]: ...
 

@@ -130,7 +130,7 @@ def _at_work(visit: Visit, server: Server) -> Iterator[tuple[str, Finding]]:
     yield from _flows(visit)
     yield from _under("work", visit.about(scheduled.schedules, stored_schedules.schedules()))
     yield from _under("work", visit.about(limit_checks.holders, shard_holders.shard_holders()))
-    yield from _under("work", visit.about(limit_checks.use, groups.in_use()))
+    yield from _under("work", visit.about(limit_checks.use, groups.in_use(), workers or []))
     paused = yield from visit.list_of("paused", vitals.paused())
     yield from _under("work", visit.about(checks.set_aside, vitals.failed(), paused or [], server.clock))
 

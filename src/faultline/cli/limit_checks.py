@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from faultline.store.reads.groups import QueueUse
+    from faultline.store.reads.overview import WorkerLine
     from faultline.store.reads.shard_holders import ShardHolder
 
 #: A claim's own transaction is over in milliseconds.
@@ -18,6 +19,7 @@ _IDLE_SECONDS = 2.0
 _PREPARED_SECONDS = 60.0
 #: Workers hear everything once a minute.
 _UNHEARD_SECONDS = 300.0
+_NAMES_MAX = 5
 
 
 def holders(found: Sequence[ShardHolder]) -> Iterator[Finding]:
@@ -37,7 +39,7 @@ def holders(found: Sequence[ShardHolder]) -> Iterator[Finding]:
             yield Finding("limits", WARNING, fact, f"it keeps its locks, and vacuum from cleaning up: {_ends(one)}")
 
 
-def use(uses: Sequence[QueueUse]) -> Iterator[Finding]:
+def use(uses: Sequence[QueueUse], workers: Sequence[WorkerLine] = ()) -> Iterator[Finding]:
     late = [one for one in uses if one.unheard_events and (one.heard_seconds_ago or 0.0) > _UNHEARD_SECONDS]
     for one in late:
         when = span(one.heard_seconds_ago or 0.0)
@@ -48,7 +50,20 @@ def use(uses: Sequence[QueueUse]) -> Iterator[Finding]:
         more = "+" if one.at_least else ""
         fact = f"{one.queue} is full: {one.holding:,} permits are held, {one.waiting:,}{more} jobs wait in groups"
         yield Finding("limits", NOTE, fact, f"as it should be, unless they wait for too long: faultline groups {one.queue}")
-    if not late and not full:
+    passing = [one for one in uses if one.passes_groups]
+    for one in passing:
+        fact = f"{one.queue}: {one.ungrouped:,} due jobs have no group, so the limits of its groups do not hold for them"
+        todo = 'give each a group where it is enqueued: @app.task(group=…), --group, "group" over HTTP and in SQL'
+        yield Finding("limits", WARNING, fact, todo)
+    served = {queue for worker in workers for queue in worker.queues}
+    unserved = [one.queue for one in uses if one.queue not in served] if workers else []
+    if unserved:
+        fact = f"no worker serves {', '.join(unserved[:_NAMES_MAX])}{', …' if len(unserved) > _NAMES_MAX else ''}"
+        todo = (
+            "a misspelt name, or limits that no code has any more: take them away with faultline limits reset QUEUE, or by"
+        )
+        yield Finding("limits", NOTE, f"{fact}, which has limits", f"{todo} app.queue(NAME) without limits")
+    if not late and not full and not passing and not unserved:
         fact = "no queue has limits" if not uses else f"{len(uses):,} queues have limits, none of them is full"
         yield Finding("limits", OK, fact)
 

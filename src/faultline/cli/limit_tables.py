@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def use_table(uses: Sequence[QueueUse]) -> Table:
-    numbers = ("holding", "limit", "tokens", "waiting", "groups")
+    numbers = ("holding", "limit", "tokens", "waiting", "groups", "without group")
     made = screen.table("queue", *numbers, "", right=numbers, last_wraps=True)
     for use in uses:
         more = "+" if use.at_least else ""
@@ -33,6 +33,7 @@ def use_table(uses: Sequence[QueueUse]) -> Table:
             screen.quiet("-") if use.tokens is None else f"{use.tokens:,.1f}",
             f"{use.waiting:,}{more}",
             f"{use.groups_waiting:,}{more}",
+            Text(f"{use.ungrouped:,}", style="warning" if use.passes_groups else ""),
             Text("paused", style="warning") if use.paused else "",
         )
     return made

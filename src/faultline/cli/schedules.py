@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,8 @@ from faultline.core.errors import ConfigError, ScheduleNotFound
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from faultline.core.model import Submission
+    from faultline.core.schedules import Policy, Rule
     from faultline.store.database import Database
     from faultline.store.reads.schedules import ScheduleLine
 
@@ -23,6 +26,7 @@ schedules = typer.Typer(rich_markup_mode=None, add_completion=False)
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
 _Why = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Recorded in the journal, with who did it.")]
 _UPCOMING_MAX = 1000
+_QUEUE = "The queue. Default: the one on which living workers serve the task, if it is exactly one; or default."
 
 
 @schedules.callback(invoke_without_command=True)
@@ -124,7 +128,7 @@ def set_(  # noqa: PLR0913, PLR0917 - one for each option
     tz: Annotated[str | None, typer.Option(metavar="ZONE", help="The time zone of the cron line. Default: UTC.")] = None,
     every: Annotated[str | None, typer.Option(metavar="SPAN", help="An interval: 90s, 5m, 1h30m, 2d.")] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="Once, at this moment: 2027-01-01T06:00Z.")] = None,
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="The queue. Default: default.")] = None,
+    queue: Annotated[str | None, typer.Option(metavar="NAME", help=_QUEUE)] = None,
     catch_up: Annotated[
         str | None, typer.Option(metavar="skip|latest|all", help="Which missed ticks make jobs. Default: latest.")
     ] = None,
@@ -146,8 +150,7 @@ def set_(  # noqa: PLR0913, PLR0917 - one for each option
       faultline schedules set digest-42 digest '{"user": 42}' --cron "0 7 * * *" --tz America/New_York
       faultline schedules set sync sync_all --every 5m --overlap skip --reason "asked for by sales"
     """
-    from faultline import operate  # noqa: PLC0415 - late, so that --help is quick
-    from faultline.core.model import Submission  # noqa: PLC0415
+    from faultline.core.model import Submission  # noqa: PLC0415 - late, so that --help is quick
     from faultline.core.schedules import Policy, Rule  # noqa: PLC0415
 
     rule = Rule(cron, tz, None if every is None else values.seconds(every), None if at is None else _moment(at))
@@ -159,9 +162,21 @@ def set_(  # noqa: PLR0913, PLR0917 - one for each option
     )
     job = Submission(task, values.arguments(args), queue=queue)
     with opened(dsn) as database:
-        doing = operate.set_schedule(name, rule, job, policy, reason=reason, by=operate.this_user())
-        changed = database.run(doing)
-    print(f"{name}: {rule.text}" if changed else f"{name} was so already; nothing was changed")
+        _set(database, name, rule, job, policy, reason)
+
+
+def _set(database: Database, name: str, rule: Rule, job: Submission, policy: Policy, reason: str | None) -> None:
+    from faultline import operate  # noqa: PLC0415
+    from faultline.operate import named  # noqa: PLC0415
+    from faultline.store.reads import overview, views  # noqa: PLC0415
+
+    workers, now = database.run(overview.workers()), database.run(views.clock())
+    job.queue = job.queue or named.served_on(job.task, workers)
+    changed = database.run(operate.set_schedule(name, rule, job, policy, reason=reason, by=operate.this_user()))
+    queue = job.queue or "default"
+    print(f"{name}: {rule.text}, queue {queue}" if changed else f"{name} was so already; nothing was changed")
+    for doubt in named.doubts(job.task, queue, rule, workers, now):
+        print(f"note: {doubt}", file=sys.stderr)
 
 
 @schedules.command()

@@ -119,6 +119,11 @@ class NewSchedule(_JobOfTicks):  # type: ignore[misc, valid-type]  # made of the
 class SetSchedule(BaseModel):
     name: str
     changed: bool = Field(description="false: it was so already.")
+    queue: str = Field(
+        description="Where its jobs go. If none was named: the queue on which living workers serve the task, if it is"
+        " exactly one, or `default`."
+    )
+    warnings: list[str] = Field(description="What looks like a mistake. It was set all the same.")
 
 
 class RemovedSchedule(BaseModel):

@@ -134,7 +134,8 @@ class Scheduler:
         for start in range(0, len(declarations), _DECLARED_AT_ONCE):
             some = declarations[start : start + _DECLARED_AT_ONCE]
             for one in await self._database.run(verbs.declare_schedules(self._worker_id, some)):
-                if one.outcome in {"made", "taken"}:
+                # Waiting: another declaration of this name is in force, of code that a living worker has.
+                if one.outcome in {"made", "taken", "waiting"}:
                     events.emit("schedule_declared", schedule=one.name, outcome=one.outcome, worker=self._worker_id)
 
 

@@ -33,6 +33,7 @@ from faultline.worker.observing import Observers
 from faultline.worker.permits import Permits
 from faultline.worker.poll import Poll
 from faultline.worker.reaching import reached
+from faultline.worker.replaced import Replaced
 from faultline.worker.resolver import Resolver
 from faultline.worker.scheduler import Scheduler
 from faultline.worker.services import Services
@@ -231,7 +232,10 @@ class Worker:
         self._executor.tracing = tracing.configured()
         await self._subscribing.begin()
         await self._scheduler.begin()
+        replaced = Replaced(self._database, self.id, self._app, self._tally)
+        await replaced.before()
         await self._declaring.begin()
+        await replaced.after()
         for feed in self._feeds.values():
             feed.tracing = self._executor.tracing
         if self._app.host.companion:

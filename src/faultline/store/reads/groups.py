@@ -43,10 +43,14 @@ class QueueUse:
     holding: int
     #: Jobs that may start now by the rate. None: there is no rate.
     tokens: float | None
-    #: Jobs that wait in groups, and groups in which jobs wait. `at_least`: there are more of either, and not counted.
+    #: Jobs of groups that wait, and groups in which jobs wait. `at_least`: there are more of these, and not counted.
     waiting: int
     groups_waiting: int
     at_least: bool
+    #: Due jobs without a group, up to 10,000. Limits of groups do not hold for them.
+    ungrouped: int
+    #: What holds for each of its groups.
+    each_group: dict[str, Json]
     #: What happened to its groups since a claim or a fold last looked: each look takes them away.
     unheard_events: int
     #: Since when all of them were last heard, which workers do every minute. None: not yet, or nobody counts seconds.
@@ -57,6 +61,11 @@ class QueueUse:
         """No permit of the queue is left."""
         cap = self.limit.get("concurrency")
         return isinstance(cap, int | float) and self.holding >= cap
+
+    @property
+    def passes_groups(self) -> bool:
+        """Jobs wait here that are under no limit of a group, though each group has one."""
+        return self.ungrouped > 0 and not self.each_group.keys().isdisjoint({"concurrency", "rate", "ordered"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +150,11 @@ _USE = RowOf(
     limit=_fields("o.fields"),
     holding="coalesce(h.jobs, 0)::integer",
     tokens="t.tokens",
-    waiting="least(w.jobs, (select a.jobs_max from asked a))::integer",
+    waiting="least(w.jobs + d.arriving, (select a.jobs_max from asked a))::integer",
     groups_waiting="least(g.groups, (select a.groups_max from asked a))::integer",
-    at_least="w.jobs > (select a.jobs_max from asked a) or g.groups > (select a.groups_max from asked a)",
+    at_least="w.jobs + d.arriving > (select a.jobs_max from asked a) or g.groups > (select a.groups_max from asked a)",
+    ungrouped="d.ungrouped::integer",
+    each_group=_fields("o.group_fields"),
     unheard_events="e.events::integer",
     heard_seconds_ago="t.heard_seconds_ago",
 )
@@ -175,6 +186,36 @@ _JUMPS = """
   where k.group_key is not null
 """
 
+#: Due jobs of a queue that stand outside of groups: those of groups, which the next claims let in, and those without one.
+#: One index lookup for each priority: the jobs in groups, which stand beside them in the index, are not read.
+_DUE = """
+  with recursive levels (priority) as (
+    (select j.priority from faultline.open_jobs j where j.state = 'queued' and j.queue = q.name order by j.priority limit 1)
+    union all
+    select (
+      select j.priority from faultline.open_jobs j
+      where j.state = 'queued' and j.queue = q.name and j.priority > l.priority order by j.priority limit 1
+    )
+    from levels l
+    where l.priority is not null
+  )
+  select
+    count(*) filter (where d.group_key is not null) as arriving,
+    count(*) filter (where d.group_key is null) as ungrouped
+  from (
+    select d.group_key
+    from levels l
+    cross join lateral (
+      select j.group_key from faultline.open_jobs j
+      where j.state = 'queued' and j.queue = q.name and j.priority = l.priority and j.next_run_at <= faultline.clock()
+      order by j.next_run_at
+      limit (select a.jobs_max from asked a) + 1
+    ) d
+    where l.priority is not null
+    limit (select a.jobs_max from asked a) + 1
+  ) d
+"""
+
 #: Permits are marks on rows: `counted` has 1 for the queue, 2 for the group, and the shard above.
 _HELD = """
 select j.queue, j.group_key, j.counted
@@ -201,7 +242,7 @@ held as materialized (
 )
 select {_USE.columns}
 from faultline.queues q
-cross join lateral (select {_effective("q.name", "''")} as fields) o
+cross join lateral (select {_effective("q.name", "''")} as fields, {_effective("q.name", "'*'")} as group_fields) o
 left join held h on h.queue = q.name
 cross join lateral (
   select sum({_tokens("s", "o.fields", "q.shards")})::float8 as tokens,
@@ -214,6 +255,7 @@ cross join lateral (
   select count(*) as jobs
   from (select from faultline.open_jobs j where j.in_group and j.queue = q.name limit (select a.jobs_max from asked a) + 1) j
 ) w
+cross join lateral ({_DUE}) d
 cross join lateral (
   with recursive known (group_key) as ({_JUMPS.format(queue="q.name", start="''", name="known")})
   select count(*) as groups

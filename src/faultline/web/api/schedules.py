@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Request
 
 from faultline import operate
-from faultline.store.reads import calendar, schedules
+from faultline.operate import named
+from faultline.store.reads import calendar, overview, schedules, views
 from faultline.web.access import needs
 from faultline.web.caller import Caller
 from faultline.web.problems import Problem
@@ -79,6 +81,10 @@ async def set_schedule(request: Request, name: WholeName, body: NewSchedule, cal
             "A schedule enqueues jobs; this key lacks the `enqueue` scope.",
             next_step="Use a key with the scopes `operate` and `enqueue`.",
         )
+    read = service_of(request).read_for(caller)
+    workers, now = await asyncio.gather(read.run(overview.workers()), read.run(views.clock()))
+    if "queue" not in body.model_fields_set:
+        body = body.model_copy(update={"queue": named.served_on(body.task, workers) or body.queue})
     if not caller.may_touch(body.queue):
         raise Problem(
             403,
@@ -86,7 +92,7 @@ async def set_schedule(request: Request, name: WholeName, body: NewSchedule, cal
             f"This key may not enqueue into the queue {body.queue!r}.",
             next_step="Use one of the key's queues.",
         )
-    there = await service_of(request).read_for(caller).run(schedules.schedule(name))
+    there = await read.run(schedules.schedule(name))
     if there is not None and not caller.may_touch(there.queue):
         raise Problem(409, "NameTaken", "A schedule of another queue has this name.", next_step="Choose another name.")
     doing = operate.set_schedule(
@@ -98,7 +104,9 @@ async def set_schedule(request: Request, name: WholeName, body: NewSchedule, cal
         by=caller.signed(),
         only_queues=caller.only_queues,
     )
-    return SetSchedule(name=name, changed=await service_of(request).operate.run(doing))
+    changed = await service_of(request).operate.run(doing)
+    doubts = named.doubts(body.task, body.queue, body.rule(), workers, now)
+    return SetSchedule(name=name, changed=changed, queue=body.queue, warnings=doubts)
 
 
 @router.delete("/schedules/{name:schedule}", summary="Remove a schedule")
