@@ -3,6 +3,7 @@
 Settings:
 - `faultline worker` at its defaults, 50 jobs at a time; 500 for jobs that wait |
   docs/reference/python.md
+- jobs that compute: executor="process", one process for each of the two workers | docs/how-to/cpu-bound.md
 - many jobs are enqueued with `enqueue_many` | docs/reference/python.md
 """
 
@@ -15,7 +16,8 @@ import common
 from faultline import Faultline
 
 app = Faultline(common.DSN)
-TASKS = {function.__name__: app.task(queue="bench")(function) for function in (common.nothing, common.wait, common.block)}
+TASKS = {function.__name__: app.task(queue="bench")(function) for function in (common.nothing, common.wait)}
+TASKS["block"] = app.task(queue="bench", executor="process")(common.block)
 
 
 def setup():
@@ -39,8 +41,8 @@ async def left():
 
 
 def work():
-    queue = f"bench={common.concurrency(drain=50, io=500, cpu=50)}"
-    words = ["-m", "faultline", "worker", "use_faultline:app", "--queue", queue, "--quiet"]
+    queue = f"bench={common.concurrency(drain=50, io=500, cpu=4)}"
+    words = ["-m", "faultline", "worker", "use_faultline:app", "--queue", queue, "--task-processes", "1", "--quiet"]
     os.execv(sys.executable, [sys.executable, *words])
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from faultline.app.outcomes import Fail as Fail
     from faultline.app.outcomes import Retry as Retry
     from faultline.app.outcomes import Snooze as Snooze
+    from faultline.app.processes import Processes as Processes
     from faultline.app.queues import QueueResource as QueueResource
     from faultline.app.retrying import Backoff as Backoff
     from faultline.app.schedules import ScheduleOptions as ScheduleOptions
@@ -119,6 +120,7 @@ _HOME = {
     "app.migrating": "migrate",
     "app.options": "Duration TaskOptions",
     "app.outcomes": "Again Cancel Fail Retry Snooze",
+    "app.processes": "Processes",
     "app.queues": "QueueResource",
     "app.retrying": "Backoff",
     "app.schedules": "ScheduleOptions Schedules",

@@ -10,8 +10,11 @@ import pytest
 
 from faultline.worker.process import Supervisor
 from faultline.worker.signals import SIGNALS
+from tests.waiting import until
+from tests.worker.working import logged
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Iterator
 
 #: A child that stops when it is told to, and by itself when nobody tells it for long.
@@ -79,3 +82,19 @@ def test_a_child_that_cannot_be_started_is_tried_again() -> None:
 
     assert supervisor.run() == 0
     assert (supervisor.refused, len(supervisor.spawned)) == (1, 3)
+
+
+def test_a_child_that_asks_to_be_replaced_is_started_again_at_once_and_is_no_error(log: io.StringIO) -> None:
+    supervisor = Supervisor([sys.executable, "-c", "import sys, time; time.sleep(0.6); sys.exit(75)"], 1)
+    first = supervisor.pids
+
+    def is_replaced() -> bool:
+        supervisor.tick()
+        return supervisor.pids not in (first, set())
+
+    until(is_replaced, 30)
+    signal.raise_signal(signal.SIGTERM)
+    supervisor.run()
+
+    assert [line["level"] for line in logged(log, "worker_replaced")] == ["info"]
+    assert logged(log, "worker_died") == []

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from faultline import embedded
+from faultline.app import processes
 from faultline.app.decorators import Decorators
 from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
@@ -24,7 +25,7 @@ from faultline.app.topics import Topics
 from faultline.core.bounds import CONCURRENCY
 from faultline.core.database_time import DatabaseTime
 from faultline.core.dsn import LiveDsn, current
-from faultline.core.errors import JobNotFound
+from faultline.core.errors import ConfigError, JobNotFound
 from faultline.core.host import Host
 from faultline.core.ids import Ids
 from faultline.core.settings import choose_dsn, choose_timeout, whole
@@ -100,6 +101,8 @@ class Faultline(Submitting, Decorators, Graphs, Hooks, Operations, Queues, Sched
         """
         from faultline.worker.worker import Worker  # noqa: PLC0415
 
+        if processes.is_inside:
+            raise ConfigError('a process of a task cannot run a worker; start it under `if __name__ == "__main__":`')
         self.tasks.setdefault(COLLECT, built_in(self))
         served = queues or self.queues()
         log_namesakes(self, served)

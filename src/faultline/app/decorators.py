@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from faultline.app.options import Options
 from faultline.app.retrying import rules_of
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from faultline.app.job import Job
     from faultline.app.options import Duration, TaskOptions
     from faultline.app.outcomes import AnOutcome, NoOutcome
+    from faultline.app.processes import Processes
     from faultline.app.retrying import Backoff, Exceptions
     from faultline.app.tasks import Enqueues
 
@@ -88,6 +89,7 @@ class Decorators:
         backoff: Backoff | Callable[[int], Duration] | None = None,
         retry_on: Exceptions | None = None,
         give_up_on: Exceptions | None = None,
+        executor: Literal["process"] | Processes | None = None,
         **words: Unpack[TaskOptions],
     ) -> TaskDecorator: ...
     def task(  # type: ignore[misc]
@@ -100,6 +102,7 @@ class Decorators:
         backoff: Backoff | Callable[[int], Duration] | None = None,
         retry_on: Exceptions | None = None,
         give_up_on: Exceptions | None = None,
+        executor: Literal["process"] | Processes | None = None,
         **words: Any,
     ) -> Any:  # see the overloads
         """Register a function as a task: `@app.task` or `@app.task(queue="mail", max_attempts=3)`.
@@ -113,6 +116,7 @@ class Decorators:
         :param retry_on: Only these exceptions are followed by another attempt; any other one fails the job. An attempt that
             timed out is a `TimeoutError`. Default: all are.
         :param give_up_on: These exceptions fail the job, whatever attempts it has left.
+        :param executor: `"process"` runs it in a process of its own, for tasks that compute: see `Processes`.
         :param words: How jobs of the task are stored: see `TaskOptions`.
         """
 
@@ -129,6 +133,7 @@ class Decorators:
                     backoff=backoff,
                     group=group,
                     rules=rules_of(retry_on, give_up_on, task_name),
+                    executor=executor,
                 )
                 task = plain.options(**others)
             self._route(task)

@@ -14,6 +14,7 @@ from faultline.app.job import Job
 from faultline.app.joined import EnqueuesIn, JoinedTask, session_of
 from faultline.app.options import Options, check_options, check_seconds, check_text, seconds
 from faultline.app.parameters import Parameters, Results
+from faultline.app.processes import Processes, check_function, processes_of
 from faultline.app.retrying import check_backoff
 from faultline.app.templates import Template
 from faultline.app.texts import text_of
@@ -74,6 +75,7 @@ class Task(Generic[P, R]):
         backoff: Backoff | Callable[[int], Duration] | None = None,
         group: str | None = None,
         rules: Rules | None = None,
+        executor: Processes | str | None = None,
     ) -> None:
         check_text("the name of a task", name, TASK_LENGTH_MAX)
         check_seconds("timeout", timeout, 0.001, DELAY_SECONDS_MAX)
@@ -98,6 +100,10 @@ class Task(Generic[P, R]):
         self.parameters = Parameters(fn, self.signature, name)
         self.results = Results(fn, name)
         self.is_async = _is_async(fn, name)
+        #: How it runs in processes of its own; None: on the event loop, or in a thread.
+        self.processes = processes_of(executor, name)
+        if self.processes is not None:
+            check_function(fn, name, is_async=self.is_async, takes_job=self.takes_job)
         parameters = self.signature.parameters.values()
         self._positional = [one.name for one in parameters if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
         self._known_fits: set[tuple[str, ...]] = set()

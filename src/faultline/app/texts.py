@@ -66,7 +66,10 @@ def storable(text: str) -> str:
 
 
 def text_of(error: BaseException, name: str | None = None) -> str:
-    """The error and its last frames. `name`: what to call its class."""
+    """The error and its last frames. `name`: what to call its class. One from another process brings its text along."""
+    text = getattr(error, "__faultline_text__", None)
+    if isinstance(text, str):
+        return text
     try:
         text = f"{name or type(error).__name__}: {error}"[:ERROR_LENGTH_MAX]
         last = deque(traceback.walk_tb(error.__traceback__), maxlen=_FRAMES_MAX)

@@ -74,6 +74,8 @@ LEVELS: dict[str, int] = {
     "lifespan_failed": ERROR,
     "service_ended": WARNING,
     "worker_died": ERROR,
+    "worker_replaced": INFO,
+    "process_not_started": ERROR,
     "worker_not_started": ERROR,
     "worker_leave_failed": WARNING,
     "process_ended": WARNING,

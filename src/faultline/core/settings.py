@@ -97,6 +97,19 @@ class WorkerSettings:
         least=1,
         python="job_connections_max",
     )
+    task_processes: int | None = _setting(
+        None,
+        'Processes for tasks with executor="process", in each worker process. Default: one per CPU.',
+        least=1,
+        most=1024,
+        python="task_processes",
+    )
+    max_jobs: int | None = _setting(
+        None, "Stop, to be restarted, after so many jobs. Default: never.", least=1, python="max_jobs"
+    )
+    max_memory: int | None = _setting(
+        None, "Stop, to be restarted, when the process uses more MiB. Default: never.", least=1, python="max_memory"
+    )
     metrics_port: int | None = _setting(None, "Serve metrics for Prometheus on this port.", least=1, most=_PORT_MAX)
     metrics_host: str = _setting("127.0.0.1", "The address of the metrics; 0.0.0.0 for all, as in a container.")
     health_port: int | None = _setting(None, "Serve /live and /ready on this port.", least=1, most=_PORT_MAX)
@@ -130,6 +143,12 @@ class WorkerOptions(TypedDict, total=False):
     #: End the process when the event loop is blocked for so long; `math.inf` for never. Default: 60. Only for a worker that
     #: has the process to itself (`app.run_worker()`).
     silence_seconds: float
+    #: How many processes run tasks with `executor="process"` at once. Default: one per CPU.
+    task_processes: int | None
+    #: Stop after so many jobs, to be started again with a fresh process. Default: never.
+    max_jobs: int | None
+    #: Stop when the process uses more than so many MiB, to be started again with a fresh one. Default: never.
+    max_memory: int | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from faultline.worker.hold import Hold
 
 
+class TimedOut(TimeoutError):
+    """The attempt took longer than the task's timeout."""
+
+
 # Not frozen, for speed: one is made for every job that runs.
 @dataclass(slots=True)
 class Completed:

@@ -17,11 +17,12 @@ from faultline.core.running import running
 from faultline.flow.ending import RunEnded
 from faultline.worker import leaving
 from faultline.worker.around import WrappedTasks, chained
-from faultline.worker.endings import Completed, Failed, Released
+from faultline.worker.endings import Completed, Failed, Released, TimedOut
 from faultline.worker.flow_judge import FlowJudge
 from faultline.worker.hold import LEAVE_SECONDS
 from faultline.worker.judge import Judge
 from faultline.worker.services import cancel
+from faultline.worker.task_processes import TaskProcesses, cpus
 from faultline.worker.threads import Threads
 
 if TYPE_CHECKING:
@@ -43,10 +44,6 @@ if TYPE_CHECKING:
     from faultline.worker.unstarted import Unstarted
 
 _IN_A_TURN_MAX = 100
-
-
-class TimedOut(TimeoutError):
-    """The attempt took longer than the task's timeout."""
 
 
 class Source(Protocol):
@@ -83,6 +80,9 @@ class Executor:
         self._judge = Judge(app.host, stop)
         self._flows = FlowJudge(self._judge, databases.engine, app.tasks, app.host.chance)
         self._threads = Threads()
+        #: Made when a task first needs one; and how many at once.
+        self._processes: TaskProcesses | None = None
+        self.task_processes: int | None = None
         self._host = app.host
         self._monotonic = app.host.monotonic
         self._faults = app.host.faults
@@ -159,6 +159,11 @@ class Executor:
         self._stop.cancels_jobs = True
         for runner in self._runners:
             runner.cancel()
+
+    async def end(self) -> None:
+        """End the processes of tasks."""
+        if self._processes is not None:
+            await self._processes.close()
 
     def close(self) -> None:
         self._threads.close()
@@ -339,10 +344,22 @@ class Executor:
 
     def _elsewhere(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Awaitable[Any]:
         """Not on the event loop. Async middleware stays there; what the task takes of the time, its own limit says."""
+        if task.processes is not None:
+            return self._in_process(hold, task, limit)
         if not self._around:
             return self._in_thread(hold, task, limit)
         call = chained(self.seen(hold), lambda: self._in_thread(hold, task, limit), self._around)
         return call if limit is None else self._within(limit, call, hold)
+
+    async def _in_process(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
+        """Waiting for a free process takes nothing of its time."""
+        if self._processes is None:
+            self._processes = TaskProcesses(self.task_processes or cpus(), self._app.tasks.values())
+        async with self._processes.one(task) as process:
+            if not self._around:
+                return await process.call(hold, task, limit)
+            call = chained(self.seen(hold), lambda: process.call(hold, task, limit), self._around)
+            return await (call if limit is None else self._within(limit, call, hold))
 
     async def _in_thread(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Any:
         hold.job = job = BlockingJob(hold, self._databases.blocking_jobs, limit) if task.takes_job else None

@@ -160,7 +160,14 @@ class Supervisor:
                 self._start_again(child, time.monotonic())
 
     def _start_again(self, child: _Child, now: float) -> None:
-        if child.restart_at is None:
+        if (
+            child.restart_at is None
+            and child.process.returncode == REPLACE_EXIT_CODE
+            and now - child.started_at > _PAUSE_MIN
+        ):
+            child.restart_at = now
+            events.emit("worker_replaced", pid=child.process.pid)
+        elif child.restart_at is None:
             lived = now - child.started_at
             child.pause = _PAUSE_MIN if lived > _HEALTHY_SECONDS else min(child.pause * 2, _PAUSE_MAX)
             child.restart_at = now + child.pause

@@ -42,22 +42,22 @@ class Stop:
         self.asked.set()
         self.notify_companion()
 
-    def replace(self, reason: str) -> None:
+    def replace(self, reason: str, *, is_planned: bool = False) -> None:
         """Stop, and ask for a fresh process."""
         if not self.asked.is_set():
             self.wants_replacement = True
-            self.say(reason)
+            self.say(reason, is_planned=is_planned)
             self.ask()
 
     def notify_companion(self) -> None:
         if self.asked.is_set() and self._leases.shared is not None:
             self._leases.shared.stop_asked(self._monotonic())
 
-    def say(self, reason: str | None = None) -> None:
+    def say(self, reason: str | None = None, *, is_planned: bool = False) -> None:
         """Log it once, with the first reason: the stop itself may take the whole grace time."""
         if not self._said:
             self._said = True
-            level = events.INFO if reason is None else events.WARNING
+            level = events.INFO if reason is None or is_planned else events.WARNING
             events.emit("worker_stopping", level=level, worker=self._worker_id, reason=reason or "asked to stop")
 
     def is_stuck(self, hold: Hold, stuck: int, *, is_async: bool) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import string
 from typing import TYPE_CHECKING, Any, Self
 
+from faultline.app.processes import check_tasks
 from faultline.core import events, forks
 from faultline.core.errors import ConfigError
 from faultline.core.model import Retention
@@ -33,6 +35,7 @@ from faultline.worker.observing import Observers
 from faultline.worker.permits import Permits
 from faultline.worker.poll import Poll
 from faultline.worker.reaching import reached
+from faultline.worker.recycling import Recycling
 from faultline.worker.replaced import Replaced
 from faultline.worker.resolver import Resolver
 from faultline.worker.scheduler import Scheduler
@@ -79,7 +82,7 @@ class Worker:
     #: None: the program has none.
     _observers: Observers | None = None
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - see `WorkerOptions`
         self,
         app: Registry,
         queues: Mapping[str, int],
@@ -89,11 +92,16 @@ class Worker:
         abandoned_threads_max: int = WorkerSettings.abandoned_threads_max,
         job_connections_max: int | None = None,
         silence_seconds: float = WorkerSettings.silence,
+        task_processes: int | None = None,
+        max_jobs: int | None = None,
+        max_memory: int | None = None,
     ) -> None:
         _check(queues)
         check_options(
             grace_seconds=grace_seconds, silence_seconds=silence_seconds, abandoned_threads_max=abandoned_threads_max
         )
+        wholes = {"task_processes": task_processes, "max_jobs": max_jobs, "max_memory": max_memory}
+        check_options(**{name: given for name, given in wholes.items() if given is not None})
         host = app.host
         # Short, because every lease and ledger row has it. Two are equal once in 10^15.
         self.id = "".join(host.chance.choices(string.digits + string.ascii_lowercase, k=10))
@@ -114,21 +122,29 @@ class Worker:
         self._stop = Stop(self.id, self._leases, host.monotonic, abandoned_threads_max=abandoned_threads_max)
         self._completer = Completer(database, self._leases, tally, self._resolver.ask, self._stop.is_helpless)
         self._unstarted = Unstarted(self._leases, database, self._completer, self._feeds, host.monotonic)
-        self._executor = Executor(
-            app,
-            self._databases,
-            marks=Marks(database, self._leases, tally),
-            leases=self._leases,
-            completer=self._completer,
-            unstarted=self._unstarted,
-            stop=self._stop,
-        )
+        self._executor = self._new_executor()
+        self._executor.task_processes = task_processes
+        self._recycling = Recycling(self._stop, self._started, max_jobs, max_memory)
         self._hints = Hints(database, self.id, self._heartbeat, self._feeds, self._resolver.hint)
         self._poll = Poll(database, host.chance, tally) if len(queues) > poll.QUEUES_APART else None
         self._make_feeds(queues)
         self._upkeep = self._new_upkeep(retention or Retention())
         self._scheduler = Scheduler(database, self.id, app.schedule_declarations(), host.chance, tally)
         self._say(queues)
+
+    def _new_executor(self) -> Executor:
+        return Executor(
+            self._app,
+            self._databases,
+            marks=Marks(self._database, self._leases, self._tally),
+            leases=self._leases,
+            completer=self._completer,
+            unstarted=self._unstarted,
+            stop=self._stop,
+        )
+
+    def _started(self) -> int:
+        return sum(self._tally.of(name).started for name in self._feeds)
 
     def _say(self, queues: Mapping[str, int]) -> None:
         self._lifespans = Lifespans(self._app.hooks.lifespans, self.id, self._stop.replace)
@@ -256,6 +272,10 @@ class Worker:
     def _hook(self) -> None:
         """Give each part what it needs of the program's hooks; without hooks, nothing."""
         hooks, executor = self._app.hooks, self._executor
+        blocking = [one for one in hooks.middleware if not inspect.iscoroutinefunction(one)]
+        check_tasks(self._app.tasks.values(), wrapped=bool(blocking))
+        if self._recycling.is_wanted:
+            self._services.start(self._recycling.run)
         executor.state = self._lifespans.state
         executor.wrap(hooks.middleware)
         if hooks.observe:
@@ -276,6 +296,7 @@ class Worker:
             cancelled = await self._surely(self._lifespans.close) or cancelled
             self._stop_companion()
             forks.let_children_into(asyncio.get_running_loop())
+            cancelled = await self._surely(self._executor.end) or cancelled
             self._executor.close()
             cancelled = await self._surely(self._databases.close) or cancelled
             reason = "gave_up" if self.gave_up else "stale" if self._completer.refused_last else "success"

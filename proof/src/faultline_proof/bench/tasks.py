@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 from faultline.app.application import Faultline
@@ -29,3 +30,20 @@ async def fails_once(job: Job, **_: Any) -> None:
     """It succeeds in its second attempt, which is due at once."""
     if job.attempt == 1:
         raise RuntimeError("the first attempt fails")
+
+
+def burn() -> None:
+    """About five milliseconds of computing that keeps the interpreter's lock."""
+    digest = b""
+    for _ in range(10_000):
+        digest = hashlib.sha256(digest).digest()
+
+
+@app.task(executor="process")
+def compute() -> None:
+    burn()
+
+
+@app.task
+async def compute_on_the_loop() -> None:
+    burn()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from faultline_proof.bench.report import Report
 
 #: What `all` is made of: the figures with goals, some minutes in all.
-_FIGURES = ("protocol", "worker", "service", "flows", "limits")
+_FIGURES = ("protocol", "worker", "computing", "service", "flows", "limits")
 #: Those that take their time and answer with tables and curves.
 _REPORTS = ("limit", "growth", "steady")
 #: Those whose JSON says on which machine it was measured, for a page.
@@ -28,7 +28,7 @@ _TOLD = ("flows", "limits", *_REPORTS)
 
 def bench(  # noqa: PLR0913, PLR0917 - options of a command
     part: Annotated[
-        str, typer.Argument(help="protocol, worker, service, flows, limits or all; limit, growth or steady.")
+        str, typer.Argument(help="protocol, worker, computing, service, flows, limits or all; limit, growth or steady.")
     ] = "all",
     dsn: PrivateDsn = EMBEDDED,
     jobs: Annotated[int, typer.Option(min=1000, help="Jobs per measurement.")] = 100_000,
@@ -68,13 +68,15 @@ def bench(  # noqa: PLR0913, PLR0917 - options of a command
 
 
 def _figures(part: str, dsn: str, *, jobs: int, backlog: int, rounds: int, kills: int, quick: bool) -> list[Figure]:
-    from faultline_proof.bench import flows, limits, protocol, service, worker  # noqa: PLC0415
+    from faultline_proof.bench import computing, flows, limits, protocol, service, worker  # noqa: PLC0415
 
     figures: list[Figure] = []
     if part in ("protocol", "all"):
         figures += protocol.measure(dsn, jobs=jobs, backlog=backlog, tell=_tell)
     if part in ("worker", "all"):
         figures += worker.measure(dsn, effort=worker.Effort(jobs, rounds, kills), tell=_tell)
+    if part in ("computing", "all"):
+        figures += computing.measure(dsn, jobs=max(1000, jobs // 25), rounds=rounds, tell=_tell)
     if part in ("service", "all"):
         figures += service.measure(dsn, ledger=backlog, tell=_tell)
     if part == "all":

@@ -1,0 +1,202 @@
+"""A process that runs tasks for a worker: reads a job, calls the function, sends back what it returned or raised.
+
+It knows no database and no lease of its own. It ends when the worker closes its socket, and is killed when the worker dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import logging
+import logging.handlers
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from inspect import iscoroutinefunction
+from multiprocessing.spawn import import_main_path
+from typing import TYPE_CHECKING, Any
+
+from faultline.app import processes
+from faultline.app.attempt import Attempt
+from faultline.app.tasks import Task
+from faultline.app.texts import text_of
+from faultline.core.errors import ConfigError
+from faultline.core.host import Host
+from faultline.core.running import running
+from faultline.worker.around import around_blocking
+from faultline.worker.hold import Hold
+from faultline.worker.memory import memory_bytes
+from faultline.worker.tally import Tally
+from faultline.worker.task_processes import LENGTH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline.core.model import Lease
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    wire = _Wire(socket.socket(fileno=int(sys.argv[1])))
+    setup = wire.receive()
+    if setup is None:
+        return
+    _die_with(setup["parent"], kernel_kills=setup["kernel_kills"])
+    sys.path[:], sys.argv = setup["path"], setup["argv"]
+    processes.is_inside = True
+    _log_to(wire, setup["level"])
+    runner = _Runner(wire, setup)
+    try:
+        for module, path in setup["functions"]:
+            runner.function(module, path)
+    except BaseException as error:  # noqa: BLE001 - a module may raise anything when it is imported
+        wire.send(("broken", text_of(error)))
+        return
+    wire.send(("ready", None))
+    while (message := wire.receive()) is not None:
+        wire.send(("ended", runner.run(*message)))
+
+
+class _Runner:
+    def __init__(self, wire: _Wire, setup: dict[str, Any]) -> None:
+        self._wire = wire
+        self._setup = setup
+        self._functions: dict[tuple[str, str], Callable[..., Any]] = {}
+
+    def run(
+        self, module: str, path: str, lease: Lease, queue: str, limit: float | None
+    ) -> tuple[bool, bytes, str | None, int]:
+        """Whether it raised, what it returned or raised, the text of an error, and how much memory this process uses."""
+        hold = Hold(lease, 0.0, Tally(lambda: 0.0).of(queue))
+        hold.by = _Here(limit)
+        token = running.set(hold)
+        raised, text = True, None
+        try:
+            value = self.function(module, path)(**lease.args)
+            raised = False
+        except BaseException as error:  # noqa: BLE001 - whatever a task raises is its outcome
+            value, text = error, text_of(error)
+        finally:
+            running.reset(token)
+        try:
+            frame = pickle.dumps(value)
+            if raised:
+                pickle.loads(frame)  # noqa: S301 - our own: many exceptions can be written and not read
+        except Exception as error:  # noqa: BLE001 - the worker must get an answer
+            shown = text if raised else f"its result cannot be sent to the worker: {type(error).__name__}: {error}"
+            raised, text, frame = True, shown, pickle.dumps(RuntimeError(shown))
+        return raised, frame, text, memory_bytes()
+
+    def function(self, module: str, path: str) -> Callable[..., Any]:
+        found = self._functions.get((module, path))
+        if found is None:
+            task = self._imported(module)
+            for part in path.split("."):
+                task = getattr(task, part)
+            found = _wrapped(task) if isinstance(task, Task) else task
+            self._functions[module, path] = found
+            _log_to(self._wire, self._setup["level"])  # what was imported may have configured its own
+        return found
+
+    def _imported(self, module: str) -> Any:
+        if module != "__main__":
+            return importlib.import_module(module)
+        if self._setup["main"] is not None:
+            sys.modules["__main__"] = found = importlib.import_module(self._setup["main"].removesuffix(".__main__"))
+            return found
+        if self._setup["main_path"] is None:
+            raise ConfigError("the task is in a program without a file, so its process cannot import it; put it in a module")
+        import_main_path(self._setup["main_path"])
+        return sys.modules["__main__"]
+
+
+def _wrapped(task: Task[..., Any]) -> Callable[..., Any]:
+    """With the program's blocking middleware around it, which runs where the task runs."""
+    app: Any = task._app  # noqa: SLF001 - ours
+    middleware = [one for one in app.hooks.middleware if not iscoroutinefunction(one)]
+    return around_blocking(task.fn, middleware, takes_job=False) if middleware else task.fn
+
+
+class _Here:
+    """The executor, as far as a job sees it from here."""
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+
+    @property
+    def state(self) -> dict[str, Any]:
+        raise ConfigError(
+            "job.state is the worker's, and this task runs in a process of its own; load what it needs in a function with"
+            " functools.cache"
+        )
+
+    def seen(self, hold: Hold) -> Attempt:
+        return Attempt(hold, Host(), self._limit)
+
+    def leave_behind(self, hold: Hold) -> None:
+        """Not from here."""
+
+
+class _Wire:
+    def __init__(self, wire: socket.socket) -> None:
+        wire.set_inheritable(False)
+        self._wire = wire
+        self._lock = threading.Lock()
+
+    def send(self, message: object) -> None:
+        frame = pickle.dumps(message)
+        with self._lock:
+            self._wire.sendall(LENGTH.pack(len(frame)) + frame)
+
+    def receive(self) -> Any:
+        """None: the worker wants no more."""
+        head = self._read(LENGTH.size)
+        return None if head is None else pickle.loads(self._read(LENGTH.unpack(head)[0]) or b"")  # noqa: S301 - the worker's
+
+    def _read(self, size: int) -> bytes | None:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self._wire.recv(min(size - len(parts), 1 << 20))
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)
+
+
+class _ToWorker(logging.handlers.QueueHandler):
+    def __init__(self, wire: _Wire) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self._wire = wire
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        self._wire.send(("log", record))
+
+
+def _log_to(wire: _Wire, level: int) -> None:
+    """Whatever is logged here goes through the worker's handlers."""
+    root = logging.getLogger()
+    root.handlers[:] = [_ToWorker(wire)]
+    root.setLevel(level)
+
+
+def _die_with(parent: int, *, kernel_kills: bool) -> None:
+    if kernel_kills:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        threading.Event().wait(1.0)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

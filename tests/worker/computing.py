@@ -1,0 +1,114 @@
+"""Tasks that run in processes of their own, for tests. A process imports this module."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import faultline
+from faultline import Faultline, Processes, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = Faultline()
+note = logging.getLogger("tests.computing")
+
+
+@dataclass(frozen=True)
+class Order:
+    number: int
+
+
+@app.middleware
+def noted(job: Any, call: Callable[[], Any]) -> Any:
+    """Wraps blocking tasks where they run."""
+    found = call()
+    return {**found, "noted_in": os.getpid()} if isinstance(found, dict) and "about" in found else found
+
+
+@app.task(executor="process")
+def add(order: Order, more: int) -> dict[str, int]:
+    return {"sum": order.number + more, "pid": os.getpid()}
+
+
+@app.task(executor="process", timeout=60)
+def about() -> dict[str, Any]:
+    job = faultline.current_job()
+    assert job is not None
+    note.warning("computing %s", "this")
+    told = [str(job.id), job.task, job.attempt, job.queue, job.idempotency_key, job.deadline is not None]
+    return {"about": told, "pid": os.getpid()}
+
+
+@app.task(executor="process", max_attempts=1)
+def wrong(how: str) -> Any:
+    if how == "raise":
+        raise ValueError("no such order")
+    if how == "retry":
+        return Retry(0, error="not yet")
+    if how == "exit":
+        sys.exit(3)
+    if how == "state":
+        job = faultline.current_job()
+        return job and job.state
+    if how == "worker":
+        return app.worker()
+    return open(os.devnull)  # noqa: PTH123 - cannot be sent
+
+
+class Unsendable(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+@app.task(executor="process", max_attempts=1)
+def unsendable() -> None:
+    raise Unsendable(1, 2)
+
+
+@app.task(executor="process", max_attempts=1)
+def die(how: str) -> None:
+    if how == "SIGSEGV":
+        ctypes.string_at(0)
+    if how == "exit":
+        os._exit(7)
+    os.kill(os.getpid(), getattr(signal, how))
+
+
+@app.task(executor="process", timeout=0.5, max_attempts=1)
+def hold_interpreter(file: str) -> None:
+    """Hold the interpreter in one call, as a C extension that never lets go of it."""
+    Path(file).write_text(str(os.getpid()))
+    ctypes.PyDLL(None).sleep(60)
+
+
+@app.task(executor="process")
+def linger(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+@app.task(executor="process", max_attempts=1)
+def wait_for(file: str) -> str:
+    Path(file).write_text(str(os.getpid()))
+    while (said := Path(file).read_text()) == str(os.getpid()):
+        time.sleep(0.02)
+    return said
+
+
+@app.task(executor=Processes(max_jobs=2))
+def twice() -> int:
+    return os.getpid()
+
+
+@app.task(executor=Processes(max_memory=1))
+def large() -> int:
+    return os.getpid()
