@@ -49,6 +49,7 @@ INNER = {
     "abandon", "async_database", "check", "database", "decided", "declarations", "declared_queues", "enqueued",
     "declared_budgets", "filled_group", "flush_streams", "fn",
     "group_template", "handles", "hooks", "host",
+    "batch", "processes",
     "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "route", "run_by", "schedule_declarations",
     "forget_types", "results", "returned_by", "rules", "spread",
     "signature", "stated", "submitted",

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from faultline.app.application import Faultline as Faultline
     from faultline.app.async_sagas import Saga as Saga
     from faultline.app.attempt import Attempt as Attempt
+    from faultline.app.batches import BatchDecorator as BatchDecorator
     from faultline.app.blocking_job import BlockingJob as BlockingJob
     from faultline.app.blocking_sagas import BlockingSaga as BlockingSaga
     from faultline.app.callee import Callee as Callee
@@ -106,6 +107,7 @@ _HOME = {
     "app.application": "Faultline",
     "app.async_sagas": "Saga",
     "app.attempt": "Attempt",
+    "app.batches": "BatchDecorator",
     "app.blocking_job": "BlockingJob",
     "app.blocking_sagas": "BlockingSaga",
     "app.callee": "Callee OneByOne",

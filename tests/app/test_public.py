@@ -29,9 +29,9 @@ ROOT = Path(__file__).parents[2]
 INNER: set[str] = runpy.run_path(str(ROOT / "docs/conf.py"))["INNER"]
 #: Made by Faultline, never by a program.
 GIVEN = {
-    "Attempt", "BlockingCall", "BlockingJob", "BlockingSaga", "Call", "Callee", "Job", "JobHandle", "Later", "OneByOne",
-    "Saga", "Step", "StepDecorator", "Flow", "JoinedApp", "JoinedTask", "FlowHandle", "FlowJob", "Stream", "StreamReader",
-    "Limits", "QueueResource", "ScheduleLine", "Schedules", "TickLine",
+    "Attempt", "BatchDecorator", "BlockingCall", "BlockingJob", "BlockingSaga", "Call", "Callee", "Job", "JobHandle",
+    "Later", "OneByOne", "Saga", "Step", "StepDecorator", "Flow", "JoinedApp", "JoinedTask", "FlowHandle", "FlowJob",
+    "Stream", "StreamReader", "Limits", "QueueResource", "ScheduleLine", "Schedules", "TickLine",
     "Upstream", "Task", "TaskDecorator", "Transaction", "Worker",
 }  # fmt: skip
 #: Of these, programs may use what the reference names.

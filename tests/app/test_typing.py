@@ -15,12 +15,13 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
+from collections.abc import Awaitable, Callable
 from typing import Any, Never, TypeVar, assert_type
 import sqlalchemy
 import sqlalchemy.ext.asyncio as sa_async
 import sqlalchemy.orm as sa_orm
 from psycopg import AsyncConnection, Connection
-from faultline import BlockingJob, Cancel, Faultline, Job, JobHandle, Retention, Retry, Snooze, Submission, Task
+from faultline import Attempt, BlockingJob, Cancel, Faultline, Job, JobHandle, Retention, Retry, Snooze, Submission, Task
 from faultline import Transaction, Worker, WorkerOptions
 
 app = Faultline("x")
@@ -32,6 +33,28 @@ async def charge(job: Job, order_id: int, note: str = "") -> dict[str, int]:
 @app.task
 def ship(order_id: int) -> str:
     return ""
+
+@app.task(executor="process")
+def render(page: int) -> str:
+    return ""
+
+@app.batch_task(size=100)
+async def embed(texts: list[str]) -> list[float]:
+    return []
+
+@app.batch_task(size=100)
+def push(jobs: list[Attempt], devices: list[int]) -> None: ...
+
+@app.middleware
+async def around(job: Attempt, call: Callable[[], Awaitable[Any]]) -> Any:
+    return await call()
+
+assert_type(render.enqueue(1), JobHandle[str])
+assert_type(embed.enqueue("a"), JobHandle[float])
+assert_type(push.enqueue(7), JobHandle[None])
+embed.enqueue(7)  # refused
+push.enqueue("a")  # refused
+app.task(executor="fork")  # refused
 
 async def good(
     blocking: Connection, waiting: AsyncConnection, orm: sa_orm.Session, async_orm: sa_async.AsyncSession,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from faultline import embedded
 from faultline.app import processes
+from faultline.app.batches import Batches
 from faultline.app.decorators import Decorators
 from faultline.app.graphs import COLLECT, Graphs, built_in
 from faultline.app.handle import JobHandle, Poller
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Faultline(Submitting, Decorators, Graphs, Hooks, Operations, Queues, Scheduling, Topics):
+class Faultline(Submitting, Decorators, Batches, Graphs, Hooks, Operations, Queues, Scheduling, Topics):
     """One application on one database. Connects when first used; safe to share between threads and event loops.
 
     :param dsn: The database: `postgresql://…`, or `embedded:` for a private PostgreSQL in this folder. Or a function that

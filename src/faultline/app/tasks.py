@@ -28,6 +28,7 @@ from faultline.store import jsontext
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from faultline.app.batch import Batch
     from faultline.app.handle import JobHandle
     from faultline.app.joined import AnySession
     from faultline.app.options import Duration, TaskOptions
@@ -100,6 +101,8 @@ class Task(Generic[P, R]):
         self.parameters = Parameters(fn, self.signature, name)
         self.results = Results(fn, name)
         self.is_async = _is_async(fn, name)
+        #: How many of its jobs run together; None: each runs by itself.
+        self.batch: Batch | None = None
         #: How it runs in processes of its own; None: on the event loop, or in a thread.
         self.processes = processes_of(executor, name)
         if self.processes is not None:

@@ -17,6 +17,7 @@ from faultline.core.running import running
 from faultline.flow.ending import RunEnded
 from faultline.worker import leaving
 from faultline.worker.around import WrappedTasks, chained
+from faultline.worker.batches import BatchCalls
 from faultline.worker.endings import Completed, Failed, Released, TimedOut
 from faultline.worker.flow_judge import FlowJudge
 from faultline.worker.hold import LEAVE_SECONDS
@@ -80,6 +81,7 @@ class Executor:
         self._judge = Judge(app.host, stop)
         self._flows = FlowJudge(self._judge, databases.engine, app.tasks, app.host.chance)
         self._threads = Threads()
+        self._batches = BatchCalls(self._threads, stop, self.seen)
         #: Made when a task first needs one; and how many at once.
         self._processes: TaskProcesses | None = None
         self.task_processes: int | None = None
@@ -344,6 +346,9 @@ class Executor:
 
     def _elsewhere(self, hold: Hold, task: Task[..., Any], limit: float | None) -> Awaitable[Any]:
         """Not on the event loop. Async middleware stays there; what the task takes of the time, its own limit says."""
+        if task.batch is not None:
+            at_once = getattr(self._running[hold], "concurrency", task.batch.size)
+            return self._batches.join(hold, task, task.batch, at_once)
         if task.processes is not None:
             return self._in_process(hold, task, limit)
         if not self._around:

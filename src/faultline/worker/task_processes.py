@@ -67,6 +67,8 @@ class TaskProcesses:
     async def one(self, task: Task[..., Any]) -> AsyncIterator[TaskProcess]:
         """A process for one job of this task. Killed afterwards if it has not answered."""
         async with self._room:
+            while self._idle and self._idle[-1].has_ended:
+                self._end(self._idle.pop())  # it died while it had nothing to do
             process = self._idle.pop() if self._idle else await self._started()
             try:
                 yield process
@@ -85,13 +87,12 @@ class TaskProcesses:
             process.close()
         waiting = [self._threads.run(process.wait) for process in self._all]
         if waiting:
-            await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
-        self.kill()
+            _, left = await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
+            for process in self._all:
+                process.kill()
+            if left:
+                await asyncio.wait(left, timeout=_CLOSE_SECONDS)
         self._threads.close()
-
-    def kill(self) -> None:
-        for process in self._all:
-            process.kill()
 
     async def _started(self) -> TaskProcess:
         process: TaskProcess | None = None
@@ -117,8 +118,7 @@ class TaskProcesses:
 
     def _forget(self, process: TaskProcess) -> None:
         """Wait for its end beside everything else: a killed process may hang in the kernel."""
-        self._all.discard(process)
-        self._threads.run(process.wait)
+        self._threads.run(process.wait).add_done_callback(lambda _: self._all.discard(process))
 
 
 class TaskProcess:
