@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from faultline.app.batch import Batch, of_one, parameters_of
-from faultline.app.checks import check_seconds, seconds
+from faultline.app.options import check_seconds, seconds
 from faultline.core.errors import ConfigError
 from faultline.core.settings import whole
 
