@@ -278,3 +278,25 @@ def test_a_reconcile_that_fails_is_not_repeated_at_every_tick(dsn: str, queue: D
     tend(dsn, times=3)
 
     assert len(logged(log, "upkeep_failed")) == 1
+
+
+def test_a_part_that_fails_keeps_no_other_from_being_done(dsn: str, queue: Driver, clock: Clock, log: io.StringIO) -> None:
+    queue.execute(
+        "create or replace function faultline.fold(max_groups integer default 500) returns integer language plpgsql"
+        " as $$ begin raise exception 'a number is wrong'; end $$"
+    )
+    queue.complete(queue.new_lease())
+    late = queue.enqueue(expires_seconds=10)
+    clock.advance(1000)
+
+    tend(dsn)
+
+    assert kept(queue)["ledger"] == 0
+    assert queue.state(late) is JobState.CANCELLED
+    assert [told["error"].splitlines()[0] for told in logged(log, "upkeep_failed")] == ["a number is wrong"]
+
+
+def test_while_the_database_is_away_nothing_else_is_tried(log: io.StringIO) -> None:
+    tend("postgresql://127.0.0.1:1/nothing?connect_timeout=1")
+
+    assert len(logged(log, "upkeep_failed")) == 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from faultline.core import events
 from faultline.core.model import JobState
 from faultline.store import verbs
+from faultline.store.translation import is_about_the_moment
 from faultline.store.verbs import limit
 
 if TYPE_CHECKING:
@@ -80,23 +81,30 @@ class Upkeep:
             await self.tick()
 
     async def tick(self) -> None:
+        """One part that fails keeps no other from being done, unless the database is away."""
+        for part in (self.reap, self.fold, self.expire, self._prune_now_and_then, self._reconcile_now_and_then):
+            try:
+                await part()
+            except Exception as error:  # noqa: BLE001 - any error: try again
+                self._tally.database_failed()
+                events.emit("upkeep_failed", error=str(error))
+                if is_about_the_moment(error):
+                    return
+
+    async def _prune_now_and_then(self) -> None:
         now = asyncio.get_running_loop().time()
-        try:
-            await self.reap()
-            await self.fold()
-            await self.expire()
-            if now >= self._prune_at:
-                self._prune_at = now + PRUNE_SECONDS
-                if not await self.prune():
-                    # Once a minute is too rare for a busy queue.
-                    self._prune_at = now
-            if now >= self._reconcile_at:
-                # First, as above: one that takes too long must not be repeated at every tick.
-                self._reconcile_at = now + RECONCILE_SECONDS
-                await self.reconcile()
-        except Exception as error:  # noqa: BLE001 - any error: try again
-            self._tally.database_failed()
-            events.emit("upkeep_failed", error=str(error))
+        if now >= self._prune_at:
+            self._prune_at = now + PRUNE_SECONDS
+            if not await self.prune():
+                # Once a minute is too rare for a busy queue.
+                self._prune_at = now
+
+    async def _reconcile_now_and_then(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._reconcile_at:
+            # First: one that takes too long must not be repeated at every tick.
+            self._reconcile_at = now + RECONCILE_SECONDS
+            await self.reconcile()
 
     async def sample(self) -> None:
         """Count waiting jobs now and then, separately: with many jobs it takes long."""
