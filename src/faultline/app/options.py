@@ -123,6 +123,9 @@ class Options:
         expires, delay = seconds(self.expires), seconds(self.delay)
         if expires is not None and delay is not None and expires <= delay:
             raise JobRejected(f"a job that expires after {expires:g} s could not run after a delay of {delay:g} s")
+        debounce = seconds(self.unique.debounce) if isinstance(self.unique, Unique) else None
+        if expires is not None and debounce is not None and expires <= debounce:
+            raise JobRejected(f"a job that expires after {expires:g} s could not run after a debounce of {debounce:g} s")
 
     def submitted(self) -> dict[str, Any]:
         """As fields of a `Submission`."""

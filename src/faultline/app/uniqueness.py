@@ -30,10 +30,10 @@ class Unique:
 
     :param while_: `queued`: a job that waits for a worker stands in for a new one. `open`: a running one does, too, and
         changes that it has not seen may be missed. None: only `period` counts.
-    :param key: What is the same, in the queue: a text over the arguments, such as `doc:{doc_id}`. Default: the task with all
+    :param key: What is the same, of this task in its queue: a text over the arguments, such as `doc:{doc_id}`. Default: all
         its arguments.
     :param period: A job that was enqueued at most so long ago stands in for a new one, unless it failed or was cancelled.
-    :param then: `keep` leaves the queued job as it is. `replace` gives it the arguments and the time of the new one.
+    :param then: `keep` leaves the queued job as it is. `replace` gives it arguments, group and time of the new one.
     :param debounce: The job runs so long after the last enqueue.
     :param at_most: But not later than so long after the first. Default: ten times `debounce`.
     """

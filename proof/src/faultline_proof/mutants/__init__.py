@@ -29,6 +29,7 @@ from faultline_proof.mutants import (
     service,
     submissions,
     texts,
+    unique_jobs,
     upkeep,
 )
 from faultline_proof.mutants.texts import Cut, Disarmed, Mutant
@@ -63,6 +64,7 @@ def every(connection: psycopg.Connection) -> list[Mutant]:
         flow_upkeep,
         schedule_rights,
         schedule_specs,
+        unique_jobs,
         limits,
         limit_waits,
     )

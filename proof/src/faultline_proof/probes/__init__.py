@@ -52,6 +52,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     stale_writes,
     tables,
     turns,
+    unique_jobs,
     workers,
 )
 from faultline_proof.probes.probe import PROBES, Probe

@@ -9,7 +9,21 @@ begin
     delete from faultline.ledger f where f.job_id = any (forget_jobs.job_ids) returning f.fencing_token, f.ctid
   ),
   ended as (
-    delete from faultline.open_jobs j where j.id = any (forget_jobs.job_ids) returning j.fencing_token
+    delete from faultline.open_jobs j where j.id = any (forget_jobs.job_ids)
+    returning j.fencing_token, j.id, j.queue, j.unique_key, j.task
+  ),
+  -- A job that failed counts for no period, also once it is gone.
+  free as (
+    delete from faultline.unique_keys k
+    where k.ctid = any (array(
+      select n.ctid
+      from ended e
+      cross join lateral (
+        select k.ctid from faultline.unique_keys k
+        where k.queue = e.queue and k.key = e.unique_key and k.task = e.task and k.job_id = e.id
+        for update skip locked
+      ) n
+    ))
   )
   select
     greatest((select max(d.fencing_token) from done d), (select max(e.fencing_token) from ended e)),

@@ -14,7 +14,7 @@ declare
   at_home integer;
 begin
   if tg_op = 'UPDATE' then
-    if new.state = 'queued' and old.counted & 2 > 0
+    if new.state = 'queued' and old.counted & 2 > 0 and new.group_key = old.group_key
       and (faultline.group_limit(old.queue, old.group_key) ->> 'ordered')::boolean
     then
       kept := 2;

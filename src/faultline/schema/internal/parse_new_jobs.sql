@@ -42,7 +42,8 @@ as $$
         or j.run_at::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
         or j.expires_seconds not between 0.001 and 315360000
         or (j.expires_seconds is not null or j.expires_at is not null) and faultline.expiry_problem(
-          j.expires_seconds, j.expires_at, j.delay_seconds, j.run_at, parse_new_jobs.at
+          j.expires_seconds, j.expires_at, coalesce(j.delay_seconds, (j."unique" ->> 'debounce')::numeric), j.run_at,
+          parse_new_jobs.at
         ) is not null
         or j."unique" is not null and faultline.unique_problem(
           j."unique", j.delay_seconds is not null or j.run_at is not null

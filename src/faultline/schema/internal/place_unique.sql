@@ -36,13 +36,13 @@ begin
   moved := '{}';
   -- All keys at once, in one order by everyone. Those that exist are locked and not changed: `do nothing` would leave them to
   -- a prune that deletes them now.
-  insert into faultline.unique_keys (queue, key, job_id, at)
-  select p.queue, p.unique_key, '00000000-0000-0000-0000-000000000000', '-infinity'
+  insert into faultline.unique_keys (queue, key, task, job_id, at)
+  select p.queue, p.unique_key, p.task, '00000000-0000-0000-0000-000000000000', '-infinity'
   from faultline.parse_new_jobs(place_unique.jobs, place_unique.at, place_unique.args_bytes_max) p
   where p.unique_key is not null
-  group by p.queue, p.unique_key
-  order by p.queue, p.unique_key
-  on conflict (queue, key) do update set at = excluded.at where false;
+  group by p.queue, p.unique_key, p.task
+  order by p.queue, p.unique_key, p.task
+  on conflict (queue, key, task) do update set at = excluded.at where false;
   for job in
     select row((p.n).*)::faultline.new_jobs as made, p.position, g.spec
     from (
@@ -53,7 +53,7 @@ begin
       on g.position = p.position
     where (p.n).unique_key is not null
       and ((p.n).idempotency_key is null or ids[p.position] = any (place_unique.taken))
-    order by (p.n).queue, (p.n).unique_key, p.position
+    order by (p.n).queue, (p.n).unique_key, (p.n).task, p.position
   loop
     new_job := job.made;
     new_job.id := ids[job.position];
@@ -66,7 +66,7 @@ begin
     -- In statements of their own, after the lock: they see all that was committed before we had it.
     select k.job_id, k.at, k.until into known
     from faultline.unique_keys k
-    where k.queue = new_job.queue and k.key = new_job.unique_key;
+    where k.queue = new_job.queue and k.key = new_job.unique_key and k.task = new_job.task;
     select j.* into queued
     from faultline.open_jobs j
     -- Said so that no index of queued jobs fits: while there are few, one would be walked instead.
@@ -93,8 +93,8 @@ begin
     if stands then
       if is_queued then
         perform faultline.renew_unique(
-          queued.id, job.spec, at, new_job.id, new_job.task, new_job.args, coalesce(new_job.group_at, new_job.next_run_at), new_job.expires_at,
-          new_job.unique_key
+          queued.id, job.spec, at, new_job.id, new_job.args, coalesce(new_job.group_at, new_job.next_run_at), new_job.expires_at,
+          new_job.group_key
         );
         moved := moved || queued.id;
       end if;
@@ -119,7 +119,7 @@ begin
       set job_id = new_job.id,
           at = place_unique.at,
           until = place_unique.at + make_interval(secs => (job.spec ->> 'period')::float8)
-      where k.queue = new_job.queue and k.key = new_job.unique_key;
+      where k.queue = new_job.queue and k.key = new_job.unique_key and k.task = new_job.task;
     end if;
   end loop;
 end

@@ -42,12 +42,13 @@ declare
     when job ->> 'run_at' is not null and (job ->> 'run_at')::timestamptz not between '1970-01-01Z' and '9999-01-01Z'
       then 'its run_at is outside the years 1970 to 9998'
     else coalesce(
-      faultline.expiry_problem(
-        (job ->> 'expires_seconds')::numeric, job ->> 'expires_at', (job ->> 'delay_seconds')::numeric, job ->> 'run_at', at
-      ),
       case when json_typeof(job -> 'unique') <> 'null' then faultline.unique_problem(
         job -> 'unique', job ->> 'delay_seconds' is not null or job ->> 'run_at' is not null
       ) end,
+      faultline.expiry_problem(
+        (job ->> 'expires_seconds')::numeric, job ->> 'expires_at',
+        coalesce((job ->> 'delay_seconds')::numeric, (job -> 'unique' ->> 'debounce')::numeric), job ->> 'run_at', at
+      ),
       'one of its fields is invalid'
     )
   end;

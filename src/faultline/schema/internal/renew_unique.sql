@@ -1,5 +1,5 @@
 -- Another submission is answered with this queued job, whose row the caller has locked: what of it counts from now on.
---   replace   its arguments and its time; the journal records it
+--   replace   its arguments, its group and its time; the journal records it
 --   debounce  its time, from now, but not more than `at_most` (default: ten times the debounce) after it was enqueued
 -- It expires with the later of the two: the one who hears that it is queued relies on a run.
 create or replace function faultline.renew_unique(
@@ -7,11 +7,10 @@ create or replace function faultline.renew_unique(
   spec json,
   at timestamptz,
   new_id uuid,
-  task text,
   args json,
   next_run_at timestamptz,
   expires_at timestamptz,
-  unique_key text
+  group_key text
 ) returns void
 language plpgsql volatile
 set jit = off
@@ -23,15 +22,11 @@ declare
   debounce constant float8 := (spec ->> 'debounce')::float8;
   was record;
   moves_to timestamptz;
+  leaves boolean;
 begin
-  select j.task, j.created_at, coalesce(j.group_at, j.next_run_at) as next_run_at, j.fencing_token, j.suspended into was
+  select j.created_at, coalesce(j.group_at, j.next_run_at) as next_run_at, j.fencing_token, j.suspended, j.group_key into was
   from faultline.open_jobs j
   where j.id = renew_unique.job_id;
-  if replaces and was.task <> renew_unique.task then
-    raise exception 'job % (task %) cannot be replaced by one of task %: both have the unique key %',
-      renew_unique.job_id, was.task, renew_unique.task, renew_unique.unique_key
-      using errcode = 'FL003', hint = 'Nothing of this submission was enqueued. Give each task keys of its own.';
-  end if;
   moves_to := case
     -- A job of a graph waits for others, whatever its time.
     when was.suspended then was.next_run_at
@@ -46,12 +41,16 @@ begin
   if was.fencing_token > 0 then
     moves_to := greatest(moves_to, was.next_run_at);
   end if;
+  -- One that waits in its group has no other time: to be waited for, it must leave, and come again. To another group as well.
+  leaves := moves_to <> was.next_run_at or replaces and was.group_key is distinct from renew_unique.group_key;
   update faultline.open_jobs j
   set args = case when replaces then renew_unique.args else j.args end,
-      -- One that waits in its group has no other time: to be waited for, it must leave, and come again.
-      next_run_at = case when j.in_group and moves_to = was.next_run_at then j.next_run_at else moves_to end,
-      in_group = case when moves_to = was.next_run_at then j.in_group end,
-      group_at = case when moves_to = was.next_run_at then j.group_at end,
+      group_key = case when replaces then renew_unique.group_key else j.group_key end,
+      -- Named, so that free_permits gives back what it has kept of its old group.
+      state = j.state,
+      next_run_at = case when j.in_group and not leaves then j.next_run_at else moves_to end,
+      in_group = case when not leaves then j.in_group end,
+      group_at = case when not leaves then j.group_at end,
       expires_at = case when j.expires_at is not null and renew_unique.expires_at is not null
         then greatest(j.expires_at, renew_unique.expires_at)
       end

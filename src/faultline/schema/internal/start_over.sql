@@ -1,6 +1,7 @@
 -- Queue failed and cancelled jobs again. Before: the caller has locked their rows and checked their states.
 -- After: queued, due now, with attempts counted from zero. The token stays, so that writes of earlier workers are refused.
 -- Of a flow, other jobs start over with them: see revive. A job of a graph waits again for the jobs that it comes after.
+-- Of those with one unique key the newest takes the key, unless another job waits under it; the others are superseded.
 -- `signed` says who did it and why (see `signature`).
 create or replace function faultline.start_over(job_ids uuid[], signed jsonb default '{}') returns void
 language plpgsql volatile
@@ -9,6 +10,7 @@ as $$
 declare
   ids uuid[] := start_over.job_ids;
   waiting uuid[];
+  unique_ids uuid[];
 begin
   if exists (select from faultline.open_jobs j where j.id = any (ids) and j.flow_id is not null) then
     ids := faultline.revive(ids);
@@ -40,6 +42,13 @@ begin
   insert into faultline.journal (at, job_id, event, fencing_token, detail)
   select faultline.clock(), a.id, 'retried', a.fencing_token, jsonb_build_object('was', a.was) || start_over.signed
   from again a;
+  unique_ids := array(
+    select j.id from faultline.open_jobs j where j.id = any (ids) and j.unique_key is not null and j.flow_id is null
+  );
+  if cardinality(unique_ids) > 0 then
+    perform faultline.take_keys(unique_ids);
+    perform faultline.supersede(unique_ids);
+  end if;
   if cardinality(waiting) > 0 then
     insert into faultline.nudges (job_id, kind) select w.id, 1 from unnest(waiting) as w (id);
     perform faultline.wake_resolvers();

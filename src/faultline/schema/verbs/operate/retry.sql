@@ -1,4 +1,4 @@
--- Retry a failed or cancelled job. Returns its state, `queued`.
+-- Retry a failed or cancelled job. Returns its state: `queued`, or `cancelled` if another job waits under its unique key.
 -- Before: failed or cancelled. After: see start_over. With `only_queues`, a job of any other queue is not found.
 -- A child is refused (FL002) if its parent has ended or has gone on past it. With a parent, its children start over.
 -- The journal records who did it and why: see signature.
@@ -34,6 +34,6 @@ begin
     raise exception '%', refused.reason using errcode = case when refused.is_busy then '55P03' else 'FL002' end;
   end if;
   perform faultline.start_over(array[retry.job_id], signed);
-  return 'queued';
+  return (select j.state from faultline.open_jobs j where j.id = retry.job_id);
 end
 $$;

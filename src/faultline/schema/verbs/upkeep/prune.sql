@@ -1,14 +1,15 @@
 -- Delete up to `max_rows` rows that are older than `older_than` (default: as the settings say). Returns how many were
 -- deleted.
 --   ledger   succeeded jobs, with their steps
---   failed   failed and cancelled jobs, with their steps
+--   failed   failed and cancelled jobs, with their steps and the unique keys that name them: those count for no period
 --   flows    flows whose first job ended so long ago and of which no job is open, as a whole: jobs, calls, signals, streams.
 --            At most `max_rows` flows are looked at: one that is live is looked at again after its retention time
 --   journal  entries of the journal
 --   keys     idempotency keys, but never while their job is open
 --   ticks    what was decided about ticks, and schedules made at run time that have ended; kept as long as the journal
 --   unique_keys  keys of unique jobs, which mean nothing once their job has ended and their period is over; by default an hour
---            after the job was enqueued. At most ten times `max_rows` are looked at
+--            after the later of the job's enqueue and the end of the period. At most ten times `max_rows` are looked at: one
+--            whose job is open is looked at again in an hour
 -- Locked rows are skipped until the next call, so pruning blocks no one.
 create or replace function faultline.prune(what text, older_than interval default null, max_rows integer default 1000) returns integer
 language plpgsql volatile security definer
@@ -62,13 +63,37 @@ begin
       ages := to_regclass('faultline.ledger_finished');
       rows_gone := coalesce(cardinality(pruned), 0);
     when 'failed' then
-      with old as (
+      with ended as materialized (
+        select o.ctid, o.id, o.queue, o.unique_key, o.task
+        from faultline.open_jobs o
+        where o.state in ('failed', 'cancelled') and o.finished_at < horizon and o.flow_id is null
+        limit prune.max_rows
+        for update skip locked
+      ),
+      free as (
+        delete from faultline.unique_keys k
+        where k.ctid = any (array(
+          select n.ctid
+          from ended e
+          cross join lateral (
+            select k.ctid from faultline.unique_keys k
+            where k.queue = e.queue and k.key = e.unique_key and k.task = e.task and k.job_id = e.id
+            for update skip locked
+          ) n
+        ))
+        returning k.job_id
+      ),
+      old as (
         delete from faultline.open_jobs j
         where j.ctid = any (array(
-          select o.ctid from faultline.open_jobs o
-          where o.state in ('failed', 'cancelled') and o.finished_at < horizon and o.flow_id is null
-          limit prune.max_rows
-          for update skip locked
+          select e.ctid
+          from ended e
+          -- A job goes with its key: without it, nobody would know that it failed.
+          where not exists (
+            select from faultline.unique_keys k
+            where k.queue = e.queue and k.key = e.unique_key and k.task = e.task and k.job_id = e.id
+              and k.job_id <> all (array(select f.job_id from free f))
+          )
         ))
         returning j.id, j.fencing_token
       )
@@ -117,19 +142,32 @@ begin
         for update skip locked
       ));
     when 'unique_keys' then
-      with old as (
+      with looked as materialized (
+        select a.ctid, exists (
+          select from faultline.open_jobs j where j.id = a.job_id and j.state in ('queued', 'running')
+        ) as is_open
+        from faultline.unique_keys a
+        where greatest(a.at, a.until) < horizon
+        order by greatest(a.at, a.until)
+        limit 10::bigint * prune.max_rows
+      ),
+      later as (
+        -- Behind the others: however many jobs wait for long, those that have ended are reached.
+        update faultline.unique_keys k
+        set until = faultline.clock() + interval '1 hour'
+        where k.ctid = any (array(
+          select o.ctid from faultline.unique_keys o
+          where o.ctid = any (array(select l.ctid from looked l where l.is_open))
+          for update skip locked
+        ))
+      ),
+      old as (
         delete from faultline.unique_keys k
         where k.ctid = any (array(
-          select o.ctid
-          from faultline.unique_keys o
-          where o.ctid = any (array(
-              -- Those of jobs that wait for long are not read at every call.
-              select a.ctid from faultline.unique_keys a where a.at < horizon order by a.at limit 10::bigint * prune.max_rows
-            ))
-            and (o.until is null or o.until < faultline.clock())
-            and not exists (select from faultline.open_jobs j where j.id = o.job_id and j.state in ('queued', 'running'))
+          select o.ctid from faultline.unique_keys o
+          where o.ctid = any (array(select l.ctid from looked l where not l.is_open))
           limit prune.max_rows
-          for update of o skip locked
+          for update skip locked
         ))
         returning k.key
       )

@@ -1,0 +1,71 @@
+"""The guards of unique jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from faultline_proof.mutants.texts import Guards
+
+GUARDS: Guards = {
+    "supersede": {
+        "knows the task": (" and k.task = j.task offset 0", " offset 0"),
+        "leaves what is due sooner": ("      and o.due <= greatest(j.next_run_at, faultline.clock())\n", ""),
+        "lets nobody expire who is relied on": ("    set expires_at = null\n", "    set expires_at = o.expires_at\n"),
+        "relies on nobody whom another is ending": ("      for update skip locked\n", "      offset 0\n"),
+    },
+    "renew_unique": {
+        "gives it the new group": ("case when replaces then renew_unique.group_key else j.group_key end", "j.group_key"),
+        "leaves the old group": (" or replaces and was.group_key is distinct from renew_unique.group_key", ""),
+        "gives back what it kept": "      state = j.state,\n",
+    },
+    "free_permits": {
+        "keeps nothing of a group that it leaves": (" and new.group_key = old.group_key", ""),
+    },
+    "prune": {
+        "forgets the key of a failed job": (
+            """      free as (
+        delete from faultline.unique_keys k
+        where k.ctid""",
+            """      free as (
+        delete from faultline.unique_keys k
+        where false and k.ctid""",
+            (
+                "          where not exists (\n            select from faultline.unique_keys k",
+                "          where true or not exists (\n            select from faultline.unique_keys k",
+            ),
+        ),
+        "keeps a failed job whose key is held": (
+            "          where not exists (\n            select from faultline.unique_keys k",
+            "          where true or not exists (\n            select from faultline.unique_keys k",
+        ),
+        "puts keys of open jobs behind the others": (
+            "set until = faultline.clock() + interval '1 hour'",
+            "set until = k.until",
+        ),
+    },
+    "forget_jobs": {
+        "forgets the key of a failed job": ("k.job_id = e.id\n        for update", "false\n        for update"),
+    },
+    "start_over": {
+        "gives retried jobs their keys": "    perform faultline.take_keys(unique_ids);\n",
+        "leaves one that waits": "    perform faultline.supersede(unique_ids);\n",
+    },
+    "take_keys": {
+        "leaves a key that another waits under": (
+            "      and not exists (\n        select from faultline.open_jobs o",
+            "      and true or exists (\n        select from faultline.open_jobs o",
+        ),
+        "leaves a key that a submission holds": (
+            "    where not exists (\n      select from faultline.unique_keys k",
+            "    where true or not exists (\n      select from faultline.unique_keys k",
+        ),
+        "looks for a lock and does not wait": ("    for update skip locked;\n", "    for update;\n"),
+    },
+    "parse_new_jobs": {
+        "knows that a debounce is a delay": (
+            "coalesce(j.delay_seconds, (j.\"unique\" ->> 'debounce')::numeric)",
+            "j.delay_seconds",
+        ),
+    },
+}

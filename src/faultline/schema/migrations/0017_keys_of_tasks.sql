@@ -1,0 +1,13 @@
+-- A unique key is one of its task: the job of another task does other work.
+alter table faultline.unique_keys add column task text not null default '';
+update faultline.unique_keys k
+set task = coalesce(
+  (select j.task from faultline.open_jobs j where j.id = k.job_id),
+  (select f.task from faultline.ledger f where f.job_id = k.job_id),
+  ''
+);
+alter table faultline.unique_keys drop constraint unique_keys_pkey;
+alter table faultline.unique_keys add primary key (queue, key, task);
+-- What `prune` walks. Those that must be kept, for a period or because their job is open, stand behind those that need not.
+drop index faultline.unique_keys_at;
+create index unique_keys_kept on faultline.unique_keys ((greatest(at, until)));
