@@ -10,7 +10,7 @@ from uuid import UUID  # noqa: TC003 - read when the task is declared
 import pytest
 
 from faultline import Faultline, Unique
-from faultline.core.errors import JobRejected
+from faultline.core.errors import ConfigError, JobRejected
 from faultline.core.schedules import Rule
 from faultline.store.verbs import schedules as verbs
 
@@ -71,7 +71,7 @@ def test_a_tick_for_a_parameter_of_another_type_is_refused_where_it_is_written(a
     @app.task
     def report(day: UUID) -> None: ...
 
-    with pytest.raises(JobRejected, match="day"):
+    with pytest.raises(ConfigError, match="day does not fit"):
         app.schedule("0 0 * * *", tick_arg="day")(report)
 
 
@@ -86,7 +86,7 @@ def test_jitter_that_its_jobs_cannot_have_is_refused(app: Faultline, queue: Driv
     @app.task(**options)
     def report() -> None: ...
 
-    with pytest.raises(JobRejected, match=why):
+    with pytest.raises(ConfigError, match=why):
         app.schedule("* * * * *", jitter=30)(report)
     with pytest.raises(JobRejected, match=why):
         app.schedules.set("report", report.bind(), cron="* * * * *", jitter=30)
