@@ -134,6 +134,7 @@ DECLARED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda app: app.queue("q", match=5), "match of queue q must be a list of patterns"),
     (lambda app: app.budget("", Rate(1)), "the name of a budget"),
     (lambda app: app.budget("b", 5), "rate of budget b must be a Rate"),
+    (lambda app: [app.budget("b", Rate(1)), app.budget("b", Rate(1))], "budget b is declared already"),
     (lambda _: faultline_.Rate("100/m"), "the count of a rate must be a number, not '100/m'"),
     (lambda _: faultline_.Rate(0), "from 0.001 to 1,000,000,000, not 0"),
     (lambda _: faultline_.Rate(1, per=0), "from 0.000001 to 31,536,000, not 0"),

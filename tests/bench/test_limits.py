@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from bench import report
@@ -51,6 +53,13 @@ def test_a_part_that_fails_leaves_the_others(dsn: str, monkeypatch: pytest.Monke
 def test_an_unknown_part_is_refused(dsn: str) -> None:
     with pytest.raises(ConfigError, match="unknown part speed of limits"):
         limits.measure(dsn, only="speed")
+
+
+def test_no_part_of_the_page_is_empty() -> None:
+    parts = re.findall(r"<!-- bench:(\w+) -->\n(.*?)<!-- /bench:\1 -->", report.PAGE.read_text(), re.DOTALL)
+
+    assert len(parts) > 5
+    assert [name for name, text in parts if not text.strip()] == []
 
 
 def test_the_page_has_a_place_for_what_limits_cost() -> None:

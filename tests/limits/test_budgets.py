@@ -178,16 +178,6 @@ def test_an_unknown_budget_and_a_take_in_a_transaction_are_refused(app: Faultlin
     assert tokens(app) == 100
 
 
-def test_declarations_are_checked_where_they_are_written(app: Faultline) -> None:
-    assert app.budget("openai", Rate(90_000, per=60)) == "openai"
-    with pytest.raises(ConfigError, match="declared already"):
-        app.budget("openai", Rate(1))
-    with pytest.raises(ConfigError, match="must be a Rate"):
-        app.budget("other", 90_000)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="name of a budget"):
-        app.budget("x" * 101, Rate(1))
-
-
 def test_each_attempt_takes_and_what_was_taken_is_not_given_back(app: Faultline) -> None:
     app.budget("openai", Rate(1, per=3600, burst=10))
 

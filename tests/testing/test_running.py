@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from faultline import BlockingJob, Cancel, ConfigError, Faultline, Job, JobFailed, JobState, Snooze
+from faultline import BlockingJob, Cancel, ConfigError, Faultline, Job, JobFailed, JobState, Rate, Snooze
 from faultline.store.reads import views
 from faultline.testing import Drained, adrain, drain, frozen_time, inline
 
@@ -328,3 +328,27 @@ def _judge_a_database_of_production(app: Faultline) -> None:
 
     assert handle.job().state is JobState.QUEUED
     assert drain(app, test_database=True).succeeded == 1
+
+
+def test_limits_hold_in_tests_too(app: Faultline) -> None:
+    @app.task(queue=app.queue("slow", rate=Rate(1, per=3600)))
+    async def ask(question: str) -> str:
+        return question
+
+    with inline(app):
+        handles = [ask.enqueue("a"), ask.enqueue("b")]
+
+    assert [handle.job().state for handle in handles] == [JobState.SUCCEEDED, JobState.QUEUED]
+
+
+def test_schedules_do_not_tick_in_a_drain(app: Faultline) -> None:
+    @app.schedule(every=60)
+    @app.task
+    async def report() -> None: ...
+
+    with frozen_time(app) as time:
+        drained = [drain(app)]
+        time.advance(86_400)
+        drained.append(drain(app))
+
+    assert drained == [Drained(), Drained()]

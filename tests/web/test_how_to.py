@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ import pytest
 from faultline import BlockingJob, Faultline, Job, Limit, Rate, Unique
 from faultline.testing import drain, frozen_time
 from tests.cli.commands import faultline
-from tests.web.schedule_scenes import made
+from tests.web.schedule_scenes import made, ticked
 
 if TYPE_CHECKING:
-    from tests.driver import Driver
+    from tests.driver import Clock, Driver
     from tests.web.conftest import Api
 
 PAGES = Path(__file__).parents[2] / "docs/how-to"
@@ -112,3 +112,39 @@ def test_the_request_that_sets_a_schedule_works_as_printed(api: Api) -> None:
     answer = api.http.put(path, json=json.loads(words[words.index("-d") + 1]))
 
     assert answer.json() == {"name": "digest-42", "changed": True}
+
+
+def test_the_bodies_of_the_reference_work_as_printed(api: Api) -> None:
+    page = (PAGES.parent / "reference/http.md").read_text()
+    section = page[page.index("### Bodies") : page.index("**Order.**")]
+    sent = re.findall(r"^(POST|PUT) (/api/v1/\S+)\n(\{.*?\})$", section, re.DOTALL | re.MULTILINE)
+
+    answers = [api.http.request(method, path, json=json.loads(body)) for method, path, body in sent]
+
+    assert len(answers) == 7
+    assert [(answer.url, answer.text) for answer in answers if answer.status_code >= 300] == []
+    assert api.http.get("/api/v1/queues/mail/limits").json()["limits"][0]["effective"]["burst"] == 20
+
+
+def test_the_rule_of_a_schedule_is_tested_as_printed(app: Faultline) -> None:
+    (block,) = [block for block in blocks("testing", "python") if "app.schedules.next" in block]
+
+    @app.task
+    def report() -> None: ...
+
+    words: dict[str, Any] = {"app": app, "report": report}
+    exec(compile(block, "page", "exec"), words)  # noqa: S102 - it is our own page
+    words["test_the_report_runs_on_weekdays_at_nine"]()
+
+
+def test_ended_schedules_are_removed_as_printed(app: Faultline, queue: Driver, clock: Clock) -> None:
+    page = (PAGES / "schedules.md").read_text()
+    (line,) = re.findall(r"`(\[app\.schedules\.remove.*?\])`", page, re.DOTALL)
+    made(queue, "once", at=made(queue, "other").clock + timedelta(minutes=1))
+    clock.advance(61)
+    ticked(queue)
+    assert [one.state for one in app.schedules.list()] == ["ended", "active"]
+
+    eval(line, {"app": app})  # noqa: S307 - it is our own page
+
+    assert [one.name for one in app.schedules.list()] == ["other"]
