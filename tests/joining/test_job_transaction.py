@@ -267,6 +267,28 @@ def test_what_the_database_did_to_a_session_uses_up_no_attempt(app: Faultline, q
     assert len(runs) == 2 * len(handles)
 
 
+def test_a_connection_that_is_lost_before_the_commit_was_sent_leaves_nothing_unknown(app: Faultline, queue: Driver) -> None:
+    """The ORM writes when it flushes: that must not be taken for the commit."""
+    seen: list[BaseException] = []
+
+    @app.task(max_attempts=1, backoff=lambda _: 0)
+    def pay(job: BlockingJob) -> None:
+        with Session(create_engine(app.url, poolclass=NullPool)) as session:
+            try:
+                with job.transaction(session) as tx:
+                    if not seen:
+                        pid = session.scalar(text("select pg_backend_pid()"))
+                        queue.connection.execute("select pg_terminate_backend(%s, 5000)", (pid,))
+                    session.add(Paid(n=1))
+                    tx.complete("paid")
+            except Exception as error:
+                seen.append(error)
+                raise
+
+    assert results(app, [pay.enqueue()]) == ["paid"]
+    assert [type(error).__name__ for error in seen] == ["OperationalError"]
+
+
 @pytest.mark.parametrize("kind", ["session on psycopg", "session on psycopg2"])
 def test_a_lost_answer_to_the_commit_is_looked_up(dsn: str, queue: Driver, kind: str) -> None:
     with Faultline(dsn, host=Host(faults=CutAt("after_commit_committed"))) as app:

@@ -213,6 +213,21 @@ def test_what_was_begun_is_renewed_and_the_worker_learns_when(dsn: str, queue: D
     assert shared.renewed_at(waiting) == -inf
 
 
+def test_a_rescue_uses_the_dsn_that_it_was_given_last(dsn: str, queue: Driver) -> None:
+    """As after a password was changed: before its first connection, and before the next."""
+    shared = Shared.create(10)
+    (begun,) = held(queue, shared, 1)
+    shared.begin(begun, 1.0)
+
+    with contextlib.closing(Rescue("host=/nowhere", "w", shared, time.monotonic)) as rescue:
+        with pytest.raises(DatabaseUnavailable):
+            rescue.renew()
+        rescue.use_dsn(dsn)
+        rescue.renew()
+
+    assert queue.job(begun.lease.job_id).renewals == 1
+
+
 def test_a_renewal_of_the_lease_that_stood_there_before_says_nothing_about_the_next(queue: Driver) -> None:
     shared = Shared.create(1)
     (first,) = held(queue, shared, 1)

@@ -17,9 +17,10 @@ from uuid import UUID
 
 import pytest
 
+from faultline.core.dsn import LiveDsn
 from faultline.core.errors import DatabaseUnavailable
 from faultline.core.model import Lease
-from faultline.worker.companion import Companion, is_stopped
+from faultline.worker.companion import LOOK_SECONDS, Companion, is_stopped
 from faultline.worker.hold import Hold
 from faultline.worker.shared import BEGUN, Shared
 from faultline.worker.standby import Standby
@@ -218,7 +219,7 @@ def made(**words: Any) -> Ending:
         "signals": None,
     }
     common |= {"health": None, "folder": None, "monotonic": time.monotonic, "tasks": {}}
-    return Ending("", "w", **{**common, **words})
+    return Ending(words.pop("dsn", ""), "w", **{**common, **words})
 
 
 def taken(standby: Standby, number: int = 1) -> Hold:
@@ -274,6 +275,41 @@ def test_that_leases_were_given_back_is_heard_once() -> None:
         standby.shared.raise_flag()
 
         assert (standby.has_released(), standby.has_released()) == (True, False)
+
+
+def test_a_companion_is_told_of_a_new_dsn_and_lives_on() -> None:
+    answers, told = ["host=/first", "host=/second"], list[bytes]()
+    dsn = LiveDsn(lambda: answers[0])
+    with closing(started(dsn=dsn)) as standby:
+        process: Any = standby._process  # noqa: SLF001
+        process.stdin = Told(process.stdin, told)
+        standby.tick()
+        before = list(told)
+        answers.reverse()
+        dsn.current()  # as a new connection of the worker asks for it
+        standby.tick()
+        standby.tick()
+        time.sleep(4 * LOOK_SECONDS)
+
+        assert (before, told) == ([], [b'{"dsn": "host=/second"}\n'])
+        assert process.poll() is None
+    assert process.returncode == 0
+
+
+class Told:
+    """The pipe to a companion, with what was said through it."""
+
+    def __init__(self, pipe: Any, told: list[bytes]) -> None:
+        self._pipe = pipe
+        self._told = told
+
+    def write(self, said: bytes) -> None:
+        if said.startswith(b"{"):
+            self._told.append(said)
+        self._pipe.write(said)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipe, name)
 
 
 def test_a_companion_that_died_gives_nothing_back_any_more() -> None:
