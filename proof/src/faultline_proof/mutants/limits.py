@@ -285,7 +285,8 @@ GUARDS: Guards = {
         "says what can never be had": ("if take_budget.cost > burst then", "if false then"),
         "knows no budget that is not there": ("if bucket.name is null then", "if false then"),
         "forgets the moments of a clock that was ahead": ("    bucket.line_until := at;\n", "    null;\n"),
-        "forgets who does not come": ("if bucket.next_until <= at then", "if false then"),
+        "forgets who does not come": ("if bucket.next_until <= at or", "if false or"),
+        "forgets who has ended": ("bucket.next_job <> take_budget.job_id and not exists (", "false and not exists ("),
         "takes what is there": ("if bucket.tokens >= take_budget.cost + kept\n", "if bucket.tokens >= kept\n"),
         "keeps something for the next one": (
             "kept := case when bucket.next_job <> take_budget.job_id then bucket.next_cost else 0 end;",
@@ -311,7 +312,7 @@ GUARDS: Guards = {
             "greatest(extract(epoch from nullif(bucket.line_until, '-infinity') - at) * rate, kept - bucket.tokens)",
             "kept - bucket.tokens",
         ),
-        "remembers the last moment": ("  bucket.line_until := greatest(bucket.line_until, until);\n", ""),
+        "remembers the last moment": ("  bucket.line_until := greatest(bucket.line_until, moment);\n", ""),
         "serves who has waited longest": (
             "(since, line_up.job_id) < (bucket.next_since, bucket.next_job)",
             "false",
@@ -321,14 +322,15 @@ GUARDS: Guards = {
             "true",
         ),
         "knows since when it waits": ("coalesce((wait ->> 'since')::timestamptz, at)", "at"),
-        "keeps for ten seconds": ("until + interval '10 seconds'", "until"),
+        "keeps for ten seconds": ("moment + interval '10 seconds'", "moment"),
+        "asks at half of a long time": ("at + (moment - at) / 2, at + interval '1 minute',", "moment,"),
         "keeps the place of who asks too early": (
             "when mine > at and (wait ->> 'token')::bigint <> fencing_token then",
             "when false then",
         ),
         "counts several takes of a run as one that has waited": (
-            "case when last > at then least(mine, until) else until end",
-            "until",
+            "case when last > at then least(mine, moment) else moment end",
+            "moment",
         ),
         "does not come at once": ("greatest(missing / rate, 0.1)", "missing / rate"),
     },

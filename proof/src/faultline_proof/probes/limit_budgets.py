@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from faultline.core.errors import StaleLease
 from faultline.store.verbs import budget as verbs
-from faultline.store.verbs import flow
+from faultline.store.verbs import flow, operate
 from faultline_proof.probes.probe import expect, probe, refused
 from faultline_proof.probes.writes import LOSSES
 
@@ -396,3 +396,33 @@ def what_is_taken_from_budgets_is_durable(sessions: Sessions) -> None:
             q.execute("set local synchronous_commit = off")
             call(q, lease)
             expect(f"synchronous_commit after {verb}", q.value("show synchronous_commit"), "on")
+
+
+@probe("take_budget")
+def nothing_is_kept_for_a_job_that_has_ended(sessions: Sessions) -> None:
+    q, clock = sessions.open(), sessions.clock
+    clock.take()
+    _budget(q, rate=1, burst=30)
+    first, large, small = (q.new_lease(**_LONG) for _ in range(3))
+    expect("first", _ask(q, first, 30).status, "taken")
+    expect("large", _ask(q, large, 30).status, "wait")
+    q.run(operate.cancel(large.job_id))
+    clock.advance(31)
+    expect("small", _ask(q, small, 1).status, "taken")
+
+
+@probe("line_up")
+def who_has_long_to_wait_asks_at_half_of_it_and_keeps_its_place(sessions: Sessions) -> None:
+    q, clock = sessions.open(), sessions.clock
+    clock.take()
+    _budget(q, rate=1, burst=5)
+    expect("first", _ask(q, q.new_lease(**_LONG), 5).status, "taken")
+    line = [q.new_lease(**_LONG) for _ in range(100)]
+    for lease in line:
+        _ask(q, lease, 5)
+    last = q.new_lease(**_LONG)
+    expect("asks again in", round(_waits(q, last, 5)), 253)
+    for lease in line:
+        q.run(operate.cancel(lease.job_id))
+    clock.advance(254)
+    expect("in a full bucket", _ask(q, _again(q, last), 5).status, "taken")

@@ -1,4 +1,5 @@
--- When a job that found too few tokens should ask again, and what its budget and the job remember of that.
+-- When a job that found too few tokens should ask again, and what its budget and the job remember of that. One that has a long
+-- time to wait asks at half of it, in case those before it were cancelled: its place stays.
 -- `wait`: what it was given before: {"since": when it first found too few, "from": its moment, "to": the last one, if several
 -- takes of the same run wait, "token": the run that was given them, "asked_at": when it asked}.
 create or replace function faultline.line_up(
@@ -24,6 +25,7 @@ declare
   );
   kept constant double precision := case when bucket.next_job <> line_up.job_id then bucket.next_cost else 0 end;
   missing double precision;
+  moment timestamptz;
 begin
   missing := case
     when is_next then cost - bucket.tokens
@@ -34,21 +36,26 @@ begin
     else cost + greatest(extract(epoch from nullif(bucket.line_until, '-infinity') - at) * rate, kept - bucket.tokens)
   end;
   -- No sooner than a snooze, and a moment more than is needed: both clock and tokens are rounded.
-  until := at + make_interval(secs => least(greatest(missing / rate, 0.1) + 0.001, 31536000));
+  moment := at + make_interval(secs => least(greatest(missing / rate, 0.1) + 0.001, 31536000));
+  until := least(moment, greatest(
+    at + (moment - at) / 2, at + interval '1 minute',
+    -- When the bucket is full, if nobody takes anything.
+    at + make_interval(secs => least((bucket.effective ->> 'burst')::double precision / rate + 0.001, 31536000))
+  ));
   wait := jsonb_build_object(
     'since', since,
     -- While moments are to come, it counts as one that has waited.
-    'from', case when last > at then least(mine, until) else until end,
-    'to', greatest(last, until),
+    'from', case when last > at then least(mine, moment) else moment end,
+    'to', greatest(last, moment),
     'token', fencing_token,
     'asked_at', at
   );
-  bucket.line_until := greatest(bucket.line_until, until);
+  bucket.line_until := greatest(bucket.line_until, moment);
   if is_next then
     bucket.next_job := line_up.job_id;
     bucket.next_since := since;
     bucket.next_cost := cost;
-    bucket.next_until := until + interval '10 seconds';
+    bucket.next_until := moment + interval '10 seconds';
   end if;
 end
 $$;

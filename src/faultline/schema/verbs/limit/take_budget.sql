@@ -80,8 +80,11 @@ begin
     bucket.next_job := null;
   end if;
   bucket.refilled_at := faultline.refill_moment(bucket.refilled_at, at);
-  if bucket.next_until <= at then
-    -- It did not come in time: others do not wait for it any longer.
+  if bucket.next_until <= at or bucket.next_job <> take_budget.job_id and not exists (
+    select from (select j.state from faultline.open_jobs j where j.id = bucket.next_job offset 0) j
+    where j.state in ('queued', 'running')
+  ) then
+    -- It did not come in time, or has ended: others do not wait for it any longer.
     bucket.next_job := null;
   end if;
   wait := memory #> array['waits', take_budget.budget];
