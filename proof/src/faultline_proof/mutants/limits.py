@@ -150,6 +150,11 @@ GUARDS: Guards = {
     },
     "free_permits": {
         "keeps the permit of a job in order": ("      kept := 2;\n", "      kept := 0;\n"),
+        "keeps no permit that another waits for": ("      and not (new.suspended is true and", "      and not (false and"),
+        "keeps the permit of who waits for others": (
+            "faultline.waits_for_group(old.id, old.queue, old.group_key)",
+            "true",
+        ),
         "forgets the mark": "    new.counted := nullif(kept, 0) | (old.counted & ~3);\n",
         "tells the claims": ("if freed + freed_group > 0 then", "if false then"),
         "wakes who waits": (
@@ -260,7 +265,13 @@ GUARDS: Guards = {
         "stores whole numbers": ("if fields ->> 'concurrency' is not null then", "if false then"),
     },
     "inherit_group": {
-        "refuses a child that would wait for its parent": ("c.value ->> 'group' = job.group_key and ", "false and "),
+        "refuses a child that would wait for its parent": ("c.value ->> 'group' = w.group_key and ", "false and "),
+        "looks at all that wait": ("where w.depth < 1000", "where false"),
+        "looks at what is inherited": (
+            "from json_array_elements(document) as c",
+            "from json_array_elements(inherit_group.jobs) as c",
+        ),
+        "looks at those that name a group": ("job.group_key is null and not inherit_group.named", "job.group_key is null"),
     },
     "resume": {
         "keeps the limits": (

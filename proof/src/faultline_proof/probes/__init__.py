@@ -31,6 +31,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     limit_claims,
     limit_events,
     limit_findings,
+    limit_flows,
     limit_guards,
     limit_plans,
     limit_shards,

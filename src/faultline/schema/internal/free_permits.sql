@@ -1,6 +1,7 @@
 -- Give back the permits of a job that no longer runs, however it ended: a trigger, so that no verb can forget it. Only
 -- `complete` does it for all its jobs at once: see free_ended.
 -- In a group that keeps its order, a job that goes back to the queue keeps its group's permit until it has ended for good.
+-- Not if it waits for another job of the group, as one may that called it before the group kept its order: both would wait.
 create or replace function faultline.free_permits() returns trigger
 language plpgsql
 as $$
@@ -16,6 +17,7 @@ begin
   if tg_op = 'UPDATE' then
     if new.state = 'queued' and old.counted & 2 > 0 and new.group_key = old.group_key
       and (faultline.group_limit(old.queue, old.group_key) ->> 'ordered')::boolean
+      and not (new.suspended is true and faultline.waits_for_group(old.id, old.queue, old.group_key))
     then
       kept := 2;
     end if;

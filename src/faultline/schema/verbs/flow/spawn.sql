@@ -48,6 +48,7 @@ declare
   size integer;
   unclear boolean;
   keyed boolean;
+  named boolean;
   call faultline.calls;
   new_call bigint;
   flow uuid;
@@ -70,8 +71,8 @@ begin
   begin
     -- As jsonb as well: what is only JSON cannot be compared with another submission, nor shown.
     select count(*), bool_or(jsonb_typeof(j) <> 'object' or j - fields <> '{}'),
-      bool_or(j ->> 'idempotency_key' is not null or j ->> 'unique' is not null)
-    into size, unclear, keyed
+      bool_or(j ->> 'idempotency_key' is not null or j ->> 'unique' is not null), bool_or(j ->> 'group' is not null)
+    into size, unclear, keyed, named
     from jsonb_array_elements(spawn.jobs::jsonb) j;
   exception
     when data_exception or program_limit_exceeded then
@@ -101,7 +102,7 @@ begin
       new_call := coalesce(call.id, nextval(pg_get_serial_sequence('faultline.calls', 'id')));
       if spawn.kind = 'children' then
         select coalesce(j.flow_id, j.id) into flow from faultline.open_jobs j where j.id = spawn.job_id;
-        document := faultline.inherit_group(spawn.job_id, document);
+        document := faultline.inherit_group(spawn.job_id, document, named is distinct from false);
       end if;
       if keyed then
         select k.ids, k.news, k.lowest_priority, k.lowest_run_at into ids, news, lowest_priority, lowest_run_at
