@@ -321,7 +321,7 @@ _NULLABLE = {
     "unique_keys": {"until"},
     "limits": {"changed_by", "reason"},
     "budgets": {
-        "changed_by", "reason", "tokens", "refilled_at", "next_job", "next_since", "next_cost", "next_until",
+        "changed_by", "reason", "tokens", "refilled_at", "next_job", "next_since", "next_cost", "next_until", "raised_at",
     },
     "shards": {"tokens", "refilled_at"},
     "groups": {"not_before", "tokens", "refilled_at"},
