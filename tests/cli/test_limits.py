@@ -34,10 +34,20 @@ def test_every_field_of_a_group_is_set(queue: Driver, dsn: str) -> None:
     words = "--group tenant-7 --rate 100 --per 1m --burst 10 --weight 2.5 --ordered"
     done = faultline("limits", "set", "mail", *words.split(), "--dsn", dsn)
 
-    assert "100/min (burst 10), weight 2.5, in order" in done.stdout, done.stderr
+    assert "one at a time, in order, 100/min (burst 10), weight 2.5" in done.stdout, done.stderr
     unlimited = faultline("limits", "set", "mail", "--group", "tenant-7", "--rate", "none", "--dsn", dsn)
-    assert "weight 2.5, in order" in unlimited.stdout
+    assert "one at a time, in order, weight 2.5" in unlimited.stdout
     assert "100/min" not in unlimited.stdout
+
+
+def test_a_queue_that_no_worker_serves_is_noted(queue: Driver, dsn: str) -> None:
+    queue.beat("w")
+
+    noted = faultline("limits", "set", "mial", "--concurrency", "2", "--dsn", dsn)
+    served = faultline("limits", "set", "default", "--concurrency", "2", "--dsn", dsn)
+
+    assert "note: no worker serves mial; they serve default" in noted.stderr
+    assert served.stderr == ""
 
 
 def test_what_makes_no_sense_is_refused(dsn: str) -> None:
@@ -113,6 +123,7 @@ def test_a_budget_is_set_shown_and_reset(dsn: str) -> None:
     assert "600/min (burst 50)" in done.stdout
     assert "asked" in done.stdout
     assert (told["budget"], told["tokens"]) == ("openai", 50)
-    assert "openai" not in undone.stdout, undone.stdout
+    assert undone.stdout == "budget openai is removed: no code declares it\n"
+    assert faultline("limits", "reset-budget", "opneai", "--dsn", dsn).stdout == "there is no budget opneai\n"
     refused = faultline("limits", "set-budget", "openai", "--rate", "none", "--dsn", dsn)
     assert "must have a rate" in refused.stderr, refused.stderr

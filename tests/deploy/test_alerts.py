@@ -104,6 +104,24 @@ STORIES: dict[str, tuple[dict[str, str], set[str]]] = {
         },
         set(),
     ),
+    "a queue is held up by its rate": (
+        WELL
+        | {
+            'faultline_queue_rate_tokens{queue="mail"}': "0.3 1.2 0.1 0.7x120",
+            'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x120",
+        },
+        {"FaultlineRateReachedForLong", "FaultlineOldestWaitingTooOld"},
+    ),
+    "a queue is held up by its groups": (
+        WELL
+        | {
+            'faultline_queue_groups_waiting{queue="mail"}': "3x120",
+            'faultline_queue_permits_held{queue="mail"}': "2x120",
+            'faultline_queue_permits_limit{queue="mail"}': "5x120",
+            'faultline_queue_oldest_waiting_seconds{queue="mail"}': "400+15x120",
+        },
+        {"FaultlineGroupsWaitForLong", "FaultlineOldestWaitingTooOld"},
+    ),
     "nobody hears what happens to groups": (
         WELL | {'faultline_queue_groups_heard_age_seconds{queue="mail"}': "400+15x120"},
         {"FaultlineGroupEventsUnheard"},

@@ -326,3 +326,28 @@ def test_a_key_of_some_queues_neither_sees_nor_sets_budgets(api: Api, db: Driver
         refused(put(bound, "/budgets/openai", rate=2), 403, "Forbidden")
         refused(bound.http.delete("/api/v1/budgets/openai"), 403, "Forbidden")
     assert api.get("/budgets").json()["budgets"][0]["effective"]["rate"] == 1
+
+
+def test_a_form_that_is_refused_says_what_is_wrong_with_the_limit(site: Site) -> None:
+    page = site.send("/queues/mail", "/queues/limits/set", of="queue", concurrency="0")
+
+    assert page.status_code == 422
+    assert "Limit refused" in page.text
+    assert "concurrency must be a whole number" in page.text
+    assert "the form still has what you entered" in page.text
+    assert "Correct the job" not in page.text
+
+
+def test_a_job_that_waits_for_a_budget_says_so(site: Site, db: Driver) -> None:
+    db.execute('select faultline.declare_budget(\'openai\', \'{"rate": 60, "per": 60, "burst": 100}\')')
+    job_id = db.enqueue(queue="llm")
+    lease = db.claim_one(queue="llm")
+    held = (lease.job_id, lease.fencing_token, lease.owner)
+    for number in (1, 2):
+        db.execute("select faultline.take_budget(%s, %s, %s, 'openai', 90, %s)", *held, number)
+    db.execute("select faultline.release(array[%s]::uuid[], array[%s]::bigint[], array[%s], array[80])", *held)
+
+    page = site.page(f"/jobs/{job_id}").text
+
+    assert "Waits for 90 of budget openai (in about " in page
+    assert "released without an error, as a job that snoozes or waits for a budget is" in page

@@ -324,7 +324,11 @@ def test_a_schedule_is_paused_resumed_run_and_backfilled_by_form(dsn: str, db: D
         without = site.send(path, "/schedules/backfill", **fields)
         filled = site.send(path, "/schedules/backfill", reason="why", **fields)
         after = site.page(filled.headers["location"]).text
+        removed = site.send(path, "/schedules/remove", reason="has left")
+        gone = site.page(removed.headers["location"]).text
 
+    assert "Removed. Its jobs stay as they are." in gone
+    assert "a/b c" not in gone
     assert paused.headers["location"].startswith(path)
     assert "Paused. Its ticks make no jobs" in shown.text
     assert "closed" in shown.text
@@ -340,7 +344,7 @@ def test_a_form_without_its_token_or_for_an_unknown_schedule_changes_nothing(dsn
     before = db.execute(COUNTED)
 
     with browsed(dsn) as site:
-        for action in ("pause", "resume", "run", "backfill"):
+        for action in ("pause", "resume", "run", "backfill", "remove"):
             assert site.post(f"/schedules/{action}", {"schedule": "report", "reason": "r"}).status_code == 403
         hidden = site.page("/schedules").hidden("/schedules/pause")
         assert site.post("/schedules/pause", hidden | {"schedule": "nobody"}).status_code == 404

@@ -256,7 +256,9 @@ def waiting(
 
         screen.show(screen.console(), tables.waiting_table(page.waiting, now))
     else:
-        print("nothing waits" + (" for this" if kind or name else ""))
+        print(
+            "nothing waits for this" if kind or name else "no flow waits; what limits and budgets hold up: faultline limits"
+        )
     if page.behind is not None:
         asked = {"--kind": kind, "--name": name, "--limit": str(limit)}
         # Print no password: the text may go into a log.

@@ -59,7 +59,7 @@ def jobs(  # noqa: PLR0913, PLR0917 - one for each option
     dsn: Dsn = None,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """List jobs, newest first; failed jobs by when they failed, a queue's queued jobs in the order they will run.
+    """List jobs, newest first; failed jobs by when they failed, a queue's queued jobs by priority and time.
 
     If there are more, the command for the next page is printed to standard error.
 

@@ -108,6 +108,7 @@ def set_limit(  # noqa: PLR0913, PLR0917 - one for each option
     with opened(dsn) as database:
         database.run(operate.set_limit(queue, group or "", fields, reason=reason, by=operate.this_user()))
         _show(database, queue, as_json=False)
+        _note_unserved(database, queue)
 
 
 @limits.command()
@@ -149,7 +150,7 @@ def set_budget(
         fields["burst"] = _number("burst", burst)
     with opened(dsn) as database:
         database.run(operate.set_budget(budget, fields, reason=reason, by=operate.this_user()))
-        _show(database, None, as_json=False)
+        _show_budget(database, budget)
 
 
 @limits.command("reset-budget")
@@ -164,8 +165,11 @@ def reset_budget(budget: _Budget, reason: _Reason = None, dsn: Dsn = None) -> No
     from faultline import operate  # noqa: PLC0415
 
     with opened(dsn) as database:
-        database.run(operate.reset_budget(budget, reason=reason, by=operate.this_user()))
-        _show(database, None, as_json=False)
+        changed = database.run(operate.reset_budget(budget, reason=reason, by=operate.this_user()))
+        if not _show_budget(database, budget):
+            print(f"budget {budget} is removed: no code declares it" if changed else f"there is no budget {budget}")
+        elif not changed:
+            print("nothing was set for it; it stays as the code declares it")
 
 
 def groups(
@@ -224,6 +228,28 @@ def _show(database: Database, queue: str | None, *, as_json: bool) -> None:
             print_json({"budget": budget.name, **asdict(budget)})
         return
     _print(uses, found, queue, budgets, database.run(views.clock()))
+
+
+def _show_budget(database: Database, budget: str) -> bool:
+    """Whether there is one."""
+    from faultline.cli import limit_tables, screen  # noqa: PLC0415
+    from faultline.store.reads import limits as stored  # noqa: PLC0415
+    from faultline.store.reads import views  # noqa: PLC0415
+
+    found = [one for one in database.run(stored.budgets()) if one.name == budget]
+    if found:
+        screen.show(screen.console(), limit_tables.budget_table(found, database.run(views.clock())))
+    return bool(found)
+
+
+def _note_unserved(database: Database, queue: str) -> None:
+    """A misspelt queue gets its limit all the same, and nobody would notice."""
+    from faultline.store.reads import overview  # noqa: PLC0415
+
+    workers = database.run(overview.workers())
+    if workers and all(queue not in worker.queues for worker in workers):
+        served = ", ".join(sorted({name for worker in workers for name in worker.queues})[:10])
+        print(f"note: no worker serves {queue}; they serve {served}", file=sys.stderr)
 
 
 def _print(uses: list[QueueUse], found: list[LimitRecord], queue: str | None, budgets: list[BudgetRecord], now: Any) -> None:

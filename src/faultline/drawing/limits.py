@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from faultline.core.limits import EACH_GROUP, WHOLE_QUEUE
@@ -9,7 +10,6 @@ from faultline.drawing.words import span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from faultline.core.model import JobSummary, Json
     from faultline.store.reads.groups import Permit
@@ -18,17 +18,18 @@ _PERIODS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "d"}
 
 
 def said(fields: Mapping[str, Json]) -> str:
-    """A limit as a line: `5 at once, 100/min (burst 10), weight 2, in order`. What is None is not limited."""
+    """A limit as a line: `5 at once, 100/min (burst 10), weight 2`. What is None is not limited."""
     parts = []
-    if "concurrency" in fields:
+    if fields.get("ordered"):
+        # Whatever its number at once: see group_limit (SQL).
+        parts.append("one at a time, in order")
+    elif "concurrency" in fields:
         parts.append("any number at once" if fields["concurrency"] is None else f"{_number(fields['concurrency'])} at once")
     if "rate" in fields:
         parts.append("any rate" if fields["rate"] is None else rate(fields))
     if fields.get("weight") is not None:
         parts.append(f"weight {_number(fields['weight'])}")
-    if fields.get("ordered"):
-        parts.append("in order")
-    elif fields.get("ordered") is False:
+    if fields.get("ordered") is False:
         parts.append("in any order")
     return ", ".join(parts)
 
@@ -72,8 +73,11 @@ def reasons(permit: Permit, group: str | None) -> list[str]:
 
 def standing(job: JobSummary, permit: Permit | None, now: datetime) -> str:
     """Whether a job holds a permit or waits for one, and what for. Empty: limits do not concern it."""
-    if permit is None or not permit.limited or job.state.ended:
+    if permit is None or job.state.ended:
         return ""
+    budget = _budget_wait(job, permit, now)
+    if budget or not permit.limited:
+        return budget
     if job.state == "running":
         both = permit.of_queue and permit.of_group
         held = "its queue and its group" if both else "its queue" if permit.of_queue else "its group"
@@ -86,6 +90,20 @@ def standing(job: JobSummary, permit: Permit | None, now: datetime) -> str:
     if permit.next_permit_at is not None and permit.next_permit_at > now:
         until = f"; the next permit comes in {span((permit.next_permit_at - now).total_seconds())}"
     return f"{kept}waits for {waits or 'its turn'}{until}"
+
+
+def _budget_wait(job: JobSummary, permit: Permit, now: datetime) -> str:
+    """The budget that a queued job waits for. Empty: none. One whose moment has come waits for a worker."""
+    if job.state != "queued" or job.next_run_at is None or job.next_run_at <= now:
+        return ""
+    found = []
+    for name, wait in permit.waits.items():
+        until = wait.get("to") if isinstance(wait, dict) else None
+        if isinstance(wait, dict) and isinstance(until, str) and datetime.fromisoformat(until) > now:
+            cost = wait.get("cost")
+            what = f"{_number(cost)} of budget {name}" if cost is not None else f"budget {name}"
+            found.append(f"{what} (in about {span((datetime.fromisoformat(until) - now).total_seconds())})")
+    return f"waits for {' and '.join(found)}" if found else ""
 
 
 def _cap(fields: Mapping[str, Json]) -> int | None:

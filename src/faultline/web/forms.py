@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 from faultline.core.bounds import REASON_LENGTH_MAX
+from faultline.core.errors import JobRejected
 from faultline.web.problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.requests import Request
 
 _FIELDS_MAX = 2000
@@ -51,6 +55,20 @@ class Form:
 
     def all(self, name: str) -> list[str]:
         return [value for field, value in self._fields if field == name]
+
+
+@contextmanager
+def refused_form(code: str) -> Iterator[None]:
+    """What a person typed is refused by its own name, with the way back to the form, which a browser keeps filled in."""
+    try:
+        yield
+    except JobRejected as error:
+        raise Problem(
+            422,
+            code,
+            f"{error}. Nothing was set.".replace("..", "."),
+            next_step="Go back: the form still has what you entered.",
+        ) from error
 
 
 async def form_of(request: Request) -> Form:

@@ -79,7 +79,7 @@ _ANSWERS: dict[type[errors.FaultlineError], tuple[int, str, str]] = {
 }
 #: For errors about what the caller sent or named: their own text is the message.
 _STATUS: dict[type[errors.FaultlineError], tuple[int, str]] = {
-    errors.JobRejected: (422, "Correct the job and send it again."),
+    errors.JobRejected: (422, "Correct what the message names, and send it again."),
     errors.KeyConflict: (409, "Use a new Idempotency-Key for other jobs."),
     errors.IllegalTransition: (409, "Check the job's state first."),
     errors.JobNotFound: (404, "Search the list of jobs."),

@@ -221,6 +221,9 @@ class Exposition(Collector):
             ("permits_limit", "Jobs of a queue that may run at once, where that is limited."): [
                 (use.queue, float(cap)) for use in uses if isinstance(cap := use.limit.get("concurrency"), int | float)
             ],
+            ("rate_tokens", "Jobs of a queue that may start now by its rate, where it has one."): [
+                (use.queue, use.tokens) for use in uses if use.tokens is not None
+            ],
             ("groups_jobs_waiting", "Jobs that wait in groups; counted up to 10,000."): [
                 (use.queue, use.waiting) for use in uses
             ],
@@ -238,9 +241,14 @@ class Exposition(Collector):
             yield gauge
 
     def _of_budgets(self, budgets: Sequence[BudgetRecord]) -> Iterator[Metric]:
-        tokens = GaugeMetricFamily("faultline_budget_tokens", "What jobs may take from a budget now.", labels=["budget"])
+        some = f"The first {_BUDGETS_MAX} budgets by name."
+        tokens = GaugeMetricFamily(
+            "faultline_budget_tokens", f"What jobs may take from a budget now. {some}", labels=["budget"]
+        )
         line = GaugeMetricFamily(
-            "faultline_budget_wait_seconds", "Seconds that a job that asks now waits behind others.", labels=["budget"]
+            "faultline_budget_wait_seconds",
+            f"Seconds that a job that asks now waits behind others. {some}",
+            labels=["budget"],
         )
         for one in budgets[:_BUDGETS_MAX]:
             tokens.add_metric([one.name], one.tokens)

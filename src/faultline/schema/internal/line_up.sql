@@ -1,7 +1,7 @@
 -- When a job that found too few tokens should ask again, and what its budget and the job remember of that. One that has a long
 -- time to wait asks at half of it, in case those before it were cancelled: its place stays.
 -- `wait`: what it was given before: {"since": when it first found too few, "from": its moment, "to": the last one, if several
--- takes of the same run wait, "token": the run that was given them, "asked_at": when it asked}.
+-- takes of the same run wait, "token": the run that was given them, "asked_at": when it asked, "cost": what it asked for}.
 create or replace function faultline.line_up(
   inout bucket faultline.budgets,
   inout wait jsonb,
@@ -47,6 +47,8 @@ begin
     -- While moments are to come, it counts as one that has waited.
     'from', case when last > at then least(mine, moment) else moment end,
     'to', greatest(last, moment),
+    -- For people who look.
+    'cost', cost,
     'token', fencing_token,
     'asked_at', at
   );

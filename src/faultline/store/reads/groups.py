@@ -124,6 +124,8 @@ class Permit:
     group_tokens: float | None
     #: When the group gets its next permit by its rate.
     next_permit_at: datetime | None
+    #: By budget, what it waits for: `cost`, and when it asks again at the latest, `to`.
+    waits: dict[str, Json]
 
 
 def _fields(column: str) -> Column:
@@ -400,6 +402,7 @@ _PERMIT = RowOf(
     group_holding="coalesce(h.of_group, 0)::integer",
     group_tokens=_tokens("g", "o.group_fields"),
     next_permit_at="case when g.not_before > faultline.clock() then g.not_before end",
+    waits=_fields("j.takes -> 'waits'"),
 )
 
 

@@ -24,7 +24,7 @@ Reader = Annotated[Caller, Depends(needs("read"))]
 
 @router.get("/jobs", summary="List jobs")
 async def list_jobs(request: Request, wanted: Annotated[JobFilter, Query()], caller: Reader) -> JobPage:
-    """Newest first; failed and cancelled jobs by their end, the queued jobs of one queue in the order they will run."""
+    """Newest first; failed and cancelled jobs by their end, the queued jobs of one queue by priority and time."""
     asked = listing.Wanted(
         state=wanted.state,
         queue=wanted.queue,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request
 from faultline import operate
 from faultline.web.access import needs
 from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.web.forms import form_of, refused_form
 from faultline.web.pages.shell import HERE, go
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
@@ -28,8 +28,9 @@ async def set_budget(request: Request, caller: Annotated[Caller, Depends(needs("
     form = await form_of(request)
     name = _budget(form, caller)
     fields = {field: form.number(field) for field in ("rate", "per", "burst") if form.one(field) is not None}
-    doing = operate.set_budget(name, fields, reason=form.words("reason"), by=caller.signed(HERE))
-    await service_of(request).operate.run(doing)
+    with refused_form("BudgetRefused"):
+        doing = operate.set_budget(name, fields, reason=form.words("reason"), by=caller.signed(HERE))
+        await service_of(request).operate.run(doing)
     return go(_PAGE, said="budget_set")
 
 

@@ -18,7 +18,7 @@ from faultline.store.reads import overview, views
 from faultline.web import cursors
 from faultline.web.access import needs
 from faultline.web.caller import Caller
-from faultline.web.forms import form_of
+from faultline.web.forms import form_of, refused_form
 from faultline.web.pages.shell import HERE, go, show
 from faultline.web.problems import Problem
 from faultline.web.service import service_of
@@ -73,8 +73,9 @@ async def queue_page(request: Request, queue_name: str, caller: Annotated[Caller
 async def set_limit(request: Request, caller: Annotated[Caller, Depends(needs("operate"))]) -> RedirectResponse:
     form = await form_of(request)
     name = _queue(form.one("queue"), caller)
-    doing = operate.set_limit(name, _group(form), _fields(form), reason=form.words("reason"), by=caller.signed(HERE))
-    await service_of(request).operate.run(doing)
+    with refused_form("LimitRefused"):
+        doing = operate.set_limit(name, _group(form), _fields(form), reason=form.words("reason"), by=caller.signed(HERE))
+        await service_of(request).operate.run(doing)
     return go(address(name), said="limit_set")
 
 

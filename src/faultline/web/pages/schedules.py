@@ -137,6 +137,18 @@ async def run(request: Request, caller: Operator) -> RedirectResponse:
     return _back(form, "schedule_run")
 
 
+@router.post("/schedules/remove")
+async def remove(request: Request, caller: Operator) -> RedirectResponse:
+    """Back to the list: its own page is gone."""
+    form = await form_of(request)
+    line = await find(request, caller, form.one("schedule"))
+    doing = operate.remove_schedule(
+        line.name, reason=form.words("reason"), by=caller.signed(HERE), only_queues=caller.only_queues
+    )
+    await service_of(request).operate.run(doing)
+    return go("/schedules", said="schedule_removed")
+
+
 @router.post("/schedules/backfill")
 async def backfill(request: Request, caller: Operator) -> RedirectResponse:
     """Needs a reason: it may enqueue thousands of jobs."""
