@@ -16,6 +16,17 @@ GUARDS: Guards = {
             "to_char(tick_job.at at time zone 'UTC', '.US')",
         ),
     },
+    "declare_schedules": {
+        "renames before it uses a name again": ("coalesce(d ->> 'name' = any (renamed), false), ", ""),
+        "takes none that the same code declares": ("        and not coalesce(s.digest = any (mine), false)\n", ""),
+        "knows what the worker declared before": ("  returning w.schedules into mine;\n", ";\n"),
+    },
+    "change_schedule": {
+        "looks up what runs": (
+            "      jobs = case\n        when coalesce",
+            "      jobs = case\n        when false and coalesce",
+        ),
+    },
     "check_schedule": {
         "wants numbers": ("where jsonb_typeof(given -> n.name) <> 'number'", "where false"),
         "wants a moment as workers read it": ("given ->> 'at' !~ moment", "false"),

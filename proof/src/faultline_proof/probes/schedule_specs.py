@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from faultline_proof.probes.limit_stage import done, take
 from faultline_proof.probes.probe import expect, probe, refused
 
 if TYPE_CHECKING:
@@ -54,3 +55,57 @@ def what_no_worker_could_read_or_tick_is_no_schedule(sessions: Sessions) -> None
             write(q, **given)
     expect("schedules", q.value("select count(*) from faultline.schedules"), 0)
     write(q, job={"task": "t", "expires_seconds": 5}, jitter_seconds=4)
+
+
+def declare(q: Session, *declared: tuple[str, str, str | None], worker: str = "new") -> dict[str, str]:
+    """A worker with this code declares: the name, the digest, and the name before. Gives what became of each."""
+    q.beat(worker)
+    text = json.dumps([{"name": name, "digest": digest, "was": was, "spec": _SPEC} for name, digest, was in declared])
+    return dict(q.execute("select * from faultline.declare_schedules(%s, %s::json)", worker, text))
+
+
+@probe("declare_schedules")
+def a_name_that_was_given_up_may_be_used_again(sessions: Sessions) -> None:
+    q = sessions.open()
+    # By their names, the new schedule comes before the renamed one or after it.
+    for old, new in (("report", "daily"), ("daily", "report")):
+        declare(q, (old, "d1", None), worker="old")
+        (before,) = q.execute("select id from faultline.schedules")
+        code = ((new, "d2", old), (old, "d3", None))
+        expect("beside the old code", declare(q, *code), {new: "waiting", old: "waiting"})
+        sessions.hand.execute("delete from faultline.workers where id = 'old'")
+        expect("after it", declare(q, *code), {new: "taken", old: "made"})
+        expect("the history", q.value("select id from faultline.schedules where name = %s", new), before[0])
+        expect("again", declare(q, *code), {new: "known", old: "known"})
+        # One alone, as a worker asks for what is not in force.
+        sessions.hand.execute("delete from faultline.schedules where name = %s", new)
+        expect("the renamed one alone", declare(q, code[0]), {new: "made"})
+        sessions.hand.execute("delete from faultline.schedules where name = %s", old)
+        expect("the old name alone", declare(q, code[1]), {old: "made"})
+        sessions.hand.execute("delete from faultline.schedules")
+        sessions.hand.execute("delete from faultline.workers")
+
+
+@probe("change_schedule", "tick")
+def an_overlap_that_is_no_longer_allowed_knows_all_that_run(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    write(q)
+
+    def tick() -> str:
+        sessions.clock.advance(60)
+        sessions.hand.execute("update faultline.schedules set next_at = null")
+        outcome: str = q.value(
+            "select outcome from faultline.tick('s', (select revision from faultline.schedules), null,"
+            " array[faultline.clock()], '[]', faultline.clock() + interval '1 minute')"
+        )
+        return outcome
+
+    tick()
+    (runs_on,) = take(q)
+    tick()
+    done(q, *take(q))
+    write(q, overlap="skip")
+    expect("while the first one runs", tick(), "skipped")
+    done(q, runs_on)
+    expect("then", tick(), "fired")

@@ -16,6 +16,9 @@ as $$
 #variable_conflict use_column
 declare
   signed constant jsonb := faultline.signature('worker ' || left(declare_schedules.worker, 100), '@app.schedule');
+  names constant text[] := array(select d ->> 'name' from json_array_elements(declare_schedules.declarations) d);
+  renamed constant text[] := array(select d ->> 'was' from json_array_elements(declare_schedules.declarations) d);
+  mine text[];
   said record;
   was faultline.schedules;
   at timestamptz;
@@ -25,24 +28,29 @@ begin
   set schedules = array(
     select unnest(w.schedules) union select d ->> 'digest' from json_array_elements(declare_schedules.declarations) d order by 1
   )
-  where w.id = declare_schedules.worker;
+  where w.id = declare_schedules.worker
+  returning w.schedules into mine;
+  mine := mine || array(select d ->> 'digest' from json_array_elements(declare_schedules.declarations) d);
   -- In one order by all, so that two workers that start together do not deadlock.
   for said in
     select d ->> 'name' as name, d ->> 'digest' as digest, d ->> 'was' as was, d -> 'spec' as spec
     from json_array_elements(declare_schedules.declarations) d
-    order by 1
+    -- A name that another had before is free once that one has its new name.
+    order by coalesce(d ->> 'name' = any (renamed), false), coalesce(d ->> 'was', d ->> 'name'), 1
   loop
     name := said.name;
     perform faultline.check_schedule(said.name, said.spec);
     if coalesce(length(said.digest), 0) not between 1 and 100 then
       raise exception 'schedule % is refused: its declaration has no digest', said.name using errcode = 'FL005';
     end if;
-    -- By its name, by its name before, or by its name after: a rollback finds what the newer code has renamed.
+    -- By its name, by its name before, or by its name after: a rollback finds what the newer code has renamed. Not one that
+    -- the same code declares: there the old name was given to another schedule.
     select s.* into was
     from faultline.schedules s
     where s.name = said.name
       or (
-        (s.name = said.was or s.was = said.name)
+        (s.name = said.was or s.was = said.name and s.name <> all (names))
+        and not coalesce(s.digest = any (mine), false)
         and not exists (select from faultline.schedules o where o.name = said.name)
       )
     order by s.id
