@@ -290,7 +290,7 @@ def test_what_would_arrive_as_something_else_is_refused_where_it_is_enqueued(app
         (bare, NOON, "x is a datetime and would arrive as a str"),
         (text, NOON, "x is a datetime and would arrive as a str"),
         (items, [NOON], "x is a list and would arrive with other types inside"),
-        (unknown, ORDER, "x is a Order and would arrive as a dict"),
+        (unknown, ORDER, "x is a Order and would arrive as a dict; its annotation 'Fraction' names what is not there"),
         (paid, "text", "order does not fit its annotation: 'text' is not dict"),
         (paid, {"number": 1}, "order does not fit its annotation: {'number': 1} is not Order: it lacks the field items"),
         (bare, object(), "x is a object. Pass text, numbers, lists and dicts"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import psycopg
@@ -57,6 +58,11 @@ def test_a_union_takes_what_would_be_stored_as_the_same_value() -> None:
     assert values.typed({"by": "bob", "days": 1}, Defer | Approve) == Defer("bob")
     assert values.typed([], list[int] | list[str]) == []
     assert values.typed(1, int | float) == 1
+
+
+def test_a_class_of_a_union_that_cannot_be_read_takes_no_value_from_one_that_can() -> None:
+    assert values.typed({"by": "bob"}, Approve | Fraction) == Approve("bob")
+    assert values.typed({"by": 3}, Approve | Fraction) == {"by": 3}
 
 
 @pytest.mark.parametrize("union", [Approve | Allow, Allow | Approve, list[Approve] | list[Allow]])

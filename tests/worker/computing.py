@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from datetime import date  # noqa: TC003 - annotations are read when the program runs
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,13 @@ def noted(job: Any, call: Callable[[], Any]) -> Any:
     """Wraps blocking tasks where they run."""
     found = call()
     return {**found, "noted_in": os.getpid()} if isinstance(found, dict) and "about" in found else found
+
+
+@app.task(executor="process", max_attempts=3, give_up_on=ValueError, backoff=lambda _: 0)
+def stamp(order: Order, days: frozenset[date]) -> tuple[Order, frozenset[date]]:
+    if not days:
+        raise ValueError("no days")
+    return order, days
 
 
 @app.task(executor="process")

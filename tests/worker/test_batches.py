@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import faultline
-from faultline import Attempt, ConfigError, Faultline, JobFailed, Retry
+from faultline import Attempt, ConfigError, Fail, Faultline, JobFailed, Retry
 from faultline.testing import drain
 from tests.waiting import auntil
 from tests.worker.working import logged, results, work
@@ -63,6 +63,19 @@ def test_items_are_read_by_their_annotation_and_jobs_are_given(app: Faultline) -
     assert sorted(seen, key=str) == sorted(
         [(handle.id, 1, "default", Document(n, "text")) for n, handle in enumerate(handles)], key=str
     )
+
+
+def test_results_follow_the_annotation_whatever_else_is_in_the_list(app: Faultline) -> None:
+    @app.batch_task(size=3, wait=0.1, max_attempts=1)
+    async def index(documents: list[Document]) -> list[Document | ValueError | Fail]:
+        other: dict[int, ValueError | Fail] = {1: ValueError("odd"), 2: Fail("never")}
+        return [other.get(document.number, document) for document in documents]
+
+    found = results(app, [index.enqueue(Document(n, "text")) for n in range(3)])
+
+    assert found[0] == Document(0, "text")
+    assert "ValueError: odd" in str(found[1])
+    assert str(found[2]).endswith("never")
 
 
 def test_each_job_may_have_its_own_outcome(app: Faultline) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,18 @@ def test_a_task_gets_its_arguments_and_returns_its_result(app: Faultline, caplog
     assert told["noted_in"] == told["pid"] == summed["pid"]
     (record,) = [record for record in caplog.records if record.name == "tests.computing"]
     assert (record.getMessage(), record.levelno) == ("computing this", logging.WARNING)
+
+
+def test_types_and_retry_rules_hold_there_too(app: Faultline) -> None:
+    order, days = computing.Order(1), frozenset({date(2026, 1, 1)})
+    given, refused = computing.stamp.enqueue(order, days), computing.stamp.enqueue(order, frozenset())
+
+    found, error = results(app, [given, refused], task_processes=1)
+
+    assert found == (order, days)
+    assert "ValueError: no days" in str(error)
+    assert "Not retried: give_up_on of the task has ValueError." in str(error)
+    assert app.job(refused.id).attempt == 1
 
 
 @pytest.mark.parametrize(

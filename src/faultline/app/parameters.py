@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from faultline.app.outcomes import Outcome
 from faultline.app.texts import result_text
 from faultline.core.errors import JobRejected
 from faultline.flow import values
@@ -76,10 +75,20 @@ class Parameters:
             if isinstance(value, _AS_TEXT) and self._reader(name) is None:
                 continue
             if not values.is_same_kind(value, read[name], _INSIDE):
-                raise JobRejected(
-                    f"{self.about}: {name} {_arrives(value, read[name])}; annotate the parameter with its type"
-                )
+                raise JobRejected(f"{self.about}: {name} {_arrives(value, read[name])}; {self._advice(name)}")
         return text
+
+    def _advice(self, name: str) -> str:
+        """What to do about a value that would arrive as another."""
+        parameter = self._signature.parameters.get(name)
+        written = inspect.Parameter.empty if parameter is None else parameter.annotation
+        if (
+            written is inspect.Parameter.empty
+            or values.annotated(_function(self._fn), name) is not Any
+            or "Any" in str(written)
+        ):
+            return "annotate the parameter with its type"
+        return f"its annotation {written!r} names what is not there when the program runs; import it, not for type checkers alone"
 
     def arguments(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Stored arguments as the function takes them; `values.Misfit`, with the parameter, if one does not fit."""
@@ -116,7 +125,7 @@ class Results:
     @cached_property
     def annotation(self) -> Any:
         """What the function returns beside outcomes. Found when first needed, as for parameters."""
-        return values.returned(_function(self._fn), tuple(Outcome.__subclasses__()))
+        return values.returned(_function(self._fn))
 
     @cached_property
     def are_read(self) -> bool:

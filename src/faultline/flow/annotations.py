@@ -38,16 +38,16 @@ def annotated(function: Any, name: str) -> Any:
         return Any
 
 
-def returned(function: Any, but: tuple[type, ...] = ()) -> Any:
+def returned(function: Any) -> Any:
     """What a function returns by its annotation; Any if that cannot be read.
 
-    :param but: Classes that are no results: they are left out of a union.
+    Outcomes and exceptions are left out of a union: no job ends with one of these as its result.
     """
     annotation = annotated(function, "return")
     members = typing.get_args(annotation) if typing.get_origin(annotation) in (typing.Union, types.UnionType) else ()
-    if not set(members) & set(but):
+    left = tuple(member for member in members if not (isinstance(member, type) and issubclass(member, BaseException)))
+    if len(left) == len(members):
         return annotation
-    left = tuple(member for member in members if member not in but)
     return typing.Union[left] if left else Any  # noqa: UP007 - made when the program runs
 
 

@@ -345,6 +345,8 @@ def _one_of(value: Any, readers: list[tuple[Any, Read]]) -> Any:
             faults.append(str(error))
     if not fits:
         raise Misfit("; ".join(faults))
+    # Any value fits a class that cannot be read: it counts if nothing else fits.
+    fits = [(member, found) for member, found in fits if reader(member) is not _as_it_is] or fits
     plainly = [found for member, found in fits if member in PLAIN or typing.get_origin(member) is typing.Literal]
     if plainly:
         # Of `int | float`, the one that needs no conversion.
