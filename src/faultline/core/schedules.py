@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from faultline.core.bounds import FIRST_YEAR, LAST_YEAR
+from faultline.core.bounds import LAST_YEAR
 from faultline.core.checks import check_moment, check_seconds, check_text
 from faultline.core.cron import check_line, cron_line, zone
 from faultline.core.errors import JobRejected
@@ -32,6 +32,8 @@ BACKFILL_MAX = 10_000
 ON_TIME_SECONDS = 3.0
 #: With `skip`: the time that a restart or a failover may take without a tick being missed.
 GRACE_SECONDS = 60.0
+#: Of ticks that are computed. At the ends of the calendar, time zones leave it.
+_FIRST_YEAR = 1900
 #: Ticks that one statement may fire.
 FIRE_MAX = 500
 
@@ -135,11 +137,10 @@ class Rule:
 
         `anchor`: a tick of an interval, from which the others follow both ways.
         """
-        # At the ends of the calendar, time zones leave it.
-        if not all(FIRST_YEAR <= moment.year < LAST_YEAR for moment in (first, last)):
+        if not all(_FIRST_YEAR <= moment.year < LAST_YEAR for moment in (first, last)):
             raise JobRejected(
                 f"ticks from {first.isoformat()} to {last.isoformat()} cannot be computed: both moments must be in the years"
-                f" {FIRST_YEAR} to {LAST_YEAR - 1}"
+                f" {_FIRST_YEAR} to {LAST_YEAR - 1}"
             )
         before = first - timedelta(microseconds=1)
         if self.every is not None and anchor is not None:
