@@ -48,6 +48,16 @@ def test_what_looks_like_a_mistake_is_noted_and_the_queue_of_the_task_is_found(q
     assert "note: no living worker knows the task sent" in unknown.stderr
 
 
+@pytest.mark.parametrize(
+    ("cron", "noted"), [("0 9 1-7 * mon", True), ("0 9 * * mon#1", False), ("0 9 */2 * mon", False), ("0 9 13 * *", False)]
+)
+def test_a_line_that_ticks_on_either_day_is_noted(dsn: str, cron: str, noted: bool) -> None:  # noqa: FBT001
+    done = faultline("schedules", "set", "digest", "send", "--cron", cron, "--dsn", dsn)
+
+    assert done.returncode == 0
+    assert ("it ticks on either" in done.stderr) is noted
+
+
 def test_a_schedule_is_paused_resumed_and_run_with_who_and_why(queue: Driver, dsn: str) -> None:
     made(queue)
 

@@ -156,6 +156,12 @@ def cron_line(line: str, tz: str = "UTC") -> CronLine:
     return CronLine(line, tz)
 
 
+def days_are_either(line: str) -> bool:
+    """Whether a line names days of the month and of the week, so that a day on which either matches counts."""
+    days = line.split()[2::2]
+    return all(not day.startswith("*") for day in days)
+
+
 def zone(name: str) -> ZoneInfo:
     """The time zone of this name."""
     if not isinstance(name, str):  # callers without a type checker

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from faultline.core.cron import days_are_either
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
@@ -28,4 +30,6 @@ def doubts(task: str, queue: str, rule: Rule, workers: Sequence[WorkerLine], now
         found.append(f"no living worker that knows {task} serves the queue {queue}; name the queue of the task")
     if rule.at is not None and rule.at <= now:
         found.append("its moment has passed: it makes no job")
+    if rule.cron is not None and days_are_either(rule.cron):
+        found.append("it names days of the month and of the week: it ticks on either. The first Monday is * * mon#1")
     return found
