@@ -88,7 +88,7 @@ class Parameters:
             or "Any" in str(written)
         ):
             return "annotate the parameter with its type"
-        return f"its annotation {written!r} names what is not there when the program runs; import it, not for type checkers alone"
+        return f"its annotation {written!r} names what is not there when the program runs; import it at run time"
 
     def arguments(self, stored: dict[str, Any]) -> dict[str, Any]:
         """Stored arguments as the function takes them; `values.Misfit`, with the parameter, if one does not fit."""
