@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from faultline import BlockingJob, ConfigError, Faultline, Job, JobState, OutcomeUnknown, StaleLease
@@ -366,6 +366,32 @@ def test_a_frozen_task_does_not_hold_its_job_for_ever(app: Faultline, queue: Dri
     found = results(app, [look.enqueue(limit) for limit in ("0", "1h", "5s")])
 
     assert found == ["1min 0", "1min 1h", "5s 5s"]
+
+
+def test_a_block_of_the_program_around_the_jobs_transaction_is_left_quietly(app: Faultline, queue: Driver) -> None:
+    """As `sessions.begin()` makes it: its own commit at the end finds nothing to do."""
+    engine, async_engine = create_engine(app.url, poolclass=NullPool), create_async_engine(app.url, poolclass=NullPool)
+
+    @app.task(max_attempts=1)
+    def pay(job: BlockingJob) -> None:
+        with sessionmaker(engine).begin() as session, job.transaction(session) as tx:
+            session.add(Paid(n=1))
+            tx.complete("paid")
+
+    @app.task(max_attempts=1)
+    async def apay(job: Job) -> None:
+        async with async_sessionmaker(async_engine).begin() as session, job.transaction(session) as tx:
+            session.add(Paid(n=2))
+            tx.complete("paid")
+
+    @app.task(max_attempts=1)
+    def connected(job: BlockingJob) -> None:
+        with engine.begin() as connection, job.transaction(connection) as tx:
+            connection.execute(text("insert into paid values (3)"))
+            tx.complete("paid")
+
+    assert results(app, [pay.enqueue(), apay.enqueue(), connected.enqueue()]) == ["paid"] * 3
+    assert paid(queue) == [1, 2, 3]
 
 
 def test_sessions_that_cannot_carry_a_jobs_transaction_are_refused(app: Faultline, queue: Driver) -> None:

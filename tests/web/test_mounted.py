@@ -22,6 +22,7 @@ from starlette.routing import Mount
 
 from faultline import ConfigError, Faultline, JobState
 from faultline.integrations.asgi import lifespan
+from faultline.web.databases import Limits
 from faultline.web.flask import blueprint
 from faultline.web.mounted import Dashboard, Visitor
 
@@ -181,6 +182,39 @@ def test_a_visitor_operates_by_a_form_of_our_own_pages_only(app: Faultline, fram
             "select detail->>'by' from faultline.journal where job_id = %s and event = 'cancelled'", (job.id,)
         ).fetchall()
     assert by == ("ada (signed in, dashboard)",)
+
+
+def test_a_stream_ends_when_its_visitor_signs_out(app: Faultline) -> None:
+    signed_in = [True]
+
+    async def main() -> list[str]:
+        limits = Limits(heartbeat_seconds=0.2, connections_ready=0)
+        dashboard = Dashboard(app, lambda _: BOB if signed_in[0] else None, limits=limits)
+        sent: list[str] = []
+        scope: dict[str, Any] = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": "/api/v1/events",
+        }
+        scope |= {"query_string": b"", "headers": [(b"host", b"shop.example")], "client": None, "server": ("shop", 80)}
+
+        async def send(message: Any) -> None:
+            sent.append(message["type"])
+            signed_in[0] = len(sent) < 4
+
+        asked = [{"type": "http.request", "body": b"", "more_body": False}]
+
+        async def receive() -> Any:
+            return asked.pop() if asked else await asyncio.sleep(60)
+
+        async with app, asyncio.timeout(30):
+            await dashboard(scope, receive, send)
+            await dashboard.aclose()
+        return sent
+
+    assert asyncio.run(main())[0] == "http.response.start"
 
 
 def test_a_flask_application_mounts_it_as_a_blueprint(app: Faultline) -> None:

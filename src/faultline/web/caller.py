@@ -54,9 +54,9 @@ class Caller:
         return self.queues is None or queue in self.queues
 
 
-def visiting(name: str, scopes: frozenset[str], queues: tuple[str, ...] | None, csrf: str) -> Caller:
+def visiting(name: str, scopes: tuple[str, ...], queues: tuple[str, ...] | None, csrf: str) -> Caller:
     """A user of the program that the dashboard is mounted in."""
-    return Caller(f"{_VISITOR}{name}", name, scopes, None if queues is None else frozenset(queues), csrf)
+    return Caller(f"{_VISITOR}{name}", name, frozenset(scopes), None if queues is None else frozenset(queues), csrf)
 
 
 def seen_by(caller: Caller, workers: list[WorkerLine]) -> list[WorkerLine]:

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from faultline.core.errors import ConfigError
 from faultline.store.verbs.access import SCOPES
-from faultline.web.access import VISITOR
+from faultline.web.access import VISITOR, VISITOR_NOW
 from faultline.web.app import create_app
 from faultline.web.caller import visiting
 from faultline.web.problems import Problem
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from faultline.app.application import Faultline
+    from faultline.web.caller import Caller
     from faultline.web.databases import Limits
 
 _COOKIE = "faultline_form"
@@ -90,8 +91,7 @@ class Dashboard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # a mounted application has no lifespan of its own, and the dashboard no websockets
-        asked = self._visitor(Request(scope, receive))
-        found: Any = await asked if inspect.isawaitable(asked) else asked
+        found = await self._asked(Request(scope, receive))
         if isinstance(found, Response):
             await found(scope, receive, send)
         elif isinstance(found, Visitor):
@@ -101,6 +101,10 @@ class Dashboard:
             await refused.response()(scope, receive, send)
         else:
             raise ConfigError(f"the visitor of a Dashboard must be a Visitor, a response or None, not {found!r:.80}")
+
+    async def _asked(self, request: Request) -> Any:
+        asked = self._visitor(request)
+        return await asked if inspect.isawaitable(asked) else asked
 
     async def aclose(self) -> None:
         """Close its connections and end its streams. The next request opens it again."""
@@ -116,7 +120,7 @@ class Dashboard:
         cookie = Request(scope).cookies.get(_COOKIE, "")
         known = len(cookie) == _TOKEN_LENGTH and cookie.isascii()
         token = cookie if known else secrets.token_urlsafe(32)
-        caller = visiting(visitor.name, frozenset(visitor.scopes), visitor.queues, token)
+        caller = visiting(visitor.name, visitor.scopes, visitor.queues, token)
         inside = {
             "client": None,
             **scope,
@@ -127,6 +131,13 @@ class Dashboard:
             VISITOR: caller,
         }
         inside.pop("state", None)
+
+        async def again() -> Caller | None:
+            """Who follows a stream may have signed out meanwhile."""
+            found = await self._asked(Request(scope))
+            return visiting(found.name, found.scopes, found.queues, token) if isinstance(found, Visitor) else None
+
+        inside[VISITOR_NOW] = again
         secure = "; Secure" if scope.get("scheme") == "https" else ""
         new = None if known else f"{_COOKIE}={token}; Path={prefix or '/'}; HttpOnly; SameSite=Strict{secure}"
         await inner(inside, receive, _Answer(send, prefix.encode(), new))
