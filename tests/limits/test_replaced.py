@@ -7,9 +7,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from faultline import Faultline, Limit, Rate
+from tests.cli.commands import faultline
+from tests.waiting import auntil
 
 if TYPE_CHECKING:
     import io
+
+    from tests.driver import Driver
 
 
 def started(app: Faultline) -> None:
@@ -110,3 +114,30 @@ def test_a_rate_that_a_program_sets_is_whole(dsn: str) -> None:
 
         [found] = app.limits.budgets()
     assert found.effective == {"rate": 100, "per": 1, "burst": 100}
+
+
+def test_a_limit_that_no_living_worker_has_in_its_code_is_shown_as_such(dsn: str, queue: Driver) -> None:
+    with Faultline(dsn) as app:
+        app.queue("mail", concurrency=2)
+        app.declare()
+        queue.beat("w")
+        queue.execute("update faultline.workers set beat_at = now() + '1 hour'")
+        assert not app.limits.read("mail")[0].orphaned, "a worker that does not say may have it"
+        queue.execute("select faultline.announce('w', '{}', 1, '{}', '{}', '{mail}')")
+        assert not app.limits.read("mail")[0].orphaned
+        queue.execute("select faultline.announce('w', '{}', 1, '{}', '{}', '{other}')")
+        assert app.limits.read("mail")[0].orphaned
+
+    told = json.loads(faultline("doctor", "--json", "--dsn", dsn).stdout)
+    assert any("limits of mail are in force that no living worker has" in one["found"] for one in told["findings"])
+
+
+def test_a_worker_says_which_queues_its_code_declares(dsn: str, queue: Driver) -> None:
+    app = Faultline(dsn)
+    app.queue("mail", concurrency=2)
+
+    async def main() -> None:
+        async with app, app.worker({"other": 1}):
+            await auntil(lambda: queue.execute("select limits from faultline.workers") == [(["mail"],)])
+
+    asyncio.run(main())

@@ -10,6 +10,7 @@ from faultline.drawing.words import span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from faultline.core.limits import LimitRecord
     from faultline.store.reads.groups import QueueUse
     from faultline.store.reads.overview import WorkerLine
     from faultline.store.reads.shard_holders import ShardHolder
@@ -66,6 +67,16 @@ def use(uses: Sequence[QueueUse], workers: Sequence[WorkerLine] = ()) -> Iterato
     if not late and not full and not passing and not unserved:
         fact = "no queue has limits" if not uses else f"{len(uses):,} queues have limits, none of them is full"
         yield Finding("limits", OK, fact)
+
+
+def orphans(limits: Sequence[LimitRecord]) -> Iterator[Finding]:
+    """Limits stay when their declaration is deleted: other programs may count on them."""
+    names = sorted({one.queue for one in limits if one.orphaned})
+    if names:
+        some = f"{', '.join(names[:_NAMES_MAX])}{', …' if len(names) > _NAMES_MAX else ''}"
+        fact = f"limits of {some} are in force that no living worker has in its code"
+        todo = "if they are no longer wanted, deploy app.queue(NAME) without limits once; it takes them away"
+        yield Finding("limits", NOTE, fact, todo)
 
 
 def _ends(one: ShardHolder) -> str:

@@ -48,7 +48,9 @@ def limit_table(limits: Sequence[LimitRecord], now: datetime) -> Table:
             one.queue,
             Text(whose(one.group), style="bold"),
             said({name: value for name, value in one.effective.items() if value is not None}) or screen.quiet("no limit"),
-            said(one.declared) or screen.quiet("-"),
+            Text(f"{said(one.declared)}, in no code", style="warning")
+            if one.orphaned
+            else said(one.declared) or screen.quiet("-"),
             Text(said(one.override), style="warning") if one.override else screen.quiet("-"),
             screen.quiet(f"{screen.since(one.changed_at, now)}{by}{why}"),
         )

@@ -126,6 +126,8 @@ class LimitRecord:
     #: Who has set the override, and why.
     changed_by: str | None
     reason: str | None
+    #: Some code has declared it, and no living worker has it in its code any more.
+    orphaned: bool
 
 
 @dataclass(frozen=True, slots=True)

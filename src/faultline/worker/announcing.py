@@ -42,6 +42,7 @@ class Announcing:
         self._worker_id = worker_id
         self._declaring = declaring
         self._budgets = () if declaring is None else declaring.budgets
+        self._limits = () if declaring is None else declaring.queues
         self._queues = list(queues)
         self._tasks = tasks
         self._connections_max = connections_max
@@ -55,7 +56,12 @@ class Announcing:
             pause = _ANNOUNCE_SECONDS
             try:
                 said = verbs.announce(
-                    self._worker_id, sorted(self._tasks), self._connections_max, self._schedules, self._budgets
+                    self._worker_id,
+                    sorted(self._tasks),
+                    self._connections_max,
+                    self._schedules,
+                    self._budgets,
+                    self._limits,
                 )
                 if not await self._database.run(said):
                     pause = _LISTED_SECONDS

@@ -47,6 +47,8 @@ class Declaring:
         self._budgets = app.budget_declarations()
         #: The names of all budgets.
         self.budgets = list(self._budgets)
+        #: And of all queues.
+        self.queues = list(self._queues)
         self._declared_budgets = dict(self._budgets)
         self._feeds = feeds
         self._permits = permits

@@ -14,9 +14,9 @@ _SUMS = ("wait_seconds_sum", "run_seconds_sum")
 _SAMPLE_PAUSE = "least(30, greatest(5, 50 * l.took_seconds))"
 
 _IS_NEWS = (
-    "    and (w.tasks, w.connections_max, w.schedules, w.budgets) is distinct from (\n"
-    "      announce.tasks, announce.connections_max, coalesce(announce.schedules, w.schedules),"
-    " coalesce(announce.budgets, w.budgets)\n    )"
+    "    and (w.tasks, w.connections_max, w.schedules, w.budgets, w.limits) is distinct from (\n"
+    "      announce.tasks, announce.connections_max, coalesce(announce.schedules, w.schedules),\n"
+    "      coalesce(announce.budgets, w.budgets), coalesce(announce.limits, w.limits)\n    )"
 )
 
 GUARDS: Guards = {

@@ -302,7 +302,7 @@ _NULLABLE = {
     "ledger": {"idempotency_key", "args", "result", "flow_id", "progress", "group_key"},
     "journal": {"job_id", "fencing_token", "owner"},
     "steps": {"result"},
-    "workers": {"clock_ahead_seconds", "connections_max", "tasks", "schedules", "budgets"},
+    "workers": {"clock_ahead_seconds", "connections_max", "tasks", "schedules", "budgets", "limits"},
     "queues": {"paused_at", "paused_because", "paused_by"},
     "samples": {"oldest_due_at"},
     "api_keys": {"queues", "expires_at", "revoked_at", "last_used_at"},

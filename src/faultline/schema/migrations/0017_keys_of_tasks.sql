@@ -11,3 +11,6 @@ alter table faultline.unique_keys add primary key (queue, key, task);
 -- What `prune` walks. Those that must be kept, for a period or because their job is open, stand behind those that need not.
 drop index faultline.unique_keys_at;
 create index unique_keys_kept on faultline.unique_keys ((greatest(at, until)));
+
+-- The queues that the code of a worker declares. Null: it does not say.
+alter table faultline.workers add column limits text[];

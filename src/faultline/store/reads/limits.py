@@ -12,6 +12,8 @@ _LIMIT = RowOf(
     declared=as_json("declared"),
     override=as_json("override"),
     effective=as_json("effective"),
+    orphaned="declared <> '{}' and coalesce((select bool_and(coalesce(queue <> all (w.limits), false))"
+    " from faultline.workers w where w.beat_at > faultline.clock() - interval '15 seconds'), false)",
 )
 
 _BUDGET = RowOf(

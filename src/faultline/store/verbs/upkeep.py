@@ -54,15 +54,16 @@ def announce(
     connections_max: int | None = None,
     schedules: Sequence[str] = (),
     budgets: Sequence[str] = (),
+    limits: Sequence[str] = (),
 ) -> Statement[bool]:
-    """Store which tasks and budgets this worker knows, how many connections it may open, and the digests of its schedules.
+    """Store which tasks, budgets and limits of queues this worker knows, its connections, and the digests of its schedules.
 
     Returns whether its row exists yet.
     """
     return Statement(
         name="announce",
-        sql="select faultline.announce(%s, %s::text[], %s, %s::text[], %s::text[])",
-        params=(worker_id, list(tasks), connections_max, list(schedules), list(budgets)),
+        sql="select faultline.announce(%s, %s::text[], %s, %s::text[], %s::text[], %s::text[])",
+        params=(worker_id, list(tasks), connections_max, list(schedules), list(budgets), list(limits)),
         read=value,
         repeatable=True,
     )
