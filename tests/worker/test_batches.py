@@ -148,6 +148,29 @@ def test_a_lost_lease_leaves_the_other_jobs_alone(app: Faultline, queue: Driver)
     assert sorted(lost[0]) == [False, False, True]
 
 
+def test_a_call_all_of_whose_jobs_are_cancelled_is_cancelled(app: Faultline) -> None:
+    began, cancelled = asyncio.Event(), asyncio.Event()
+
+    @app.batch_task(size=2, wait=60)
+    async def endless(items: list[int]) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def story() -> None:
+        handles = [await endless.aenqueue(n) for n in range(2)]
+        await began.wait()
+        await app.acancel(handles[0].id)
+        assert not cancelled.is_set()
+        await app.acancel(handles[1].id)
+        async with asyncio.timeout(60):
+            await cancelled.wait()
+
+    work(app, story)
+
+
 def test_a_worker_that_stops_cancels_the_call_and_releases_every_job(app: Faultline, queue: Driver) -> None:
     began, cancelled = asyncio.Event(), []
 
