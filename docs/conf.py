@@ -47,7 +47,7 @@ default_role = "py:obj"
 #: Public for Faultline's own modules, and no promise to other programs.
 INNER = {
     "abandon", "async_database", "check", "database", "decided", "declarations", "declared_queues", "enqueued",
-    "declared_budgets", "filled_group", "flush_streams", "fn",
+    "declared_budgets", "queue_declarations", "budget_declarations", "filled_group", "filled_unique", "flush_streams", "fn",
     "group_template", "handles", "hooks", "host",
     "batch", "processes",
     "is_async", "is_streaming", "pause_seconds", "poller", "program", "reading", "route", "run_by", "schedule_declarations",
