@@ -48,7 +48,7 @@ def test_every_metric_that_is_named_anywhere_exists() -> None:
     for family in reference.metrics():
         ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count", ""]}.get(family.type, [""])
         known |= {family.name + end for end in ends}
-    # Roles, packages, databases, commands of Django and fixtures. The end of a name may be left to the reader: faultline_jobs_…
+    # Roles, packages, databases, commands of Django, fixtures. The end of a name may be left to the reader: faultline_jobs_…
     roles = ("faultline_producer", "faultline_worker", "faultline_viewer", "faultline_operator", "faultline_owner")
     named_so = ("faultline_proof", "faultline_test", "faultline_template", "faultline_scratch_", "faultline_migrate")
     others = (*roles, *named_so, "faultline_app", "faultline_server")
