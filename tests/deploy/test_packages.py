@@ -10,8 +10,14 @@ import venv
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tools import dist
+
+if TYPE_CHECKING:
+    from email.message import Message
 
 ROOT = Path(__file__).parents[2]
 WHEEL_BYTES_MAX = 1_100_000
@@ -61,6 +67,12 @@ def plain_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin/python"
 
 
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as found:
+        (name,) = [name for name in found.namelist() if name.endswith(".dist-info/METADATA")]
+        return HeaderParser().parsestr(found.read(name).decode())
+
+
 def test_the_wheel_is_small_and_has_nothing_of_the_proof_in_it(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as found:
         names = found.namelist()
@@ -71,12 +83,40 @@ def test_the_wheel_is_small_and_has_nothing_of_the_proof_in_it(wheel: Path) -> N
 
 
 def test_a_program_that_only_enqueues_depends_on_two_packages(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as found:
-        (metadata,) = [name for name in found.namelist() if name.endswith(".dist-info/METADATA")]
-        wanted = HeaderParser().parsestr(found.read(metadata).decode()).get_all("Requires-Dist") or []
+    wanted = metadata_of(wheel).get_all("Requires-Dist") or []
 
     always = {re.split(r"[^\w-]", one)[0] for one in wanted if "extra ==" not in one}
     assert always == {"cronsim", "orjson", "psycopg", "tzdata"}
+
+
+def test_the_package_names_its_versions_of_python(wheel: Path) -> None:
+    told = metadata_of(wheel)
+
+    assert told["Requires-Python"] == f">={dist.versions()[0]}"
+    assert dist.versions() == ["3.11", "3.12", "3.13", "3.14"]
+    assert "Typing :: Typed" in (told.get_all("Classifier") or [])
+
+
+def test_every_extra_that_the_documentation_and_messages_name_exists(wheel: Path) -> None:
+    files = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    named = {
+        extra
+        for file in files
+        for found in re.findall(r"faultline-queue\[([\w,]+)\]", file.read_text())
+        for extra in found.split(",")
+    }
+
+    assert named <= set(metadata_of(wheel).get_all("Provides-Extra") or [])
+    assert {"django", "flask", "otel", "server"} <= named
+
+
+def test_a_wheel_built_from_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
+    _, built = dist.build(tmp_path / "dist")
+
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(built) as other:
+        assert {entry.filename: entry.CRC for entry in one.infolist()} == {
+            entry.filename: entry.CRC for entry in other.infolist()
+        }
 
 
 def test_a_plain_install_enqueues_and_runs_a_worker(plain_python: Path, dsn: str) -> None:
