@@ -135,6 +135,7 @@ def workers_are_woken_for_the_jobs_of_a_graph_that_can_run(sessions: Sessions) -
     for worker, queue in (("w", "default"), ("v", "late")):
         q.run(verbs.beat(worker, host="h", pid=1, version="0", queues=[queue], sleeping=[queue], watched=True))
     listener.execute("listen faultline")
+    notice: dict[str, Any] = {}
     for _ in range(_TRIES):
         _enqueue(q, _node("a"), _node("b", "a", queue="late"))
         notice = json.loads(the_one("hints", listener.notices()))
