@@ -121,7 +121,7 @@ MUTANTS = {
     ),
     "a unique job that waits again beside the one in its place": (
         "supersede",
-        ("      and o.state = 'queued'\n", "      and false\n"),
+        ("    where j.state = 'queued'\n      and j.flow_id", "    where false\n      and j.flow_id"),
         "unique-supersede-retry",
         "2 jobs of one key wait, and 1 may",
     ),

@@ -87,7 +87,7 @@ MUTANTS = {
     ),
     "a claim that grants more than a group may": (
         "pick_groups",
-        ("l.cap - l.holding, ", ""),
+        ("l.cap - g.holding, ", ""),
         Rule.LIMIT_KEPT,
     ),
     "a failure that gives the permit of a job in order back": (
@@ -118,7 +118,7 @@ MUTANTS = {
     ),
     "a running job that stands in for another": (
         "place_unique",
-        ("where j.id = known.job_id and j.state = 'queued'\n", "where j.id = known.job_id\n"),
+        ("where j.id = known.job_id and coalesce(j.state, '') = 'queued'\n", "where j.id = known.job_id\n"),
         Rule.UNIQUE_RUN,
     ),
 }

@@ -7,7 +7,7 @@ set task = coalesce(
   ''
 );
 alter table faultline.unique_keys drop constraint unique_keys_pkey;
-alter table faultline.unique_keys add primary key (queue, key, task);
+alter table faultline.unique_keys add constraint unique_keys_pkey primary key (queue, key, task);
 -- What `prune` walks. Those that must be kept, for a period or because their job is open, stand behind those that need not.
 drop index faultline.unique_keys_at;
 create index unique_keys_kept on faultline.unique_keys ((greatest(at, until)));
