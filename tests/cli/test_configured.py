@@ -215,5 +215,7 @@ def test_every_variable_that_the_package_names_is_in_the_catalogue() -> None:
     kinds = (CommonSettings, WorkerSettings, ServeSettings)
     known = {name for kind in kinds for one in settings_of(kind) for name in one.variables}
     source = "".join(path.read_text() for path in Path(faultline_package.__file__).parent.rglob("*.py"))
+    # Not settings of a command: manage.py sets the one for its worker, the plugin of pytest reads the other.
+    others = {"FAULTLINE_DJANGO_DATABASE", "FAULTLINE_TEST_DSN"}
 
-    assert set(re.findall(r"\bFAULTLINE_(?!WORKER_…|SERVE_…)[A-Z_]+\b", source)) - known == set()
+    assert set(re.findall(r"\bFAULTLINE_(?!WORKER_…|SERVE_…)[A-Z_]+\b", source)) - known == others

@@ -251,12 +251,15 @@ def test_a_reader_of_a_tended_board_does_not_wait(app: Faultline, queue: Driver)
 def test_a_board_is_tended_by_a_thread_that_ends(app: Faultline, queue: Driver) -> None:
     queue.enqueue()
     board = Board(app.database)
+    before = set(threading.enumerate())  # those of other tests' boards may still be there
     board.start()
+    own = {thread for thread in set(threading.enumerate()) - before if thread.name == "faultline-board"}
     until(lambda: queue.value("select count(*) from faultline.samples"))
     board.close()
 
     assert queue.value("select count(*) from faultline.samples") == 1
-    assert "faultline-board" not in {thread.name for thread in threading.enumerate()}
+    assert own
+    assert not any(thread.is_alive() for thread in own)
 
 
 def test_a_check_that_cannot_be_made_is_told_and_hides_no_other(app: Faultline, queue: Driver) -> None:

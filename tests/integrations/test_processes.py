@@ -91,7 +91,7 @@ def _every_name_exists(queue: Driver, dsn: str, of_workers: Samples) -> None:
     with Faultline(dsn) as app:
         app.enqueued["default"] += 1
         board = Board(app.database)
-        app.database.run(limit.declare_queue("limited", {"queue": {"concurrency": 1}}))
+        app.database.run(limit.declare_queue("limited", {"queue": {"concurrency": 1, "rate": 1, "per": 1, "burst": 1}}))
         app.enqueue_many([Submission("t", queue="limited", group="g")])
         app.database.run(limit.fold(["limited"]))
         board.tick()

@@ -111,7 +111,7 @@ def test_the_request_that_sets_a_schedule_works_as_printed(api: Api) -> None:
 
     answer = api.http.put(path, json=json.loads(words[words.index("-d") + 1]))
 
-    assert answer.json() == {"name": "digest-42", "changed": True}
+    assert answer.json() == {"name": "digest-42", "queue": "default", "changed": True, "warnings": []}
 
 
 def test_the_bodies_of_the_reference_work_as_printed(api: Api) -> None:
