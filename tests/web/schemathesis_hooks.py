@@ -37,7 +37,8 @@ def _contradicts_itself(body: Any) -> bool:
     if not isinstance(body, dict):
         return False
     if "from" in body and "to" in body:
-        return _moment(body["from"]) >= _moment(body["to"])
+        # Ticks that have yet to come are not backfilled.
+        return _moment(body["from"]) >= min(_moment(body["to"]), datetime.now(UTC))
     jobs = body["jobs"] if isinstance(body.get("jobs"), list) else [body]
     return any(_is_short(job.get("unique") or {}) or _expires_early(job) for job in jobs)
 
@@ -54,7 +55,9 @@ def _expires_early(job: dict[str, Any]) -> bool:
     seconds, at = job.get("expires_seconds"), job.get("expires_at")
     expires = _moment(at) if at is not None else None if seconds is None else now + timedelta(seconds=seconds)
     run_at = job.get("run_at")
-    due = _moment(run_at) if run_at is not None else now + timedelta(seconds=job.get("delay_seconds") or 0)
+    # A debounce is the delay of its job, and so is the jitter of a schedule.
+    delays = (job.get("delay_seconds"), (job.get("unique") or {}).get("debounce"), job.get("jitter_seconds"))
+    due = _moment(run_at) if run_at is not None else now + timedelta(seconds=max(delay or 0 for delay in delays))
     return expires is not None and expires <= due
 
 

@@ -149,8 +149,8 @@ class RunSchedule(BaseModel):
 class Backfill(Asked):
     """Which ticks of the past to run. Those that have a job are left out."""
 
-    first: Time = Field(alias="from", description="The earliest tick.")
-    last: Time = Field(alias="to", description="Ticks before this moment, which is after `from`.")
+    first: RunAt = Field(alias="from", description="The earliest tick.")
+    last: RunAt = Field(alias="to", description="Ticks before this moment, which is after `from`.")
     reason: Reason | None = Field(None, description="Recorded in the journal, with the name and id of the key.")
 
 
