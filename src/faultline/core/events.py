@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from typing import TextIO
 from uuid import UUID
 
@@ -153,9 +154,8 @@ def emit(event: str, *, level: int | None = None, **fields: EventField) -> None:
         _logger.log(level, "%s", event, extra={"faultline_event": event, "faultline_fields": fields})
 
 
-def are_detailed() -> bool:
-    """Whether events of single jobs are logged. Call it once before a loop over many jobs."""
-    return _logger.isEnabledFor(logging.DEBUG)
+#: Whether events of single jobs are logged. Call it once before a loop over many jobs.
+are_detailed = partial(_logger.isEnabledFor, logging.DEBUG)
 
 
 def emit_detail(event: str, **fields: EventField) -> None:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from faultline.worker.unstarted import Unstarted
 
 _IN_A_TURN_MAX = 100
+_set_running, _reset_running = running.set, running.reset
 
 
 class Source(Protocol):
@@ -231,19 +232,22 @@ class Executor:
             if task is None:
                 ending = self._judge.unknown(hold, self._app.tasks)
                 return
-            ending = self._judge.misfit(hold, task) or (await self._flow_misfit(hold, task) if lease.in_flow else None)
+            ending = self._judge.misfit(hold, task)
+            if lease.in_flow and ending is None:
+                ending = await self._flow_misfit(hold, task)
             if ending is not None:
                 return
             hold.run_by(runner, self)
-            outside = running.set(hold)
+            outside = _set_running(hold)
             try:
                 result = await self._call(hold, task)
-                ending = self._judge.returned(hold, task, result)
+                ending = Completed(hold, "null")
+                if result is not None or task.results.are_read:
+                    ending = self._judge.returned(hold, task, result)
             except BaseException as error:  # noqa: BLE001 - a task may raise anything, SystemExit included
                 raised = error
-                ending = self._judge.raised(hold, task, error, first=runner not in self._reused)
-            finally:
-                running.reset(outside)
+                ending = self._raised(hold, task, error, runner)
+            _reset_running(outside)
             if hold.job is not None and hold.job.program is not None:
                 ending = await self._flows.judged(hold, task, hold.job.program, ending, raised)
             if self._faults.wanted:
@@ -259,13 +263,16 @@ class Executor:
             if not self._left or hold not in self._left:
                 self._end(hold, ending, raised)
 
+    def _raised(self, hold: Hold, task: Task[..., Any], error: BaseException, runner: asyncio.Task[Any]) -> Ending | None:
+        if self.observers is not None and hold not in self._left:
+            hold.raised = error
+        return self._judge.raised(hold, task, error, first=runner not in self._reused)
+
     def _end(self, hold: Hold, ending: Ending | None, raised: BaseException | None) -> None:
         if hold.generation != forks.generation:
             # This is a child that the task forked. It must not go on as a second worker.
             forks.end_child(raised)
         hold.attempt = hold.job = None  # a late loss finds nothing to cancel
-        if self.observers is not None:
-            hold.raised = raised
         if self.tracing is None:
             self._hand_over(hold, ending)
             return

@@ -74,8 +74,6 @@ class Judge:
         return None
 
     def returned(self, hold: Hold, task: Task[..., Any], result: Any) -> Ending:
-        if result is None and not task.results.are_read:
-            return Completed(hold, "null")
         if isinstance(result, Outcome):
             self._releases.went_well(hold.lease)
             if isinstance(result, Again):
