@@ -89,7 +89,7 @@ def test_a_worker_warns_of_tasks_without_a_group_where_groups_have_limits(dsn: s
     assert said(log, "groups_missing") == [{"event": "groups_missing", "queue": "mail", "tasks": "send"}]
 
 
-def test_a_worker_says_which_of_its_schedules_is_not_in_force(dsn: str, log: io.StringIO) -> None:
+def test_a_worker_says_which_of_its_schedules_is_not_in_force(dsn: str, log: io.StringIO, queue: Driver) -> None:
     first, second = Faultline(dsn), Faultline(dsn)
     for app, every in ((first, 60), (second, 30)):
 
@@ -98,8 +98,10 @@ def test_a_worker_says_which_of_its_schedules_is_not_in_force(dsn: str, log: io.
         async def report() -> None: ...
 
     async def main() -> None:
-        async with first, second, first.worker({"mail": 1}), second.worker({"mail": 1}):
-            pass
+        async with first, second, first.worker({"mail": 1}):
+            await auntil(lambda: queue.value("select count(*) from faultline.workers where schedules <> '{}'") == 1)
+            async with second.worker({"mail": 1}):
+                pass
 
     asyncio.run(main())
     assert [one["outcome"] for one in said(log, "schedule_declared")] == ["made", "waiting"]

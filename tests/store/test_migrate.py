@@ -415,12 +415,15 @@ def define_earlier(connection: psycopg.Connection, function: str) -> None:
 def test_a_constraint_that_is_added_to_a_table_is_validated_afterwards_beside_those_who_write(
     connection: psycopg.Connection, empty_dsn: str
 ) -> None:
-    """To validate it where it is added would hold a lock that nobody reads or writes beside, for as long as that takes."""
+    """To validate it where it is added would hold a lock that nobody reads or writes beside, for as long as that takes.
+
+    A primary key cannot be added so: its index is built at once.
+    """
     added = [
         statement
         for file in migrate.numbered()
         for statement in meaning(file.text).split(";")
-        if file.number >= FIRST_UNVALIDATED and " add constraint " in statement
+        if file.number >= FIRST_UNVALIDATED and " add constraint " in statement and " primary key " not in statement
     ]
     assert added
     assert all(statement.endswith(" not valid") for statement in added)

@@ -290,4 +290,5 @@ def test_an_outage_is_told_of_once_and_so_is_its_end(
 
     until(ask_again)
 
-    assert [record.message for record in caplog.records] == ["loop_silent", "companion_failed", "companion_resumed"]
+    told = [record.message for record in caplog.records if record.message.startswith(("loop_", "companion_"))]
+    assert told == ["loop_silent", "companion_failed", "companion_resumed"]

@@ -13,6 +13,15 @@ GUARDS: Guards = {
         "locks the budgets": "    for share of b\n",
         "compares the moments": ("if one.raised_at >= one.asked_at then", "if one.raised_at is not null then"),
     },
+    "keep_rate": {
+        "keeps the time": ("if not fields ? 'per' then", "if false then"),
+        "keeps the burst": ("if not fields ? 'burst' then", "if false then"),
+        "lowers the burst with the rate": (
+            "ceil((in_force ->> 'burst')::double precision * change)",
+            "(in_force ->> 'burst')::double precision",
+        ),
+        "raises no burst": ("least((in_force ->> 'burst')::double precision, ceil(", "(ceil("),
+    },
     "line_up": {"says when it asked": ("    'asked_at', at\n", "    'asked_at', 'infinity'::timestamptz\n")},
     "release": {
         "asks again if a budget was raised": (

@@ -16,6 +16,11 @@ GUARDS: Guards = {
             "to_char(tick_job.at at time zone 'UTC', '.US')",
         ),
     },
+    "wait_behind": {
+        "leaves what somebody is ending": ("  for update skip locked;\n", "  ;\n"),
+        "says that it is waited for": ("set watched = true where", "set watched = j.watched where"),
+        "waits": ("set suspended = true, next_run_at = '9999-01-01Z', in_group", "set in_group"),
+    },
     "declare_schedules": {
         "renames before it uses a name again": ("coalesce(d ->> 'name' = any (renamed), false), ", ""),
         "takes none that the same code declares": ("        and not coalesce(s.digest = any (mine), false)\n", ""),

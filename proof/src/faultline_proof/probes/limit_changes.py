@@ -259,3 +259,21 @@ def a_whole_number_may_be_written_in_any_way(sessions: Sessions) -> None:
     put(q, "a", 3)
     put(q, "b", 3)
     expect("granted", groups(take(q)), ["a", "b"])
+
+
+@probe("keep_rate", "set_limit", "set_budget")
+def a_rate_that_a_person_changes_keeps_its_time_and_no_more_start_at_once(sessions: Sessions) -> None:
+    q = sessions.open()
+
+    def changed(rate: float) -> tuple[Any, ...]:
+        limit(q, rate=rate)
+        q.execute("select faultline.set_budget('b', %s::jsonb)", json.dumps({"rate": rate}))
+        [limited] = q.execute("select effective from faultline.limits where group_key = ''")
+        [budget] = q.execute("select effective from faultline.budgets")
+        expect("limit and budget", limited, budget)
+        return tuple(limited[0][name] for name in ("rate", "per", "burst"))
+
+    limit(q, rate=600, per=60, burst=60)
+    q.execute("select faultline.set_budget('b', %s::jsonb)", '{"rate": 600, "per": 60, "burst": 60}')
+    expect("lower", changed(100), (100, 60, 10))
+    expect("higher", changed(1200), (1200, 60, 10))
