@@ -16,11 +16,9 @@ GUARDS: Guards = {
     "keep_rate": {
         "keeps the time": ("if not fields ? 'per' then", "if false then"),
         "keeps the burst": ("if not fields ? 'burst' then", "if false then"),
-        "lowers the burst with the rate": (
-            "ceil((in_force ->> 'burst')::double precision * change)",
-            "(in_force ->> 'burst')::double precision",
-        ),
-        "raises no burst": ("least((in_force ->> 'burst')::double precision, ceil(", "(ceil("),
+        "lowers the burst with the rate": ("(kept ->> 'rate')::numeric", "(in_force ->> 'rate')::numeric"),
+        "lowers the burst with the time": ("(kept ->> 'per')::numeric", "(in_force ->> 'per')::numeric"),
+        "raises no burst": ("        (in_force ->> 'burst')::numeric,\n", ""),
     },
     "line_up": {"says when it asked": ("    'asked_at', at\n", "    'asked_at', 'infinity'::timestamptz\n")},
     "release": {

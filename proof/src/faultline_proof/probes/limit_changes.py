@@ -265,9 +265,9 @@ def a_whole_number_may_be_written_in_any_way(sessions: Sessions) -> None:
 def a_rate_that_a_person_changes_keeps_its_time_and_no_more_start_at_once(sessions: Sessions) -> None:
     q = sessions.open()
 
-    def changed(rate: float) -> tuple[Any, ...]:
-        limit(q, rate=rate)
-        q.execute("select faultline.set_budget('b', %s::jsonb)", json.dumps({"rate": rate}))
+    def changed(**fields: int) -> tuple[Any, ...]:
+        limit(q, **fields)
+        q.execute("select faultline.set_budget('b', %s::jsonb)", json.dumps(fields))
         [limited] = q.execute("select effective from faultline.limits where group_key = ''")
         [budget] = q.execute("select effective from faultline.budgets")
         expect("limit and budget", limited, budget)
@@ -275,5 +275,6 @@ def a_rate_that_a_person_changes_keeps_its_time_and_no_more_start_at_once(sessio
 
     limit(q, rate=600, per=60, burst=60)
     q.execute("select faultline.set_budget('b', %s::jsonb)", '{"rate": 600, "per": 60, "burst": 60}')
-    expect("lower", changed(100), (100, 60, 10))
-    expect("higher", changed(1200), (1200, 60, 10))
+    expect("lower", changed(rate=100), (100, 60, 10))
+    expect("higher", changed(rate=1200), (1200, 60, 10))
+    expect("in a longer time", changed(rate=1200, per=120), (1200, 120, 5))

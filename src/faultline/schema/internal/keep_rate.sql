@@ -7,7 +7,6 @@ language plpgsql immutable
 as $$
 declare
   kept jsonb := fields;
-  change double precision;
 begin
   if jsonb_typeof(fields) is distinct from 'object' or jsonb_typeof(fields -> 'rate') is distinct from 'number'
     or coalesce(jsonb_typeof(fields -> 'per'), 'number') <> 'number' or jsonb_typeof(in_force -> 'rate') is distinct from 'number'
@@ -20,9 +19,16 @@ begin
     kept := kept || jsonb_build_object('per', in_force -> 'per');
   end if;
   if not fields ? 'burst' then
-    change := faultline.rate_of(kept) / faultline.rate_of(in_force);
+    -- By numbers that are exact: 60 for 600 a minute are 10 for 100, and not 11.
     kept := kept || jsonb_build_object('burst', greatest(
-      least((in_force ->> 'burst')::double precision, ceil((in_force ->> 'burst')::double precision * change)), burst_min, 1
+      least(
+        (in_force ->> 'burst')::numeric,
+        ceil(
+          (in_force ->> 'burst')::numeric * (kept ->> 'rate')::numeric * (in_force ->> 'per')::numeric
+          / ((kept ->> 'per')::numeric * (in_force ->> 'rate')::numeric)
+        )
+      ),
+      burst_min, 1
     ));
   end if;
   return kept;
