@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import Faultline, Job
-from faultline.flow import kinds, reading
+from faultline.values import kinds, reading
 from tests.worker.working import results
 
 if TYPE_CHECKING:

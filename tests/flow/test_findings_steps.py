@@ -8,8 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from faultline import Faultline, Job, JobFailed, Retries
-from faultline.flow import values
+from faultline import Faultline, Job, JobFailed, Retries, values
 from faultline.store import jsontext
 from tests.app.kinds import KINDS, task_of
 from tests.flow.running import calls, ended, job_of, journal

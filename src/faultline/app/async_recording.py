@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
+from faultline import values
 from faultline.app.attempt import Attempt
 from faultline.app.blame import is_caused_by
 from faultline.app.texts import result_text, text_of
 from faultline.app.turns import apaused
 from faultline.core.errors import ConfigError, FaultlineError, StaleLease, StepFailed, UnreadableJson
-from faultline.flow import values
 from faultline.flow.calls import Call, acurrent, here
 from faultline.flow.ending import CodeChanged, Interrupted, Waiting
 from faultline.flow.program import Program

@@ -6,12 +6,12 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
+from faultline import values
 from faultline.app.async_beside import Beside
 from faultline.app.async_stepping import Stepped
 from faultline.app.blame import is_caused_by
 from faultline.app.slips import check_given, check_step
 from faultline.core.errors import StepFailed
-from faultline.flow import values
 from faultline.flow.ending import Interrupted, Undone, Waiting
 from faultline.flow.program import Branch, position
 

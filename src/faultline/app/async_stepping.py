@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
+from faultline import values
 from faultline.app.async_recording import Recording
 from faultline.app.outcomes import Outcome
 from faultline.app.turns import acalled, apaused, atimed
 from faultline.core.errors import CostTooHigh, FlowTooLong, JobRejected, ResultRejected, SignalTimeout, UnreadableJson
-from faultline.flow import values
 from faultline.flow.calls import within
 from faultline.flow.ending import Interrupted
 from faultline.store import jsontext

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
+from faultline import values
 from faultline.app import attempt
 from faultline.app.attempt import check_step_name
 from faultline.app.blame import Blame, words
@@ -22,7 +23,6 @@ from faultline.app.transaction import Transaction
 from faultline.app.turns import acquired, called
 from faultline.core import events
 from faultline.core.errors import ConfigError, FaultlineError, FenceBroken, StaleLease, StatementTimeout
-from faultline.flow import values
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.database import run_on

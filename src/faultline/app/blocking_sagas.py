@@ -7,12 +7,12 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, ParamSpec, TypeVar, overload
 
+from faultline import values
 from faultline.app.blame import is_caused_by
 from faultline.app.blocking_beside import Beside
 from faultline.app.blocking_stepping import Stepped
 from faultline.app.slips import check_given, check_step
 from faultline.core.errors import StepFailed
-from faultline.flow import values
 from faultline.flow.ending import Interrupted, Undone, Waiting
 from faultline.flow.program import Branch, position
 

@@ -9,7 +9,7 @@ from faultline.app.retrying import rules_of
 from faultline.app.steps import Retries, Step, StepDecorator
 from faultline.app.tasks import Task
 from faultline.core.errors import ConfigError, declaring
-from faultline.flow import kinds, reading
+from faultline.values import kinds, reading
 
 if TYPE_CHECKING:
     import builtins

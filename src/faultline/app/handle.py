@@ -8,11 +8,11 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
+from faultline import values
 from faultline.app.options import seconds
 from faultline.app.streams import StreamReader
 from faultline.core.errors import JobCancelled, JobFailed, JobNotFound, ResultTimeout, UnreadableJson
 from faultline.core.model import JobRecord, JobState
-from faultline.flow import values
 from faultline.store.reads import views
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import psycopg
 
+from faultline import values
 from faultline.app import attempt
 from faultline.app.async_flows import Flows
 from faultline.app.attempt import check_step_name
@@ -21,7 +22,6 @@ from faultline.app.transaction import Transaction
 from faultline.app.turns import aacquired, acalled
 from faultline.core import events
 from faultline.core.errors import ConfigError, FaultlineError, FenceBroken, StaleLease, StatementTimeout
-from faultline.flow import values
 from faultline.flow.ending import CodeChanged
 from faultline.store import fencing, jsontext, verbs
 from faultline.store.async_database import arun_on

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
+from faultline import values
 from faultline.app.attempt import check_step_name
 from faultline.app.blocking_beside import Begun
 from faultline.app.blocking_calling import Called, Watched
@@ -16,7 +17,7 @@ from faultline.app.slips import check_given, check_items, check_kind, check_poli
 from faultline.core import bounds
 from faultline.core.bounds import DELAY_SECONDS_MAX
 from faultline.core.errors import ConfigError, LimitReached
-from faultline.flow import children, values
+from faultline.flow import children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

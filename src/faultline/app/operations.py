@@ -9,8 +9,8 @@ from faultline.app.handle import JobHandle
 from faultline.app.options import id_of
 from faultline.core.errors import JobRejected
 from faultline.core.model import JobState
-from faultline.flow.values import plain
 from faultline.store.reads import listing
+from faultline.values import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

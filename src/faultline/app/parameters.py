@@ -14,9 +14,9 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from faultline import values
 from faultline.app.texts import result_text
 from faultline.core.errors import JobRejected
-from faultline.flow import values
 from faultline.store import jsontext
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from faultline import values
 from faultline.app.attempt import check_step_name
 from faultline.app.options import Duration, check_seconds, seconds
 from faultline.core.backoff import doubled, jittered
 from faultline.core.bounds import AGAIN_SECONDS_MAX, ATTEMPTS_MAX, DELAY_SECONDS_MAX
 from faultline.core.errors import ConfigError, declaring
-from faultline.flow import values
 
 if TYPE_CHECKING:
     import random

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
+from faultline import values
 from faultline.app import tracing
 from faultline.app.handle import JobHandle
 from faultline.app.joined import JoinedApp, session_of
@@ -16,7 +17,6 @@ from faultline.core import events
 from faultline.core.bounds import TASK_LENGTH_MAX
 from faultline.core.errors import JobRejected
 from faultline.core.model import Submission
-from faultline.flow import values
 from faultline.store import verbs
 
 if TYPE_CHECKING:

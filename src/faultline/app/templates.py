@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from faultline import values
 from faultline.core.errors import ConfigError, JobRejected
-from faultline.flow import values
 
 if TYPE_CHECKING:
     from faultline.core.model import Json

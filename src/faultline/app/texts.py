@@ -6,9 +6,9 @@ import traceback
 from collections import deque
 from typing import TypeVar
 
+from faultline import values
 from faultline.core.bounds import ERROR_LENGTH_MAX
 from faultline.core.errors import JobRejected, ResultRejected, UnreadableJson
-from faultline.flow import values
 from faultline.store import jsontext
 
 T = TypeVar("T")

@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
+from faultline import values
 from faultline.app import tracing
 from faultline.app.handle import JobHandle
 from faultline.app.options import check_text
@@ -16,7 +17,6 @@ from faultline.app.tasks import Task
 from faultline.core.bounds import KEY_LENGTH_MAX, TOPIC_LENGTH_MAX
 from faultline.core.errors import ConfigError, JobRejected, declaring
 from faultline.core.model import Submission
-from faultline.flow import values
 from faultline.operate import who
 from faultline.operate.logged import logged
 from faultline.store.verbs import topics

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from faultline.core.errors import ChildFailed
-from faultline.flow.values import as_stored, digest_of
 from faultline.store import jsontext
+from faultline.values import as_stored, digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from faultline import values
 from faultline.app.tasks import Task
 from faultline.core.errors import ConfigError
 from faultline.core.model import JobState
-from faultline.flow import values
 from faultline.store import jsontext
 from faultline.store.testing import jobs
 

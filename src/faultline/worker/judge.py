@@ -17,7 +17,7 @@ from faultline.core.errors import CostTooHigh, FenceBroken, ResultRejected, Stal
 from faultline.core.model import Failure
 from faultline.flow.calls import Made
 from faultline.flow.ending import RunEnded, too_few
-from faultline.flow.values import Misfit
+from faultline.values import Misfit
 from faultline.worker.endings import Completed, Failed, Released, StartedOver, unstorable
 from faultline.worker.releases import Releases
 

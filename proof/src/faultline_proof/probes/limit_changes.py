@@ -265,7 +265,7 @@ def a_whole_number_may_be_written_in_any_way(sessions: Sessions) -> None:
 def a_rate_that_a_person_changes_keeps_its_time_and_no_more_start_at_once(sessions: Sessions) -> None:
     q = sessions.open()
 
-    def changed(**fields: int) -> tuple[Any, ...]:
+    def changed(**fields: Any) -> tuple[Any, ...]:
         limit(q, **fields)
         q.execute("select faultline.set_budget('b', %s::jsonb)", json.dumps(fields))
         [limited] = q.execute("select effective from faultline.limits where group_key = ''")

@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from faultline.flow import kinds
-from faultline.flow.writing import PLAIN
+from faultline.values import kinds
+from faultline.values.writing import PLAIN
 
 #: What may stand around the type of a field in a TypedDict.
 _MARKS = ("Required", "NotRequired", "ReadOnly")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from faultline import ConfigError, Faultline, Job, JobRejected, Submission
-from faultline.flow import kinds, reading
+from faultline.values import kinds, reading
 from tests.flow.running import ended
 from tests.worker.working import results
 

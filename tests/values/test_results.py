@@ -24,8 +24,8 @@ from faultline import (
     KeyConflict,
     Submission,
     UnreadableJson,
+    values,
 )
-from faultline.flow import values
 from faultline.testing import assert_enqueued, drain, frozen_time, inline
 from tests.app.kinds import KINDS, task_of
 from tests.app.test_arguments import ARRIVES, NOON, ORDER, Order
@@ -267,7 +267,7 @@ def test_keys_groups_and_uniqueness_see_what_is_stored(app: Faultline) -> None:
 
 
 def test_a_set_is_stored_in_one_order_whatever_the_process(tmp_path: Any) -> None:
-    program = "from faultline.flow import values; print(values.args_text({'x': {'a', 'b', 'c', 'd', 1.5}}, 'x'))"
+    program = "from faultline import values; print(values.args_text({'x': {'a', 'b', 'c', 'd', 1.5}}, 'x'))"
     said = {
         subprocess.run(
             [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True

@@ -22,9 +22,9 @@ from uuid import UUID
 
 import orjson
 
-from faultline.flow import kinds
-from faultline.flow.annotations import bare, hints_of, is_alias, mark, name_of
-from faultline.flow.writing import PLAIN, plain
+from faultline.values import kinds
+from faultline.values.annotations import bare, hints_of, is_alias, mark, name_of
+from faultline.values.writing import PLAIN, plain
 
 Read = Callable[[Any], Any]
 

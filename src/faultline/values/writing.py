@@ -16,7 +16,7 @@ from uuid import UUID
 
 import orjson
 
-from faultline.flow import kinds
+from faultline.values import kinds
 
 PLAIN = (str, int, float, bool, type(None))
 _WRITERS: dict[type, Callable[[Any], Any]] = {

@@ -1,8 +1,4 @@
-"""How values of a program are stored as JSON and read again, by their annotations.
-
-JSON types, dataclasses, TypedDicts, NamedTuples, tuples, sets, unions, enums, dates, times, UUIDs, decimals, bytes, and
-models of pydantic and structs of msgspec, where these are there, and types that the program has registered.
-"""
+"""Values as the database has them: their JSON text, their digest, and what comes back."""
 
 from __future__ import annotations
 
@@ -21,16 +17,10 @@ from weakref import WeakKeyDictionary
 import orjson
 
 from faultline.core.errors import JobRejected
-from faultline.flow.annotations import annotated as annotated  # noqa: PLC0414 - part of this
-from faultline.flow.annotations import is_read as is_read  # noqa: PLC0414
-from faultline.flow.annotations import name_of as name_of  # noqa: PLC0414
-from faultline.flow.annotations import returned as returned  # noqa: PLC0414
-from faultline.flow.reading import Misfit as Misfit  # noqa: PLC0414
-from faultline.flow.reading import Read as Read  # noqa: PLC0414
-from faultline.flow.reading import reader as reader  # noqa: PLC0414
-from faultline.flow.writing import PLAIN, key_text
-from faultline.flow.writing import plain as plain  # noqa: PLC0414
 from faultline.store import jsontext
+from faultline.values.annotations import is_read, returned
+from faultline.values.reading import Misfit, Read, reader
+from faultline.values.writing import PLAIN, key_text, plain
 
 _DIGEST_BYTES = 16
 #: JSON texts have floats from here on with an exponent.
