@@ -34,9 +34,7 @@ async def answered(text: str) -> str:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    found = re.findall(rf"```{language}\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)
-    # Where a page shows how Celery does it, that is not ours.
-    return [block for block in found if not block.startswith("# Celery")]
+    return re.findall(rf"```{language}\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)
 
 
 def titled(block: str) -> str:
@@ -46,10 +44,10 @@ def titled(block: str) -> str:
 
 PROGRAMS = [
     pytest.param(block, id=f"{page}: {titled(block)}")
-    for page in ("limits", "unique", "schedules", "celery")
+    for page in ("limits", "unique", "schedules")
     for block in blocks(page, "python")
     # A piece of a program is not one.
-    if "app." in block and (page != "celery" or "app.queue" in block or "app.schedule" in block)
+    if "app." in block
 ]
 
 

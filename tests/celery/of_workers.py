@@ -1,0 +1,145 @@
+"""Checks: schedules, limits, queues, workers and tests."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from datetime import UTC
+
+from faultline.testing import drain, frozen_time
+from tests.celery.page import Scene, blocks, checks, programs
+from tests.waiting import auntil
+from tests.worker.working import results, work
+
+
+@checks("Beat")
+def _(scene: Scene) -> None:
+    scene.run()
+
+    async def story() -> None:
+        await auntil(lambda: len(scene.app.schedules.list()) == 2)
+
+    work(scene.app, story)
+    weekdays = scene.app.schedules.next("report", 10)
+    assert {tick.astimezone(UTC).hour for tick in weekdays} <= {7, 8}
+    assert {tick.weekday() for tick in weekdays} == {0, 1, 2, 3, 4}
+    first, second = scene.app.schedules.next("sync-eu", 2)
+    assert (second - first).total_seconds() == 300
+    scene.app.schedules.run_now("sync-eu")
+    drain(scene.app)
+    (job,) = scene.app.jobs(task="sync")
+    assert scene.app.job(job.id).args == {"region": "eu"}
+    assert job.state == "succeeded"
+
+
+@checks("Rate limits")
+def _(scene: Scene) -> None:
+    sent: list[str] = []
+
+    class Provider:
+        def send(self, to: str) -> None:
+            sent.append(to)
+
+    send = scene.run(provider=Provider())["send"]
+    scene.app.declare()
+    with frozen_time(scene.app) as time:
+        handles = [send.enqueue(tenant, f"{tenant}@example.org") for tenant in (1, 2, 3)]
+        drain(scene.app)
+        assert len(sent) == 1  # 100 a minute, and no two together
+        began = time.now
+        drain(scene.app, advancing=time)
+        assert len(sent) == 3
+        assert 1.1 <= (time.now - began).total_seconds() <= 2
+    assert {handle.job().group for handle in handles} == {"tenant-1", "tenant-2", "tenant-3"}
+
+
+@checks("Unique tasks")
+def _(scene: Scene) -> None:
+    page = scene.run()
+
+    assert page["first"].id == page["second"].id
+    assert (page["first"].created, page["second"].created) == (True, False)
+    assert drain(scene.app).succeeded == 1
+    assert page["index"].enqueue(7, "changed again").created
+
+
+@checks("Routes and priorities")
+def _(scene: Scene) -> None:
+    began: list[str] = []
+
+    @scene.app.on_start
+    def note(job: object) -> None:
+        began.append(getattr(job, "task", ""))
+
+    scene.run()
+    assert {job.queue for job in scene.app.jobs()} == {"mail"}
+    assert drain(scene.app).succeeded == 2
+    assert began == ["mail.password", "mail.news"]
+
+
+@checks("Pools and prefetch")
+def _(scene: Scene) -> None:
+    (program,) = programs(scene.title)
+    (command,) = (text for language, text in blocks(scene.title) if language == "sh" and text.startswith("faultline"))
+    head = "from faultline import Faultline, Processes\n\napp = Faultline()\n"
+    (scene.folder / "shop.py").write_text(head + program)
+    environ = {**os.environ, "FAULTLINE_DSN": scene.app.dsn}
+    _, *words = shlex.split(command)
+    worker = subprocess.Popen([sys.executable, "-m", "faultline", *words, "--quiet"], cwd=scene.folder, env=environ)
+    try:
+        handles = [scene.app.enqueue("render", {"page": n}, queue="cpu") for n in range(101)]
+        pids = [handle.result(60) for handle in handles]
+    finally:
+        worker.terminate()
+        worker.wait(60)
+
+    assert worker.pid not in pids
+    assert max(map(pids.count, pids)) <= 100
+
+
+@checks("Signals and base classes")
+def _(scene: Scene) -> None:
+    alerts: list[str] = []
+    counted: list[str] = []
+    scene.run(alert=alerts.append, count=counted.append)
+
+    @scene.app.task(max_attempts=1)
+    def divide(a: int, b: int) -> int:
+        return a // b
+
+    results(scene.app, [divide.enqueue(1, 1), divide.enqueue(1, 0)])
+    assert counted == ["divide", "divide"]
+    assert len(alerts) == 1
+    assert alerts[0].startswith("divide has failed: ")
+
+
+@checks("One connection per process")
+def _(scene: Scene) -> None:
+    made: list[Client] = []
+
+    class Client:
+        closed = False
+
+        def __init__(self) -> None:
+            made.append(self)
+
+        def get(self, url: str) -> int:
+            assert not self.closed
+            return 200 + len(url)
+
+        def close(self) -> None:
+            self.closed = True
+
+    fetch = scene.run(Client=Client)["fetch"]
+    assert results(scene.app, [fetch.enqueue("a"), fetch.enqueue("bc")]) == [201, 202]
+    assert [client.closed for client in made] == [True]
+
+
+@checks("Eager mode")
+def _(scene: Scene) -> None:
+    scene.run()["test_ada_is_greeted"]()
+
+    (job,) = scene.app.jobs()
+    assert (job.state, job.task) == ("succeeded", "greet")
