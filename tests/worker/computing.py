@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -80,6 +81,44 @@ class Unsendable(Exception):
 @app.task(executor="process", max_attempts=1)
 def unsendable() -> None:
     raise Unsendable(1, 2)
+
+
+@app.task(executor="process", max_attempts=3, give_up_on=Unsendable, backoff=lambda _: 0)
+def refused() -> None:
+    raise Unsendable(1, 2)
+
+
+@app.task(executor="process", max_attempts=1)
+def note_an_error() -> str:
+    note.warning("noted %s", "here", extra={"order": Order(7), "error": Unsendable(1, 2)})
+    return "done"
+
+
+@app.task(executor="process", max_attempts=1)
+def fork(file: str) -> str:
+    """Both the process and its child return."""
+    if os.fork() == 0:
+        note.warning("from the child")
+        while not Path(file).exists():
+            time.sleep(0.02)
+        return "from the child"
+    return "from the parent"
+
+
+@app.task(executor="process", max_attempts=1)
+def die_beside_a_child(file: str) -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+        os._exit(0)
+    Path(file).write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(executor="process", timeout=2, max_attempts=1)
+def call_a_program(file: str) -> None:
+    program = f"import os, pathlib, time\npathlib.Path({file!r}).write_text(str(os.getpid()))\ntime.sleep(600)"
+    subprocess.run([sys.executable, "-c", program], check=False)
 
 
 @app.task(executor="process", max_attempts=1)

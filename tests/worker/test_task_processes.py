@@ -112,6 +112,67 @@ def test_a_process_that_dies_fails_one_attempt_and_the_worker_goes_on(app: Fault
     assert summed["sum"] == 2
 
 
+def test_rules_hold_for_an_error_that_cannot_be_sent(app: Faultline) -> None:
+    handle = computing.refused.enqueue()
+
+    (error,) = results(app, [handle], task_processes=1)
+
+    assert "Unsendable: 1 and 2" in str(error)
+    assert "Not retried: give_up_on of the task has Unsendable." in str(error)
+    assert app.job(handle.id).attempt == 1
+
+
+def test_a_log_record_that_cannot_be_sent_as_it_is_fails_no_job(app: Faultline, caplog: pytest.LogCaptureFixture) -> None:
+    assert results(app, [computing.note_an_error.enqueue()], task_processes=1) == ["done"]
+
+    (record,) = [record for record in caplog.records if record.name == "tests.computing"]
+    assert record.getMessage() == "noted here"
+    assert vars(record)["order"] == computing.Order(7)
+    assert vars(record)["error"] == "Unsendable('1 and 2')"
+
+
+def test_a_child_that_returns_to_the_task_answers_for_no_job(
+    app: Faultline, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, said = tmp_path / "go", tmp_path / "said"
+
+    async def story() -> list[Any]:
+        forked = await (await computing.fork.aenqueue(str(file))).aresult(60)
+        beside = await computing.wait_for.aenqueue(str(said))
+        await auntil(lambda: said.exists() and said.read_text())
+        file.touch()  # now the child returns, while its parent runs another job
+        await auntil(lambda: not _children(int(said.read_text())))
+        said.write_text("its own")
+        return [forked, await beside.aresult(60)]
+
+    assert work(app, story, task_processes=1) == ["from the parent", "its own"]
+    assert "from the child" not in caplog.text
+
+
+def _children(pid: int) -> list[str]:
+    return [
+        one for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split() if lives(int(one))
+    ]
+
+
+def test_a_process_that_dies_before_a_child_of_its_own_fails_its_attempt_at_once(app: Faultline, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+
+    (error,) = results(app, [computing.die_beside_a_child.enqueue(str(file))], task_processes=1)
+
+    assert "killed by SIGKILL" in str(error)
+    until(lambda: not lives(int(file.read_text())))
+
+
+def test_what_a_process_has_started_is_killed_with_it(app: Faultline, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+
+    (error,) = results(app, [computing.call_a_program.enqueue(str(file))], task_processes=1)
+
+    assert "TimedOut: timed out after 2 s; its process was killed" in str(error)
+    until(lambda: not lives(int(file.read_text())))
+
+
 def test_a_process_that_holds_its_interpreter_is_killed_when_its_time_is_up(app: Faultline, tmp_path: Path) -> None:
     file = tmp_path / "pid"
 

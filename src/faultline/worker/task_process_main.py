@@ -23,6 +23,7 @@ from faultline.app import processes
 from faultline.app.attempt import Attempt
 from faultline.app.tasks import Task
 from faultline.app.texts import text_of
+from faultline.core import forks
 from faultline.core.errors import ConfigError
 from faultline.core.host import Host
 from faultline.core.running import running
@@ -30,7 +31,7 @@ from faultline.worker.around import around_blocking
 from faultline.worker.hold import Hold
 from faultline.worker.memory import memory_bytes
 from faultline.worker.tally import Tally
-from faultline.worker.task_processes import LENGTH
+from faultline.worker.task_processes import LENGTH, Remade
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from faultline.core.model import Lease
 
 _PR_SET_PDEATHSIG = 1
+#: What every log record has, as text or numbers.
+_OF_RECORDS = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
 
 
 def main() -> None:
@@ -74,7 +77,7 @@ class _Runner:
         hold = Hold(lease, 0.0, Tally(lambda: 0.0).of(queue))
         hold.by = _Here(limit)
         token = running.set(hold)
-        raised, text = True, None
+        raised, text, generation = True, None, forks.generation
         try:
             value = self.function(module, path)(**lease.args)
             raised = False
@@ -82,14 +85,16 @@ class _Runner:
             value, text = error, text_of(error)
         finally:
             running.reset(token)
+        if forks.generation != generation:
+            # A child that the task forked: its parent answers.
+            forks.end_child(value if raised else None)
+        if raised:
+            return True, _sent_error(value, text), text, memory_bytes()
         try:
-            frame = pickle.dumps(value)
-            if raised:
-                pickle.loads(frame)  # noqa: S301 - our own: many exceptions can be written and not read
+            return False, pickle.dumps(value), None, memory_bytes()
         except Exception as error:  # noqa: BLE001 - the worker must get an answer
-            shown = text if raised else f"its result cannot be sent to the worker: {type(error).__name__}: {error}"
-            raised, text, frame = True, shown, pickle.dumps(RuntimeError(shown))
-        return raised, frame, text, memory_bytes()
+            shown = f"its result cannot be sent to the worker: {type(error).__name__}: {error}"
+            return True, pickle.dumps(RuntimeError(shown)), shown, memory_bytes()
 
     def function(self, module: str, path: str) -> Callable[..., Any]:
         found = self._functions.get((module, path))
@@ -112,6 +117,21 @@ class _Runner:
             raise ConfigError("the task is in a program without a file, so its process cannot import it; put it in a module")
         import_main_path(self._setup["main_path"])
         return sys.modules["__main__"]
+
+
+def _sent_error(error: BaseException, text: str | None) -> bytes:
+    """Many exceptions can be written and not read again: their class is, without their `__init__`, for the rules of the
+    task. Else its text.
+    """
+    args, state = error.args, vars(error)
+    for sent in (error, Remade(type(error), args, state), Remade(type(error), args, {}), Remade(type(error), (text,), {})):
+        try:
+            frame = pickle.dumps(sent)
+            pickle.loads(frame)  # noqa: S301 - our own
+        except Exception:  # noqa: BLE001, S112 - the next one has less to send
+            continue
+        return frame
+    return pickle.dumps(RuntimeError(text))
 
 
 def _wrapped(task: Task[..., Any]) -> Callable[..., Any]:
@@ -144,7 +164,8 @@ class _Here:
 class _Wire:
     def __init__(self, wire: socket.socket) -> None:
         wire.set_inheritable(False)
-        self._wire = wire
+        # A child would keep it open, and its worker would not notice that this process has ended.
+        self._wire = forks.keep_from_forks(wire)
         self._lock = threading.Lock()
 
     def send(self, message: object) -> None:
@@ -171,9 +192,27 @@ class _ToWorker(logging.handlers.QueueHandler):
     def __init__(self, wire: _Wire) -> None:
         super().__init__(None)  # type: ignore[arg-type]
         self._wire = wire
+        self._generation = forks.generation
 
     def enqueue(self, record: logging.LogRecord) -> None:
+        if forks.generation != self._generation:
+            # A child of this process has no worker.
+            if logging.lastResort is not None and record.levelno >= logging.lastResort.level:
+                logging.lastResort.handle(record)
+            return
+        for name, value in vars(record).items():
+            if name not in _OF_RECORDS:
+                setattr(record, name, _sendable(value))
         self._wire.send(("log", record))
+
+
+def _sendable(value: object) -> object:
+    """What a record carries beside its text, or how it shows itself if it cannot be read again."""
+    try:
+        pickle.loads(pickle.dumps(value))  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - a log record fails no job
+        return repr(value)
+    return value
 
 
 def _log_to(wire: _Wire, level: int) -> None:

@@ -52,6 +52,23 @@ class ProcessDied(Exception):
     """The process that ran the task ended before the task did."""
 
 
+class Remade:
+    """An exception that is read without its own `__init__`, which takes other arguments than it has kept."""
+
+    def __init__(self, kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> None:
+        self._given = kind, args, state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, self._given
+
+
+def _remade(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    known: Any = next(one for one in kind.__mro__ if one.__module__ == "builtins")
+    error: BaseException = known.__new__(kind, *args)
+    vars(error).update(state)
+    return error
+
+
 class TaskProcesses:
     """At most `size` at once; started when needed, and kept."""
 
@@ -205,8 +222,13 @@ class TaskProcess:
     def kill(self) -> None:
         self._reading.cancel()
         self._writer.close()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+        if self._process.returncode is None:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        """The process and the programs that it has started: they would go on beside the next attempt."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         """Blocks."""
@@ -250,6 +272,8 @@ class TaskProcess:
             if code is not None:
                 break
             await asyncio.sleep(0.01)
+        # Its number is no other group's as long as what it has started lives.
+        self._kill_all()
         self._fail(ProcessDied(_end_of(code)))
 
     def _fail(self, error: ProcessDied) -> None:
@@ -269,7 +293,7 @@ def _answered(kind: str, content: Any) -> Any:
         value = ProcessDied(f"what the task {'raised' if raised else 'returned'} cannot be read here: {error}")
         raised = True
     if raised and text is not None:
-        value.__faultline_text__ = text
+        vars(value)["__faultline_text__"] = text
     return raised, value, memory
 
 
