@@ -67,7 +67,7 @@ GUARDS: Guards = {
     },
     "hear": {
         "hears everything in another cluster": ("shard.cluster <> cluster or ", ""),
-        "hears what was open": ("        and o.xid = any (array(", "        and false and o.xid = any (array("),
+        "hears what was open": ("      where x.xid < shard.seen_to\n", "      where false\n"),
         "frees permits of the queue": ("greatest(0, shard.holding - heard.freed)", "shard.holding"),
     },
     "hear_groups": {
@@ -88,7 +88,12 @@ GUARDS: Guards = {
             "case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end",
             "g.head_at",
         ),
-        "puts who comes in behind those who wait": ("greatest(g.turn, shard.turn)", "g.turn"),
+        "puts who comes in behind those who wait": ("greatest(g.turn, k.entry)", "g.turn"),
+        "puts who comes in for the first time behind those who wait": (
+            "k.holding / k.weight, k.entry, k.priority",
+            "k.holding / k.weight, 0, k.priority",
+        ),
+        "puts who comes in behind who came in before": ("shard.entry + row_number() over () * 1e-9", "shard.turn"),
     },
     "open_xids": {
         "keeps its own number": (" || pg_current_xact_id()", ""),
@@ -105,6 +110,13 @@ GUARDS: Guards = {
         "gives one each only where nobody is owed two": (
             " and max(l.holding / l.weight) < min((l.holding + 1) / l.weight) as one_each",
             " as one_each",
+        ),
+        "reads no turns that were served": (" and g.turn >= shard.turn\n", "\n"),
+        "sees groups that hold nothing": ("g.load = 0 and g.turn >= shard.turn", "g.load < 0"),
+        "sees groups that hold something": ("g.ready and g.load > 0\n", "g.ready and g.load < 0\n"),
+        "moves on where groups come in": (
+            "    shard.entry := greatest(shard.entry, shard.turn) + cardinality(served.ctids) * 1e-6;\n",
+            "",
         ),
         "moves the turn by the weight": ("turn = j.turn + j.jobs / j.weight", "turn = j.turn + j.jobs"),
         "moves no head past a locked row": (
@@ -211,7 +223,30 @@ GUARDS: Guards = {
         ),
         "lets those look again who waited for a token": ("g.not_before is not null and faster\n", "false\n"),
         "weighs anew": (" or reweighed and (o.more or o.holding > 0)", ""),
-        "begins with the turns again": ("turn = case when reweighed then", "turn = case when false then"),
+        "begins with the turns again": ("case when not reweighed then g.turn end", "g.turn"),
+        "puts who may go on behind those who wait": (
+            "(select s.entry from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1)",
+            "null",
+        ),
+    },
+    "let_ready": {
+        "puts who waited behind those who wait": ("greatest(g.turn, shard.entry)", "g.turn"),
+    },
+    "recount_queue": {
+        "puts who is counted anew behind those who wait": (
+            "(select s.entry from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1)",
+            "g.turn",
+        ),
+    },
+    "reshard": {
+        "takes groups as far as their shards": ("turn = greatest(g.turn, furthest)", "turn = g.turn"),
+    },
+    "fold": {
+        "takes few queues at a time": (" order by random() limit 50)", ")"),
+        "takes others each time": ("order by random() limit 50", "order by q.name limit 50"),
+    },
+    "save_shard": {
+        "stores where groups come in": ("      entry = is_now.entry\n", "      entry = s.entry\n"),
     },
     "let_arrive": {
         "takes no more than a thousand": ("    limit 1000\n", "    limit 1000000\n"),
@@ -243,6 +278,7 @@ GUARDS: Guards = {
             "where false\n",
         ),
         "takes no time of a clock that was ahead": ("set ready = g.more, not_before = null", "set ready = g.ready"),
+        "puts right who stands before the turn": ("      set turn = shard.entry\n", "      set turn = g.turn\n"),
     },
     "lend": {
         "takes turns": ("(s.shard + second) % lend.number as nth", "s.shard as nth"),

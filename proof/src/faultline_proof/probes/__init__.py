@@ -35,6 +35,7 @@ from faultline_proof.probes import (  # noqa: F401 - each adds its probes
     limit_guards,
     limit_plans,
     limit_shards,
+    limit_turns,
     limit_waits,
     list_plans,
     locks,

@@ -60,7 +60,22 @@ begin
       exists (
         select from faultline.groups g where g.queue = shard.queue and g.shard = shard.shard and g.not_before <= due
       ) as later,
-      exists (select from faultline.groups g where g.queue = shard.queue and g.shard = shard.shard and g.ready) as ready,
+      -- From the shard's turn on, as in pick_groups. In order, so that no other index fits.
+      coalesce(
+        (
+          select true from faultline.groups g
+          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load = 0 and g.turn >= shard.turn
+          order by g.turn, g.group_key
+          limit 1
+        ),
+        (
+          select true from faultline.groups g
+          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load > 0
+          order by g.load, g.turn, g.group_key
+          limit 1
+        ),
+        false
+      ) as ready,
       exists (
         select from faultline.open_jobs r
         where r.queue = shard.queue and r.state = 'queued' and r.group_key is not null and r.in_group is null

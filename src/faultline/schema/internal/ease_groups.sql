@@ -20,9 +20,10 @@ begin
       not_before = case when not faster then g.not_before end,
       load = g.holding / faultline.weight_of(l.fields),
       -- Its turns were as far apart as its weight was: it begins again.
-      turn = case when reweighed then coalesce(
-        (select s.turn from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1), g.turn
-      ) else g.turn end
+      turn = coalesce(greatest(
+        case when not reweighed then g.turn end,
+        (select s.entry from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1)
+      ), g.turn)
   from (
     -- By the cheap columns first.
     select o.ctid, o.group_key

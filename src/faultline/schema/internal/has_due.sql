@@ -4,15 +4,22 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  level integer := -32768;
+  level integer := -32769;
+  found_level integer;
 begin
   loop
-    select j.priority into level
+    select j.priority into found_level
     from faultline.open_jobs j
-    where j.queue = has_due.queue and j.state = 'queued' and j.priority > level
+    where j.queue = has_due.queue and j.state = 'queued'
+      and j.priority > level and j.priority < case when level < 0 then 0 else 32768 end
     order by j.priority
     limit 1;
-    if not found then
+    -- Priority 0 is not searched for: most jobs have it, and while a session holds an old snapshot, all that had it would be walked.
+    if found then
+      level := found_level;
+    elsif level < 0 then
+      level := 0;
+    else
       return false;
     end if;
     if exists (

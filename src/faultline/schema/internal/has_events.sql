@@ -13,7 +13,12 @@ begin
   return exists (
     select from faultline.group_events e where e.queue = shard.queue and e.shard = shard.shard and e.xid >= bound
   ) or exists (
-    select from faultline.group_events e where e.queue = shard.queue and e.shard = shard.shard and e.xid = any (shard.seen_open)
+    select
+    from unnest(shard.seen_open) as x (xid)
+    -- Each is looked up by itself: a list may be compared with every entry.
+    cross join lateral (
+      select from faultline.group_events e where e.queue = shard.queue and e.shard = shard.shard and e.xid = x.xid limit 1
+    ) e
   );
 end
 $$;

@@ -27,10 +27,15 @@ begin
     delete from faultline.group_events e
     where e.ctid = any (array(
       select o.ctid
-      from faultline.group_events o
-      where o.queue = shard.queue and o.shard = shard.shard
-        -- A list of its own, so that each is looked up: by the bound alone, every event that anybody ever heard would be read.
-        and o.xid = any (array(select x.xid from unnest(shard.seen_open) as x (xid) where x.xid < shard.seen_to))
+      from unnest(shard.seen_open) as x (xid)
+      -- Each is looked up by itself: by the bound alone, every event that anybody ever heard would be read.
+      cross join lateral (
+        select e.ctid
+        from faultline.group_events e
+        where e.queue = shard.queue and e.shard = shard.shard and e.xid = x.xid
+        offset 0
+      ) o
+      where x.xid < shard.seen_to
       union all
       (
         select n.ctid

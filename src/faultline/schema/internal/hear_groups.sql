@@ -23,6 +23,8 @@ begin
   with known as materialized (
     select
       s.group_key, s.freed_group, s.priority, s.run_at, g.row_id, g.holding as was, h.holding,
+      -- Behind all who came in before, and each behind the last.
+      case when g.ready then shard.turn else shard.entry + row_number() over () * 1e-9 end as entry,
       case when o.fields is null then each_weight else faultline.weight_of(o.fields) end as weight,
       h.holding < case when o.fields is null then each_cap else coalesce(faultline.cap_of(o.fields), 2147483647) end
         and g.not_before is null and (coalesce(g.more, false) or s.priority is not null) as ready
@@ -30,7 +32,7 @@ begin
       hear_groups.group_keys, hear_groups.freed_groups, hear_groups.priorities, hear_groups.run_ats
     ) as s (group_key, freed_group, priority, run_at)
     left join lateral (
-      select g.ctid as row_id, g.holding, g.more, g.not_before from faultline.groups g
+      select g.ctid as row_id, g.holding, g.more, g.ready, g.not_before from faultline.groups g
       where g.group_key = s.group_key and g.queue = shard.queue
       order by g.epoch desc
       limit 1
@@ -52,7 +54,7 @@ begin
         more = g.more or k.priority is not null,
         -- An empty group is given no turn: claims would look at it in vain.
         ready = k.ready,
-        turn = case when k.ready and not g.ready then greatest(g.turn, shard.turn) else g.turn end,
+        turn = case when k.ready then greatest(g.turn, k.entry) else g.turn end,
         head_priority = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.priority else g.head_priority end,
         head_at = case when (k.priority, k.run_at) < (g.head_priority, g.head_at) then k.run_at else g.head_at end,
         head_id = case when (k.priority, k.run_at) <= (g.head_priority, g.head_at)
@@ -67,7 +69,7 @@ begin
       group_key, queue, epoch, shard, holding, load, turn, more, ready, head_priority, head_at
     )
     select
-      k.group_key, shard.queue, second, shard.shard, k.holding, k.holding / k.weight, shard.turn, k.priority is not null,
+      k.group_key, shard.queue, second, shard.shard, k.holding, k.holding / k.weight, k.entry, k.priority is not null,
       k.ready, coalesce(k.priority, -32768), coalesce(k.run_at, '-infinity')
     from known k
     where k.row_id is null and (k.priority is not null or k.freed_group < 0)

@@ -6,7 +6,7 @@ as $$
 #variable_conflict use_column
 begin
   update faultline.groups g
-  set ready = g.more, not_before = null, turn = greatest(g.turn, shard.turn), epoch = greatest(g.epoch, extract(epoch from due)::bigint)
+  set ready = g.more, not_before = null, turn = greatest(g.turn, shard.entry), epoch = greatest(g.epoch, extract(epoch from due)::bigint)
   where g.ctid = any (array(
     select o.ctid
     from faultline.groups o

@@ -31,10 +31,23 @@ begin
         g.*, l.rate, l.weight, l.cap, t.tokens_now,
         greatest(0, least(l.cap - g.holding, coalesce(floor(t.tokens_now), remaining), remaining))::integer as room
       from (
-        select g.ctid as row_id, g.group_key, g.holding, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
-        from faultline.groups g
-        where g.queue = shard.queue and g.shard = shard.shard and g.ready
-        order by g.load, g.turn, g.group_key
+        -- Those that hold nothing are read from the shard's turn on: none of them stands before it but dead entries, which
+        -- nobody can remove while a session holds an old snapshot.
+        (
+          select g.ctid as row_id, g.group_key, g.holding, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
+          from faultline.groups g
+          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load = 0 and g.turn >= shard.turn
+          order by g.turn, g.group_key
+          limit least(remaining, 1000)
+        )
+        union all
+        (
+          select g.ctid as row_id, g.group_key, g.holding, g.turn, g.tokens, g.refilled_at, g.head_priority, g.head_at, g.head_id
+          from faultline.groups g
+          where g.queue = shard.queue and g.shard = shard.shard and g.ready and g.load > 0
+          order by g.load, g.turn, g.group_key
+          limit least(remaining, 1000)
+        )
         limit least(remaining, 1000)
       ) g
       left join lateral (
@@ -194,6 +207,8 @@ begin
     ctids := ctids || served.ctids;
     remaining := remaining - cardinality(served.ctids);
     shard.turn := greatest(shard.turn, served.turn);
+    -- Who comes in after this grant stands behind who came in before it.
+    shard.entry := greatest(shard.entry, shard.turn) + cardinality(served.ctids) * 1e-6;
   end loop;
 end
 $$;

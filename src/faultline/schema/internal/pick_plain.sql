@@ -6,15 +6,24 @@ as $$
 #variable_conflict use_column
 declare
   ctids tid[] := '{}';
-  level integer := -32768;
+  level integer := -32769;
+  found_level integer;
 begin
   while cardinality(ctids) < pick_plain.most loop
-    select j.priority into level
+    select j.priority into found_level
     from faultline.open_jobs j
-    where j.queue = pick_plain.queue and j.state = 'queued' and j.priority > level
+    where j.queue = pick_plain.queue and j.state = 'queued'
+      and j.priority > level and j.priority < case when level < 0 then 0 else 32768 end
     order by j.priority
     limit 1;
-    exit when not found;
+    -- Priority 0 is not searched for: see has_due.
+    if found then
+      level := found_level;
+    elsif level < 0 then
+      level := 0;
+    else
+      exit;
+    end if;
     ctids := ctids || array(
       select r.ctid
       from faultline.open_jobs r

@@ -52,7 +52,10 @@ begin
   changed as (
     update faultline.groups g
     set holding = greatest(0, o.holding), load = greatest(0, o.holding) / faultline.weight_of(faultline.group_limit(g.queue, g.group_key)),
-        ready = g.more and g.not_before is null
+        ready = g.more and g.not_before is null,
+        turn = greatest(
+          g.turn, (select s.entry from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1)
+        )
     from of_groups o
     where g.queue = recount_queue.queue and g.group_key = o.group_key and g.holding <> greatest(0, o.holding)
     returning g.group_key, g.holding

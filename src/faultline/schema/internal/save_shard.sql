@@ -18,7 +18,8 @@ begin
       seen_open = is_now.seen_open,
       heard_all_at = is_now.heard_all_at,
       cluster = is_now.cluster,
-      turn = is_now.turn
+      turn = is_now.turn,
+      entry = is_now.entry
   where s.queue = was.queue and s.shard = was.shard and s.epoch = was.epoch;
 end
 $$;

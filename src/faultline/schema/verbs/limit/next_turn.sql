@@ -53,8 +53,19 @@ begin
         order by r.next_run_at
         limit 1
       ),
-      case when exists (select from faultline.groups g where g.queue = next_turn.queue and g.shard = number and g.ready)
-        or happened
+      case when happened
+        or (
+          select true from faultline.groups g
+          where g.queue = next_turn.queue and g.shard = number and g.ready and g.load = 0 and g.turn >= shard.turn
+          order by g.turn, g.group_key
+          limit 1
+        )
+        or (
+          select true from faultline.groups g
+          where g.queue = next_turn.queue and g.shard = number and g.ready and g.load > 0
+          order by g.load, g.turn, g.group_key
+          limit 1
+        )
         or faultline.has_due(next_turn.queue, true, at) then at end
     );
     soonest := least(soonest, greatest(turn, faultline.next_token(next_turn.queue, number, known_queue.shards, fields, at)));

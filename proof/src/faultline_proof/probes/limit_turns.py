@@ -1,0 +1,249 @@
+"""Where groups come in, and that a claim sees each of them: it reads those that hold nothing from the turn of its shard on."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from faultline_proof.probes.flow_plans import rows_read
+from faultline_proof.probes.limit_shards import declare
+from faultline_proof.probes.limit_stage import done, expect_right_accounts, groups, limit, put, take
+from faultline_proof.probes.probe import expect, probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faultline_proof.sessions import Session, Sessions
+
+#: So many groups were served while somebody held an old snapshot,
+_SERVED = 300
+#: and so many rows and entries may be read for one job.
+_FEW = 300
+
+
+def _put_each(q: Session, names: list[str]) -> None:
+    jobs = json.dumps([{"task": "t", "group": name} for name in names])
+    q.execute("select count(*) from faultline.enqueue_many(%s::text)", jobs)
+
+
+def _move_on(q: Session, name: str = "mover") -> None:
+    """One group is served three times: what stood where it began stands behind the turn of their shard."""
+    put(q, name, 3)
+    for _ in range(3):
+        held = take(q, 1)
+        expect("the only one that may", groups(held), [name])
+        done(q, *held)
+
+
+def _expect_served(q: Session, name: str) -> None:
+    expect("served", groups(take(q, 1)), [name])
+    expect_right_accounts(q)
+
+
+@probe(
+    "plan", "pick_groups", "claim_within", "next_turn", "has_due", "hear_groups", "hear", "shards", "groups", "save_shard"
+)
+def a_claim_reads_no_turns_that_were_served(sessions: Sessions) -> None:
+    """While somebody holds an old snapshot, vacuum cannot remove them, and they would be read each time."""
+    q, holder = sessions.open(), sessions.open()
+    limit(q, "*", concurrency=1)
+    holder.begin("repeatable read")
+    holder.execute("select from faultline.groups")
+    for _ in range(3):
+        _put_each(q, [f"g{n}" for n in range(_SERVED)])
+        # A few at a time: those of the last claim may be read again.
+        for _ in range(_SERVED // 20):
+            held = take(q, 20)
+            expect("granted", len(held), 20)
+            done(q, *held)
+
+    def reads_few(what: str, call: Callable[[], object]) -> None:
+        before = rows_read(q)
+        call()
+        read = rows_read(q) - before
+        if read > _FEW:
+            raise AssertionError(f"{what} read {read} rows and entries after {3 * _SERVED} turns")
+
+    with q.unsaved():
+        put(q, "new", 1)
+        reads_few("a claim", lambda: expect("granted", groups(take(q, 1)), ["new"]))
+        reads_few("a claim of nothing", lambda: expect("granted", take(q, 1), []))
+        reads_few("a look for the next turn", lambda: q.execute("select faultline.next_turn('default')"))
+
+
+@probe("pick_groups", "hear_groups", "save_shard", "shards")
+def groups_that_hold_nothing_are_served_in_the_order_in_which_they_came_in(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=1)
+    _put_each(q, ["x", "y", "z"])
+    for _ in range(2):
+        held = take(q, 1)
+        expect("granted", held[0].group in {"x", "y", "z"}, wanted=True)
+        put(q, "a", 1)
+        expect("granted beyond the limit", take(q, 1), [])
+        done(q, *held)
+    expect("granted before the last of those who came first", take(q, 1)[0].group in {"x", "y", "z"}, wanted=True)
+    expect_right_accounts(q)
+
+
+@probe("hear_groups", "pick_groups")
+def a_group_whose_last_permit_is_free_again_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, "*", concurrency=2)
+    put(q, "slow", 2)
+    slow = take(q, 1)
+    expect("granted", groups(slow), ["slow"])
+    _move_on(q)
+    done(q, *slow)
+    _expect_served(q, "slow")
+
+
+@probe("hear_groups", "pick_groups")
+def a_group_that_gets_jobs_again_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, "*", concurrency=1)
+    put(q, "rare", 1)
+    done(q, *take(q, 1))
+    _move_on(q)
+    put(q, "rare", 1)
+    _expect_served(q, "rare")
+
+
+@probe("let_ready", "pick_groups")
+def a_group_that_waited_for_a_token_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "paced", rate=1, per=60)
+    put(q, "paced", 2)
+    done(q, *take(q, 1))
+    expect("granted without a token", take(q, 1), [])
+    _move_on(q)
+    sessions.clock.advance(61)
+    _expect_served(q, "paced")
+
+
+@probe("ease_groups", "set_limit", "pick_groups")
+def a_group_whose_rate_was_raised_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "paced", rate=1, per=3600)
+    put(q, "paced", 2)
+    done(q, *take(q, 1))
+    _move_on(q)
+    limit(q, "paced", rate=1000, per=1)
+    sessions.clock.advance(1)
+    _expect_served(q, "paced")
+
+
+@probe("ease_groups", "set_limit", "pick_groups")
+def a_group_whose_weight_was_changed_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+    limit(q, concurrency=1)
+    limit(q, "heavy", weight=2)
+    put(q, "last", 1)
+    held = take(q, 1)
+    put(q, "heavy", 1)
+    expect("granted beyond the limit", take(q, 1), [])
+    limit(q, "heavy", weight=4)
+    expect_right_accounts(q)
+    done(q, *held)
+    _expect_served(q, "heavy")
+
+
+@probe("recount_queue", "fold", "fold_queue", "pick_groups")
+def a_group_that_was_counted_anew_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    put(q, "wrong", 2)
+    done(q, *take(q, 1))
+    q.execute("select faultline.fold()")
+    sessions.hand.execute("update faultline.groups set holding = 7, load = 7, ready = false where group_key = 'wrong'")
+    _move_on(q)
+    sessions.clock.advance(120)
+    q.execute("select faultline.fold()")
+    _expect_served(q, "wrong")
+
+
+@probe("reshard", "declare_queue", "pick_groups")
+def a_group_that_moves_to_another_shard_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+    declare(q, 2, each_group={"concurrency": 1})
+    names = [f"g{n}" for n in range(8)]
+    _put_each(q, names)
+    while held := take(q, 100):
+        done(q, *held)
+    at = dict(q.execute("select group_key, shard from faultline.groups"))
+    ahead = next(name for name in names if at[name] == 0)
+    for _ in range(3):
+        put(q, ahead, 1)
+        done(q, *take(q, 1))
+    # Those of the other shard wait there, at its turn, which is behind.
+    limit(q, concurrency=2)
+    held = take(q, 100)
+    _put_each(q, [name for name in names if at[name] == 1] * 2)
+    first = take(q, 2)
+    done(q, *first, *held)
+    declare(q, 1, each_group={"concurrency": 1})
+    expect_right_accounts(q)
+    served = 0
+    while held := take(q, 100):
+        served += len(held)
+        done(q, *held)
+        expect_right_accounts(q)
+    expect("served", served + len(first), 2 * sum(shard == 1 for shard in at.values()))
+
+
+@probe("fold_queue", "fold")
+def a_group_that_stands_before_its_turn_is_put_right_within_a_minute(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, concurrency=1)
+    put(q, "lost", 2)
+    done(q, *take(q, 1))
+    _move_on(q, "lost")
+    put(q, "lost", 1)
+    held = take(q, 1)
+    done(q, *held)
+    expect("heard", len(held), 1)
+    q.execute("select faultline.next_turn('default')")
+    sessions.hand.execute("update faultline.groups set turn = turn - 100, load = 0, holding = 0, ready = true, more = true")
+    sessions.hand.execute("update faultline.shards set holding = 0")
+    sessions.hand.execute("delete from faultline.group_events")
+    expect("seen by a claim", take(q, 1), [])
+    sessions.clock.advance(120)
+    q.execute("select faultline.fold()")
+    _expect_served(q, "lost")
+
+
+@probe("fold_queue", "fold")
+def a_group_whose_time_was_set_by_a_clock_ahead_is_seen(sessions: Sessions) -> None:
+    q = sessions.open()
+    sessions.clock.take()
+    limit(q, "*", concurrency=1)
+    put(q, "ahead", 2)
+    done(q, *take(q, 1))
+    q.execute("select faultline.fold()")
+    sessions.hand.execute(
+        "update faultline.groups set ready = false, holding = 0, load = 0, not_before = faultline.clock() + interval '1 year',"
+        " epoch = epoch + 31536000 where group_key = 'ahead'"
+    )
+    _move_on(q)
+    sessions.clock.advance(120)
+    q.execute("select faultline.fold()")
+    _expect_served(q, "ahead")
+
+
+@probe("fold")
+def a_fold_holds_the_locks_of_few_queues(sessions: Sessions) -> None:
+    q = sessions.open()
+    for number in range(60):
+        limit(q, queue=f"q{number}", concurrency=1)
+    unheard = "select count(*) from faultline.shards where heard_all_at = '-infinity'"
+    q.execute("select faultline.fold()")
+    expect("queues left for the next time", q.value(unheard), 10)
+    for _ in range(100):
+        if not q.value(unheard):
+            return
+        q.execute("select faultline.fold()")
+    raise AssertionError("some queues were never folded")
