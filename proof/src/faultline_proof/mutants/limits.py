@@ -225,8 +225,8 @@ GUARDS: Guards = {
         "weighs anew": (" or reweighed and (o.more or o.holding > 0)", ""),
         "begins with the turns again": ("case when not reweighed then g.turn end", "g.turn"),
         "puts who may go on behind those who wait": (
-            "(select s.entry from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1)",
-            "null",
+            "(select s.entry from",
+            "(select null::double precision from",
         ),
     },
     "let_ready": {
@@ -234,8 +234,8 @@ GUARDS: Guards = {
     },
     "recount_queue": {
         "puts who is counted anew behind those who wait": (
-            "(select s.entry from faultline.shards s where s.queue = g.queue and s.shard = g.shard order by s.epoch desc limit 1)",
-            "g.turn",
+            "(select s.entry from",
+            "(select g.turn from",
         ),
     },
     "reshard": {

@@ -1,4 +1,4 @@
-"""Where groups come in, and that a claim sees each of them: it reads those that hold nothing from the turn of its shard on."""
+"""Where groups come in, and that a claim sees each of them: those that hold nothing are read from the shard's turn on."""
 
 from __future__ import annotations
 
@@ -225,8 +225,8 @@ def a_group_whose_time_was_set_by_a_clock_ahead_is_seen(sessions: Sessions) -> N
     done(q, *take(q, 1))
     q.execute("select faultline.fold()")
     sessions.hand.execute(
-        "update faultline.groups set ready = false, holding = 0, load = 0, not_before = faultline.clock() + interval '1 year',"
-        " epoch = epoch + 31536000 where group_key = 'ahead'"
+        "update faultline.groups set ready = false, holding = 0, load = 0,"
+        " not_before = faultline.clock() + interval '1 year', epoch = epoch + 31536000 where group_key = 'ahead'"
     )
     _move_on(q)
     sessions.clock.advance(120)
