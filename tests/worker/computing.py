@@ -159,3 +159,8 @@ def twice() -> int:
 @app.task(executor=Processes(max_memory=1))
 def large() -> int:
     return os.getpid()
+
+
+@app.task
+async def beside() -> None:
+    """Does not compute, in the same queue."""

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING, TypeVar
 
 from faultline.worker.batcher import Batcher
+from tests.worker.working import Moved
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
 
 
 class Wire:
@@ -18,6 +25,18 @@ class Wire:
     async def send(self, batch: list[int]) -> None:
         self.sent.append(batch)
         await self.may_end.wait()
+
+
+def run_moved(story: Callable[[Moved], Awaitable[T]]) -> T:
+    """Run it on a loop whose clock the story puts forward."""
+    with asyncio.Runner(loop_factory=Moved) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Moved)
+
+        async def run() -> T:
+            return await story(loop)
+
+        return runner.run(run())
 
 
 async def _turns() -> None:
@@ -140,3 +159,75 @@ def test_a_send_that_swallows_its_cancellation_does_not_hold_up_the_end() -> Non
             may_end.set()
 
     asyncio.run(story())
+
+
+def test_what_can_wait_goes_out_at_once_after_a_pause_and_then_together() -> None:
+    async def story(loop: Moved) -> list[list[int]]:
+        wire = Wire()
+        wire.may_end.set()
+        batcher = Batcher(wire.send, gather_seconds=0.03)
+        for n in range(5):
+            batcher.put(n, can_wait=True)
+            await _turns()
+            loop.moved += 0.0125
+        loop.moved += 0.03
+        await _turns()
+        assert wire.sent == [[0], [1, 2, 3], [4]]
+        loop.moved += 0.03  # a pause
+        batcher.put(5, can_wait=True)
+        await _turns()
+        return wire.sent
+
+    assert run_moved(story) == [[0], [1, 2, 3], [4], [5]]
+
+
+def test_what_cannot_wait_takes_all_others_along_at_once() -> None:
+    async def story(loop: Moved) -> list[list[int]]:
+        wire = Wire()
+        wire.may_end.set()
+        batcher = Batcher(wire.send, gather_seconds=0.03)
+        for n in range(3):
+            batcher.put(n, can_wait=True)
+            await _turns()
+        loop.moved += 0.01
+        batcher.put(3)
+        await _turns()
+        batcher.put(4, can_wait=True)
+        await _turns()
+        loop.moved += 0.025  # it has come, but not that of the second
+        await _turns()
+        assert wire.sent == [[0], [1, 2, 3]]
+        await batcher.flushed()
+        return wire.sent
+
+    assert run_moved(story) == [[0], [1, 2, 3], [4]]
+
+
+def test_what_can_wait_does_not_wait_while_an_item_that_cannot_is_under_way() -> None:
+    """One that cannot wait may have come while the last batch was being sent."""
+
+    async def story(_: Moved) -> list[list[int]]:
+        wire = Wire()
+        batcher = Batcher(wire.send, gather_seconds=0.03)
+        for n in range(3):
+            batcher.put(n, can_wait=n != 1)
+            await _turns()
+        wire.may_end.set()
+        await _turns()
+        return wire.sent
+
+    assert run_moved(story) == [[0], [1, 2]]
+
+
+def test_many_that_can_wait_do_not_pile_up() -> None:
+    async def story(_: Moved) -> list[int]:
+        wire = Wire()
+        wire.may_end.set()
+        batcher = Batcher(wire.send, gather_seconds=0.03)
+        for n in range(150):
+            batcher.put(n, can_wait=True)
+            await _turns()
+        await batcher.close()
+        return [len(batch) for batch in wire.sent]
+
+    assert run_moved(story) == [1, 100]

@@ -55,6 +55,8 @@ class Line:
     """All that an executor works with: what waits, in order, and what became of it."""
 
     shared = engine = None
+    within: set[Hold] | None = None
+    computing = queued = 0
 
     def __init__(self, app: Faultline, tasks: list[str]) -> None:
         self.waiting: Iterator[Hold] = iter([held(task) for task in tasks])

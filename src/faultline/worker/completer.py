@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 _BUSY_PAUSE = 0.05
 _REST_SECONDS = 0.02
+#: How long the end of a job that computes may wait for others: as long as jobs are claimed ahead.
+_GATHER_SECONDS = 0.03
+#: With a shorter lease it does not wait.
+_GATHER_LEASE_SECONDS_MIN = 1.0
 #: How many parts of batches that the database refuses are sent at a time.
 _PARTS_AT_ONCE = 2
 #: A worker that gives up so many endings in a row will write none.
@@ -103,6 +107,7 @@ class Completer:
                 self._send,
                 size=lambda ending: len(ending.result),  # type: ignore[union-attr]
                 rest_seconds=_REST_SECONDS,
+                gather_seconds=_GATHER_SECONDS,
             ),
             Failed: Batcher(self._send, size=lambda ending: len(str(ending.failure.error))),  # type: ignore[union-attr]
             Released: Batcher(self._send),
@@ -112,6 +117,12 @@ class Completer:
 
     def put(self, ending: Ending) -> None:
         self._kinds[type(ending)].put(ending)
+
+    def put_with_others(self, ending: Ending) -> None:
+        """More endings follow within moments. This one waits for them, if nothing waits for it."""
+        hold = ending.hold
+        can_wait = hold.lost is None and not hold.lease.in_flow and hold.lease.lease_seconds >= _GATHER_LEASE_SECONDS_MIN
+        self._kinds[type(ending)].put(ending, can_wait=can_wait and isinstance(ending, Completed))
 
     def nothing_to_write(self, hold: Hold) -> None:
         """The lease is lost, or the job completed itself."""

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from faultline.app.attempt import TIMED_OUT, Attempt
 from faultline.app.blocking_job import BlockingJob
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from faultline.worker.completer import Completer
     from faultline.worker.databases import Databases
     from faultline.worker.endings import Ending
-    from faultline.worker.hold import Hold
+    from faultline.worker.hold import Hold, Source
     from faultline.worker.leases import Leases
     from faultline.worker.marks import Marks
     from faultline.worker.observing import Observers
@@ -46,15 +46,6 @@ if TYPE_CHECKING:
 
 _IN_A_TURN_MAX = 100
 _set_running, _reset_running = running.set, running.reset
-
-
-class Source(Protocol):
-    """Where holds come from: a feed."""
-
-    def follow(self) -> Hold | None:
-        """The next hold to run, in the asyncio task of one that has just ended."""
-
-    def finished(self, lease: Lease) -> None: ...
 
 
 class Executor:
@@ -284,17 +275,25 @@ class Executor:
     def _hand_over(self, hold: Hold, ending: Ending | None) -> None:
         if hold.began_at is not None:
             hold.counts.ran.append(self._monotonic() - hold.began_at)
+        source = self._running.pop(hold)
         if ending is not None:
             hold.ending = True
             self._leases.ended(hold)
-            self._completer.put(ending)
+            if source.computing and source.within is None and self._computed(hold):
+                self._completer.put_with_others(ending)
+            else:
+                self._completer.put(ending)
         elif self._leases.in_doubt(hold):
             self._unstarted.release_if_held([hold])
         else:
             self._completer.nothing_to_write(hold)
-        self._running.pop(hold).finished(hold.lease)
+        source.finished(hold.lease)
         if not self._running:
             self._idle.set()
+
+    def _computed(self, hold: Hold) -> bool:
+        task = self._app.tasks.get(hold.lease.task)
+        return task is not None and task.processes is not None
 
     async def _flow_misfit(self, hold: Hold, task: Task[..., Any]) -> Ending | None:
         self._completer.sees_flows = True
@@ -367,7 +366,7 @@ class Executor:
         """Waiting for a free process takes nothing of its time."""
         if self._processes is None:
             self._processes = TaskProcesses(self.task_processes or cpus(), self._app.tasks.values())
-        async with self._processes.one(task) as process:
+        async with self._processes.one(task, self._running[hold]) as process:
             if not self._around:
                 return await process.call(hold, task, limit)
             call = chained(self.seen(hold), lambda: process.call(hold, task, limit), self._around)

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from faultline.worker.tracing import Tracer
     from faultline.worker.unstarted import Unstarted
 
-AHEAD_SECONDS = 0.03
 #: A claim that took longer may have waited for a server that was away, so it is not planned for.
 _CLAIM_SECONDS_MAX = 0.1
 CLAIM_MAX = 1000
@@ -65,6 +64,7 @@ class Feed:
     _starts_max = _STARTS_MIN
     #: What it holds in a queue with limits, until its permits are given back; None: the queue has none.
     within: set[Hold] | None = None
+    computing = queued = 0  # see Source
     #: Set once the limits of its queue are declared; None: they need not be.
     declared: asyncio.Event | None = None
 
@@ -99,8 +99,7 @@ class Feed:
         self._poll = poll
         self._company = company
         self._chance = chance
-        self._room = asyncio.Event()
-        self._hint = asyncio.Event()
+        self._room, self._hint = asyncio.Event(), asyncio.Event()
         self._bounds: dict[int, Bound] = {}
         #: Hints that came while a claim was running: its answer must not undo them.
         self._hinted: list[Bound | None] | None = None
@@ -109,9 +108,8 @@ class Feed:
         self._poll_seconds = POLL_SECONDS_MIN
         self._pace = Pace()
         self._turn_of_queue = Turn(name, leases.worker_id, database, chance)
-        self._was_freed = False
+        self._was_freed = self._turning = False
         self._ended = 0
-        self._turning = False
         #: Jobs that may not run beside the running ones, and since when.
         self._passed_over: dict[Hold, float] = {}
         self._will_give_up, self._claims_at = False, 0.0
@@ -155,13 +153,17 @@ class Feed:
 
         Per job, a claim of a thousand costs the database two thirds of a claim of a hundred. So the feed claims again only
         when a quarter of its prefetched jobs is used up; slow jobs have none and never wait. The prefetched jobs should last
-        until the next claim is answered, which takes long where many workers claim.
+        until the next claim is answered, which takes long where many workers claim. Jobs that wait for a process count.
         """
         if self.within is not None:
             # A job that has ended holds its permit until that is written: a claim before would be in vain.
             return min(self.concurrency - max(self.running + len(self.waiting), len(self.within)), CLAIM_MAX)
-        ahead = min(2 * CLAIM_MAX, int(self._pace.per_second * max(AHEAD_SECONDS, self._claim_seconds)))
+        ahead = min(2 * CLAIM_MAX, self._pace.ahead(self._claim_seconds))
         free = self.concurrency - self.running + ahead - len(self.waiting)
+        prefetched = self.queued + len(self.waiting)
+        none_would_start = 0 < self.computing == self.running and free <= ahead
+        if none_would_start and self._pace.lasts(prefetched, self._claim_seconds):
+            return 0
         return min(free, CLAIM_MAX) if free > ahead // 4 else 0
 
     def _wanted_now(self) -> int:

@@ -35,6 +35,21 @@ class Runs(Protocol):
     def leave_behind(self, hold: Hold) -> None: ...
 
 
+class Source(Protocol):
+    """Where holds come from: a feed."""
+
+    #: Of its jobs that run here: those that compute, and those of them that wait for a process.
+    computing: int
+    queued: int
+    #: None: its queue has no limits.
+    within: set[Hold] | None
+
+    def follow(self) -> Hold | None:
+        """The next hold to run, in the asyncio task of one that has just ended."""
+
+    def finished(self, lease: Lease) -> None: ...
+
+
 class Hold:
     """Trust counts from *before* the round trip of the claim: a slow answer must not lengthen it."""
 

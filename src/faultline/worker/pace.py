@@ -1,7 +1,9 @@
-"""How fast jobs of a queue end in this worker."""
+"""How fast jobs of a queue end in this worker, and how many to hold ahead of them."""
 
 from __future__ import annotations
 
+#: Jobs are claimed so long before they start, or as long as a claim takes.
+_AHEAD_SECONDS = 0.03
 _WINDOW_SECONDS = 0.1
 
 
@@ -12,6 +14,14 @@ class Pace:
         self.per_second = 0.0
         self._since = 0.0
         self._finished = 0
+
+    def ahead(self, claim_seconds: float) -> int:
+        """How many jobs start until a claim is answered, and some more."""
+        return int(self.per_second * max(_AHEAD_SECONDS, claim_seconds))
+
+    def lasts(self, jobs: int, claim_seconds: float) -> bool:
+        """Whether so many jobs last until a later claim is answered, even if it takes twice as long as the others."""
+        return jobs > int(self.per_second * max(_AHEAD_SECONDS / 2, 2 * claim_seconds))
 
     def count(self, finished: int, now: float) -> None:
         self._finished += finished

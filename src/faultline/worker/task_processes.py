@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from faultline.app.tasks import Task
-    from faultline.worker.hold import Hold
+    from faultline.worker.hold import Hold, Source
 
 #: How long a process may take to start and to import the modules of the program.
 _START_SECONDS = 60.0
@@ -81,9 +81,9 @@ class TaskProcesses:
         self._threads = Threads()
 
     @asynccontextmanager
-    async def one(self, task: Task[..., Any]) -> AsyncIterator[TaskProcess]:
+    async def one(self, task: Task[..., Any], source: Source) -> AsyncIterator[TaskProcess]:
         """A process for one job of this task. Killed afterwards if it has not answered."""
-        async with self._room:
+        async with self._turn(source):
             while self._idle and self._idle[-1].has_ended:
                 self._end(self._idle.pop())  # it died while it had nothing to do
             process = self._idle.pop() if self._idle else await self._started()
@@ -97,6 +97,23 @@ class TaskProcesses:
                     self._forget(process)
                 else:
                     self._idle.append(process)
+
+    @asynccontextmanager
+    async def _turn(self, source: Source) -> AsyncIterator[None]:
+        """The source sees how many of its jobs compute, and how many of them wait."""
+        source.computing += 1
+        try:
+            source.queued += 1
+            try:
+                await self._room.acquire()
+            finally:
+                source.queued -= 1
+            try:
+                yield
+            finally:
+                self._room.release()
+        finally:
+            source.computing -= 1
 
     async def close(self) -> None:
         """Let idle ones end by themselves, and kill what does not."""
